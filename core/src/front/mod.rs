@@ -1,0 +1,1 @@
+//! Session machines, one per client protocol.

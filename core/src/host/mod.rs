@@ -1,0 +1,1 @@
+//! The volume as the initiator sees it.

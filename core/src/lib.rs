@@ -1,0 +1,15 @@
+//! The block path of longhaul as state machines.
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or draws a random number: inputs come in
+//! through `handle_*`, outputs are taken with `poll_*`, and the time is an argument. The shell
+//! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
+//!
+//! Arrows between modules run one way: `block`, `extent`, `record` ← `wire` ← `front`, `host`,
+//! `store`; the last three never import each other.
+
+pub mod block;
+pub mod extent;
+pub mod front;
+pub mod host;
+pub mod store;
+pub mod wire;

@@ -1,0 +1,1 @@
+//! Bytes on the wire: checked views and encoders, without state.
