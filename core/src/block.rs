@@ -22,6 +22,9 @@ pub const MAX_VOLUME_SECTORS: u64 = 1 << 53;
 
 const _: () = assert!(MAX_VOLUME_SECTORS.checked_mul(SECTOR_BYTES).is_some());
 
+// Sizes travel as `u64` and index buffers as `usize`; a 32-bit host is not supported.
+const _: () = assert!(usize::BITS == 64);
+
 /// A point in time: nanoseconds since an origin the shell chose at start. Only differences mean
 /// anything, and only within one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
