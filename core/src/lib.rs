@@ -11,5 +11,6 @@ pub mod block;
 pub mod extent;
 pub mod front;
 pub mod host;
+pub mod record;
 pub mod store;
 pub mod wire;

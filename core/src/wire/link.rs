@@ -1,0 +1,764 @@
+//! The link protocol: what host and store say to each other.
+//!
+//! A frame is `head length (u32 LE) | payload length (u32 LE) | head | payload`. The head is a
+//! message in [postcard] encoding, the payload is raw bytes that the message describes (records of a
+//! batch, blocks of a read). Frames travel in order within a [`Lane`]; lanes are independent of each
+//! other. Transport security is the transport's business: it authenticates and encrypts.
+//!
+//! Protocol versions, one line each:
+//! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
+
+use crate::block::{BLOCK_BYTES, Epoch, Range, Seq, StatusRun, VolumeId};
+use crate::record::{Fragment, MAX_RECORD_BYTES};
+use bytes::{Buf, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+/// Oldest protocol version spoken.
+pub const MIN_VERSION: u16 = 1;
+/// Newest protocol version spoken.
+pub const MAX_VERSION: u16 = 1;
+
+/// Bytes before the head.
+pub const FRAME_PREFIX_BYTES: usize = 8;
+/// Largest head, in bytes.
+pub const MAX_HEAD_BYTES: usize = 256 << 10;
+/// Largest payload, in bytes: a batch, or a read of [`MAX_READ_SECTORS`] in which every sector comes
+/// from another record and so brings a block and a checksum of its own.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (64 << 10);
+/// Largest batch, in bytes of records.
+pub const MAX_BATCH_BYTES: usize = 8 << 20;
+/// Longest range of one [`ToStore::Read`], in sectors (1 MiB).
+pub const MAX_READ_SECTORS: u64 = 2048;
+/// Most entries of one [`ToStore::Announce`].
+pub const MAX_ANNOUNCE_ENTRIES: usize = 4096;
+/// Most runs of one [`ToHost::Status`].
+pub const MAX_STATUS_RUNS: usize = 4096;
+/// Longest volume name, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+
+const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
+const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
+const _: () =
+    assert!(MAX_ANNOUNCE_ENTRIES * 30 <= MAX_HEAD_BYTES, "postcard takes ≤ 30 B an entry");
+
+/// The lanes, the most urgent first. Replies travel back in the lane of their request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// Reads that someone waits for.
+    Read,
+    /// Attach, announce, commits, volume operations: small and rare.
+    Control,
+    /// Reads that nobody waits for yet.
+    ReadAhead,
+    /// Batches. While a flush waits for a commit the lane is worth as much as [`Lane::Control`].
+    Drain,
+}
+
+impl Lane {
+    /// All lanes, the most urgent first.
+    pub const ALL: [Lane; 4] = [Lane::Read, Lane::Control, Lane::ReadAhead, Lane::Drain];
+}
+
+/// The identity of a host state directory, drawn at random when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HostId(pub u128);
+
+impl std::fmt::Display for HostId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Matches a reply to its request within a connection and volume.
+pub type RequestId = u64;
+
+/// Host to store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToStore {
+    /// First frame on [`Lane::Control`].
+    Hello {
+        /// Oldest version the host speaks.
+        min_version: u16,
+        /// Newest version the host speaks.
+        max_version: u16,
+        /// For logs.
+        software: String,
+    },
+    /// Begins a new epoch of a volume.
+    Attach {
+        /// For the reply.
+        request: RequestId,
+        /// Volume name.
+        name: String,
+        /// Who asks.
+        host: HostId,
+        /// What the host's journal holds, if it has one for this volume.
+        journal: Option<JournalState>,
+    },
+    /// Goes on with an epoch after the connection was lost.
+    Resume {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// The epoch to go on with.
+        epoch: Epoch,
+        /// Who asks; must be who attached.
+        host: HostId,
+    },
+    /// Ends an epoch: everything acknowledged has been committed.
+    Detach {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// The epoch that ends.
+        epoch: Epoch,
+    },
+    /// Writes to commit, all or none. The payload holds records in order of `seq`; numbers that were
+    /// overwritten within the batch may be missing.
+    Batch {
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// First number of the batch: the last of the batch before plus one.
+        first: Seq,
+        /// Last number of the batch.
+        last: Seq,
+    },
+    /// Ranges that were acknowledged to the initiator and have not been sent yet.
+    Announce {
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// Forget what was announced before (first frame after attach or resume).
+        replace: bool,
+        /// At most [`MAX_ANNOUNCE_ENTRIES`], in any order.
+        entries: Vec<Announced>,
+    },
+    /// Reads at most [`MAX_READ_SECTORS`].
+    Read {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch; 0 for an observer, who reads what is committed and attaches nothing.
+        epoch: Epoch,
+        /// What to read.
+        range: Range,
+    },
+    /// Asks which parts of the range are data, zeroes or holes.
+    Status {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// As for reads.
+        epoch: Epoch,
+        /// Of which range.
+        range: Range,
+    },
+    /// Something about volumes as a whole.
+    Volume {
+        /// For the reply.
+        request: RequestId,
+        /// What.
+        operation: VolumeOperation,
+    },
+}
+
+/// Store to host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToHost {
+    /// First frame on [`Lane::Control`].
+    Hello {
+        /// The version spoken from now on, or `None` when there is none in common: the store closes
+        /// the connection after this frame.
+        version: Option<u16>,
+        /// Oldest and newest version the store speaks.
+        supported: (u16, u16),
+        /// For logs.
+        software: String,
+        /// Addresses of all stores of this installation.
+        stores: Vec<String>,
+    },
+    /// Answers [`ToStore::Attach`] and [`ToStore::Resume`].
+    Attached {
+        /// Of the request.
+        request: RequestId,
+        /// The attachment or why not.
+        result: Result<Attached, AttachError>,
+    },
+    /// Answers [`ToStore::Detach`].
+    Detached {
+        /// Of the request.
+        request: RequestId,
+    },
+    /// Everything up to `seq` is durable at the store.
+    Committed {
+        /// Which volume.
+        volume: VolumeId,
+        /// The epoch it was told to.
+        epoch: Epoch,
+        /// The last committed number.
+        seq: Seq,
+    },
+    /// The host's epoch is over.
+    Fenced {
+        /// Which volume.
+        volume: VolumeId,
+        /// The epoch that ended it.
+        epoch: Epoch,
+    },
+    /// A batch could not be taken; the connection stays, the host resumes.
+    BatchRefused {
+        /// Which volume.
+        volume: VolumeId,
+        /// Of the host.
+        epoch: Epoch,
+        /// Why, for the log.
+        reason: String,
+    },
+    /// Answers [`ToStore::Read`]. The payload holds, for each data piece in order, its checksum
+    /// table and its blocks.
+    Data {
+        /// Of the request.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// Pieces in order that together are the range asked for, or why not.
+        result: Result<Vec<Piece>, ReadError>,
+    },
+    /// Answers [`ToStore::Status`].
+    Status {
+        /// Of the request.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// Runs from the start of the range; they may end before it does.
+        result: Result<Vec<StatusRun>, ReadError>,
+    },
+    /// Answers [`ToStore::Volume`].
+    Volume {
+        /// Of the request.
+        request: RequestId,
+        /// The outcome.
+        result: Result<VolumeReply, VolumeError>,
+    },
+}
+
+/// What a host's journal says of itself when the host attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalState {
+    /// The volume it belongs to.
+    pub volume: VolumeId,
+    /// The newest epoch it has written in.
+    pub epoch: Epoch,
+    /// The last number that it holds or knows to be committed.
+    pub last: Seq,
+}
+
+/// A granted attachment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Its size in sectors.
+    pub sectors: u64,
+    /// Logical block size in bytes: 512 or 4096.
+    pub block_bytes: u32,
+    /// The host's epoch.
+    pub epoch: Epoch,
+    /// The last committed number: the journal's rest is shipped from here.
+    pub committed: Seq,
+}
+
+/// Why a volume cannot be attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum AttachError {
+    /// No volume of that name or identity.
+    #[error("there is no such volume; `longhaul volume list` shows those there are")]
+    NotFound,
+    /// A host acknowledged writes that never arrived.
+    #[error(
+        "host {host} acknowledged writes to {bytes} bytes that never arrived: start it again, or bring its state \
+         directory here; or see `longhaul volume lost` and give them up with `longhaul volume accept-loss`"
+    )]
+    LossPending {
+        /// Whose writes.
+        host: HostId,
+        /// Bytes in the announced ranges.
+        bytes: u64,
+    },
+    /// Another epoch went on without the writes that this journal holds.
+    #[error(
+        "the journal holds writes {from}..={to} of epoch {epoch}, but the volume went on without them: \
+         move the journal away to keep them for salvage, or delete it to give them up"
+    )]
+    Diverged {
+        /// The journal's epoch.
+        epoch: Epoch,
+        /// First number that was left behind.
+        from: Seq,
+        /// Last number the journal holds.
+        to: Seq,
+    },
+    /// The epoch to resume is over.
+    #[error("fenced: epoch {epoch} of this volume has begun on host {host}")]
+    Fenced {
+        /// The current epoch.
+        epoch: Epoch,
+        /// Whose it is.
+        host: HostId,
+    },
+    /// The journal belongs to another volume of the same name.
+    #[error(
+        "the journal belongs to volume {0}, which was deleted and created again: move the journal away to attach the \
+         new volume"
+    )]
+    WrongVolume(VolumeId),
+    /// The store cannot open the volume.
+    #[error("the store cannot open this volume: {0}")]
+    Damaged(String),
+    /// The store is stopping; try again.
+    #[error("the store is shutting down")]
+    ShuttingDown,
+}
+
+/// A range that was acknowledged and has not arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announced {
+    /// Where.
+    pub range: Range,
+    /// The last write in it: the entry is settled when this number is committed.
+    pub seq: Seq,
+}
+
+/// A part of a read's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Piece {
+    /// Sectors never written or discarded.
+    Hole(u64),
+    /// Sectors that were zeroed.
+    Zero(u64),
+    /// `sectors` sectors that lie in the blocks of `cover`, whose table and data are in the payload.
+    Data {
+        /// How many sectors of the answer this is.
+        sectors: u64,
+        /// The verified blocks around them.
+        cover: Range,
+    },
+}
+
+/// Why a read failed at the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ReadError {
+    /// The stored data of this range is damaged.
+    #[error("damaged at {0}")]
+    Medium(Range),
+    /// The epoch is over.
+    #[error("fenced by epoch {0}")]
+    Fenced(Epoch),
+    /// The request made no sense: too long, or beyond the volume.
+    #[error("not a valid range")]
+    Invalid,
+    /// The volume is not open at this store (any more): attach or resume, then ask again.
+    #[error("the volume is not attached")]
+    NotAttached,
+}
+
+/// Something about volumes as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeOperation {
+    /// Makes a volume.
+    Create {
+        /// Its name.
+        name: String,
+        /// Its size in sectors.
+        sectors: u64,
+        /// Logical block size in bytes: 512 or 4096.
+        block_bytes: u32,
+    },
+    /// Lists all volumes.
+    List,
+    /// Shows one.
+    Show {
+        /// Which.
+        name: String,
+    },
+    /// Deletes one that no host has attached.
+    Delete {
+        /// Which.
+        name: String,
+    },
+    /// Shows what its last host acknowledged and never delivered.
+    Lost {
+        /// Of which.
+        name: String,
+        /// Continue a long list after this sector.
+        from_lba: u64,
+    },
+    /// Gives up what its last host never delivered, and ends that host's epoch.
+    AcceptLoss {
+        /// Of which.
+        name: String,
+    },
+}
+
+/// The outcome of a [`VolumeOperation`] that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeReply {
+    /// Created, deleted, accepted.
+    Done,
+    /// Created or shown.
+    Volume(VolumeInfo),
+    /// All volumes, by name.
+    List(Vec<VolumeInfo>),
+    /// What is lost, as long as the host does not come back.
+    Lost {
+        /// The host that acknowledged it.
+        host: Option<HostId>,
+        /// Whether that host is connected: then the ranges are merely under way.
+        connected: bool,
+        /// Whether the host ended its epoch in order.
+        clean: bool,
+        /// Whether ranges were widened because there were too many to remember each.
+        rounded: bool,
+        /// At most [`MAX_STATUS_RUNS`] ranges in order of address.
+        ranges: Vec<Range>,
+        /// Whether more follow: ask again from the end of the last.
+        more: bool,
+    },
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: VolumeId,
+    /// Its size in sectors.
+    pub sectors: u64,
+    /// Logical block size in bytes.
+    pub block_bytes: u32,
+    /// When it was created, seconds since 1970.
+    pub created: u64,
+    /// What an open volume knows in addition.
+    pub live: Option<LiveInfo>,
+}
+
+/// What the store knows of a volume once it has opened it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveInfo {
+    /// Current epoch.
+    pub epoch: Epoch,
+    /// Who attached it last.
+    pub host: Option<HostId>,
+    /// Whether that host is connected.
+    pub connected: bool,
+    /// Whether it ended its epoch in order.
+    pub clean: bool,
+    /// Last committed number.
+    pub committed: Seq,
+    /// Segments in the log.
+    pub segments: u64,
+    /// Bytes of data the map refers to.
+    pub mapped_bytes: u64,
+    /// Bytes announced and not committed.
+    pub announced_bytes: u64,
+}
+
+/// Why a volume operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum VolumeError {
+    /// No such volume.
+    #[error("there is no such volume; `longhaul volume list` shows those there are")]
+    NotFound,
+    /// The name is taken.
+    #[error("a volume of that name exists; choose another name, or delete it first")]
+    Exists,
+    /// Name, size or block size is not allowed.
+    #[error("{0}")]
+    Invalid(String),
+    /// A host has it attached.
+    #[error("host {0} has the volume attached; stop that host first")]
+    InUse(HostId),
+    /// The store failed.
+    #[error("the store could not do it: {0}")]
+    Store(String),
+}
+
+/// Why bytes are not a frame. The connection cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A length beyond its limit.
+    #[error("frame {what} of {bytes} bytes is over the limit of {limit}")]
+    TooLong {
+        /// Which part.
+        what: &'static str,
+        /// Its announced length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The head is not a message of this protocol.
+    #[error("frame head is not a message of this protocol version")]
+    Head,
+    /// The payload is not what the head describes.
+    #[error("frame payload does not match its head")]
+    Payload,
+}
+
+/// A message with its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame<M> {
+    /// The message.
+    pub message: M,
+    /// Raw bytes it describes, usually none.
+    pub payload: Bytes,
+}
+
+impl<M> From<M> for Frame<M> {
+    fn from(message: M) -> Self {
+        Frame { message, payload: Bytes::new() }
+    }
+}
+
+impl<M: Serialize + serde::de::DeserializeOwned> Frame<M> {
+    /// Prefix and head; the payload goes out behind them as it is.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] if a part is beyond the limits of the protocol.
+    pub fn encode_head(&self) -> Result<Bytes, FrameError> {
+        let head = postcard::to_allocvec(&self.message).map_err(|_| FrameError::Head)?;
+        check("head", head.len(), MAX_HEAD_BYTES)?;
+        check("payload", self.payload.len(), MAX_PAYLOAD_BYTES)?;
+        let mut out = BytesMut::with_capacity(FRAME_PREFIX_BYTES + head.len());
+        out.extend_from_slice(&(head.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&head);
+        Ok(out.freeze())
+    }
+
+    /// The lengths of head and payload that a prefix announces.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] if either is beyond its limit.
+    pub fn lengths(prefix: [u8; FRAME_PREFIX_BYTES]) -> Result<(usize, usize), FrameError> {
+        let mut prefix = &prefix[..];
+        let (head, payload) = (prefix.get_u32_le() as usize, prefix.get_u32_le() as usize);
+        check("head", head, MAX_HEAD_BYTES)?;
+        check("payload", payload, MAX_PAYLOAD_BYTES)?;
+        Ok((head, payload))
+    }
+
+    /// Takes a head and its payload apart.
+    ///
+    /// # Errors
+    /// [`FrameError::Head`] unless the head is exactly one message.
+    pub fn decode(head: &[u8], payload: Bytes) -> Result<Self, FrameError> {
+        let (message, rest) = postcard::take_from_bytes(head).map_err(|_| FrameError::Head)?;
+        if !rest.is_empty() {
+            return Err(FrameError::Head);
+        }
+        Ok(Frame { message, payload })
+    }
+
+    /// Takes the first frame off `buffer`, or nothing if it is not complete yet.
+    ///
+    /// # Errors
+    /// As for [`Frame::lengths`] and [`Frame::decode`].
+    pub fn take(buffer: &mut BytesMut) -> Result<Option<Self>, FrameError> {
+        let Some(prefix) = buffer.first_chunk::<FRAME_PREFIX_BYTES>() else { return Ok(None) };
+        let (head, payload) = Self::lengths(*prefix)?;
+        let whole = FRAME_PREFIX_BYTES + head + payload;
+        if buffer.len() < whole {
+            buffer.reserve(whole - buffer.len());
+            return Ok(None);
+        }
+        let mut frame = buffer.split_to(whole).freeze();
+        frame.advance(FRAME_PREFIX_BYTES);
+        let head = frame.split_to(head);
+        Self::decode(&head, frame).map(Some)
+    }
+}
+
+fn check(what: &'static str, bytes: usize, limit: usize) -> Result<(), FrameError> {
+    if bytes > limit { Err(FrameError::TooLong { what, bytes, limit }) } else { Ok(()) }
+}
+
+/// A part of a read's answer with its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadPart {
+    /// Sectors never written or discarded.
+    Hole(u64),
+    /// Sectors that were zeroed.
+    Zero(u64),
+    /// `wanted` out of a fragment that holds it.
+    Data {
+        /// The sectors of the answer.
+        wanted: Range,
+        /// The blocks around them.
+        fragment: Fragment,
+    },
+}
+
+/// Encodes the answer to a read.
+#[must_use]
+pub fn encode_data(request: RequestId, volume: VolumeId, parts: &[ReadPart]) -> Frame<ToHost> {
+    let bytes = parts.iter().map(|part| match part {
+        ReadPart::Data { fragment, .. } => fragment.table.len() + fragment.payload.len(),
+        ReadPart::Hole(_) | ReadPart::Zero(_) => 0,
+    });
+    let mut payload = BytesMut::with_capacity(bytes.sum());
+    let pieces = parts
+        .iter()
+        .map(|part| match part {
+            ReadPart::Hole(sectors) => Piece::Hole(*sectors),
+            ReadPart::Zero(sectors) => Piece::Zero(*sectors),
+            ReadPart::Data { wanted, fragment } => {
+                payload.extend_from_slice(&fragment.table);
+                payload.extend_from_slice(&fragment.payload);
+                Piece::Data { sectors: wanted.sectors, cover: fragment.range }
+            }
+        })
+        .collect();
+    Frame {
+        message: ToHost::Data { request, volume, result: Ok(pieces) },
+        payload: payload.freeze(),
+    }
+}
+
+/// Takes the answer to a read of `range` apart. Fragments are not verified yet.
+///
+/// # Errors
+/// [`FrameError::Payload`] unless pieces and payload together are exactly the range.
+pub fn decode_data(
+    range: Range,
+    pieces: &[Piece],
+    mut payload: Bytes,
+) -> Result<Vec<ReadPart>, FrameError> {
+    let mut at = range.lba;
+    let mut parts = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let sectors = match *piece {
+            Piece::Hole(sectors) | Piece::Zero(sectors) | Piece::Data { sectors, .. } => sectors,
+        };
+        let wanted = Range::new(at, sectors);
+        if sectors == 0 || wanted.intersect(range) != Some(wanted) {
+            return Err(FrameError::Payload);
+        }
+        at = wanted.end();
+        parts.push(match *piece {
+            Piece::Hole(sectors) => ReadPart::Hole(sectors),
+            Piece::Zero(sectors) => ReadPart::Zero(sectors),
+            Piece::Data { cover, .. } => {
+                let table = cover.blocks().saturating_mul(4);
+                let bytes = table.saturating_add(cover.bytes());
+                if cover.intersect(wanted) != Some(wanted) || bytes > payload.len() as u64 {
+                    return Err(FrameError::Payload);
+                }
+                let table = payload.split_to(table as usize);
+                let data = payload.split_to(cover.bytes() as usize);
+                ReadPart::Data { wanted, fragment: Fragment { range: cover, table, payload: data } }
+            }
+        });
+    }
+    if at != range.end() || !payload.is_empty() {
+        return Err(FrameError::Payload);
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Frame<ToStore> {
+        ToStore::Hello { min_version: 1, max_version: 1, software: "longhaul test".into() }.into()
+    }
+
+    #[test]
+    fn frames_survive_any_split() {
+        let batch = Frame {
+            message: ToStore::Batch { volume: VolumeId(7), epoch: 1, first: 1, last: 9 },
+            payload: Bytes::from(vec![5; 1000]),
+        };
+        let mut stream = Vec::new();
+        for frame in [hello(), batch.clone(), hello()] {
+            stream.extend_from_slice(&frame.encode_head().unwrap());
+            stream.extend_from_slice(&frame.payload);
+        }
+        for chunk in [1, 3, 64, 5000] {
+            let (mut buffer, mut seen) = (BytesMut::new(), Vec::new());
+            for part in stream.chunks(chunk) {
+                buffer.extend_from_slice(part);
+                while let Some(frame) = Frame::<ToStore>::take(&mut buffer).unwrap() {
+                    seen.push(frame);
+                }
+            }
+            assert_eq!(seen, [hello(), batch.clone(), hello()]);
+        }
+    }
+
+    #[test]
+    fn lengths_are_bounded_before_anything_is_allocated() {
+        let mut buffer = BytesMut::from(&[0xff; 8][..]);
+        assert!(matches!(Frame::<ToStore>::take(&mut buffer), Err(FrameError::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_full_announcement_fits_a_head() {
+        let entry = Announced { range: Range::new(1 << 52, 1 << 52), seq: u64::MAX };
+        let message = ToStore::Announce {
+            volume: VolumeId(u128::MAX),
+            epoch: u64::MAX,
+            replace: true,
+            entries: vec![entry; MAX_ANNOUNCE_ENTRIES],
+        };
+        Frame::from(message).encode_head().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), head in 0u8..60) {
+            let _ = Frame::<ToStore>::decode(&bytes, Bytes::new());
+            let _ = Frame::<ToHost>::decode(&bytes, Bytes::new());
+            let mut framed = BytesMut::from(&[head, 0, 0, 0, 4, 0, 0, 0][..]);
+            framed.extend_from_slice(&bytes);
+            while let Ok(Some(_)) = Frame::<ToHost>::take(&mut framed) {}
+        }
+
+        #[test]
+        fn read_answers_round_trip(cuts in prop::collection::vec((0..3u8, 1..40u64), 1..8)) {
+            let mut at = 5;
+            let mut parts = Vec::new();
+            for (kind, sectors) in cuts {
+                let wanted = Range::new(at, sectors);
+                at += sectors;
+                parts.push(match kind {
+                    0 => ReadPart::Hole(sectors),
+                    1 => ReadPart::Zero(sectors),
+                    _ => {
+                        let range = wanted.block_cover();
+                        ReadPart::Data { wanted, fragment: Fragment {
+                            range,
+                            table: Bytes::from(vec![1; 4 * range.blocks() as usize]),
+                            payload: Bytes::from(vec![2; range.bytes() as usize]),
+                        } }
+                    }
+                });
+            }
+            let range = Range::between(5, at);
+            let frame = encode_data(1, VolumeId(1), &parts);
+            let ToHost::Data { result: Ok(pieces), .. } = &frame.message else { panic!() };
+            prop_assert_eq!(decode_data(range, pieces, frame.payload.clone()).unwrap(), parts);
+            let longer = Range::new(range.lba, range.sectors + 1);
+            prop_assert!(decode_data(longer, pieces, frame.payload.clone()).is_err());
+        }
+    }
+}
