@@ -1,0 +1,411 @@
+//! The command line: every command, every flag, where its value may come from.
+//!
+//! A flag's value is taken from the command line, else from `LONGHAUL_*` in the environment, else
+//! from the table of the command in the `--config` file, else from its default.
+
+use crate::units;
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Block storage that lives far away and behaves as if it were in the next bay.
+///
+/// A host gateway (`longhaul host`) serves ordinary disks, journals their writes on the local disk and
+/// sends them in order over an encrypted link to a storage gateway (`longhaul store`). Try it on one
+/// machine with `longhaul demo`.
+#[derive(Parser)]
+#[command(name = "longhaul", version, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    /// TOML file with a table per command, as in `[host]` `cache-size = "10GiB"`; flags and the
+    /// environment override it.
+    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_CONFIG")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub log: LogArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Args)]
+pub struct LogArgs {
+    /// What to log on stderr: a level (error, warn, info, debug, trace), or levels by component as
+    /// in `info,longhaul::link=debug`.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        env = "LONGHAUL_LOG",
+        default_value = "info"
+    )]
+    pub log: String,
+    /// Log a JSON object per line.
+    #[arg(long, global = true, env = "LONGHAUL_LOG_JSON")]
+    pub log_json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start store and host on this machine with a volume, and show how to use it.
+    Demo(DemoArgs),
+    /// Run a storage gateway.
+    Store(StoreArgs),
+    /// Run a host gateway.
+    Host(HostArgs),
+    /// Create, list, show, delete, import and export volumes.
+    Volume(VolumeArgs),
+    /// Renew or withdraw the credentials of a store.
+    Credential(CredentialArgs),
+    /// Show the state of a running host: its volumes, how far the store lags, and the link.
+    Status(StatusArgs),
+    /// Verify a host state directory or a store data directory, offline and read-only.
+    Check(CheckArgs),
+}
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Where store and host keep their state [default: a new temporary directory, removed at exit].
+    #[arg(long, value_name = "DIR", env = "LONGHAUL_DIR")]
+    pub dir: Option<PathBuf>,
+    /// Size of the volume `demo`.
+    #[arg(long, default_value = "4GiB", value_parser = units::bytes, env = "LONGHAUL_SIZE")]
+    pub size: u64,
+    /// One-way delay to put on the link between host and store, to feel what distance costs.
+    #[arg(long, default_value = "0", value_parser = units::duration, env = "LONGHAUL_WAN_DELAY")]
+    pub wan_delay: Duration,
+    /// NBD address of the host: ADDR:PORT, or unix:PATH.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809", env = "LONGHAUL_NBD")]
+    pub nbd: String,
+    /// Without journal and cache: every write waits for the store.
+    #[arg(long, env = "LONGHAUL_WRITE_THROUGH")]
+    pub write_through: bool,
+    /// Show a client's write and read, then exit.
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Args)]
+pub struct StoreArgs {
+    /// Where volumes are kept: a directory.
+    #[arg(long, value_name = "DIR", env = "LONGHAUL_DATA")]
+    pub data: PathBuf,
+    /// UDP address for hosts.
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
+    pub listen: SocketAddr,
+    /// Address to write into credentials, when hosts reach this store under another one than
+    /// `--listen` (HOST:PORT).
+    #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_ADVERTISE")]
+    pub advertise: Option<String>,
+    /// Credentials, lock and scratch [default: the data directory].
+    #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+    pub state: Option<PathBuf>,
+    /// HTTP address for /metrics, /healthz and /status; `none` for no such listener.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7781", env = "LONGHAUL_ADMIN")]
+    pub admin: String,
+}
+
+#[derive(Args)]
+pub struct HostArgs {
+    /// Credential file that the store wrote (STATE/credentials/admin.toml there).
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_CREDENTIAL")]
+    pub credential: PathBuf,
+    /// Journals and identity of this host. Keep it on a disk that survives.
+    #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+    pub state: PathBuf,
+    /// Address of the store, if not the one in the credential (HOST:PORT).
+    #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
+    pub store: Option<String>,
+    /// NBD address: ADDR:PORT, or unix:PATH. Repeat for several.
+    #[arg(long, value_name = "ADDR", env = "LONGHAUL_NBD", value_delimiter = ',')]
+    pub nbd: Vec<String>,
+    /// Certificate chain (PEM) of the NBD server. TLS is required of clients once it is given, and
+    /// off loopback it must be given.
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_CERT", requires = "nbd_tls_key")]
+    pub nbd_tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of the NBD server.
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_KEY", requires = "nbd_tls_cert")]
+    pub nbd_tls_key: Option<PathBuf>,
+    /// CA (PEM) that NBD clients' certificates must be signed by; off loopback it must be given.
+    #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_CA", requires = "nbd_tls_cert")]
+    pub nbd_tls_ca: Option<PathBuf>,
+    /// HTTP address for /metrics, /healthz and /status; `none` for no such listener.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
+    pub admin: String,
+    /// Attach this volume at start. Repeat for several. Other volumes are attached when a client
+    /// asks for them, and those with a journal here always are.
+    #[arg(long = "volume", value_name = "NAME", env = "LONGHAUL_VOLUME", value_delimiter = ',')]
+    pub volumes: Vec<String>,
+    /// Journal of each volume: how much may be written while the store cannot be reached.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
+    pub journal_size: u64,
+    /// What a flush waits for: the journal on this host's disk, or the store.
+    #[arg(long, value_enum, default_value = "host", env = "LONGHAUL_DURABILITY")]
+    pub durability: DurabilityArg,
+    /// When the journal's disk fails: go on with every flush waiting for the store, or stop.
+    #[arg(long, value_enum, default_value = "continue", env = "LONGHAUL_ON_JOURNAL_FAILURE")]
+    pub on_journal_failure: OnJournalFailureArg,
+    /// Without journal and cache: every write waits for the store.
+    #[arg(long, env = "LONGHAUL_WRITE_THROUGH")]
+    pub write_through: bool,
+    /// How long to go on draining after SIGTERM; what is left stays in the journal.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, env = "LONGHAUL_DRAIN_LIMIT")]
+    pub drain_limit: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityArg {
+    /// Local stable storage.
+    Host,
+    /// Committed by the store.
+    Store,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnJournalFailureArg {
+    /// In `store` durability, from memory.
+    Continue,
+    /// Fail all requests.
+    Stop,
+}
+
+#[derive(Args)]
+pub struct VolumeArgs {
+    /// Credential file that the store wrote.
+    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_CREDENTIAL")]
+    pub credential: Option<PathBuf>,
+    /// Address of the store, if not the one in the credential (HOST:PORT).
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
+    pub store: Option<String>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
+
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Create a volume. It takes no space until it is written.
+    Create {
+        /// Its name: letters, digits, `.`, `_` and `-`.
+        name: String,
+        /// Its size, as in `10GiB`.
+        #[arg(long, value_parser = units::bytes)]
+        size: u64,
+        /// Logical block size in bytes.
+        #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
+        block_size: String,
+    },
+    /// List all volumes.
+    List,
+    /// Show one volume.
+    Show {
+        /// Which.
+        name: String,
+    },
+    /// Delete a volume and all its data.
+    Delete {
+        /// Which.
+        name: String,
+    },
+    /// Copy a raw image file into a volume.
+    Import {
+        /// Into which volume; it must be at least as large as the file and not attached.
+        name: String,
+        /// The file, or `-` for standard input.
+        file: PathBuf,
+    },
+    /// Copy what is committed of a volume into a raw image file.
+    Export {
+        /// Which volume.
+        name: String,
+        /// The file to write (sparse), or `-` for standard output.
+        file: PathBuf,
+    },
+    /// Show what a host acknowledged and has not delivered: lost, if it never comes back.
+    Lost {
+        /// Of which volume.
+        name: String,
+    },
+    /// Give up what a dead host never delivered, so that the volume can be attached elsewhere.
+    AcceptLoss {
+        /// Of which volume.
+        name: String,
+    },
+}
+
+#[derive(Args)]
+pub struct CredentialArgs {
+    #[command(subcommand)]
+    pub command: CredentialCommand,
+}
+
+#[derive(Subcommand)]
+pub enum CredentialCommand {
+    /// Write a new admin credential and refuse the old one from now on. A running store notices.
+    Rotate {
+        /// State directory of the store.
+        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+        state: PathBuf,
+    },
+    /// Show what a credential file says and when it expires.
+    Show {
+        /// The file.
+        file: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Admin address of the host.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
+    pub admin: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// State directory of a stopped host, or data directory of a stopped store.
+    pub dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The arguments with those of the config file put in: before the user's own, so that these win,
+/// and not where the environment has a value.
+///
+/// # Errors
+/// If the config file cannot be read, is not TOML, or has a value that no flag can take.
+pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
+    let Some(path) = config_path(&args) else { return Ok(args) };
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read the config file {}", path.display()))?;
+    let config: toml::Table = toml::from_str(&text)
+        .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
+    let commands = ["demo", "store", "host", "volume", "credential", "status", "check"];
+    if let Some(unknown) = config.keys().find(|key| !commands.contains(&key.as_str())) {
+        bail!(
+            "{}: there is no command `{unknown}`; tables are {}",
+            path.display(),
+            commands.join(", ")
+        );
+    }
+    let Some(at) = args.iter().position(|arg| arg.to_str().is_some_and(|a| commands.contains(&a)))
+    else {
+        return Ok(args);
+    };
+    let table = args[at].to_str().and_then(|command| config.get(command));
+    let Some(table) = table else { return Ok(args) };
+    let table = table
+        .as_table()
+        .with_context(|| format!("{}: `{}` is not a table", path.display(), args[at].display()))?;
+    let mut all = args[..=at].to_vec();
+    for (key, value) in table {
+        let env = format!("LONGHAUL_{}", key.replace('-', "_").to_uppercase());
+        let flag = OsString::from(format!("--{key}"));
+        let given = |arg: &OsString| {
+            arg == &flag || arg.to_str().is_some_and(|a| a.starts_with(&format!("--{key}=")))
+        };
+        if std::env::var_os(env).is_some() || args[at + 1..].iter().any(given) {
+            continue;
+        }
+        let mut push = |value: &toml::Value| -> Result<()> {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                other => bail!("{}: `{key}` cannot be {other}", path.display()),
+            };
+            all.push(format!("--{key}={text}").into());
+            Ok(())
+        };
+        match value {
+            toml::Value::Boolean(true) => all.push(flag),
+            toml::Value::Boolean(false) => {}
+            toml::Value::Array(values) => values.iter().try_for_each(push)?,
+            value => push(value)?,
+        }
+    }
+    all.extend_from_slice(&args[at + 1..]);
+    Ok(all)
+}
+
+fn config_path(args: &[OsString]) -> Option<PathBuf> {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--config" {
+            return args.next().map(PathBuf::from);
+        }
+        if let Some(path) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
+            return Some(path.into());
+        }
+    }
+    std::env::var_os("LONGHAUL_CONFIG").map(PathBuf::from)
+}
+
+/// Starts logging on stderr.
+pub fn log(args: &LogArgs) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|error| {
+        eprintln!("longhaul: --log {}: {error}; logging at `info`", args.log);
+        EnvFilter::new("info")
+    });
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if args.log_json {
+        builder.json().init();
+    } else {
+        use std::io::IsTerminal as _;
+        builder.with_ansi(std::io::stderr().is_terminal()).init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn config_fills_in_what_the_command_line_leaves_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("longhaul.toml");
+        std::fs::write(
+            &path,
+            "[host]\njournal-size = \"2GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
+        )
+        .unwrap();
+        let args = ["longhaul", "--config", path.to_str().unwrap(), "host", "--state", "/mine"];
+        let all = arguments(args.iter().map(OsString::from).collect()).unwrap();
+        let Command::Host(host) = Cli::try_parse_from(all).unwrap().command else { panic!() };
+        assert_eq!(host.state, PathBuf::from("/mine"));
+        assert_eq!(host.credential, PathBuf::from("/c"));
+        assert_eq!(host.journal_size, 2 << 30);
+        assert_eq!(host.volumes, ["a", "b"]);
+        assert!(host.write_through);
+    }
+
+    #[test]
+    fn config_mistakes_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("longhaul.toml");
+        let args: Vec<OsString> =
+            ["longhaul", "--config", path.to_str().unwrap(), "host"].map(OsString::from).to_vec();
+        assert!(arguments(args.clone()).unwrap_err().to_string().contains("cannot read"));
+        std::fs::write(&path, "[hosts]").unwrap();
+        assert!(arguments(args.clone()).unwrap_err().to_string().contains("no command `hosts`"));
+        std::fs::write(&path, "[host]\nstate = { a = 1 }").unwrap();
+        assert!(arguments(args).unwrap_err().to_string().contains("`state` cannot be"));
+    }
+}

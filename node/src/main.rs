@@ -1,0 +1,32 @@
+//! `longhaul`: the one binary, with the storage gateway, the host gateway and the commands that
+//! manage them.
+
+mod cli;
+mod commands;
+mod units;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = match cli::arguments(std::env::args_os().collect()) {
+        Ok(args) => args,
+        Err(error) => {
+            eprintln!("longhaul: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    let cli = match cli::Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        // Prints help and version on stdout with status 0, usage errors on stderr with status 2.
+        Err(error) => error.exit(),
+    };
+    cli::log(&cli.log);
+    match commands::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("longhaul: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
