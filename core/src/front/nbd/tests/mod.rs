@@ -221,6 +221,9 @@ impl Host {
         loop {
             let before = (self.input.len(), self.output.len(), self.events.len());
             self.session.handle_input(&mut self.input);
+            let (inflight, limits) = (self.session.inflight(), self.session.io.config.limits);
+            assert!(inflight.requests <= limits.max_requests);
+            assert!(inflight.bytes <= limits.max_bytes + MAX_TRANSFER_BYTES);
             while let Some(event) = self.session.poll_event() {
                 match event.clone() {
                     Event::ListExports => {

@@ -482,6 +482,24 @@ fn replies_come_in_any_order_and_disconnect_waits_for_them() {
     assert_eq!(host.closed(), Some(&CloseReason::Disconnected));
 }
 
+/// A second answer never passes for the answer to a later request.
+#[test]
+fn slots_are_not_mistaken_for_each_other() {
+    let mut host = entered(Mode::Simple, "demo");
+    let ask = |host: &mut Host| {
+        host.session.handle_input(&mut BytesMut::from(&compact(0, 3, 1, 0, 0).0[..]));
+        slots(host)[0]
+    };
+    let first = ask(&mut host);
+    assert!(host.session.handle_reply(first, Ok(Reply::Done)));
+    let second = ask(&mut host);
+    for slot in [first, second + 1, u64::MAX] {
+        assert!(!host.session.handle_reply(slot, Ok(Reply::Done)));
+    }
+    assert_eq!(output(&mut host), simple(0, 1).0);
+    assert!(host.session.handle_reply(second, Ok(Reply::Done)));
+}
+
 #[test]
 fn the_end_of_the_connection() {
     let mut host = entered(Mode::Simple, "demo");
