@@ -171,6 +171,25 @@ fn announcements_without_data_get_a_segment_of_their_own() {
 }
 
 #[test]
+fn announcing_nothing_new_costs_no_segment() {
+    let (mut objects, mut rig) = attached();
+    let segments = rig.volume.state().number;
+    rig.send(1, Lane::Control, announce(1, true, &[]));
+    rig.settle(&mut objects);
+    assert_eq!(rig.volume.state().number, segments);
+}
+
+#[test]
+fn stragglers_of_an_epoch_replaced_over_the_same_session_fence_nobody() {
+    let (mut objects, mut rig) = attached();
+    assert_eq!(rig.attach(&mut objects, 1, 1, Some((1, 0))).unwrap().epoch, 2);
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.settle(&mut objects);
+    assert!(!rig.fenced(1) && !rig.refused(1));
+    commit(&mut rig, &mut objects, 2, 1, &[data(0, 8, 1)]);
+}
+
+#[test]
 fn what_cannot_be_announced_is_ignored() {
     let (mut objects, mut rig) = attached();
     rig.send(1, Lane::Control, announce(1, false, &[(60, 8, 1), (0, 0, 1), (5, 1, 2)]));
