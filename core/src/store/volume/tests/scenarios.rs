@@ -232,6 +232,16 @@ fn the_rest_of_a_journal_is_owed_even_if_none_of_it_was_announced() {
 }
 
 #[test]
+fn what_was_announced_is_remembered_across_an_attach_with_the_journal() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, true, &[(8, 8, 1), (40, 2, 3)]));
+    // The journal's tail, unflushed, went down with the host.
+    rig.attach(&mut objects, 2, 1, Some((1, 2))).unwrap();
+    let mut rig = opened(&mut objects, 2);
+    assert_eq!(lost(&mut rig), [(8, 8)]);
+}
+
+#[test]
 fn batches_behind_an_attach_are_not_lost_silently() {
     let (mut objects, mut rig) = attached();
     // A segment is being put; another host asks; more of the first host's writes arrive.
@@ -320,6 +330,25 @@ fn resuming_at_a_store_that_slept_tells_what_the_other_committed() {
     commit(&mut second, &mut objects, 1, 1, &[data(0, 8, 1)]);
     assert_eq!(first.resume(&mut objects, 2, 1, 1).unwrap().committed, 1);
     assert!(!first.fenced(1) && first.refused(1));
+}
+
+/// The look at the log that was taken for a host that has left is too old for the next one.
+#[test]
+fn a_look_at_the_log_serves_only_the_request_it_was_taken_for() {
+    let (mut objects, mut first) = attached();
+    let mut second = opened(&mut objects, 2);
+    second.resume(&mut objects, 1, 1, 1).unwrap();
+    let resume = || ToStore::Resume { request: 1, volume: ID, epoch: 1, host: HostId(1) };
+    first.send(7, Lane::Control, resume());
+    let (id, operation) = first.pending.remove(0);
+    let old = objects.execute(&operation, Fate::Good);
+    commit(&mut second, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    first.volume.handle_session_closed(first.now, SessionId(7));
+    first.send(8, Lane::Control, resume());
+    first.volume.handle_object(first.now, id, old);
+    first.collect();
+    first.settle(&mut objects);
+    assert_eq!(first.take_attached(8).unwrap().unwrap().committed, 1);
 }
 
 #[test]
