@@ -502,6 +502,23 @@ fn a_damaged_or_missing_segment_is_named() {
     assert!(opened(&mut swapped, 2).volume.failed().is_some());
 }
 
+/// The right number, the right numbers of writes, but of another past.
+#[test]
+fn a_segment_of_another_history_is_noticed() {
+    let (mut objects, mut rig) = attached();
+    let mut other = objects.clone();
+    let mut twin = opened(&mut other, 2);
+    twin.resume(&mut other, 1, 1, 1).unwrap();
+    commit(&mut twin, &mut other, 1, 1, &[data(0, 8, 9)]);
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    commit(&mut rig, &mut objects, 1, 2, &[data(8, 8, 2)]);
+    let key = catalog::segment_key(ID, 2);
+    objects.0.insert(key.clone(), other.0[&key].clone());
+    let again = opened(&mut objects, 3);
+    let key = catalog::segment_key(ID, 3);
+    assert!(again.volume.failed().unwrap().to_string().contains(&key));
+}
+
 #[test]
 fn a_log_shorter_than_its_checkpoint_is_refused() {
     let (mut objects, mut rig) = attached();
@@ -579,6 +596,10 @@ fn a_checkpoint_made_in_steps_is_right_after_replay() {
     (state.number, state.committed) = (1, 10_000);
     let mut builder = Builder::new(&state, 10);
     let later = |map: &mut crate::store::map::Map, number: u64| {
+        // An entry that reaches across the end of the page before.
+        if number == 3 {
+            map.apply(number, Kind::Zero, Range::new(0, 70_000), 1, 128);
+        }
         for n in 0..400u64 {
             let p = piece(((number * 7919 + n * 613) % 80_000) / 2 * 2, n + 1);
             map.apply(number, p.kind, p.range, p.seq, 128);
