@@ -248,6 +248,7 @@ impl Volume {
             self.detach = Detach::No;
         }
         self.messages.clear();
+        self.drain.abandon();
         self.reads.link_lost();
     }
 
@@ -620,6 +621,7 @@ impl Volume {
 
     /// Asks the store to resume after a pause that grows.
     pub(super) fn hold(&mut self) {
+        self.drain.abandon();
         self.link = Link::Held(self.now.after(self.retry));
         self.retry = (self.retry * 2).min(RETRY_LAST);
     }
