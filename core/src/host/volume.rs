@@ -138,7 +138,11 @@ impl Volume {
             volume: attached.volume,
             epoch: attached.epoch,
             journal,
-            dirty: recovered.map(|recovered| recovered.map).unwrap_or_default(),
+            // When the store has more than the journal, what the journal has may be outdated.
+            dirty: recovered
+                .filter(|recovered| recovered.last >= committed)
+                .map(|recovered| recovered.map)
+                .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
             reads: Reads::default(),
             drain: Drain::new(committed, config.window_max_bytes),

@@ -1,7 +1,7 @@
 //! Random histories: whatever happens around the engine, reads are right, nothing is lost that was
 //! promised, and everything comes to rest.
 
-use super::world::{SMALL, World};
+use super::world::{Rng, SMALL, World};
 use crate::host::journal::Geometry;
 use crate::host::{Config, Durability, Mode};
 use proptest::prelude::*;
@@ -78,6 +78,32 @@ proptest! {
         }
         world.poll();
         world.fail_mutation();
+        for _ in 0..after {
+            world.step();
+        }
+        world.settle();
+        world.check_settled();
+    }
+
+    /// The disk fails, and later the host too: flushed writes are in the journal or at the store.
+    #[test]
+    fn survives_a_disk_failure_and_a_crash(seed in any::<u64>(), before in 0..400usize, after in 0..400usize) {
+        let mut world = World::new(seed, World::small());
+        for _ in 0..before {
+            world.step();
+        }
+        world.poll();
+        world.fail_mutation();
+        for _ in 0..after {
+            world.step();
+        }
+        world.poll();
+        let mut rng = Rng(seed);
+        world.disk.cut(&mut rng);
+        let recovered = world.disk.recover().unwrap();
+        prop_assert!(recovered.last.max(world.store.committed) >= world.flushed);
+        world.check_store();
+        world.restart(recovered);
         for _ in 0..after {
             world.step();
         }

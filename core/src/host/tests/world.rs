@@ -86,7 +86,7 @@ impl Disk {
         }
     }
     pub fn write(&mut self, file: u32, offset: u64, data: &[u8]) {
-        assert!(offset >= 4096 && offset % 4096 == 0 && data.len() % 4096 == 0);
+        assert!(offset >= 4096 && offset.is_multiple_of(4096) && data.len().is_multiple_of(4096));
         let (file, offset) = (file as usize, offset as usize);
         self.live[file][offset..offset + data.len()].copy_from_slice(data);
         self.unsynced[file].extend((offset..offset + data.len()).step_by(4096));
@@ -291,6 +291,7 @@ enum Wanted {
     Read { range: Range, floors: Vec<Seq> },
     Prefetch,
     Status(Range),
+    Anything,
 }
 
 pub struct World {
@@ -421,6 +422,7 @@ impl World {
                 self.acknowledged.insert(seq);
             }
             Wanted::Flush(seq) => self.flushed = self.flushed.max(seq),
+            Wanted::Anything => {}
             Wanted::Prefetch => assert_eq!(reply, Reply::Done),
             Wanted::Status(range) => {
                 let Reply::Status(runs) = reply else { panic!("{reply:?}") };
@@ -544,6 +546,11 @@ impl World {
     pub fn status(&mut self, lba: u64, sectors: u64) -> u64 {
         let range = Range::new(lba, sectors);
         self.submit(Wanted::Status(range), Request::Status(range))
+    }
+
+    /// A request that the model knows nothing of.
+    pub fn raw(&mut self, request: Request) -> u64 {
+        self.submit(Wanted::Anything, request)
     }
 
     pub fn random_request(&mut self) {
