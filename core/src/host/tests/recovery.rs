@@ -171,14 +171,18 @@ fn a_stale_frame_of_an_earlier_run_does_not_pass() {
     world.settle();
     world.link_down();
     let last = world.last();
-    // The new run writes frames of the same length over the same places, as far as frame 4.
-    world.write(0, 8, true);
+    // The new run's frames (one empty, one with two writes) end exactly where the stale frame 5
+    // begins, which has the number and the seq that come next.
+    world.write(0, 8, false);
+    world.write(8, 8, true);
     world.poll();
     while world.finish_mutation() {
         world.poll();
     }
-    assert!(whole[0] != world.disk.live[0]);
-    assert_eq!(world.disk.recover().unwrap().last, last + 1);
+    assert_eq!(world.disk.live[0][at + 16384..at + 24576], whole[0][at + 16384..at + 24576]);
+    let recovered = world.disk.recover().unwrap();
+    let stale = (at + 16384 - 4096) as u64;
+    assert_eq!((recovered.last, recovered.end, recovered.number), (last + 2, stale, 5));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use crate::block::{
     BlockError, BlockState, Range, ReadPiece, Reply, Request, Seq, StatusRun, Time, VolumeId,
 };
-use crate::host::journal::{Geometry, JournalError, Recovered, Recovery, create_plan};
+use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
 use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
 use crate::record::{self, Kind};
 use crate::wire::link::{
@@ -386,6 +386,7 @@ impl World {
             match operation {
                 DiskOperation::Read { .. } => self.reads.push(operation),
                 DiskOperation::Write { file, offset, ref data, .. } => {
+                    self.check_overwrite(data);
                     // Any part of it may reach the medium from now on.
                     self.disk.write(file, offset, data);
                     self.mutations.push_back(operation);
@@ -409,6 +410,21 @@ impl World {
         assert!(status.dirty_entries <= self.config.map_entries_max);
         let timeout = self.volume.poll_timeout();
         assert!(timeout.is_none_or(|at| at > self.now), "a timeout that is due would spin");
+    }
+
+    /// Whatever becomes of this write, recovery must not need what it overwrites: a durable frame
+    /// says that the journal begins after that.
+    fn check_overwrite(&self, frame: &[u8]) {
+        let Mode::Journal(geometry) = self.config.mode else { return };
+        let (header, _) = FrameHeader::parse(frame).unwrap().unwrap();
+        let overwritten = (header.addr + frame.len() as u64).saturating_sub(geometry.ring());
+        if overwritten == 0 {
+            return;
+        }
+        let pages = self.disk.durable.iter().flat_map(|file| file.chunks(4096));
+        let tails = pages.filter_map(|page| FrameHeader::parse(page).unwrap());
+        let tail = tails.map(|(header, _)| header.tail.addr).max().unwrap_or(0);
+        assert!(tail >= overwritten, "durable tail {tail}, overwritten up to {overwritten}");
     }
 
     fn replied(&mut self, id: u64, result: Result<Reply, BlockError>) {
