@@ -376,7 +376,7 @@ impl Volume {
             && self.replies.is_empty()
             && self.disk.is_empty()
             && self.journal.is_stable()
-            && (!self.journal.is_memory_only() || self.all_committed())
+            && (!self.journal.is_memory_only() || self.all_committed() || self.fenced.is_some())
     }
 
     /// Whether, in addition, the store has committed everything.
@@ -440,12 +440,11 @@ impl Volume {
         }
         self.admit();
         self.wake();
-        if self.fenced.is_some() {
-            return;
+        if self.fenced.is_none() {
+            self.announce_some();
+            self.ship();
+            self.end_epoch();
         }
-        self.announce_some();
-        self.ship();
-        self.end_epoch();
         let want_sync = self.want_sync();
         if let Some(operation) = self.journal.next_operation(self.now, want_sync, &mut self.ids) {
             match &operation {
@@ -466,6 +465,8 @@ impl Volume {
             || self.commit_waiters.back().is_some_and(|(_, seq)| *seq > self.journal.stable_seq())
             || !self.waiting.is_empty()
             || self.shutting_down
+            // What was acknowledged is kept for salvage.
+            || self.fenced.is_some()
             || self.journal.unsynced_bytes() >= SYNC_BYTES.min(self.config.memory_bytes / 4)
             || self
                 .journal
@@ -617,6 +618,8 @@ impl Volume {
         if self.fenced.is_some() {
             return;
         }
+        // Nothing that was prepared for the conversation before may follow the resume.
+        self.drain.abandon();
         let request = self.next_request();
         self.link = Link::Resuming(request);
         let (volume, epoch, host) = (self.volume, self.epoch, self.host);

@@ -211,11 +211,17 @@ fn a_newer_epoch_fences_by_message_by_read_and_at_resume() {
     fenced(&mut by_read, 5);
 
     let mut by_message = prepared();
+    // Acknowledged, and still in memory when the end comes.
+    by_message.write(8, 8, false);
+    by_message.poll();
     let volume = super::world::VOLUME;
     by_message.to_host.push_front(ToHost::Fenced { volume, epoch: 5 }.into());
     by_message.answer();
     by_message.poll();
     fenced(&mut by_message, 5);
+    local(&mut by_message);
+    by_message.disk.live = by_message.disk.durable.clone();
+    assert_eq!(by_message.disk.recover().unwrap().last, 2);
 
     let mut at_resume = prepared();
     at_resume.link_down();
