@@ -615,6 +615,8 @@ impl World {
     /// Fails the oldest write or sync.
     pub fn fail_mutation(&mut self) -> bool {
         let Some(operation) = self.mutations.pop_front() else { return false };
+        // The page cache may drop what it could not write.
+        self.disk.live = self.disk.durable.clone();
         let (DiskOperation::Write { id, .. }
         | DiskOperation::Sync { id, .. }
         | DiskOperation::Read { id, .. }) = operation;
