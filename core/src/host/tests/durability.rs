@@ -308,3 +308,19 @@ fn shutdown_drains_and_detaches() {
     assert!(world.volume.is_drained() && world.volume.is_detached());
     assert_eq!(world.store.committed, 5);
 }
+
+#[test]
+fn what_is_written_and_not_synced_stays_in_memory() {
+    let mut world = alone(Config { memory_bytes: 64 << 10, ..World::small() });
+    for n in 0..40 {
+        world.write(n * 16 % (SECTORS - 16), 16, false);
+        world.poll();
+        while let Some(DiskOperation::Write { sync: false, .. }) = world.mutations.front() {
+            world.finish_mutation();
+            world.poll();
+        }
+    }
+    assert!(world.fail_mutation(), "a sync is under way");
+    world.settle();
+    world.check_settled();
+}
