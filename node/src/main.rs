@@ -3,6 +3,8 @@
 
 mod cli;
 mod commands;
+mod credential;
+mod files;
 mod units;
 
 use clap::Parser as _;
