@@ -7,7 +7,7 @@ use anyhow::Result;
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Demo(_) => anyhow::bail!("not built yet"),
-        Command::Store(_) => anyhow::bail!("not built yet"),
+        Command::Store(args) => crate::store::run(&args),
         Command::Host(_) => anyhow::bail!("not built yet"),
         Command::Volume(_) => anyhow::bail!("not built yet"),
         Command::Credential(_) => anyhow::bail!("not built yet"),

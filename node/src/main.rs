@@ -10,6 +10,7 @@ mod link;
 mod objects;
 mod random;
 mod relay;
+mod store;
 mod units;
 
 use clap::Parser as _;
