@@ -9,8 +9,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Demo(_) => anyhow::bail!("not built yet"),
         Command::Store(args) => crate::store::run(&args),
         Command::Host(_) => anyhow::bail!("not built yet"),
-        Command::Volume(_) => anyhow::bail!("not built yet"),
-        Command::Credential(_) => anyhow::bail!("not built yet"),
+        Command::Volume(args) => crate::volume::run(&args),
+        Command::Credential(args) => crate::volume::credential(&args),
         Command::Status(_) => anyhow::bail!("not built yet"),
         Command::Check(_) => anyhow::bail!("not built yet"),
         Command::Relay(args) => {

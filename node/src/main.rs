@@ -12,6 +12,7 @@ mod random;
 mod relay;
 mod store;
 mod units;
+mod volume;
 
 use clap::Parser as _;
 use std::process::ExitCode;

@@ -9,6 +9,8 @@ mod shell;
 mod tests;
 mod view;
 
+pub use view::info_json;
+
 use crate::cli::StoreArgs;
 use crate::credential::{self, Issued};
 use crate::files::{self, Lock};
