@@ -1,9 +1,18 @@
 //! `longhaul`: the one binary, with the storage gateway, the host gateway and the commands that
 //! manage them.
 
+mod admin;
 mod cli;
 mod commands;
+mod credential;
+mod files;
+mod link;
+mod objects;
+mod random;
+mod relay;
+mod store;
 mod units;
+mod volume;
 
 use clap::Parser as _;
 use std::process::ExitCode;
