@@ -1,3 +1,4 @@
-//! Bytes on the wire: checked views and encoders, without state.
+//! Wire formats: NBD, and the link protocol between host and store.
 
 pub mod link;
+pub mod nbd;
