@@ -1,4 +1,4 @@
-//! Wire formats: NBD, and the link protocol between host and store.
+//! Bytes on the wire: checked views and encoders, without state.
 
 pub mod link;
 pub mod nbd;
