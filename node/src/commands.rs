@@ -13,5 +13,14 @@ pub fn run(command: Command) -> Result<()> {
         Command::Credential(_) => anyhow::bail!("not built yet"),
         Command::Status(_) => anyhow::bail!("not built yet"),
         Command::Check(_) => anyhow::bail!("not built yet"),
+        Command::Relay(args) => {
+            let shape = crate::relay::Shape {
+                delay: args.delay,
+                rate: args.rate,
+                loss: args.loss,
+                ..Default::default()
+            };
+            crate::relay::run(args.listen, args.to, shape, args.control.as_deref())
+        }
     }
 }

@@ -3,6 +3,10 @@
 
 mod cli;
 mod commands;
+mod credential;
+mod files;
+mod link;
+mod relay;
 mod units;
 
 use clap::Parser as _;
