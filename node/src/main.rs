@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod credential;
 mod files;
+mod host;
 mod link;
 mod relay;
 mod units;
