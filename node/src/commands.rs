@@ -13,7 +13,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Credential(_) => anyhow::bail!("not built yet"),
         Command::Status(args) => crate::host::status(&args.admin, args.json),
         Command::BenchNull(args) => crate::host::null::bench(&args.nbd, args.size),
-        Command::Check(_) => anyhow::bail!("not built yet"),
+        Command::Check(args) => crate::check::check(&args.dir, args.json),
         Command::Relay(args) => {
             let shape = crate::relay::Shape {
                 delay: args.delay,

@@ -1,6 +1,7 @@
 //! `longhaul`: the one binary, with the storage gateway, the host gateway and the commands that
 //! manage them.
 
+mod check;
 mod cli;
 mod commands;
 mod credential;

@@ -20,7 +20,7 @@ mod volume;
 
 pub use attach::{lengths, run_recovery};
 pub use run::run;
-pub use status::status;
+pub use status::{columns, get, status};
 
 use anyhow::{Context as _, Result};
 use longhaul_core::front::nbd::ExportInfo;

@@ -352,7 +352,11 @@ pub fn volumes(path: &Path) -> Result<Vec<VolumeFile>> {
     Ok(volumes)
 }
 
-fn read_volume(path: &Path) -> Result<VolumeFile> {
+/// Reads the description of a volume.
+///
+/// # Errors
+/// If it is none.
+pub fn read_volume(path: &Path) -> Result<VolumeFile> {
     let read = || -> Result<VolumeFile> {
         let volume: VolumeFile = serde_json::from_slice(&std::fs::read(path)?)?;
         known_version(volume.version)?;
