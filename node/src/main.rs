@@ -1,6 +1,7 @@
 //! `longhaul`: the one binary, with the storage gateway, the host gateway and the commands that
 //! manage them.
 
+mod admin;
 mod check;
 mod cli;
 mod commands;
@@ -8,6 +9,8 @@ mod credential;
 mod files;
 mod host;
 mod link;
+mod objects;
+mod random;
 mod relay;
 mod units;
 
