@@ -6,13 +6,16 @@ mod check;
 mod cli;
 mod commands;
 mod credential;
+mod demo;
 mod files;
 mod host;
 mod link;
 mod objects;
 mod random;
 mod relay;
+mod store;
 mod units;
+mod volume;
 
 use clap::Parser as _;
 use std::process::ExitCode;
