@@ -130,10 +130,6 @@ impl Requests {
         self.free.push(id as usize);
         Some(pending)
     }
-
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
 }
 
 /// An attached volume.
@@ -364,11 +360,6 @@ impl Volume {
             Backing::None | Backing::Memory(_) => None,
         };
         (inner.engine.status(self.clock.now()), disk, inner.metrics.clone())
-    }
-
-    /// Requests without a reply.
-    pub fn in_flight(&self) -> usize {
-        self.inner.borrow().requests.len()
     }
 
     /// Whether the store has everything and confirmed the end of the epoch.
