@@ -65,9 +65,12 @@ pub enum Command {
     /// Relay UDP between host and store over a network made as bad as wanted.
     #[command(hide = true)]
     Relay(RelayArgs),
+    /// Serve a volume without disk and store, to measure what everything else costs.
+    #[command(hide = true)]
+    BenchNull(BenchNullArgs),
 }
 
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct DemoArgs {
     /// Where store and host keep their state [default: a new temporary directory, removed at exit].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_DIR")]
@@ -303,6 +306,16 @@ pub struct RelayArgs {
     /// status. SIGUSR1 cuts, SIGUSR2 restores.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BenchNullArgs {
+    /// NBD address: ADDR:PORT, or unix:PATH.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
+    pub nbd: String,
+    /// Size of the volume.
+    #[arg(long, default_value = "1GiB", value_parser = units::bytes)]
+    pub size: u64,
 }
 
 /// The arguments with those of the config file put in: before the user's own, so that these win,

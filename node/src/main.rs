@@ -2,10 +2,13 @@
 //! manage them.
 
 mod admin;
+mod check;
 mod cli;
 mod commands;
 mod credential;
+mod demo;
 mod files;
+mod host;
 mod link;
 mod objects;
 mod random;

@@ -1,0 +1,191 @@
+//! What the admin listener of a host shows: a question to the front thread, and its answer as JSON
+//! or as numbers for Prometheus.
+
+use super::metrics::Kind;
+use super::report::{Answer, Question, VolumeReport};
+use crate::admin::{self, Metrics};
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// How long the front thread may take for an answer before the host counts as hung.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Serves `address` from a thread of its own, unless that is `none`.
+///
+/// # Errors
+/// If it cannot be listened on.
+pub fn start(address: &str, questions: mpsc::Sender<Question>) -> Result<()> {
+    match admin::bind(address)? {
+        Some(listener) => admin::start(listener, Arc::new(Host(questions))),
+        None => Ok(()),
+    }
+}
+
+struct Host(mpsc::Sender<Question>);
+
+impl Host {
+    async fn ask(&self) -> Result<Answer> {
+        let (question, answer) = oneshot::channel();
+        let asked = async {
+            self.0.send(question).await.ok()?;
+            answer.await.ok()
+        };
+        tokio::time::timeout(ANSWER_LIMIT, asked)
+            .await
+            .context("the host's front thread does not answer")?
+            .context("the host is stopping")
+    }
+}
+
+#[async_trait]
+impl admin::Report for Host {
+    async fn metrics(&self) -> String {
+        match self.ask().await {
+            Ok(answer) => prometheus(&answer),
+            // Missing numbers are what alarms are made for.
+            Err(error) => format!("# {error:#}\n"),
+        }
+    }
+
+    async fn status(&self) -> serde_json::Value {
+        let answer = self.ask().await;
+        answer
+            .and_then(|answer| Ok(serde_json::to_value(answer.report)?))
+            .unwrap_or_else(|error| serde_json::json!({ "error": format!("{error:#}") }))
+    }
+
+    async fn health(&self) -> Result<(), String> {
+        self.ask().await.map(|_| ()).map_err(|error| format!("{error:#}"))
+    }
+}
+
+/// A number of a volume: name, help, value.
+type Number = (&'static str, &'static str, fn(&VolumeReport) -> f64);
+
+const GAUGES: [Number; 15] = [
+    ("longhaul_host_volume_attached", "Whether the volume is attached.", |v| {
+        f64::from(u8::from(v.state == "attached"))
+    }),
+    ("longhaul_host_epoch", "Writing epoch.", |v| v.epoch as f64),
+    ("longhaul_host_size_bytes", "Size of the volume.", |v| v.size_bytes as f64),
+    ("longhaul_host_lag_bytes", "Bytes the store has not committed.", |v| v.lag_bytes as f64),
+    ("longhaul_host_lag_seconds", "Age of the oldest write the store has not committed.", |v| {
+        v.lag_seconds
+    }),
+    ("longhaul_host_journal_used_bytes", "Journal space taken by undelivered writes.", |v| {
+        v.journal_bytes as f64
+    }),
+    ("longhaul_host_journal_capacity_bytes", "Journal space.", |v| v.journal_capacity_bytes as f64),
+    ("longhaul_host_journal_failed", "Whether the journal has failed.", |v| {
+        f64::from(u8::from(v.journal_failed))
+    }),
+    ("longhaul_host_memory_bytes", "Buffers of writes in memory.", |v| v.memory_bytes as f64),
+    ("longhaul_host_dirty_entries", "Entries of the dirty map.", |v| v.dirty_entries as f64),
+    ("longhaul_host_in_flight_bytes", "Bytes shipped and not committed.", |v| {
+        v.in_flight_bytes as f64
+    }),
+    ("longhaul_host_waiting_reads", "Reads that wait for disk or store.", |v| {
+        v.waiting_reads as f64
+    }),
+    ("longhaul_host_waiting_writes", "Writes that wait for room.", |v| v.waiting_writes as f64),
+    ("longhaul_host_waiting_flushes", "Flushes that wait for durability.", |v| {
+        v.waiting_flushes as f64
+    }),
+    ("longhaul_host_connections", "NBD clients.", |v| v.connections as f64),
+];
+
+/// Counters of `/status` with name and help.
+const COUNTERS: [(&str, &str, &str); 18] = [
+    ("reads", "longhaul_host_reads_total", "Read requests."),
+    ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
+    ("writes", "longhaul_host_writes_total", "Write requests."),
+    ("write_bytes", "longhaul_host_write_bytes_total", "Bytes they brought."),
+    ("markers", "longhaul_host_markers_total", "Discard and zero requests."),
+    ("flushes", "longhaul_host_flushes_total", "Flush requests."),
+    ("prefetches", "longhaul_host_prefetches_total", "Prefetch requests."),
+    ("errors", "longhaul_host_errors_total", "Requests that failed."),
+    ("memory_hit_bytes", "longhaul_host_memory_hit_bytes_total", "Bytes read from memory."),
+    ("journal_hit_bytes", "longhaul_host_journal_hit_bytes_total", "Bytes read from the journal."),
+    (
+        "readahead_hit_bytes",
+        "longhaul_host_readahead_hit_bytes_total",
+        "Bytes read from what was read ahead.",
+    ),
+    (
+        "store_read_bytes",
+        "longhaul_host_store_read_bytes_total",
+        "Bytes that had to be read from the store.",
+    ),
+    ("batches", "longhaul_host_batches_total", "Batches shipped, repeats included."),
+    ("batch_bytes", "longhaul_host_batch_bytes_total", "Bytes in them."),
+    (
+        "coalesced_bytes",
+        "longhaul_host_coalesced_bytes_total",
+        "Bytes overwritten before they were shipped.",
+    ),
+    ("journal_writes", "longhaul_host_journal_writes_total", "Write calls of the journal."),
+    (
+        "journal_write_bytes",
+        "longhaul_host_journal_write_bytes_total",
+        "Bytes written to the journal.",
+    ),
+    ("journal_syncs", "longhaul_host_journal_syncs_total", "Syncs of the journal."),
+];
+
+/// The text format of Prometheus.
+fn prometheus(answer: &Answer) -> String {
+    let mut metrics = Metrics::default();
+    let volumes = &answer.report.volumes;
+    for (name, help, value) in GAUGES {
+        let mut family = metrics.family(name, "gauge", help);
+        for volume in volumes {
+            family.sample(&[("volume", &volume.name)], value(volume));
+        }
+    }
+    for (key, name, help) in COUNTERS {
+        let mut family = metrics.family(name, "counter", help);
+        for volume in volumes {
+            if let Some(value) = volume.counters.get(key) {
+                family.sample(&[("volume", &volume.name)], *value as f64);
+            }
+        }
+    }
+    let name = "longhaul_host_request_seconds";
+    let mut family = metrics.family(name, "histogram", "Time from request to reply.");
+    for (volume, numbers) in &answer.metrics {
+        for (kind, label) in Kind::ALL {
+            let histogram = numbers.of(kind);
+            family.histogram(
+                &[("volume", volume), ("kind", label)],
+                histogram.buckets(),
+                histogram.above(),
+                histogram.seconds(),
+            );
+        }
+    }
+    let link = &answer.report.link;
+    let up = f64::from(u8::from(link.up));
+    metrics.single("longhaul_host_link_up", "gauge", "Whether a store is connected.", up);
+    if let Some(rtt) = link.rtt_ms {
+        let name = "longhaul_host_link_rtt_seconds";
+        metrics.single(name, "gauge", "Round-trip time to the store.", rtt / 1e3);
+    }
+    let totals = [
+        ("longhaul_host_link_sent_bytes_total", "Bytes sent.", link.sent_bytes),
+        ("longhaul_host_link_received_bytes_total", "Bytes received.", link.received_bytes),
+        ("longhaul_host_link_lost_packets_total", "Packets lost.", link.lost_packets),
+        ("longhaul_host_link_reconnects_total", "Connections after the first.", link.reconnects),
+        (
+            "longhaul_host_connections_refused_total",
+            "NBD clients turned away.",
+            answer.report.connections_refused,
+        ),
+    ];
+    for (name, help, value) in totals {
+        metrics.single(name, "counter", help, value as f64);
+    }
+    metrics.finish()
+}
