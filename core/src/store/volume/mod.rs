@@ -185,6 +185,8 @@ impl Volume {
             holder.connected = false;
         }
         self.queue.retain(|work| work.is_batch() || work.session() != session);
+        // The work that the log was looked at for may be gone; the next one looks again.
+        self.probed = false;
         if let Some(put) = &mut self.put {
             put.session_closed(session);
         }
