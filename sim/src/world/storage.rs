@@ -14,6 +14,8 @@ impl World {
         let Some(journal) = &mut self.slot(host, volume).journal else {
             return Err("there is no journal".to_owned());
         };
+        // Recovery cannot tell what a failed sync left in the page cache from what is on the disk.
+        journal.disk.damaged |= journal.disk.deceives();
         recover(&mut journal.disk, id)
     }
 
