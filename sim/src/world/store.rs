@@ -186,10 +186,12 @@ impl World {
             if let Some(event) = open.machine.poll_event() {
                 note!(self, "s{store} v{volume} event {event:?}");
                 match event {
-                    store::Event::BatchRefused { .. } => {
+                    store::Event::BatchRefused { session, .. } => {
                         self.coverage.batches_refused += 1;
                         // It may have stopped listening until the host resumes.
-                        open.holder = None;
+                        if open.holder.is_some_and(|(holder, _)| holder == session.0) {
+                            open.holder = None;
+                        }
                     }
                     store::Event::Attached { .. } | store::Event::LossAccepted { .. } => {
                         open.known.clear();
