@@ -500,7 +500,7 @@ impl Journal {
         let charge = data.capacity() as u64;
         self.memory += charge.saturating_sub(before);
 
-        let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc };
+        let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc, before: first - 1 };
         let tail = self.frames.front().map_or(at, |frame| frame.at);
         let header = FrameHeader {
             journal: self.id,
