@@ -353,6 +353,12 @@ impl Host {
         }
     }
 
+    /// A client of a volume, or none if the host refuses at once.
+    #[must_use]
+    pub fn client_or_refused(&self, volume: &str) -> Option<Client> {
+        Client::connect(&self.nbd(), volume).ok()
+    }
+
     /// The text with which the host refuses to export a volume, waiting for as long as it does not answer at all.
     ///
     /// # Panics
@@ -403,6 +409,13 @@ impl Host {
     #[track_caller]
     pub fn wait_drained(&self, volume: &str, limit: Duration) {
         crate::wait_for("the store has everything", limit, || self.lag_bytes(volume) == 0);
+    }
+
+    /// Whether the process is there.
+    #[must_use]
+    pub fn server_is_alive(&self) -> bool {
+        let pid = self.server.as_ref().map(Server::pid);
+        pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}/exe")).exists())
     }
 
     /// SIGTERM, and waits.

@@ -12,6 +12,7 @@ use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, Result};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// Bytes of a stamped block.
 pub const BLOCK: usize = 4096;
@@ -98,6 +99,19 @@ impl History {
     /// # Errors
     /// Says what is wrong with the image when there is none.
     pub fn prefix_of(&self, image: &[u8], least: usize) -> std::result::Result<usize, String> {
+        self.prefixes_of(image, least).map(|(_, longest)| longest)
+    }
+
+    /// Shortest and longest prefix whose result is exactly `image`, the longest of at least `least`
+    /// changes. They differ when changes undid each other.
+    ///
+    /// # Errors
+    /// As for [`History::prefix_of`].
+    pub fn prefixes_of(
+        &self,
+        image: &[u8],
+        least: usize,
+    ) -> std::result::Result<(usize, usize), String> {
         assert_eq!(image.len(), self.current.len() * BLOCK, "the image has the volume's size");
         let mut seen = Vec::with_capacity(self.current.len());
         for (block, bytes) in image.chunks_exact(BLOCK).enumerate() {
@@ -105,7 +119,7 @@ impl History {
         }
         let mut holds = vec![0; seen.len()];
         let mut wrong = seen.iter().filter(|stamp| **stamp != 0).count();
-        let mut found = None;
+        let mut found: Option<(usize, usize)> = None;
         let mut best = (wrong, 0);
         for count in 0..=self.changes.len() {
             if let Some(change) = count.checked_sub(1).map(|last| &self.changes[last]) {
@@ -116,13 +130,13 @@ impl History {
                 }
             }
             if wrong == 0 {
-                found = Some(count);
+                found = Some((found.map_or(count, |(first, _)| first), count));
             }
             best = best.min((wrong, self.changes.len() - count));
         }
         match found {
-            Some(count) if count >= least => Ok(count),
-            Some(count) => Err(format!(
+            Some((first, count)) if count >= least => Ok((first, count)),
+            Some((_, count)) => Err(format!(
                 "the disk shows the first {count} of {} changes, but {least} must be there: {} lost",
                 self.changes.len(),
                 least - count
@@ -214,11 +228,20 @@ pub struct Shape {
     pub reads: u32,
     /// Of 1000 requests, so many zero or discard.
     pub zeroes: u32,
+    /// No more than this is asked for on average: a test fills a disk soon enough.
+    pub bytes_per_second: u64,
 }
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { depth: 16, max_blocks: 16, flushes: 10, reads: 100, zeroes: 30 }
+        Shape {
+            depth: 16,
+            max_blocks: 16,
+            flushes: 10,
+            reads: 100,
+            zeroes: 30,
+            bytes_per_second: 32 << 20,
+        }
     }
 }
 
@@ -234,7 +257,10 @@ pub struct Workload<'a> {
     client: &'a mut Client,
     rng: Rng,
     shape: Shape,
-    in_flight: BTreeMap<u64, (Range<usize>, Sent)>,
+    in_flight: BTreeMap<u64, (Range<usize>, Sent, Instant)>,
+    start: Instant,
+    sent_bytes: u64,
+    slowest: Duration,
 }
 
 impl<'a> Workload<'a> {
@@ -242,7 +268,16 @@ impl<'a> Workload<'a> {
     #[must_use]
     pub fn new(history: &'a mut History, client: &'a mut Client, seed: u64, shape: Shape) -> Self {
         assert!(client.size() >= history.bytes());
-        Workload { history, client, rng: Rng::with_seed(seed), shape, in_flight: BTreeMap::new() }
+        Workload {
+            history,
+            client,
+            rng: Rng::with_seed(seed),
+            shape,
+            in_flight: BTreeMap::new(),
+            start: Instant::now(),
+            sent_bytes: 0,
+            slowest: Duration::ZERO,
+        }
     }
 
     /// Works until `done` (asked before each request) and all replies are there.
@@ -273,20 +308,36 @@ impl<'a> Workload<'a> {
         Ok(())
     }
 
+    /// The longest time that a reply has taken.
+    #[must_use]
+    pub fn slowest(&self) -> Duration {
+        self.slowest
+    }
+
     fn send(&mut self) -> Result<()> {
+        let due = self.sent_bytes as f64 / self.shape.bytes_per_second as f64;
+        let early = Duration::from_secs_f64(due).saturating_sub(self.start.elapsed());
+        if early > Duration::from_millis(5) {
+            // What is in flight may be answered while there is nothing to send.
+            if !self.in_flight.is_empty() {
+                return self.receive();
+            }
+            std::thread::sleep(early);
+        }
         let dice = self.rng.u32(..1000);
         if dice < self.shape.flushes {
             let cookie = self.client.send(Command::Flush, 0, 0, 0, &[])?;
             let before = self.history.acknowledged;
-            self.in_flight.insert(cookie, (0..0, Sent::Flush { before }));
+            self.in_flight.insert(cookie, (0..0, Sent::Flush { before }, Instant::now()));
             return Ok(());
         }
         let Some(blocks) = self.free_range() else { return self.receive() };
         let at = (blocks.start * BLOCK) as u64;
         let length = (blocks.len() * BLOCK) as u32;
+        self.sent_bytes += u64::from(length);
         if dice < self.shape.flushes + self.shape.reads {
             let cookie = self.client.send(Command::Read, 0, at, length, &[])?;
-            self.in_flight.insert(cookie, (blocks, Sent::Read));
+            self.in_flight.insert(cookie, (blocks, Sent::Read, Instant::now()));
             return Ok(());
         }
         let zeroes = dice < self.shape.flushes + self.shape.reads + self.shape.zeroes;
@@ -306,7 +357,8 @@ impl<'a> Workload<'a> {
         };
         let flags = if fua { FUA } else { 0 };
         let cookie = self.client.send(command, flags, at, length, &data)?;
-        self.in_flight.insert(cookie, (blocks, Sent::Change { count, before, fua }));
+        self.in_flight
+            .insert(cookie, (blocks, Sent::Change { count, before, fua }, Instant::now()));
         Ok(())
     }
 
@@ -317,7 +369,7 @@ impl<'a> Workload<'a> {
             let start = self.rng.usize(..=self.history.current.len() - length);
             let range = start..start + length;
             let overlaps = |busy: &Range<usize>| busy.start < range.end && range.start < busy.end;
-            if !self.in_flight.values().any(|(busy, _)| overlaps(busy)) {
+            if !self.in_flight.values().any(|(busy, ..)| overlaps(busy)) {
                 return Some(range);
             }
         }
@@ -326,8 +378,9 @@ impl<'a> Workload<'a> {
 
     fn receive(&mut self) -> Result<()> {
         let reply = self.client.receive()?;
-        let (blocks, sent) =
-            self.in_flight.remove(&reply.cookie).expect("the client matches cookies");
+        let found = self.in_flight.remove(&reply.cookie);
+        let (blocks, sent, since) = found.expect("the client matches cookies");
+        self.slowest = self.slowest.max(since.elapsed());
         let data = reply.result.map_err(|number| {
             Error::other(format!("the server failed a request with error {number}"))
         })?;
