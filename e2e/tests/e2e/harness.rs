@@ -1,7 +1,9 @@
 //! The harness itself, against a server that is not longhaul: nbdkit.
 
+use longhaul_e2e::can_use_devices;
+use longhaul_e2e::device::Device;
 use longhaul_e2e::nbd::Client;
-use longhaul_e2e::process::{Server, command};
+use longhaul_e2e::process::{Server, command, run};
 use longhaul_e2e::site::temp_dir;
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use std::time::Duration;
@@ -43,4 +45,24 @@ fn a_disk_that_forgets_is_caught() {
     let mut client = Client::connect(&address, "").unwrap();
     let image = read_all(&mut client, history.bytes()).unwrap();
     assert!(history.prefix_of(&image, history.flushed()).unwrap_err().contains("must be there"));
+}
+
+#[test]
+fn a_device_goes_up_and_down() {
+    if !can_use_devices("a_device_goes_up_and_down") {
+        return;
+    }
+    let dir = temp_dir();
+    let (_server, address) = nbdkit(dir.path(), &["memory", "64M"]);
+    let uri = format!("nbd+unix:///?socket={}", address.strip_prefix("unix:").unwrap());
+    let device = Device::connect(&uri, dir.path());
+    run("mkfs.ext4", ["-q", device.path()]).ok();
+    let mount = device.mount(&dir.path().join("mounted"), "defaults");
+    std::fs::write(mount.path().join("file"), "content").unwrap();
+    mount.unmount();
+    device.disconnect();
+    let device = Device::connect(&uri, dir.path());
+    run("e2fsck", ["-f", "-n", device.path()]).ok();
+    let mount = device.mount(&dir.path().join("mounted"), "ro");
+    assert_eq!(std::fs::read(mount.path().join("file")).unwrap(), b"content");
 }
