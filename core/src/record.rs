@@ -50,7 +50,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn code(self) -> u8 {
+    /// Its number in every encoding.
+    #[must_use]
+    pub fn code(self) -> u8 {
         match self {
             Kind::Data => 1,
             Kind::Discard => 2,
@@ -58,7 +60,9 @@ impl Kind {
         }
     }
 
-    fn from_code(code: u8) -> Option<Kind> {
+    /// The kind of that number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Kind> {
         match code {
             1 => Some(Kind::Data),
             2 => Some(Kind::Discard),

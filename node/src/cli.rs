@@ -62,6 +62,12 @@ pub enum Command {
     Status(StatusArgs),
     /// Verify a host state directory or a store data directory, offline and read-only.
     Check(CheckArgs),
+    /// Relay UDP between host and store over a network made as bad as wanted.
+    #[command(hide = true)]
+    Relay(RelayArgs),
+    /// Serve a volume without disk and store, to measure what everything else costs.
+    #[command(hide = true)]
+    BenchNull(BenchNullArgs),
 }
 
 #[derive(Args)]
@@ -277,6 +283,39 @@ pub struct CheckArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RelayArgs {
+    /// UDP address for hosts.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// UDP address of the store.
+    #[arg(long, value_name = "ADDR")]
+    pub to: SocketAddr,
+    /// One-way delay.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
+    pub delay: Duration,
+    /// Bottleneck in each direction, as in `100Mbit/s` [default: none].
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub rate: Option<u64>,
+    /// Share of the datagrams to lose, as in `0.1%`.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = units::share)]
+    pub loss: f64,
+    /// Unix socket that takes a command a line: cut, restore, delay TIME, rate RATE, loss SHARE,
+    /// status. SIGUSR1 cuts, SIGUSR2 restores.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BenchNullArgs {
+    /// NBD address: ADDR:PORT, or unix:PATH.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
+    pub nbd: String,
+    /// Size of the volume.
+    #[arg(long, default_value = "1GiB", value_parser = units::bytes)]
+    pub size: u64,
 }
 
 /// The arguments with those of the config file put in: before the user's own, so that these win,

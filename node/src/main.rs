@@ -1,8 +1,14 @@
 //! `longhaul`: the one binary, with the storage gateway, the host gateway and the commands that
 //! manage them.
 
+mod check;
 mod cli;
 mod commands;
+mod credential;
+mod files;
+mod host;
+mod link;
+mod relay;
 mod units;
 
 use clap::Parser as _;

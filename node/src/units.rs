@@ -41,6 +41,35 @@ pub fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
+/// Parses a rate in bits per second: `100Mbit/s`, `1Gbit/s`; powers of 1000.
+pub fn rate(text: &str) -> Result<u64> {
+    let (number, unit) = split(text);
+    let factor: u64 = match unit.to_ascii_lowercase().trim_end_matches("/s") {
+        "bit" => 1,
+        "kbit" => 1000,
+        "mbit" => 1_000_000,
+        "gbit" => 1_000_000_000,
+        _ => bail!("`{text}` is not a rate: use a number with kbit/s, Mbit/s or Gbit/s"),
+    };
+    scaled(number, factor, text).with_context(|| format!("`{text}` is not a rate; try `100Mbit/s`"))
+}
+
+/// Parses a share: `0.1%`, or a number from 0 to 1. The result is from 0 to 1.
+pub fn share(text: &str) -> Result<f64> {
+    let (number, unit) = split(text);
+    let number: f64 =
+        number.parse().with_context(|| format!("`{text}` is not a share; try `0.1%`"))?;
+    let share = match unit {
+        "%" => number / 100.0,
+        "" => number,
+        _ => bail!("`{text}` is not a share; try `0.1%`"),
+    };
+    if !(0.0..=1.0).contains(&share) {
+        bail!("`{text}` is not a share: it must be from 0 to 100%");
+    }
+    Ok(share)
+}
+
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -99,6 +128,20 @@ mod tests {
         assert_eq!(duration("0").unwrap(), Duration::ZERO);
         for wrong in ["", "8", "ms", "8 parsecs", "-1s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_and_shares() {
+        assert_eq!(rate("100Mbit/s").unwrap(), 100_000_000);
+        assert_eq!(rate("1.5Gbit").unwrap(), 1_500_000_000);
+        assert_eq!(share("0.1%").unwrap(), 0.001);
+        assert_eq!(share("0.5").unwrap(), 0.5);
+        for wrong in ["", "8", "Mbit/s", "8 MB/s"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "%", "101%", "1.1", "5 percent"] {
+            assert!(share(wrong).is_err(), "{wrong}");
         }
     }
 

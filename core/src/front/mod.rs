@@ -1,1 +1,3 @@
 //! Session machines, one per client protocol.
+
+pub mod nbd;

@@ -1,1 +1,51 @@
 //! The volume as the initiator sees it.
+//!
+//! [`Volume`] takes block requests and answers them: writes go into a journal on local stable
+//! storage ([`journal`]), reads come from there, from what was read ahead, or from the store, and a
+//! drain ships the journal to the store in order. Like everything in this crate it is a state machine:
+//! inputs are `handle_*`, outputs `poll_*`, to be called until they give nothing after any input.
+//!
+//! It must not know sockets, files, threads or protocols of initiators. What it promises is the
+//! contract of the project: a flush is durable, what the store holds is a prefix, reads return what
+//! was acknowledged last or an error, a local disk error latches, memory is bounded by [`Config`].
+//!
+//! # Life of a journal
+//!
+//! [`journal::create_plan`] says what files to create. From then on every start runs a
+//! [`journal::Recovery`] over them, attaches with [`attach`], and gives both outcomes to
+//! [`Volume::new`].
+
+mod announce;
+mod config;
+mod dirty;
+mod drain;
+mod io;
+pub mod journal;
+mod readahead;
+mod reads;
+mod ship;
+mod status;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+pub use config::{Config, Durability, Mode, OnJournalFailure};
+pub use io::{DiskOperation, DiskResult, Event};
+pub use status::{Counters, Status};
+pub use volume::Volume;
+
+use crate::wire::link::{Frame, HostId, RequestId, ToStore};
+
+/// The message that asks the store for a new epoch of the volume `name`, with what the host's
+/// journal for it says of itself, if there is one. The store's answer to `request` holds what
+/// [`Volume::new`] needs.
+#[must_use]
+pub fn attach(
+    request: RequestId,
+    name: &str,
+    host: HostId,
+    journal: Option<&journal::Recovered>,
+) -> Frame<ToStore> {
+    let journal = journal.and_then(journal::Recovered::state);
+    ToStore::Attach { request, name: name.to_owned(), host, journal }.into()
+}

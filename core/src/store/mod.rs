@@ -1,1 +1,223 @@
 //! Volumes as a log of immutable segments.
+//!
+//! One [`Volume`] is the log of one volume over an object store that can only create, read, list and
+//! delete whole objects. It promises:
+//!
+//! - what is committed is a prefix of what hosts acknowledged, cut at a batch boundary;
+//! - a batch commits whole or not at all, and every byte of it was verified on arrival;
+//! - one writer: an epoch begins with a segment created put-if-absent under the next number, so that of
+//!   two rivals, in one store or in two, exactly one goes on;
+//! - what a host announced and never delivered is known, and stands in the way of a host that attaches
+//!   without it.
+//!
+//! It knows neither sockets nor which object store it runs on, and nothing of a host but its frames.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`catalog`] | keys, volume names, the description of a volume |
+//! | [`segment`], [`checkpoint`] | the two object formats of the log (`docs/formats.md`) |
+//! | [`map`] | which sectors lie where |
+//! | [`announce`] | what was acknowledged and has not arrived |
+//! | [`attach`] | who may attach, as a function |
+//! | [`log`] | the state that a log adds up to, segment by segment |
+//! | [`check`] | verifies objects offline |
+//! | [`Volume`] | the engine |
+
+pub mod announce;
+pub mod attach;
+pub mod catalog;
+pub mod check;
+pub mod checkpoint;
+pub mod log;
+pub mod map;
+mod object;
+mod open;
+mod reads;
+pub mod segment;
+mod volume;
+
+pub use catalog::VolumeSpec;
+pub use object::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+pub use volume::Volume;
+
+use crate::block::{Epoch, Range, Seq};
+use crate::wire::link::{HostId, MAX_BATCH_BYTES};
+use std::time::Duration;
+
+/// A connection of a host, numbered by the shell and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Limits of one volume's engine. Together with the map they bound its memory.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A segment takes whole batches up to this many bytes, and at least one batch. At most
+    /// [`segment::MAX_RECORDS_BYTES`]. Larger segments are fewer objects; smaller ones commit sooner
+    /// where the object store is slow.
+    pub segment_bytes: u64,
+    /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no. Twice
+    /// the bandwidth × latency of the object store keeps it busy.
+    pub queue_bytes: u64,
+    /// Write a checkpoint after this many segments: what opening has to replay.
+    pub checkpoint_every_segments: u64,
+    /// Announced ranges kept in memory (about 150 B each); beyond it neighbours are merged.
+    pub announce_entries_max: usize,
+    /// Announced ranges written into a segment; beyond it neighbours are merged there.
+    pub announce_in_segment_max: usize,
+    /// Announcements that no segment has carried for this long get a segment of their own.
+    pub announce_persist: Duration,
+    /// Concurrent reads of objects.
+    pub read_operations_max: usize,
+    /// Bytes of objects that reads under way may hold; a single read may exceed it alone.
+    pub read_bytes_max: u64,
+    /// Reads that wait; beyond it [`Volume::wants_input`] says no.
+    pub reads_waiting_max: usize,
+    /// First and longest pause before an operation that failed is tried again; doubles in between.
+    pub retry: (Duration, Duration),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            segment_bytes: 4 << 20,
+            queue_bytes: 16 << 20,
+            checkpoint_every_segments: 64,
+            announce_entries_max: 65_536,
+            announce_in_segment_max: 16_384,
+            announce_persist: Duration::from_secs(1),
+            read_operations_max: 256,
+            read_bytes_max: 64 << 20,
+            reads_waiting_max: 16_384,
+            retry: (Duration::from_millis(100), Duration::from_secs(5)),
+        }
+    }
+}
+
+const _: () = assert!(MAX_BATCH_BYTES as u64 <= segment::MAX_RECORDS_BYTES);
+
+/// Something the shell should log or count. None needs an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The log has been read; the volume answers.
+    Opened {
+        /// Segments in the log.
+        segments: u64,
+        /// Segments that were read because no checkpoint held them.
+        replayed: u64,
+        /// Current epoch.
+        epoch: Epoch,
+        /// Last committed number.
+        committed: Seq,
+    },
+    /// The volume cannot be opened or cannot go on: see [`Volume::failed`].
+    Failed(OpenError),
+    /// A checkpoint could not be used; an older one or the segments take its place.
+    CheckpointDamaged {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A checkpoint was written.
+    CheckpointWritten {
+        /// The last segment it includes.
+        number: u64,
+        /// Entries of the map in it.
+        entries: u64,
+    },
+    /// A host began an epoch.
+    Attached {
+        /// The new epoch.
+        epoch: Epoch,
+        /// Who.
+        host: HostId,
+        /// The host before it, if that one had not detached in order.
+        unclean: Option<HostId>,
+    },
+    /// What a host never delivered was given up.
+    LossAccepted {
+        /// The epoch that this began.
+        epoch: Epoch,
+        /// Bytes in the ranges given up.
+        bytes: u64,
+    },
+    /// Another store wrote to this volume's log; what it wrote has been adopted.
+    Rival {
+        /// The epoch now.
+        epoch: Epoch,
+        /// Whose it is.
+        host: Option<HostId>,
+        /// Segments adopted.
+        segments: u64,
+    },
+    /// A batch was refused.
+    BatchRefused {
+        /// Whose.
+        session: SessionId,
+        /// Why.
+        reason: String,
+    },
+    /// Announced ranges that make no sense were ignored.
+    AnnounceIgnored {
+        /// Whose.
+        session: SessionId,
+        /// How many.
+        entries: u64,
+    },
+    /// Stored data is damaged or gone: reads of this range fail.
+    DataDamaged {
+        /// Of the segment.
+        key: String,
+        /// The sectors.
+        range: Range,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An operation on an object failed and will be tried again.
+    Retry {
+        /// Of the object, or the prefix of a list.
+        key: String,
+        /// What the object store said.
+        error: String,
+        /// How many times it has failed in a row.
+        failures: u32,
+    },
+}
+
+/// Why a volume cannot be opened, or cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// A segment in the middle of the log is not there.
+    #[error(
+        "segment {key} is missing although later ones exist: bring it back from a copy of the object store, then restart \
+         the store; nothing has been changed"
+    )]
+    Missing {
+        /// Of the segment.
+        key: String,
+    },
+    /// A segment's header, footer or place in the log is not valid.
+    #[error(
+        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, then restart the store; \
+         `longhaul check` lists all damage; nothing has been changed"
+    )]
+    Damaged {
+        /// Of the segment.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The segments end before a checkpoint that was made of them.
+    #[error(
+        "checkpoint {key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
+         copy of the object store, then restart the store; nothing has been changed"
+    )]
+    Truncated {
+        /// Of the checkpoint.
+        key: String,
+        /// The last segment there must be.
+        number: u64,
+        /// The last segment there is.
+        end: u64,
+    },
+}

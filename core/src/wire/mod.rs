@@ -1,3 +1,4 @@
 //! Bytes on the wire: checked views and encoders, without state.
 
 pub mod link;
+pub mod nbd;

@@ -1,0 +1,257 @@
+//! Replies of the transmission phase, as bytes (NBD `proto.md`, "Simple reply message", "Structured
+//! reply types").
+
+use super::options::BASE_ALLOCATION_ID;
+use super::output::Output;
+use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, StatusRun};
+use crate::wire::nbd::{self as wire, Chunks, Errno, Headers, state};
+
+/// Descriptors in one status reply; the protocol advises against more than 2^20, and a client asks
+/// on from where the reply ends.
+const MAX_DESCRIPTORS: usize = 1 << 16;
+
+/// How many descriptors the reply to a status query may come to.
+pub(super) fn descriptor_limit(range: Range) -> usize {
+    usize::try_from(range.sectors).unwrap_or(usize::MAX).min(MAX_DESCRIPTORS)
+}
+
+/// The NBD error for an error of the engine. The only place that decides it.
+///
+/// `Fenced` and `Stopped` are `EIO` although the volume is lost to this host for good: the protocol
+/// has no closer value, and `ESHUTDOWN` would promise that reconnecting helps.
+fn errno(error: BlockError) -> Errno {
+    match error {
+        BlockError::Medium(_) | BlockError::Fenced | BlockError::Stopped => Errno::Io,
+        BlockError::ShuttingDown => Errno::Shutdown,
+        BlockError::NoSpace => Errno::NoSpc,
+    }
+}
+
+/// What a successful reply carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// No data.
+    Nothing,
+    /// Data; in at most one content chunk if `whole` (`NBD_CMD_FLAG_DF`).
+    Data { whole: bool },
+    /// Status descriptors: at most `most`, multiples of `min_block` bytes.
+    Status { most: usize, min_block: u32 },
+}
+
+/// All that is needed to answer a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    /// Kind of reply chunks; simple replies without.
+    pub(super) chunks: Option<Headers>,
+    /// The client's name for the request.
+    pub(super) cookie: u64,
+    /// First byte concerned.
+    pub(super) offset: u64,
+    /// Bytes concerned.
+    pub(super) length: u64,
+    /// Whether it is a read, whose replies are never simple once chunks are negotiated.
+    pub(super) read: bool,
+    /// What success carries.
+    pub(super) shape: Shape,
+}
+
+impl Answer {
+    fn chunks(&self, headers: Headers) -> Chunks {
+        Chunks { headers, cookie: self.cookie, offset: self.offset }
+    }
+
+    /// Answers with what the engine found.
+    pub(super) fn reply(self, output: &mut Output, reply: Result<Reply, BlockError>) {
+        let fits = match (self.shape, reply) {
+            (_, Err(error)) => {
+                let at = match error {
+                    BlockError::Medium(range) if self.read => self.first_hit(range),
+                    _ => None,
+                };
+                self.fail(output, errno(error), &error.to_string(), at);
+                return;
+            }
+            (Shape::Nothing, Ok(Reply::Done)) => {
+                self.succeed(output);
+                true
+            }
+            (Shape::Data { whole }, Ok(Reply::Data(pieces))) => self.data(output, whole, pieces),
+            (Shape::Status { most, min_block }, Ok(Reply::Status(runs))) => {
+                self.status(output, most, min_block, &runs)
+            }
+            _ => false,
+        };
+        if !fits {
+            // Never let the stream fall out of step with the client, whoever is to blame.
+            let text = "the volume gave an answer that does not fit the request; report this bug";
+            self.fail(output, Errno::Io, text, None);
+        }
+    }
+
+    /// Answers with success and no data.
+    pub(super) fn succeed(self, output: &mut Output) {
+        output.head(|out| match self.chunks {
+            Some(headers) if self.read || headers == Headers::Extended => {
+                self.chunks(headers).put_none(out);
+            }
+            _ => wire::put_simple(out, self.cookie, None),
+        });
+    }
+
+    /// Answers with an error, at a byte of the export if `at` names one.
+    pub(super) fn fail(self, output: &mut Output, error: Errno, text: &str, at: Option<u64>) {
+        output.head(|out| match self.chunks {
+            Some(headers) => self.chunks(headers).put_error(out, error, text, at),
+            None => wire::put_simple(out, self.cookie, Some(error)),
+        });
+    }
+
+    /// The first byte of the request that lies in `range`.
+    fn first_hit(self, range: Range) -> Option<u64> {
+        let own = Range::new(self.offset / SECTOR_BYTES, self.length / SECTOR_BYTES);
+        Some(own.intersect(range)?.lba * SECTOR_BYTES)
+    }
+
+    /// Answers a read; false, and nothing sent, unless the pieces have the length asked for.
+    fn data(self, output: &mut Output, whole: bool, mut pieces: Vec<ReadPiece>) -> bool {
+        pieces.retain(|piece| bytes_of(piece) > 0);
+        let total = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(bytes_of(piece)));
+        if total != Some(self.length) {
+            return false;
+        }
+        let Some(headers) = self.chunks else {
+            output.head(|out| wire::put_simple(out, self.cookie, None));
+            send(output, pieces);
+            return true;
+        };
+        let chunks = self.chunks(headers);
+        let mixed = pieces.windows(2).any(|pair| is_hole(&pair[0]) != is_hole(&pair[1]));
+        if whole && mixed {
+            output.head(|out| chunks.put_data(out, true, self.offset, self.length as u32));
+            send(output, pieces);
+            return true;
+        }
+        // Chunks are as long as they can be: one for each run of pieces of the same kind.
+        let mut rest = pieces.into_iter().peekable();
+        let (mut run, mut at) = (Vec::new(), self.offset);
+        while let Some(first) = rest.next() {
+            let hole = is_hole(&first);
+            let mut length = bytes_of(&first);
+            run.push(first);
+            while let Some(piece) = rest.next_if(|piece| is_hole(piece) == hole) {
+                length += bytes_of(&piece);
+                run.push(piece);
+            }
+            let done = rest.peek().is_none();
+            if hole {
+                output.head(|out| chunks.put_hole(out, done, at, length as u32));
+                run.clear();
+            } else {
+                output.head(|out| chunks.put_data(out, done, at, length as u32));
+                send(output, run.drain(..));
+            }
+            at += length;
+        }
+        true
+    }
+
+    /// Answers a status query; false, and nothing sent, if nothing is known of its start.
+    fn status(self, output: &mut Output, most: usize, min_block: u32, runs: &[StatusRun]) -> bool {
+        let Some(headers) = self.chunks else { return false };
+        let described = describe(runs, self.length, min_block.into(), most);
+        if described.is_empty() {
+            return false;
+        }
+        let chunks = self.chunks(headers);
+        output.head(|out| chunks.put_status(out, BASE_ALLOCATION_ID, &described));
+        true
+    }
+}
+
+fn is_hole(piece: &ReadPiece) -> bool {
+    matches!(piece, ReadPiece::Zeroes(_))
+}
+
+fn bytes_of(piece: &ReadPiece) -> u64 {
+    match piece {
+        ReadPiece::Data(data) => data.len() as u64,
+        ReadPiece::Zeroes(sectors) => sectors.saturating_mul(SECTOR_BYTES),
+    }
+}
+
+fn send(output: &mut Output, pieces: impl IntoIterator<Item = ReadPiece>) {
+    for piece in pieces {
+        match piece {
+            ReadPiece::Data(data) => output.payload(data),
+            ReadPiece::Zeroes(sectors) => output.zeroes(sectors * SECTOR_BYTES),
+        }
+    }
+}
+
+/// The flags of `base:allocation`. A promise of less is always true, so two states together have
+/// the flags that both have.
+fn flags(state: BlockState) -> u32 {
+    match state {
+        BlockState::Data => 0,
+        BlockState::Zero => state::ZERO,
+        BlockState::Hole => state::HOLE | state::ZERO,
+    }
+}
+
+/// Descriptors under construction: (bytes, flags), at most `most`, neighbours with different flags.
+struct Descriptors {
+    list: Vec<(u64, u32)>,
+    most: usize,
+}
+
+impl Descriptors {
+    /// Appends `bytes` of these flags; false if they would take one descriptor too many.
+    fn add(&mut self, bytes: u64, flags: u32) -> bool {
+        let full = self.list.len() >= self.most;
+        match self.list.last_mut() {
+            _ if bytes == 0 => {}
+            Some(last) if last.1 == flags => last.0 += bytes,
+            _ if full => return false,
+            _ => self.list.push((bytes, flags)),
+        }
+        true
+    }
+}
+
+/// Turns runs into descriptors that together are no longer than `length`, each a multiple of
+/// `min_block` except where the runs end too early for a first one. A block with several states
+/// gets the flags that hold for all of it.
+fn describe(runs: &[StatusRun], length: u64, min_block: u64, most: usize) -> Vec<(u64, u32)> {
+    let mut described = Descriptors { list: Vec::new(), most };
+    let mut left = length;
+    // The start of a block whose rest is still to come.
+    let mut part: Option<(u64, u32)> = None;
+    for run in runs {
+        let mut bytes = run.sectors.saturating_mul(SECTOR_BYTES).min(left);
+        let own = flags(run.state);
+        left -= bytes;
+        if let Some((filled, shared)) = part.take() {
+            let taken = bytes.min(min_block - filled);
+            bytes -= taken;
+            let shared = if taken > 0 { shared & own } else { shared };
+            if filled + taken < min_block {
+                part = Some((filled + taken, shared));
+                continue;
+            }
+            if !described.add(min_block, shared) {
+                break;
+            }
+        }
+        let whole = bytes - bytes % min_block;
+        if !described.add(whole, own) {
+            break;
+        }
+        if bytes > whole {
+            part = Some((bytes - whole, own));
+        }
+    }
+    if let (true, Some(part)) = (described.list.is_empty(), part) {
+        described.list.push(part);
+    }
+    described.list
+}

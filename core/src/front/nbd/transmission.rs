@@ -1,0 +1,420 @@
+//! The transmission phase: commands in, checked once, block requests out (NBD `proto.md`,
+//! "Transmission phase").
+//!
+//! Every check of a command is in [`Transmission::check`]; every request that is handed out passed
+//! it. A refused command's payload is passed over before the refusal is sent, so the stream stays
+//! in step.
+
+use super::options::BASE_ALLOCATION_ID;
+use super::reply::{Answer, Shape, descriptor_limit};
+use super::{CloseReason, Event, Inflight, Io, Step, Terms};
+use crate::block::{BlockError, MAX_TRANSFER_BYTES, Range, Reply, Request, SECTOR_BYTES};
+use crate::wire::nbd::{Command, Errno, Headers, StatusPayload, cmd, cmd_flag};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Where the stream stands.
+#[derive(Debug)]
+enum State {
+    /// A command comes next.
+    Header,
+    /// The payload of a checked write comes next.
+    Write { command: Command, range: Range },
+    /// The payload of a status query comes next.
+    StatusQuery { command: Command },
+    /// The payload of a refused command is passed over.
+    Skip { command: Command, left: u64, refusal: Refusal },
+    /// The client said farewell: nothing is read, what is outstanding is answered.
+    Left,
+}
+
+/// Why a command is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    error: Errno,
+    text: &'static str,
+}
+
+const fn refusal<T>(error: Errno, text: &'static str) -> Result<T, Refusal> {
+    Err(Refusal { error, text })
+}
+
+/// What a checked command comes to.
+#[derive(Debug)]
+enum Action {
+    /// Ask the engine.
+    Submit(Request),
+    /// Receive the payload first.
+    Receive(Range),
+    /// Receive the name of the metadata context first.
+    ReceiveQuery,
+    /// Nothing to do: a length of zero.
+    Nothing,
+}
+
+/// A request that was handed out.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    answer: Answer,
+    /// Bytes counted against the limit.
+    charge: u64,
+}
+
+/// Requests by slot. A slot number is an index below 2^32 and, above it, how often the index was
+/// used before, so that a late second answer to an old request never hits a newer one.
+#[derive(Debug, Default)]
+struct Slots {
+    entries: Vec<(u32, Option<Outstanding>)>,
+    free: Vec<u32>,
+    inflight: Inflight,
+}
+
+impl Slots {
+    fn insert(&mut self, outstanding: Outstanding) -> u64 {
+        self.inflight.requests += 1;
+        self.inflight.bytes += outstanding.charge;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push((0, None));
+            (self.entries.len() - 1) as u32
+        });
+        let (used, entry) = &mut self.entries[index as usize];
+        *entry = Some(outstanding);
+        u64::from(*used) << 32 | u64::from(index)
+    }
+
+    fn remove(&mut self, slot: u64) -> Option<Outstanding> {
+        let index = slot as u32;
+        let (used, entry) = self.entries.get_mut(index as usize)?;
+        if u64::from(*used) != slot >> 32 {
+            return None;
+        }
+        let outstanding = entry.take()?;
+        *used = used.wrapping_add(1);
+        self.free.push(index);
+        self.inflight.requests -= 1;
+        self.inflight.bytes -= outstanding.charge;
+        Some(outstanding)
+    }
+}
+
+/// The transmission phase of a session.
+#[derive(Debug)]
+pub(super) struct Transmission {
+    terms: Terms,
+    chunks: Option<Headers>,
+    /// Whether `base:allocation` is selected.
+    allocation: bool,
+    state: State,
+    slots: Slots,
+}
+
+impl Transmission {
+    pub(super) fn new(terms: Terms, chunks: Option<Headers>, allocation: bool) -> Transmission {
+        Transmission { terms, chunks, allocation, state: State::Header, slots: Slots::default() }
+    }
+
+    pub(super) fn wants_input(&self, io: &Io) -> bool {
+        match self.state {
+            State::Header => {
+                let limits = io.config.limits;
+                let bytes = self.slots.inflight.bytes + io.output.bytes();
+                self.slots.inflight.requests < limits.max_requests.max(1)
+                    && bytes < limits.max_bytes.max(1)
+            }
+            State::Write { .. } | State::StatusQuery { .. } | State::Skip { .. } => true,
+            State::Left => false,
+        }
+    }
+
+    pub(super) fn wanted(&self) -> usize {
+        match &self.state {
+            State::Header => self.header_bytes(),
+            State::Write { range, .. } => range.bytes() as usize,
+            State::StatusQuery { .. } => StatusPayload::BYTES,
+            State::Skip { .. } => 1,
+            State::Left => 0,
+        }
+    }
+
+    /// Whether the client said farewell.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.state, State::Left)
+    }
+
+    /// Whether the client said farewell and has every answer.
+    pub(super) fn has_left(&self) -> bool {
+        self.is_leaving() && self.slots.inflight.requests == 0
+    }
+
+    pub(super) fn inflight(&self) -> Inflight {
+        self.slots.inflight
+    }
+
+    fn extended(&self) -> bool {
+        self.chunks == Some(Headers::Extended)
+    }
+
+    fn header_bytes(&self) -> usize {
+        if self.extended() { Command::EXTENDED_BYTES } else { Command::COMPACT_BYTES }
+    }
+
+    pub(super) fn step(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+        match self.state {
+            State::Header => self.read_header(io, input),
+            State::Write { command, range } => {
+                let length = range.bytes() as usize;
+                if input.len() < length {
+                    return Step::Starved;
+                }
+                let data = input.split_to(length).freeze();
+                self.state = State::Header;
+                self.submit(io, command, write(command, range, data));
+                Step::Again
+            }
+            State::StatusQuery { command } => {
+                if input.len() < StatusPayload::BYTES {
+                    return Step::Starved;
+                }
+                let payload = input.split_to(StatusPayload::BYTES);
+                self.state = State::Header;
+                let action = match StatusPayload::parse(&payload) {
+                    Ok(StatusPayload { length, context: BASE_ALLOCATION_ID }) => {
+                        let command = Command { length, ..command };
+                        self.status(command).map(|action| (command, action))
+                    }
+                    _ => refusal(Errno::Inval, "no such metadata context is selected"),
+                };
+                match action {
+                    Ok((command, action)) => self.act(io, command, action),
+                    Err(refusal) => self.refuse(io, command, refusal),
+                }
+                Step::Again
+            }
+            State::Skip { command, left, refusal } => {
+                let skipped = left.min(input.len() as u64);
+                input.advance(skipped as usize);
+                let left = left - skipped;
+                if left > 0 {
+                    self.state = State::Skip { command, left, refusal };
+                    return Step::Starved;
+                }
+                self.state = State::Header;
+                self.refuse(io, command, refusal);
+                Step::Again
+            }
+            State::Left => Step::Starved,
+        }
+    }
+
+    fn read_header(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+        let bytes = self.header_bytes();
+        if input.len() < bytes {
+            return Step::Starved;
+        }
+        let parsed = if self.extended() {
+            Command::parse_extended(input)
+        } else {
+            Command::parse_compact(input)
+        };
+        let Ok(command) = parsed else {
+            return Step::Close(CloseReason::Violation("wrong magic number before a command"));
+        };
+        input.advance(bytes);
+        if command.kind == cmd::DISC {
+            self.state = State::Left;
+            if self.has_left() {
+                return Step::Close(CloseReason::Disconnected);
+            }
+            return Step::Again;
+        }
+        let payload = match self.payload_bytes(command) {
+            Ok(payload) => payload,
+            Err(reason) => return Step::Close(reason),
+        };
+        match self.check(command, payload, io.shutting_down) {
+            Ok(action) => self.act(io, command, action),
+            Err(refusal) if payload > 0 => {
+                self.state = State::Skip { command, left: payload, refusal };
+            }
+            Err(refusal) => self.refuse(io, command, refusal),
+        }
+        Step::Again
+    }
+
+    /// Bytes that follow the header, whether or not the command makes sense. An error when that
+    /// cannot be known, or when they are too many to be passed over.
+    fn payload_bytes(&self, command: Command) -> Result<u64, CloseReason> {
+        let carries = if self.extended() {
+            let flagged = command.flags & cmd_flag::PAYLOAD_LEN != 0;
+            if command.kind == cmd::WRITE && !flagged {
+                // By the text no payload follows, but a client that forgets the flag probably
+                // sends one, and its data must not be taken for commands.
+                return Err(CloseReason::Violation(
+                    "a write with extended headers lacks NBD_CMD_FLAG_PAYLOAD_LEN",
+                ));
+            }
+            flagged
+        } else {
+            command.kind == cmd::WRITE
+        };
+        // "Size constraints": up to 32 MiB is never an attack. Extended headers ask for a hard
+        // disconnect above; with compact ones there is twice the room for a polite refusal.
+        let most = if self.extended() { MAX_TRANSFER_BYTES } else { 2 * MAX_TRANSFER_BYTES };
+        match command.length {
+            _ if !carries => Ok(0),
+            length if length > most => {
+                Err(CloseReason::Violation("a payload far above the maximum of 32 MiB"))
+            }
+            length => Ok(length),
+        }
+    }
+
+    /// Whether a command may be carried out, and how. `payload` bytes follow it.
+    fn check(&self, command: Command, payload: u64, closing: bool) -> Result<Action, Refusal> {
+        let Command { flags, kind, length, .. } = command;
+        let payload_len = if self.extended() { cmd_flag::PAYLOAD_LEN } else { 0 };
+        // FUA is "valid for all commands".
+        let allowed = cmd_flag::FUA
+            | match kind {
+                cmd::READ if self.chunks.is_some() => cmd_flag::DF,
+                cmd::READ | cmd::FLUSH | cmd::TRIM | cmd::CACHE => 0,
+                cmd::WRITE => payload_len,
+                cmd::WRITE_ZEROES => cmd_flag::NO_HOLE | cmd_flag::FAST_ZERO,
+                cmd::BLOCK_STATUS => cmd_flag::REQ_ONE | payload_len,
+                _ => return refusal(Errno::Inval, "unknown command"),
+            };
+        if flags & !allowed != 0 {
+            return refusal(Errno::Inval, "a flag that this command does not take");
+        }
+        if closing {
+            return refusal(Errno::Shutdown, "the server is shutting down");
+        }
+        let writes = matches!(kind, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES);
+        if writes && self.terms.read_only {
+            return refusal(Errno::Perm, "the export is read-only");
+        }
+        let fua = flags & cmd_flag::FUA != 0;
+        match kind {
+            cmd::FLUSH => {
+                if command.offset != 0 || length != 0 {
+                    return refusal(Errno::Inval, "a flush has neither offset nor length");
+                }
+                Ok(Action::Submit(Request::Flush))
+            }
+            cmd::BLOCK_STATUS if flags & cmd_flag::PAYLOAD_LEN != 0 => {
+                if !self.allocation || payload != StatusPayload::BYTES as u64 {
+                    let text = "a status payload must name one metadata context that is selected";
+                    return refusal(Errno::Inval, text);
+                }
+                Ok(Action::ReceiveQuery)
+            }
+            cmd::BLOCK_STATUS => self.status(command),
+            _ => {
+                let range = self.range(command)?;
+                if range.is_empty() {
+                    return Ok(Action::Nothing);
+                }
+                let long = length > u64::from(self.terms.max_payload);
+                match kind {
+                    // EOVERFLOW invites a client that knows chunks to try again with less.
+                    cmd::READ if long && self.chunks.is_some() => {
+                        refusal(Errno::Overflow, "longer than the maximum payload")
+                    }
+                    cmd::READ | cmd::WRITE if long => {
+                        refusal(Errno::Inval, "longer than the maximum payload")
+                    }
+                    cmd::READ => Ok(Action::Submit(Request::Read(range))),
+                    cmd::WRITE => Ok(Action::Receive(range)),
+                    cmd::TRIM => Ok(Action::Submit(Request::Discard { range, fua })),
+                    cmd::CACHE => Ok(Action::Submit(Request::Prefetch(range))),
+                    _ => {
+                        let allocate = flags & cmd_flag::NO_HOLE != 0;
+                        Ok(Action::Submit(Request::Zero { range, allocate, fua }))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks a status query whose length is that of the area concerned.
+    fn status(&self, command: Command) -> Result<Action, Refusal> {
+        if !self.allocation {
+            return refusal(Errno::Inval, "no metadata context is selected for this export");
+        }
+        let range = self.range(command)?;
+        if range.is_empty() {
+            return refusal(Errno::Inval, "a status query needs a length");
+        }
+        Ok(Action::Submit(Request::Status(range)))
+    }
+
+    /// The sectors of a command that names a part of the export.
+    fn range(&self, command: Command) -> Result<Range, Refusal> {
+        let Command { kind, offset, length, .. } = command;
+        if offset > self.terms.size || length > self.terms.size - offset {
+            // "Error values": writes and zeroes run out of space, all else is invalid.
+            let error = match kind {
+                cmd::WRITE | cmd::WRITE_ZEROES => Errno::NoSpc,
+                _ => Errno::Inval,
+            };
+            return refusal(error, "beyond the end of the export");
+        }
+        if !(offset | length).is_multiple_of(self.terms.min_block.into()) {
+            return refusal(Errno::Inval, "not aligned to the minimum block size");
+        }
+        Ok(Range::new(offset / SECTOR_BYTES, length / SECTOR_BYTES))
+    }
+
+    fn act(&mut self, io: &mut Io, command: Command, action: Action) {
+        match action {
+            Action::Submit(request) => self.submit(io, command, request),
+            Action::Receive(range) => self.state = State::Write { command, range },
+            Action::ReceiveQuery => self.state = State::StatusQuery { command },
+            Action::Nothing => self.answer(command, Shape::Nothing).succeed(&mut io.output),
+        }
+    }
+
+    fn submit(&mut self, io: &mut Io, command: Command, request: Request) {
+        let one = command.flags & cmd_flag::REQ_ONE != 0;
+        let (shape, charge) = match request {
+            Request::Read(_) => {
+                (Shape::Data { whole: command.flags & cmd_flag::DF != 0 }, command.length)
+            }
+            Request::Write { .. } => (Shape::Nothing, command.length),
+            Request::Status(range) => {
+                let most = if one { 1 } else { descriptor_limit(range) };
+                let min_block = self.terms.min_block;
+                (Shape::Status { most, min_block }, 16 * most as u64)
+            }
+            _ => (Shape::Nothing, 0),
+        };
+        let answer = self.answer(command, shape);
+        let slot = self.slots.insert(Outstanding { answer, charge });
+        io.events.push_back(Event::Request { slot, request });
+    }
+
+    fn answer(&self, command: Command, shape: Shape) -> Answer {
+        let Command { kind, cookie, offset, length, .. } = command;
+        let read = kind == cmd::READ;
+        Answer { chunks: self.chunks, cookie, offset, length, read, shape }
+    }
+
+    fn refuse(&mut self, io: &mut Io, command: Command, refusal: Refusal) {
+        let answer = self.answer(command, Shape::Nothing);
+        answer.fail(&mut io.output, refusal.error, refusal.text, None);
+    }
+
+    pub(super) fn handle_reply(
+        &mut self,
+        io: &mut Io,
+        slot: u64,
+        reply: Result<Reply, BlockError>,
+    ) -> bool {
+        let Some(outstanding) = self.slots.remove(slot) else { return false };
+        outstanding.answer.reply(&mut io.output, reply);
+        true
+    }
+}
+
+fn write(command: Command, range: Range, data: Bytes) -> Request {
+    Request::Write { range, data, fua: command.flags & cmd_flag::FUA != 0 }
+}

@@ -1,0 +1,88 @@
+//! What the host engine can be told. Every limit on its memory is here or follows from here.
+
+use super::journal::Geometry;
+use std::time::Duration;
+
+/// Settings of one attached volume.
+///
+/// Memory is bounded by `memory_bytes` (writes on their way), twice `readahead_bytes` (read ahead
+/// and being read ahead), about 100 B × `map_entries_max` (dirty map), 64 B for each 4 KiB of
+/// journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
+/// three batches, and whatever the requests that the front admits hold themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where writes live until the store has committed them.
+    pub mode: Mode,
+    /// What a flush waits for.
+    pub durability: Durability,
+    /// What happens when the local disk fails.
+    pub on_journal_failure: OnJournalFailure,
+    /// Most bytes of writes in memory: acknowledged and not yet on stable storage. Should hold a
+    /// few journal syncs' worth of writes: write bandwidth × sync latency × 4.
+    pub memory_bytes: u64,
+    /// Most bytes shipped to the store and not committed. Bandwidth × round trip, and more.
+    pub window_max_bytes: u64,
+    /// Target size of a batch, at most [`crate::wire::link::MAX_BATCH_BYTES`].
+    pub batch_bytes: u64,
+    /// Most bytes of data read ahead, and again as many being read ahead.
+    pub readahead_bytes: u64,
+    /// How long a write may wait for company before it is shipped.
+    pub drain_linger: Duration,
+    /// How long an acknowledged write may stay out of stable storage although nobody flushes.
+    pub sync_interval: Duration,
+    /// Most entries of the dirty map; when only entries that the store has not committed are left
+    /// at the limit, writes wait.
+    pub map_entries_max: u64,
+}
+
+impl Config {
+    /// The defaults.
+    #[must_use]
+    pub fn new(mode: Mode) -> Config {
+        let memory_bytes = 32 << 20;
+        let bytes = match mode {
+            Mode::Journal(geometry) => geometry.file_bytes.saturating_mul(geometry.files.into()),
+            Mode::WriteThrough => memory_bytes,
+        };
+        Config {
+            mode,
+            durability: Durability::Host,
+            on_journal_failure: OnJournalFailure::Continue,
+            memory_bytes,
+            window_max_bytes: 64 << 20,
+            batch_bytes: 4 << 20,
+            readahead_bytes: 16 << 20,
+            drain_linger: Duration::from_millis(100),
+            sync_interval: Duration::from_millis(100),
+            map_entries_max: bytes >> 10,
+        }
+    }
+}
+
+/// Where writes live until the store has committed them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In a journal on local stable storage.
+    Journal(Geometry),
+    /// In memory: a write is acknowledged when the store has committed it.
+    WriteThrough,
+}
+
+/// What "durable" means for a flush and for a write with FUA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On the host's local stable storage (or at the store, should that come first).
+    Host,
+    /// Committed by the store.
+    Store,
+}
+
+/// What happens after a write or sync of the journal has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnJournalFailure {
+    /// The volume goes on in store durability, with its writes in memory until the store has
+    /// committed them.
+    Continue,
+    /// Every request fails.
+    Stop,
+}

@@ -1,0 +1,153 @@
+//! The dirty map: where the newest content of a range lies, as long as the journal has it.
+//!
+//! Entries only name journal addresses. Whether an address is still readable (in memory, on disk,
+//! or recycled) is the journal's knowledge; an entry whose address is gone counts as absent, and the
+//! map sheds such entries a few at a time.
+
+use crate::block::{BlockState, Range, Seq};
+use crate::extent::{Extent, ExtentMap};
+use crate::record::Kind;
+
+/// Where a run of sectors lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Address of the record.
+    pub addr: u64,
+    /// Number of the record.
+    pub seq: Seq,
+    /// Sectors of the data record: at most [`crate::record::MAX_RECORD_SECTORS`].
+    record_sectors: u16,
+    /// How far into the data record the run starts.
+    skip: u16,
+    kind: Kind,
+}
+
+// A gigabyte of journal in 4 KiB writes is 262,144 of them.
+const _: () = assert!(size_of::<Place>() <= 24);
+const _: () = assert!(crate::record::MAX_RECORD_SECTORS <= u16::MAX as u64);
+
+impl Place {
+    /// The place of all of a record.
+    pub fn new(addr: u64, seq: Seq, kind: Kind, range: Range) -> Place {
+        let record_sectors = if kind == Kind::Data { range.sectors as u16 } else { 0 };
+        Place { addr, seq, record_sectors, skip: 0, kind }
+    }
+
+    /// The record's kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The range of the data record that `part` is mapped to.
+    pub fn record(&self, part: Range) -> Range {
+        Range::new(part.lba - u64::from(self.skip), self.record_sectors.into())
+    }
+
+    /// As a status query sees it.
+    pub fn state(&self) -> BlockState {
+        match self.kind {
+            Kind::Data => BlockState::Data,
+            Kind::Zero => BlockState::Zero,
+            Kind::Discard => BlockState::Hole,
+        }
+    }
+}
+
+impl Extent for Place {
+    fn skip(&self, sectors: u64) -> Self {
+        match self.kind {
+            Kind::Data => Place { skip: self.skip + sectors as u16, ..*self },
+            Kind::Discard | Kind::Zero => *self,
+        }
+    }
+
+    fn continues(&self, sectors: u64, next: &Self) -> bool {
+        *next == self.skip(sectors)
+    }
+}
+
+/// Entries looked at for each record that is added: enough that the map is swept once before it
+/// can double.
+const SWEEP_STEP: usize = 8;
+/// Entries looked at in one go when the map is full.
+const SWEEP_FULL: usize = 1024;
+
+/// A bounded map from ranges to places.
+#[derive(Clone, Debug, Default)]
+pub struct DirtyMap {
+    map: ExtentMap<Place>,
+    sweep_lba: u64,
+    /// A whole sweep found nothing to drop below this address.
+    swept_for: u64,
+}
+
+impl DirtyMap {
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Maps a record and drops some entries below `gone`.
+    pub fn insert(&mut self, range: Range, place: Place, gone: u64) {
+        self.map.insert(range, place);
+        self.sweep(SWEEP_STEP, gone);
+    }
+
+    /// Whether a record may be added: makes room by dropping entries below `clean`.
+    pub fn make_room(&mut self, max: u64, clean: u64) -> bool {
+        // An insertion cuts at most one entry in two.
+        let full = |map: &ExtentMap<Place>| map.len() as u64 + 2 > max;
+        if !full(&self.map) {
+            return true;
+        }
+        if self.swept_for >= clean {
+            return false;
+        }
+        let laps = self.map.len() / SWEEP_FULL + 2;
+        for _ in 0..laps {
+            self.sweep(SWEEP_FULL, clean);
+            if !full(&self.map) {
+                return true;
+            }
+        }
+        self.swept_for = clean;
+        false
+    }
+
+    /// Looks at `count` entries and drops those below `limit`.
+    fn sweep(&mut self, count: usize, limit: u64) {
+        let mut dropped: Vec<Range> = Vec::new();
+        let mut at = 0;
+        let mut seen = 0;
+        for (range, place) in self.map.iter_from(self.sweep_lba).take(count) {
+            seen += 1;
+            at = range.end();
+            if place.addr < limit {
+                dropped.push(range);
+            }
+        }
+        self.sweep_lba = if seen < count { 0 } else { at };
+        for range in dropped {
+            self.map.remove_if(range, |place| place.addr < limit);
+        }
+    }
+
+    /// `range` in order and without gaps; entries below `gone` are absent.
+    pub fn cover(
+        &self,
+        range: Range,
+        gone: u64,
+    ) -> impl Iterator<Item = (Range, Option<Place>)> + '_ {
+        self.map
+            .cover(range)
+            .map(move |(part, place)| (part, place.filter(|place| place.addr >= gone)))
+    }
+
+    /// Entries at or after `lba` that are not below `tail`.
+    pub fn uncommitted(&self, lba: u64, tail: u64) -> impl Iterator<Item = (Range, Seq)> + '_ {
+        self.map
+            .iter_from(lba)
+            .filter(move |(_, place)| place.addr >= tail)
+            .map(|(range, place)| (range, place.seq))
+    }
+}

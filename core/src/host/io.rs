@@ -1,0 +1,124 @@
+//! What the engine asks of the shell and tells it, besides replies and link messages.
+
+use crate::block::{Epoch, Range, Seq};
+use crate::wire::link::AttachError;
+use bytes::Bytes;
+
+/// Something to do with a journal file.
+///
+/// Writes and syncs are carried out strictly in the order in which they were taken, one after
+/// another; reads whenever it suits. A failed write or sync is never tried again by the shell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskOperation {
+    /// Write `data` at `offset`; if `sync`, reply only after the file's data is on stable storage.
+    Write {
+        /// For the result.
+        id: u64,
+        /// Number of the journal file.
+        file: u32,
+        /// In bytes from the start of the file.
+        offset: u64,
+        /// What to write; a multiple of 4 KiB.
+        data: Bytes,
+        /// Followed by a sync of this file.
+        sync: bool,
+    },
+    /// Put everything written to the file so far on stable storage.
+    Sync {
+        /// For the result.
+        id: u64,
+        /// Number of the journal file.
+        file: u32,
+    },
+    /// Read exactly `bytes` bytes; a short read is a failure.
+    Read {
+        /// For the result.
+        id: u64,
+        /// Number of the journal file.
+        file: u32,
+        /// In bytes from the start of the file.
+        offset: u64,
+        /// How many, at most 8 MiB.
+        bytes: usize,
+    },
+}
+
+/// The outcome of a [`DiskOperation`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskResult {
+    /// A write or sync succeeded.
+    Done {
+        /// Of the operation.
+        id: u64,
+    },
+    /// A read succeeded.
+    Data {
+        /// Of the operation.
+        id: u64,
+        /// Exactly as many bytes as were asked for.
+        data: Bytes,
+    },
+    /// The operation failed.
+    Failed {
+        /// Of the operation.
+        id: u64,
+        /// What the operating system said.
+        error: String,
+    },
+}
+
+/// Something an operator or the log should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Another epoch has begun: all requests fail from now on, the journal is kept for salvage.
+    Fenced {
+        /// The epoch that ended ours.
+        epoch: Epoch,
+    },
+    /// The journal cannot be written any more.
+    JournalFailed {
+        /// What failed.
+        error: String,
+        /// Whether the volume goes on in store durability, or has stopped.
+        continues: bool,
+    },
+    /// What the journal holds of this range cannot be read back as it was written.
+    JournalDamaged {
+        /// The sectors, as far as they are known; empty if a whole frame is concerned.
+        range: Range,
+        /// Number of the journal file.
+        file: u32,
+        /// In bytes from the start of the file.
+        offset: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The store answered a read twice with data that does not match its checksum, or reported
+    /// damage itself.
+    StoreDamaged {
+        /// The sectors.
+        range: Range,
+    },
+    /// The epoch goes on after the link was lost.
+    Resumed {
+        /// What the store has.
+        committed: Seq,
+    },
+    /// The store does not let the epoch go on for now; it is asked again.
+    Refused(AttachError),
+    /// The store could not take a batch; the engine resumes and ships it again.
+    BatchRefused {
+        /// What the store said.
+        reason: String,
+    },
+    /// The store has less than it once said it had committed, and the journal no longer holds what
+    /// is missing. Nothing is shipped any more.
+    StoreBehind {
+        /// What the store has now.
+        committed: Seq,
+        /// The first write that the journal still holds.
+        from: Seq,
+    },
+    /// The store has confirmed the end of the epoch after a shutdown.
+    Detached,
+}

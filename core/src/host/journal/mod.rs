@@ -1,0 +1,731 @@
+//! The journal: a ring of files that holds every write until the store has committed it.
+//!
+//! Promises: a record's address is known when it is appended and never changes; frames reach stable
+//! storage in order; nothing that the store has not committed is overwritten; after a failed write
+//! or sync nothing more is written. With no disk (write-through, or after a failure) the same
+//! structure works in memory: frames stay there until they are committed.
+//!
+//! It must not know requests, the link, or who waits for what: the volume tells it when a sync is
+//! wanted and how far the store is.
+
+pub(crate) mod format;
+pub(crate) mod recovery;
+
+pub use format::{
+    FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JOURNAL_VERSION, JournalError,
+    MAX_FRAME_BYTES, MIN_FILE_BYTES, PAGE_BYTES, create_plan,
+};
+pub use recovery::{Recovered, Recovery, Report};
+
+use super::io::DiskOperation;
+use crate::block::{Epoch, Seq, Time};
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+
+/// A frame that the store has not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Where it is: address, number, checksum of the one before.
+    pub at: FrameRef,
+    /// Bytes in its file.
+    pub bytes: u64,
+    /// Bytes of records.
+    pub body_bytes: u64,
+    /// First number in it; `last + 1` if empty.
+    pub first: Seq,
+    /// Last number in or before it.
+    pub last: Seq,
+    /// When its first record was acknowledged.
+    pub born: Time,
+}
+
+impl Frame {
+    pub(crate) fn end(&self) -> u64 {
+        self.at.addr + self.bytes
+    }
+}
+
+/// The frame being filled.
+#[derive(Debug)]
+struct Open {
+    addr: u64,
+    /// Most bytes, header included.
+    limit: u64,
+    data: BytesMut,
+    first: Seq,
+    last: Seq,
+    born: Time,
+}
+
+/// A sealed frame in memory.
+#[derive(Debug)]
+struct Group {
+    addr: u64,
+    data: Bytes,
+    charge: u64,
+}
+
+impl Group {
+    fn end(&self) -> u64 {
+        self.addr + self.data.len() as u64
+    }
+}
+
+/// What becomes true when a sealed frame is on stable storage.
+#[derive(Clone, Copy, Debug)]
+struct Unstable {
+    end: u64,
+    last: Seq,
+    tail_addr: u64,
+    born: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InFlight {
+    Write { id: u64, file: u32, end: u64, sync: bool },
+    Sync { id: u64, file: u32 },
+}
+
+/// Where the bytes at an address are now.
+pub(crate) enum Where {
+    /// In memory.
+    Memory(Bytes),
+    /// In this file at this offset.
+    Disk { file: u32, offset: u64 },
+    /// Recycled.
+    Gone,
+}
+
+/// What finishing an operation means for the volume.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// Not an operation of the journal.
+    NotOurs,
+    /// As it should.
+    Done,
+    /// The journal has just latched.
+    Failed(String),
+}
+
+const PAGE: u64 = PAGE_BYTES;
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    geometry: Geometry,
+    id: u128,
+    incarnation: u32,
+    epoch: Epoch,
+    /// Nothing is written to disk (any more).
+    memory_only: bool,
+    /// From here on addresses were never on stable storage: memory is all there is.
+    memory_from: u64,
+    /// The end of the last sealed frame; the open one starts here or in the next file.
+    head: u64,
+    /// Where the file of the last frame ends.
+    file_end: u64,
+    /// Addresses below may have been overwritten.
+    floor: u64,
+    /// Of the next frame.
+    number: u64,
+    prev_crc: u32,
+    next_seq: Seq,
+    open: Option<Open>,
+    /// Sealed frames in memory: without gaps up to the head (but for file ends).
+    groups: VecDeque<Group>,
+    frames: VecDeque<Frame>,
+    unstable: VecDeque<Unstable>,
+    /// Everything below has been written.
+    written: u64,
+    /// Everything below is on stable storage.
+    stable: u64,
+    stable_seq: Seq,
+    /// A stable frame says that recovery starts here.
+    published: u64,
+    /// Files with something written since their last sync.
+    unsynced_files: VecDeque<u32>,
+    /// What recovery adopted has not been synced yet; its tail counts once it is.
+    adopting: Option<u64>,
+    in_flight: Option<InFlight>,
+    /// The end of the frame that begins this epoch, once it exists.
+    epoch_frame_end: Option<u64>,
+    /// Reads under way in each file.
+    pins: Vec<u32>,
+    memory: u64,
+    memory_max: u64,
+    frame_max: u64,
+    spare: Option<BytesMut>,
+    frame_hint: u64,
+    /// Bytes of records in `frames`.
+    pub(crate) uncommitted_bytes: u64,
+}
+
+impl Journal {
+    /// A journal that goes on after what was recovered, or one in memory.
+    pub(crate) fn new(
+        now: Time,
+        recovered: Option<&Recovered>,
+        memory_only: bool,
+        epoch: Epoch,
+        committed: Seq,
+        memory_max: u64,
+    ) -> Journal {
+        let empty = Recovered::empty(Geometry::default(), 0, crate::block::VolumeId(0));
+        let known = recovered.unwrap_or(&empty);
+        let geometry = known.geometry;
+        // Four frames at least: one being filled, one being written, two waiting for a sync.
+        let frame_max = geometry.frame_max().min((memory_max / 4 / PAGE * PAGE).max(4 * PAGE));
+        let mut journal = Journal {
+            geometry,
+            id: known.journal,
+            incarnation: known.incarnation.saturating_add(1),
+            epoch,
+            memory_only,
+            memory_from: if memory_only { known.end } else { u64::MAX },
+            head: known.end,
+            file_end: known.file_end(),
+            floor: known.tail.addr,
+            number: known.number,
+            prev_crc: known.prev_crc,
+            next_seq: known.last.max(committed) + 1,
+            open: None,
+            groups: VecDeque::new(),
+            frames: known.frames(now),
+            unstable: VecDeque::new(),
+            written: known.end,
+            stable: known.tail.addr,
+            stable_seq: 0,
+            published: 0,
+            unsynced_files: VecDeque::new(),
+            adopting: None,
+            in_flight: None,
+            epoch_frame_end: None,
+            pins: vec![0; geometry.files as usize],
+            memory: 0,
+            memory_max: memory_max.max(4 * frame_max),
+            frame_max,
+            spare: None,
+            frame_hint: 4 * PAGE,
+            uncommitted_bytes: 0,
+        };
+        journal.uncommitted_bytes = journal.frames.iter().map(|frame| frame.body_bytes).sum();
+        if memory_only {
+            journal.stable = known.end;
+            journal.stable_seq = 0;
+        } else if known.used {
+            // What was read back may never have left the page cache of the run before. That goes
+            // for the frame that names the tail too, which may lie anywhere.
+            journal.unsynced_files = (0..geometry.files).collect();
+            journal.adopting = Some(known.tail.addr);
+        }
+        journal.commit(committed);
+        journal
+    }
+
+    /// Longest data record it takes, in sectors.
+    pub(crate) fn record_sectors_max(&self) -> u64 {
+        format::record_sectors_max(self.frame_max)
+    }
+
+    /// Whether the epoch is on record, so that writes may be acknowledged.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.memory_only || self.epoch_frame_end.is_some_and(|end| end <= self.stable)
+    }
+
+    pub(crate) fn is_memory_only(&self) -> bool {
+        self.memory_only
+    }
+
+    pub(crate) fn next_seq(&self) -> Seq {
+        self.next_seq
+    }
+
+    /// The last number on stable storage; everything before it is too.
+    pub(crate) fn stable_seq(&self) -> Seq {
+        self.stable_seq
+    }
+
+    /// Whether everything appended is on stable storage.
+    pub(crate) fn is_stable(&self) -> bool {
+        self.memory_only
+            || (self.open.is_none()
+                && self.unstable.is_empty()
+                && self.adopting.is_none()
+                && self.in_flight.is_none())
+    }
+
+    /// When the oldest write was acknowledged that is not on stable storage.
+    pub(crate) fn oldest_unstable(&self) -> Option<Time> {
+        if self.memory_only {
+            return None;
+        }
+        let sealed = self.unstable.front().map(|unstable| unstable.born);
+        sealed.or(self.open.as_ref().map(|open| open.born))
+    }
+
+    /// Bytes written and not synced.
+    pub(crate) fn unsynced_bytes(&self) -> u64 {
+        self.written - self.stable.min(self.written)
+    }
+
+    /// The address below which everything is committed.
+    pub(crate) fn tail(&self) -> u64 {
+        let open = self.open.as_ref().map_or(self.head, |open| open.addr);
+        self.frames.front().map_or(open, |frame| frame.at.addr)
+    }
+
+    /// Addresses below are gone.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Address space used by writes that the store has not committed, in bytes.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.data.len() as u64);
+        self.head + open - self.tail().min(self.head + open)
+    }
+
+    /// Bytes it can hold.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        if self.memory_only { self.memory_max } else { self.geometry.ring() }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory
+    }
+
+    /// Bytes of records that the store has not committed.
+    pub(crate) fn lag_bytes(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.data.len() - FRAME_HEADER_BYTES);
+        self.uncommitted_bytes + open as u64
+    }
+
+    /// When the oldest write was acknowledged that the store has not committed.
+    pub(crate) fn oldest_uncommitted(&self) -> Option<Time> {
+        let sealed = self.frames.iter().find(|frame| frame.first <= frame.last);
+        sealed.map(|frame| frame.born).or(self.open.as_ref().map(|open| open.born))
+    }
+
+    /// Frames that may be shipped, from the one at or after `addr` on.
+    pub(crate) fn drainable(&self, addr: u64) -> impl Iterator<Item = &Frame> {
+        let limit = if self.memory_only { u64::MAX } else { self.stable };
+        let start = self.frames.partition_point(|frame| frame.at.addr < addr);
+        self.frames.range(start..).take_while(move |frame| frame.end() <= limit)
+    }
+
+    /// The first number it holds that the store has not committed.
+    pub(crate) fn first_uncommitted(&self) -> Option<Seq> {
+        self.frames.front().map(|frame| frame.first)
+    }
+
+    /// Bytes from `addr` on that may be shipped, headers and padding included.
+    pub(crate) fn drainable_bytes(&self, addr: u64) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.data.len() as u64);
+        let end = if self.memory_only { self.head + open } else { self.stable.min(self.head) };
+        end.saturating_sub(addr.max(self.tail()))
+    }
+
+    /// When the oldest write from `addr` on that may be shipped was acknowledged.
+    pub(crate) fn oldest_drainable(&self, addr: u64) -> Option<Time> {
+        let sealed = self.drainable(addr).find(|frame| frame.first <= frame.last);
+        let open = self.open.as_ref().filter(|_| self.memory_only);
+        sealed.map(|frame| frame.born).or(open.map(|open| open.born))
+    }
+
+    // --- appending ---
+
+    /// Makes sure that a record of `bytes` can be appended; if not, writes have to wait for the
+    /// disk or the store.
+    pub(crate) fn make_room(&mut self, now: Time, bytes: u64) -> bool {
+        if !self.is_ready() {
+            return false;
+        }
+        if let Some(open) = &self.open {
+            if open.data.len() as u64 + bytes <= open.limit {
+                return self.grow_open(bytes);
+            }
+            self.seal();
+        }
+        let need = FrameHeader::frame_bytes_for(bytes);
+        let Some((addr, limit)) = self.place(need) else { return false };
+        let capacity = self.frame_hint.clamp(need, limit.max(need));
+        let Some(mut data) = self.buffer(capacity) else { return false };
+        self.enter(addr);
+        data.resize(FRAME_HEADER_BYTES, 0);
+        let (first, last) = (self.next_seq, self.next_seq - 1);
+        self.open = Some(Open { addr, limit, data, first, last, born: now });
+        true
+    }
+
+    /// Where the next record goes: its address, its number, and the buffer to append it to. Call
+    /// only after [`Journal::make_room`].
+    pub(crate) fn append(&mut self) -> Option<(u64, Seq, &mut BytesMut)> {
+        let open = self.open.as_mut()?;
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        open.last = seq;
+        Some((open.addr + open.data.len() as u64, seq, &mut open.data))
+    }
+
+    fn can_enter(&self, file_start: u64) -> bool {
+        let lap_before = (file_start + self.geometry.area()).saturating_sub(self.geometry.ring());
+        self.published >= lap_before && self.pins[self.geometry.file(file_start) as usize] == 0
+    }
+
+    /// Whether nothing but publishing the tail keeps the next file from being entered.
+    pub(crate) fn publishing_helps(&self) -> bool {
+        let lap_before =
+            (self.file_end + self.geometry.area()).saturating_sub(self.geometry.ring());
+        !self.memory_only && self.published < lap_before && self.tail() >= lap_before
+    }
+
+    /// Address and longest length of a frame of at least `need` bytes, if there is room.
+    ///
+    /// The last page of a file is left free unless the next file may be entered: without a place
+    /// for one more frame a full journal could never say that its tail has moved on.
+    fn place(&self, need: u64) -> Option<(u64, u64)> {
+        if self.memory_only {
+            return Some((self.head, self.frame_max.max(need)));
+        }
+        let next = self.can_enter(self.file_end);
+        let left = self.file_end - self.head;
+        let reserve = if next { 0 } else { PAGE };
+        if left >= need + reserve {
+            return Some((self.head, self.frame_max.min(left - reserve)));
+        }
+        let left = self.geometry.area() - PAGE;
+        (next && left >= need).then(|| (self.file_end, self.frame_max.min(left)))
+    }
+
+    /// Place of a frame without records.
+    fn place_empty(&self) -> Option<u64> {
+        let left = self.file_end - self.head;
+        let next = self.can_enter(self.file_end);
+        if left >= 2 * PAGE || (left >= PAGE && (next || self.publishing_helps())) {
+            Some(self.head)
+        } else {
+            next.then_some(self.file_end)
+        }
+    }
+
+    /// The next frame is at `addr`: if that is in the next file, the file's old content is gone.
+    fn enter(&mut self, addr: u64) {
+        if !self.memory_only && addr == self.file_end {
+            self.file_end = addr + self.geometry.area();
+            self.floor = self.floor.max(self.file_end.saturating_sub(self.geometry.ring()));
+            self.head = addr;
+        }
+    }
+
+    fn grow_open(&mut self, bytes: u64) -> bool {
+        let Some(open) = &self.open else { return false };
+        let (have, len) = (open.data.capacity() as u64, open.data.len() as u64);
+        let need = (len + bytes).div_ceil(PAGE) * PAGE;
+        if need <= have {
+            return true;
+        }
+        let want = (2 * have).clamp(need, open.limit.max(need));
+        // While it is copied both buffers exist.
+        if !self.reclaim(want) {
+            return false;
+        }
+        let Some(open) = &mut self.open else { return false };
+        open.data.reserve((want - len) as usize);
+        self.memory += (open.data.capacity() as u64).saturating_sub(have);
+        true
+    }
+
+    fn buffer(&mut self, bytes: u64) -> Option<BytesMut> {
+        if let Some(spare) = self.spare.take_if(|spare| {
+            let capacity = spare.capacity() as u64;
+            capacity >= bytes && capacity <= 8 * bytes
+        }) {
+            return Some(spare);
+        }
+        if !self.reclaim(bytes) {
+            return None;
+        }
+        let data = BytesMut::with_capacity(bytes as usize);
+        self.memory += data.capacity() as u64;
+        Some(data)
+    }
+
+    /// Frees memory until `bytes` more fit, if that is possible.
+    fn reclaim(&mut self, bytes: u64) -> bool {
+        while self.memory + bytes > self.memory_max {
+            if let Some(spare) = self.spare.take() {
+                self.memory -= spare.capacity() as u64;
+            } else if !self.evict_oldest() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Drops the oldest frame from memory unless it is the only copy.
+    fn evict_oldest(&mut self) -> bool {
+        let tail = self.tail();
+        let Some(group) = self.groups.front() else { return false };
+        let end = group.end();
+        if end > self.stable.min(self.memory_from) && !(self.memory_only && end <= tail) {
+            return false;
+        }
+        if end > self.memory_from {
+            self.floor = self.floor.max(end);
+        }
+        if let Some(group) = self.groups.pop_front() {
+            self.recycle(group);
+        }
+        true
+    }
+
+    fn recycle(&mut self, group: Group) {
+        match group.data.try_into_mut() {
+            Ok(mut data) if self.spare.is_none() => {
+                data.clear();
+                self.memory = self.memory - group.charge + data.capacity() as u64;
+                self.spare = Some(data);
+            }
+            _ => self.memory -= group.charge,
+        }
+    }
+
+    /// Closes the open frame, if there is one.
+    pub(crate) fn seal(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let Open { addr, mut data, first, last, born, .. } = open;
+        let before = data.capacity() as u64;
+        let body = data.len() - FRAME_HEADER_BYTES;
+        let bytes = FrameHeader::frame_bytes_for(body as u64);
+        data.resize(bytes as usize, 0);
+        let charge = data.capacity() as u64;
+        self.memory += charge.saturating_sub(before);
+
+        let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc };
+        let tail = self.frames.front().map_or(at, |frame| frame.at);
+        let header = FrameHeader {
+            journal: self.id,
+            incarnation: self.incarnation,
+            body_bytes: body as u32,
+            addr,
+            number: self.number,
+            epoch: self.epoch,
+            first_seq: first,
+            last_seq: last,
+            tail,
+            synced_addr: self.stable.min(addr),
+            prev_crc: self.prev_crc,
+        };
+        self.prev_crc = header.encode_to(&mut data);
+        self.number += 1;
+        self.head = addr + bytes;
+        self.frame_hint = (2 * bytes).max(2 * PAGE);
+        self.frames.push_back(Frame { at, bytes, body_bytes: body as u64, first, last, born });
+        self.uncommitted_bytes += body as u64;
+        self.groups.push_back(Group { addr, data: data.freeze(), charge });
+        if !self.memory_only {
+            self.unstable.push_back(Unstable {
+                end: addr + bytes,
+                last,
+                tail_addr: tail.addr,
+                born,
+            });
+        }
+    }
+
+    /// Seals a frame without records; false if there is no place for it now.
+    fn seal_empty(&mut self, now: Time) -> bool {
+        self.seal();
+        let Some(addr) = self.place_empty() else { return false };
+        // One page beyond the limit at most: a journal that cannot say where its tail is would
+        // never get rid of what fills the memory.
+        let _ = self.reclaim(PAGE);
+        let mut data = BytesMut::with_capacity(PAGE as usize);
+        self.memory += data.capacity() as u64;
+        self.enter(addr);
+        data.resize(FRAME_HEADER_BYTES, 0);
+        let (first, last) = (self.next_seq, self.next_seq - 1);
+        self.open = Some(Open { addr, limit: PAGE, data, first, last, born: now });
+        self.seal();
+        true
+    }
+
+    // --- the disk ---
+
+    /// The next write or sync, if one is due and none is under way.
+    pub(crate) fn next_operation(
+        &mut self,
+        now: Time,
+        want_sync: bool,
+        ids: &mut u64,
+    ) -> Option<DiskOperation> {
+        if self.memory_only || self.in_flight.is_some() {
+            return None;
+        }
+        if self.adopting.is_some() {
+            return self.sync_file(ids);
+        }
+        if self.epoch_frame_end.is_none() {
+            if !self.seal_empty(now) {
+                return None;
+            }
+            self.epoch_frame_end = Some(self.head);
+        }
+        let want_sync = want_sync || !self.is_ready();
+        if self.written == self.last_sealed_end() {
+            self.seal();
+        }
+        let publish = want_sync
+            && self.written == self.last_sealed_end()
+            && self.publishing_helps()
+            && self.unstable.iter().all(|unstable| unstable.tail_addr < self.tail());
+        if publish {
+            // If there is no place for it, everything before it must be synced first or the pins
+            // on the next file released; both come back here.
+            let _ = self.seal_empty(now);
+        }
+        let index = self.groups.partition_point(|group| group.end() <= self.written);
+        if let Some(group) = self.groups.get(index) {
+            let (addr, end, data) = (group.addr, group.end(), group.data.clone());
+            let file = self.geometry.file(addr);
+            let last = index + 1 == self.groups.len();
+            if want_sync && last && self.unsynced_files.iter().any(|unsynced| *unsynced != file) {
+                return self.sync_file(ids);
+            }
+            let (id, sync) = (next(ids), want_sync && last);
+            self.note_unsynced(file);
+            self.in_flight = Some(InFlight::Write { id, file, end, sync });
+            let offset = self.geometry.offset(addr);
+            return Some(DiskOperation::Write { id, file, offset, data, sync });
+        }
+        if want_sync && !self.unsynced_files.is_empty() { self.sync_file(ids) } else { None }
+    }
+
+    fn last_sealed_end(&self) -> u64 {
+        self.groups.back().map_or(self.written, |group| group.end().max(self.written))
+    }
+
+    fn note_unsynced(&mut self, file: u32) {
+        if !self.unsynced_files.contains(&file) {
+            self.unsynced_files.push_back(file);
+        }
+    }
+
+    fn sync_file(&mut self, ids: &mut u64) -> Option<DiskOperation> {
+        let file = *self.unsynced_files.front()?;
+        let id = next(ids);
+        self.in_flight = Some(InFlight::Sync { id, file });
+        Some(DiskOperation::Sync { id, file })
+    }
+
+    /// Takes the outcome of a write or sync.
+    pub(crate) fn finish(&mut self, id: u64, error: Option<String>) -> Finished {
+        let (synced, ours) = match self.in_flight {
+            Some(InFlight::Write { id: ours, file, sync, .. }) => (sync.then_some(file), ours),
+            Some(InFlight::Sync { id: ours, file }) => (Some(file), ours),
+            None => return Finished::NotOurs,
+        };
+        if ours != id {
+            return Finished::NotOurs;
+        }
+        if let Some(error) = error {
+            let what = if synced.is_some() { "sync" } else { "write" };
+            self.latch();
+            return Finished::Failed(format!("journal {what} failed: {error}"));
+        }
+        if let Some(InFlight::Write { end, .. }) = self.in_flight.take() {
+            self.written = end;
+        }
+        if let Some(file) = synced {
+            self.unsynced_files.retain(|unsynced| *unsynced != file);
+            if self.unsynced_files.is_empty() {
+                self.became_stable();
+            }
+        }
+        Finished::Done
+    }
+
+    /// Everything written has been synced.
+    fn became_stable(&mut self) {
+        self.stable = self.written;
+        if let Some(published) = self.adopting.take() {
+            self.published = self.published.max(published);
+            self.stable_seq = self.stable_seq.max(self.next_seq - 1);
+        }
+        while let Some(unstable) = self.unstable.pop_front_if(|u| u.end <= self.stable) {
+            self.stable_seq = self.stable_seq.max(unstable.last);
+            self.published = self.published.max(unstable.tail_addr);
+        }
+    }
+
+    /// Nothing is written any more; what is not on stable storage lives in memory from now on.
+    pub(crate) fn latch(&mut self) {
+        self.seal();
+        self.memory_only = true;
+        self.memory_from = self.stable;
+        if self.adopting.take().is_some() {
+            // Never synced, but on the disk as far as anyone can tell: it was read from there.
+            // It may be shipped; what it was not is promised.
+            self.memory_from = self.written;
+        }
+        self.in_flight = None;
+        self.unstable.clear();
+    }
+
+    /// The store has everything up to `seq`.
+    pub(crate) fn commit(&mut self, seq: Seq) {
+        while let Some(frame) = self.frames.pop_front_if(|frame| frame.last <= seq) {
+            self.uncommitted_bytes -= frame.body_bytes;
+        }
+        while self.memory_only && self.groups.front().is_some_and(|g| g.end() <= self.tail()) {
+            if !self.evict_oldest() {
+                break;
+            }
+        }
+    }
+
+    // --- reading ---
+
+    /// Where `bytes` bytes at `addr` can be read.
+    pub(crate) fn locate(&self, addr: u64, bytes: usize) -> Where {
+        if let Some(open) = &self.open
+            && addr >= open.addr
+        {
+            let start = (addr - open.addr) as usize;
+            let part = open.data.get(start..start + bytes);
+            return part.map_or(Where::Gone, |part| Where::Memory(Bytes::copy_from_slice(part)));
+        }
+        let index = self.groups.partition_point(|group| group.end() <= addr);
+        if let Some(group) = self.groups.get(index)
+            && addr >= group.addr
+        {
+            let start = (addr - group.addr) as usize;
+            if start + bytes <= group.data.len() {
+                return Where::Memory(group.data.slice(start..start + bytes));
+            }
+        }
+        if addr < self.floor || addr >= self.memory_from {
+            return Where::Gone;
+        }
+        Where::Disk { file: self.geometry.file(addr), offset: self.geometry.offset(addr) }
+    }
+
+    /// File and offset of an address, for messages.
+    pub(crate) fn spot(&self, addr: u64) -> (u32, u64) {
+        (self.geometry.file(addr), self.geometry.offset(addr))
+    }
+
+    /// A read in `file` has begun: it is not recycled until [`Journal::unpin`].
+    pub(crate) fn pin(&mut self, file: u32) {
+        self.pins[file as usize] += 1;
+    }
+
+    /// A read in `file` is over.
+    pub(crate) fn unpin(&mut self, file: u32) {
+        self.pins[file as usize] -= 1;
+    }
+}
+
+fn next(ids: &mut u64) -> u64 {
+    *ids += 1;
+    *ids
+}

@@ -1,0 +1,594 @@
+//! Finding out what a journal holds after the host went away, however it went.
+//!
+//! Two passes. The first reads all files in any order and keeps only extremes: the newest tail, the
+//! highest address known to have been synced. The second walks the chain of frames from the tail and
+//! verifies everything. Where the chain ends, writes that were never synced may be missing: that is
+//! normal. If any frame testifies that something beyond the end had been synced, stable storage has
+//! lost data, and recovery refuses to pretend otherwise.
+//!
+//! It writes nothing, so `longhaul check` runs the same machine.
+
+use super::format::{
+    FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JournalError, MAX_FRAME_BYTES,
+    PAGE_BYTES,
+};
+use super::{Frame, next};
+use crate::block::{Epoch, Seq, Time, VolumeId};
+use crate::host::dirty::{DirtyMap, Place};
+use crate::host::io::{DiskOperation, DiskResult};
+use crate::record;
+use crate::wire::link::JournalState;
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a journal holds.
+#[derive(Debug)]
+pub struct Recovered {
+    /// Its shape.
+    pub geometry: Geometry,
+    /// Its identity.
+    pub journal: u128,
+    /// The volume it belongs to.
+    pub volume: VolumeId,
+    pub(crate) incarnation: u32,
+    pub(crate) epoch: Epoch,
+    pub(crate) last: Seq,
+    pub(crate) tail: FrameRef,
+    /// Whether any frame was ever written.
+    pub(crate) used: bool,
+    pub(crate) end: u64,
+    pub(crate) number: u64,
+    pub(crate) prev_crc: u32,
+    pub(crate) chain: VecDeque<Frame>,
+    pub(crate) map: DirtyMap,
+}
+
+impl Recovered {
+    /// A journal just created.
+    #[must_use]
+    pub fn empty(geometry: Geometry, journal: u128, volume: VolumeId) -> Recovered {
+        Recovered {
+            geometry,
+            journal,
+            volume,
+            incarnation: 0,
+            epoch: 0,
+            last: 0,
+            tail: FrameRef::default(),
+            used: false,
+            end: 0,
+            number: 0,
+            prev_crc: 0,
+            chain: VecDeque::new(),
+            map: DirtyMap::default(),
+        }
+    }
+
+    /// What to tell the store when attaching; nothing if the journal has never been written.
+    #[must_use]
+    pub fn state(&self) -> Option<JournalState> {
+        (self.epoch > 0).then_some(JournalState {
+            volume: self.volume,
+            epoch: self.epoch,
+            last: self.last,
+        })
+    }
+
+    pub(crate) fn frames(&self, now: Time) -> VecDeque<Frame> {
+        self.chain.iter().map(|frame| Frame { born: now, ..*frame }).collect()
+    }
+
+    /// Where the file of the last frame ends: a frame may end exactly there. With no frame left, the
+    /// end is where the tail frame was, so its file has been entered.
+    pub(crate) fn file_end(&self) -> u64 {
+        let inside = if self.chain.is_empty() { self.end } else { self.end - 1 };
+        self.geometry.file_end(inside)
+    }
+}
+
+/// What `longhaul check` says about a journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Valid frame headers seen in all files, old generations included.
+    pub headers: u64,
+    /// Frames from the tail to the end.
+    pub frames: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of these records.
+    pub live_bytes: u64,
+    /// Where recovery starts, as a journal address.
+    pub tail: u64,
+    /// Where the chain ends, as a journal address.
+    pub end: u64,
+    /// File and offset of the end.
+    pub end_at: (u32, u64),
+    /// First and last number held; `first > last` if none.
+    pub seqs: (Seq, Seq),
+    /// Newest epoch written in.
+    pub epoch: Epoch,
+    /// Why the chain ends where it does. Never a reason to worry by itself.
+    pub stopped_by: String,
+}
+
+/// Bytes in one read of either pass.
+const READ_BYTES: u64 = 2 << 20;
+/// Reads under way in the first pass.
+const SCAN_READS: usize = 4;
+
+#[derive(Debug)]
+enum Pass {
+    Headers { left: u32 },
+    Scan { next_addr: u64 },
+    Walk(Walk),
+    Finished,
+}
+
+#[derive(Debug)]
+struct Walk {
+    /// Address of the first byte in `buffer`, and of the next frame.
+    addr: u64,
+    buffer: BytesMut,
+    /// Bytes that have to be in the buffer before the next step.
+    need: u64,
+    /// The chain broke here and the start of the next file is looked at: why it broke.
+    skipped: Option<(u64, String)>,
+    expected: FrameRef,
+    incarnation: u32,
+    seq: Option<Seq>,
+}
+
+/// A machine that asks for reads ([`Recovery::poll_disk`]) until it has an outcome
+/// ([`Recovery::poll_outcome`]).
+#[derive(Debug)]
+pub struct Recovery {
+    wanted: Option<VolumeId>,
+    lengths: Vec<u64>,
+    header: Option<FileHeader>,
+    headers: BTreeMap<u32, FileHeader>,
+    pass: Pass,
+    ids: u64,
+    queue: VecDeque<DiskOperation>,
+    reads: BTreeMap<u64, Asked>,
+    report: Report,
+    found: Option<Recovered>,
+    newest_incarnation: u32,
+    tail: FrameRef,
+    /// Highest address anyone says was synced, and the frame that says so.
+    synced: (u64, u64),
+    outcome: Option<Result<Recovered, JournalError>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    file: u32,
+    offset: u64,
+    bytes: usize,
+    addr: u64,
+}
+
+impl Recovery {
+    /// `lengths` are those of the files found, in order of their number. With `volume`, a journal of
+    /// another volume is refused.
+    #[must_use]
+    pub fn new(volume: Option<VolumeId>, lengths: Vec<u64>) -> Recovery {
+        let mut recovery = Recovery {
+            wanted: volume,
+            pass: Pass::Headers { left: lengths.len() as u32 },
+            header: None,
+            headers: BTreeMap::new(),
+            ids: 0,
+            queue: VecDeque::new(),
+            reads: BTreeMap::new(),
+            report: Report::default(),
+            found: None,
+            newest_incarnation: 0,
+            tail: FrameRef::default(),
+            synced: (0, 0),
+            outcome: None,
+            lengths,
+        };
+        for (file, length) in (0..).zip(recovery.lengths.clone()) {
+            if length < PAGE_BYTES {
+                recovery.fail(JournalError::FileHeader { file, problem: "too short" });
+                return recovery;
+            }
+            recovery.ask(file, 0, PAGE_BYTES, 0);
+        }
+        if recovery.lengths.is_empty() {
+            recovery.fail(JournalError::FileCount { expected: 2, found: 0 });
+        }
+        recovery
+    }
+
+    /// The next read to carry out; results may come in any order.
+    pub fn poll_disk(&mut self) -> Option<DiskOperation> {
+        self.queue.pop_front()
+    }
+
+    /// Takes the outcome of a read.
+    pub fn handle_disk(&mut self, result: DiskResult) {
+        let (id, result) = match result {
+            DiskResult::Data { id, data } => (id, Ok(data)),
+            DiskResult::Failed { id, error } => (id, Err(error)),
+            DiskResult::Done { id } => (id, Err("a read was answered like a write".into())),
+        };
+        let Some(asked) = self.reads.remove(&id) else { return };
+        if self.outcome.is_some() || matches!(self.pass, Pass::Finished) {
+            return;
+        }
+        let data = match result {
+            Ok(data) if data.len() == asked.bytes => data,
+            Ok(data) => {
+                let error = format!("only {} of {} bytes", data.len(), asked.bytes);
+                return self.fail(JournalError::Read {
+                    file: asked.file,
+                    offset: asked.offset,
+                    error,
+                });
+            }
+            Err(error) => {
+                return self.fail(JournalError::Read {
+                    file: asked.file,
+                    offset: asked.offset,
+                    error,
+                });
+            }
+        };
+        let step = match &mut self.pass {
+            Pass::Headers { .. } => self.take_file_header(asked, &data),
+            Pass::Scan { .. } => self.scan(asked, &data),
+            Pass::Walk(_) => self.walk(data),
+            Pass::Finished => Ok(()),
+        };
+        if let Err(error) = step {
+            self.fail(error);
+        }
+    }
+
+    /// What the journal holds, or why it cannot be used; once.
+    pub fn poll_outcome(&mut self) -> Option<Result<Recovered, JournalError>> {
+        self.outcome.take()
+    }
+
+    /// What has been found so far; complete once there is an outcome.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    fn fail(&mut self, error: JournalError) {
+        self.pass = Pass::Finished;
+        self.queue.clear();
+        self.outcome = Some(Err(error));
+    }
+
+    fn ask(&mut self, file: u32, offset: u64, bytes: u64, addr: u64) {
+        let id = next(&mut self.ids);
+        let bytes = bytes as usize;
+        self.reads.insert(id, Asked { file, offset, bytes, addr });
+        self.queue.push_back(DiskOperation::Read { id, file, offset, bytes });
+    }
+
+    fn take_file_header(&mut self, asked: Asked, page: &Bytes) -> Result<(), JournalError> {
+        let header = FileHeader::parse(asked.file, page)?;
+        self.headers.insert(asked.file, header);
+        let Pass::Headers { left } = &mut self.pass else { return Ok(()) };
+        *left -= 1;
+        if *left > 0 {
+            return Ok(());
+        }
+        let headers = std::mem::take(&mut self.headers);
+        let Some(first) = headers.get(&0).copied() else { return Ok(()) };
+        if let Some(expected) = self.wanted
+            && expected != first.volume
+        {
+            return Err(JournalError::WrongVolume { expected, found: first.volume });
+        }
+        for (file, header) in &headers {
+            if header.journal != first.journal {
+                return Err(JournalError::Mixed {
+                    file: *file,
+                    expected: first.journal,
+                    found: header.journal,
+                });
+            }
+            if (header.volume, header.geometry) != (first.volume, first.geometry) {
+                let problem = "it contradicts file 0 of the same journal";
+                return Err(JournalError::FileHeader { file: *file, problem });
+            }
+        }
+        let geometry = first.geometry;
+        if headers.len() != geometry.files as usize {
+            return Err(JournalError::FileCount {
+                expected: geometry.files,
+                found: headers.len() as u32,
+            });
+        }
+        for (file, found) in (0..).zip(self.lengths.iter().copied()) {
+            let expected = geometry.file_bytes;
+            if found < expected {
+                return Err(JournalError::Truncated { file, expected, found });
+            }
+        }
+        self.header = Some(first);
+        self.pass = Pass::Scan { next_addr: 0 };
+        for _ in 0..SCAN_READS {
+            self.scan_more();
+        }
+        Ok(())
+    }
+
+    /// In the first pass addresses are those of the first lap: places, not generations.
+    fn scan_more(&mut self) {
+        let (Pass::Scan { next_addr }, Some(header)) = (&mut self.pass, &self.header) else {
+            return;
+        };
+        let geometry = header.geometry;
+        let addr = *next_addr;
+        if addr >= geometry.ring() {
+            return;
+        }
+        let end = geometry.file_end(addr).min(addr + READ_BYTES);
+        *next_addr = end;
+        self.ask(geometry.file(addr), geometry.offset(addr), end - addr, addr);
+    }
+
+    fn scan(&mut self, asked: Asked, data: &Bytes) -> Result<(), JournalError> {
+        let Some(file) = self.header else { return Ok(()) };
+        let ring = file.geometry.ring();
+        for (addr, page) in
+            (asked.addr..).step_by(PAGE_BYTES as usize).zip(data.chunks(PAGE_BYTES as usize))
+        {
+            let parsed = FrameHeader::parse(page).map_err(|version| JournalError::Version {
+                file: asked.file,
+                offset: file.geometry.offset(addr),
+                version,
+            })?;
+            let Some((frame, _)) = parsed else { continue };
+            if frame.journal != file.journal || frame.addr % ring != addr {
+                continue;
+            }
+            self.report.headers += 1;
+            self.newest_incarnation = self.newest_incarnation.max(frame.incarnation);
+            if frame.tail.addr > self.tail.addr || self.report.headers == 1 {
+                self.tail = frame.tail;
+            }
+            if frame.synced_addr > self.synced.0 {
+                self.synced = (frame.synced_addr, frame.addr);
+            }
+        }
+        self.scan_more();
+        if self.reads.is_empty() {
+            self.begin_walk(&file);
+        }
+        Ok(())
+    }
+
+    fn begin_walk(&mut self, file: &FileHeader) {
+        let mut found = Recovered::empty(file.geometry, file.journal, file.volume);
+        found.incarnation = self.newest_incarnation;
+        found.tail = self.tail;
+        found.used = self.report.headers > 0;
+        found.end = self.tail.addr;
+        found.number = self.tail.number;
+        found.prev_crc = self.tail.prev_crc;
+        self.report.tail = self.tail.addr;
+        self.report.seqs = (1, 0);
+        self.found = Some(found);
+        self.pass = Pass::Walk(Walk {
+            addr: self.tail.addr,
+            buffer: BytesMut::new(),
+            need: PAGE_BYTES,
+            skipped: None,
+            expected: self.tail,
+            incarnation: 0,
+            seq: None,
+        });
+        if self.report.headers == 0 {
+            self.end_walk(self.tail.addr, "no frame was ever written".into());
+        } else {
+            self.read_on(file.geometry);
+        }
+    }
+
+    /// Asks for what the walk needs next; never across the end of a file.
+    fn read_on(&mut self, geometry: Geometry) {
+        let Pass::Walk(walk) = &self.pass else { return };
+        let have = walk.buffer.len() as u64;
+        let addr = walk.addr + have;
+        // The buffer never ends at a file's end while more is needed: frames do not cross it.
+        let end = geometry.file_end(walk.addr).min(addr + READ_BYTES.max(walk.need - have));
+        self.ask(geometry.file(addr), geometry.offset(addr), end - addr, addr);
+    }
+
+    fn walk(&mut self, data: Bytes) -> Result<(), JournalError> {
+        let Some(geometry) = self.header.map(|header| header.geometry) else { return Ok(()) };
+        if let Pass::Walk(walk) = &mut self.pass {
+            walk.buffer.extend_from_slice(&data);
+        }
+        loop {
+            let Pass::Walk(walk) = &mut self.pass else { return Ok(()) };
+            if (walk.buffer.len() as u64) < walk.need {
+                let left = geometry.file_end(walk.addr) - walk.addr;
+                if walk.need <= left {
+                    self.read_on(geometry);
+                    return Ok(());
+                }
+            }
+            match self.step(geometry) {
+                Step::Frame => {}
+                Step::More => continue,
+                Step::Broken(why) => {
+                    let Pass::Walk(walk) = &mut self.pass else { return Ok(()) };
+                    // A frame that did not fit into the rest of the file is in the next one.
+                    let at_start = walk.addr.is_multiple_of(geometry.area());
+                    match walk.skipped.take() {
+                        None if !at_start => {
+                            walk.skipped = Some((walk.addr, why));
+                            walk.addr = geometry.file_end(walk.addr);
+                            walk.need = PAGE_BYTES;
+                            walk.buffer.clear();
+                            self.read_on(geometry);
+                            return Ok(());
+                        }
+                        None => {
+                            let addr = walk.addr;
+                            return self.finish_walk(geometry, addr, why);
+                        }
+                        Some((addr, why)) => return self.finish_walk(geometry, addr, why),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at the frame at the start of the buffer.
+    fn step(&mut self, geometry: Geometry) -> Step {
+        let (Pass::Walk(walk), Some(found), Some(file)) =
+            (&mut self.pass, &mut self.found, &self.header)
+        else {
+            return Step::Broken("no walk under way".into());
+        };
+        let Ok(Some((header, crc))) = FrameHeader::parse(&walk.buffer) else {
+            return Step::Broken("no frame starts here".into());
+        };
+        if header.journal != file.journal
+            || header.addr != walk.addr
+            || header.number != walk.expected.number
+            || header.prev_crc != walk.expected.prev_crc
+            || header.incarnation < walk.incarnation
+        {
+            return Step::Broken("the frame here does not belong to the chain".into());
+        }
+        if walk.seq.is_some_and(|seq| header.first_seq != seq + 1) {
+            return Step::Broken("write numbers do not follow each other".into());
+        }
+        let bytes = header.frame_bytes();
+        if bytes > geometry.file_end(walk.addr) - walk.addr {
+            return Step::Broken("the frame does not fit into its file".into());
+        }
+        if (walk.buffer.len() as u64) < bytes {
+            walk.need = bytes;
+            return Step::More;
+        }
+        debug_assert!(bytes <= MAX_FRAME_BYTES);
+        let whole = walk.buffer.split_to(bytes as usize).freeze();
+        let records = match parse_records(&header, &whole) {
+            Ok(records) => records,
+            Err(why) => {
+                // The start of the next file is still to be looked at, and says nothing good.
+                return Step::Broken(why);
+            }
+        };
+        for (offset, record) in &records {
+            let place = Place::new(header.addr + offset, record.seq, record.kind, record.range);
+            found.map.insert(record.range, place, 0);
+        }
+        if header.first_seq <= header.last_seq {
+            if self.report.seqs.0 > self.report.seqs.1 {
+                self.report.seqs.0 = header.first_seq;
+            }
+            self.report.seqs.1 = header.last_seq;
+        }
+        self.report.frames += 1;
+        self.report.records += records.len() as u64;
+        self.report.live_bytes += u64::from(header.body_bytes);
+        self.report.epoch = self.report.epoch.max(header.epoch);
+        found.chain.push_back(Frame {
+            at: walk.expected_at(),
+            bytes,
+            body_bytes: header.body_bytes.into(),
+            first: header.first_seq,
+            last: header.last_seq,
+            born: Time(0),
+        });
+        found.epoch = found.epoch.max(header.epoch);
+        found.last = header.last_seq;
+        found.end = header.addr + bytes;
+        found.number = header.number + 1;
+        found.prev_crc = crc;
+        walk.addr += bytes;
+        walk.expected = FrameRef { addr: walk.addr, number: header.number + 1, prev_crc: crc };
+        walk.incarnation = header.incarnation;
+        walk.seq = Some(header.last_seq);
+        walk.skipped = None;
+        walk.need = PAGE_BYTES;
+        Step::Frame
+    }
+
+    fn finish_walk(
+        &mut self,
+        geometry: Geometry,
+        addr: u64,
+        why: String,
+    ) -> Result<(), JournalError> {
+        let (synced, witness) = self.synced;
+        self.end_walk(addr, why.clone());
+        if synced > addr {
+            self.found = None;
+            self.outcome = None;
+            return Err(JournalError::Damaged {
+                file: geometry.file(addr),
+                offset: geometry.offset(addr),
+                problem: format!(
+                    "{why} (the frame in file {} at offset {} says that all before it was synced)",
+                    geometry.file(witness),
+                    geometry.offset(witness)
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    fn end_walk(&mut self, addr: u64, why: String) {
+        self.pass = Pass::Finished;
+        if let Some(found) = self.found.take() {
+            self.report.end = addr;
+            self.report.end_at = (found.geometry.file(addr), found.geometry.offset(addr));
+            self.report.stopped_by = why;
+            self.outcome = Some(Ok(found));
+        }
+    }
+}
+
+impl Walk {
+    fn expected_at(&self) -> FrameRef {
+        FrameRef { addr: self.addr, ..self.expected }
+    }
+}
+
+enum Step {
+    /// A frame was taken.
+    Frame,
+    /// More bytes are needed.
+    More,
+    /// The chain ends here.
+    Broken(String),
+}
+
+/// Verifies all records of a frame; gives each one's offset from the frame's start.
+fn parse_records(
+    header: &FrameHeader,
+    frame: &Bytes,
+) -> Result<Vec<(u64, record::Header)>, String> {
+    let mut rest = frame.slice(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + header.body_bytes as usize);
+    let mut records = Vec::new();
+    let mut seq = header.first_seq;
+    let mut offset = FRAME_HEADER_BYTES as u64;
+    while !rest.is_empty() {
+        let record = record::parse(&rest).map_err(|error| error.to_string())?;
+        if record.header.seq != seq || record.header.epoch != header.epoch {
+            return Err("a record of another frame".into());
+        }
+        seq += 1;
+        let bytes = record.header.record_bytes();
+        rest.advance(bytes);
+        records.push((offset, record.header));
+        offset += bytes as u64;
+    }
+    if seq != header.last_seq.saturating_add(1) {
+        return Err("records are missing at the end of the frame".into());
+    }
+    Ok(records)
+}

@@ -1,0 +1,594 @@
+//! Reads, prefetches and status queries: from memory, the journal's files, what was read ahead, or
+//! the store.
+//!
+//! A part that the dirty map does not have may be taken from the store at any later time: everything
+//! older than the read is committed, and what is written meanwhile is concurrent with it. What is
+//! read ahead has no such excuse, so a write spoils it.
+
+use super::dirty::Place;
+use super::io::{DiskOperation, Event};
+use super::journal::Where;
+use super::volume::{Link, Volume};
+use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, StatusRun};
+use crate::record::{self, Kind, Location};
+use crate::wire::link::{self, Lane, MAX_READ_SECTORS, Piece, ReadError, ReadPart, ToStore};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// Up to here a payload is read together with its record's header, beyond it after it.
+const NEAR_BYTES: usize = 64 << 10;
+/// Records this close to each other in a file are read in one go, ...
+const GAP_BYTES: u64 = 16 << 10;
+/// ... up to this much.
+const JOINED_BYTES: u64 = 1 << 20;
+/// Runs of the dirty map that one status query looks at.
+const STATUS_RUNS: usize = 1024;
+
+/// What a part of a read has become.
+#[derive(Debug)]
+enum Slot {
+    Pending,
+    One(ReadPiece),
+    Many(Vec<ReadPiece>),
+}
+
+#[derive(Debug)]
+struct Read {
+    id: u64,
+    slots: Vec<Slot>,
+    pending: usize,
+    error: Option<BlockError>,
+}
+
+/// A run of sectors in the journal's files that a slot waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    slot: usize,
+    place: Place,
+    wanted: Range,
+}
+
+/// What a disk read is for.
+#[derive(Debug)]
+pub(super) enum DiskUse {
+    /// Records from journal address `addr` on.
+    Near { read: u64, addr: u64, parts: Vec<Part> },
+    /// Header and table of a long record.
+    Prefix { read: u64, part: Part },
+    /// The wanted blocks of a long record.
+    Payload { read: u64, part: Part, prefix: Bytes },
+    /// Frames of the batch being put together, from this one on.
+    Drain { generation: u64, first: usize },
+}
+
+#[derive(Debug)]
+enum LinkUse {
+    Read { read: u64, slot: usize },
+    Prefetch { spoiled: bool },
+    Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+}
+
+#[derive(Debug)]
+struct Asked {
+    range: Range,
+    what: LinkUse,
+    /// Under way on the present connection.
+    sent: bool,
+    /// Asked a second time because the first answer was damaged.
+    again: bool,
+}
+
+/// Requests that wait for the disk or the store.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    reads: BTreeMap<u64, Read>,
+    next: u64,
+    /// Reads under way at the disk with the file they pin.
+    pub(super) disk: BTreeMap<u64, (u32, DiskUse)>,
+    asked: BTreeMap<u64, Asked>,
+    prefetching: u64,
+}
+
+impl Reads {
+    pub(super) fn is_idle(&self) -> bool {
+        self.reads.is_empty()
+            && self.asked.values().all(|asked| matches!(asked.what, LinkUse::Prefetch { .. }))
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
+        (self.reads.len() + self.asked.len()) as u64
+    }
+
+    /// The connection is gone: what was asked on it has to be asked again, or forgotten.
+    pub(super) fn link_lost(&mut self) {
+        self.asked.retain(|_, asked| !matches!(asked.what, LinkUse::Prefetch { .. }));
+        self.prefetching = 0;
+        for asked in self.asked.values_mut() {
+            asked.sent = false;
+        }
+    }
+
+    /// `range` is written: what is being read ahead of it is old news.
+    pub(super) fn spoil(&mut self, range: Range) {
+        if self.prefetching == 0 {
+            return;
+        }
+        for asked in self.asked.values_mut() {
+            if let LinkUse::Prefetch { spoiled } = &mut asked.what
+                && asked.range.intersect(range).is_some()
+            {
+                *spoiled = true;
+            }
+        }
+    }
+
+    /// Gives up on everything; gives the requests that have to be told.
+    pub(super) fn fail_all(&mut self) -> Vec<u64> {
+        let mut ids: Vec<u64> =
+            std::mem::take(&mut self.reads).into_values().map(|read| read.id).collect();
+        for asked in std::mem::take(&mut self.asked).into_values() {
+            if let LinkUse::Status { id, .. } = asked.what {
+                ids.push(id);
+            }
+        }
+        self.prefetching = 0;
+        ids
+    }
+}
+
+impl Volume {
+    // --- reads ---
+
+    pub(super) fn read(&mut self, id: u64, range: Range) {
+        self.counters.reads += 1;
+        self.counters.read_bytes += range.bytes();
+        let key = self.reads.next;
+        self.reads.next += 1;
+        let mut slots: Vec<Slot> = Vec::new();
+        let mut on_disk: Vec<Part> = Vec::new();
+        let mut absent: Vec<Range> = Vec::new();
+        let mut absent_slots: Vec<usize> = Vec::new();
+        let mut gone = 0;
+        for (wanted, place) in self.dirty.cover(range, self.journal.floor()) {
+            let Some(place) = place else {
+                for (part, piece) in self.readahead.cover(wanted) {
+                    if let Some(piece) = piece {
+                        self.counters.readahead_hit_bytes += part.bytes();
+                        slots.push(Slot::One(piece));
+                        continue;
+                    }
+                    for part in pieces(part, MAX_READ_SECTORS) {
+                        absent_slots.push(slots.len());
+                        absent.push(part);
+                        slots.push(Slot::Pending);
+                    }
+                }
+                continue;
+            };
+            if place.kind() != Kind::Data {
+                self.counters.memory_hit_bytes += wanted.bytes();
+                slots.push(Slot::One(ReadPiece::Zeroes(wanted.sectors)));
+                continue;
+            }
+            let record = place.record(wanted);
+            let skip = record::HEADER_BYTES as u64
+                + 4 * record.blocks()
+                + (wanted.lba - record.lba) * SECTOR_BYTES;
+            match self.journal.locate(place.addr + skip, wanted.bytes() as usize) {
+                Where::Memory(bytes) => {
+                    self.counters.memory_hit_bytes += wanted.bytes();
+                    slots.push(Slot::One(ReadPiece::Data(bytes)));
+                }
+                Where::Disk { .. } => {
+                    self.counters.journal_hit_bytes += wanted.bytes();
+                    on_disk.push(Part { slot: slots.len(), place, wanted });
+                    slots.push(Slot::Pending);
+                }
+                // Committed and dropped from memory, never on disk: the store has it.
+                Where::Gone => {
+                    gone += 1;
+                    absent_slots.push(slots.len());
+                    absent.push(wanted);
+                    slots.push(Slot::Pending);
+                }
+            }
+        }
+        debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
+        let pending = on_disk.len() + absent.len();
+        if pending == 0 {
+            return self.reply(id, Ok(Reply::Data(collect(slots))));
+        }
+        self.reads.reads.insert(key, Read { id, slots, pending, error: None });
+        self.read_journal(key, on_disk);
+        for (slot, range) in absent_slots.into_iter().zip(absent) {
+            self.counters.store_read_bytes += range.bytes();
+            self.ask(range, LinkUse::Read { read: key, slot }, false);
+        }
+    }
+
+    /// Issues as few disk reads as make sense.
+    fn read_journal(&mut self, read: u64, parts: Vec<Part>) {
+        let mut parts = parts.into_iter().peekable();
+        while let Some(part) = parts.next() {
+            let Some(location) = part.location() else { continue };
+            let start = part.place.addr;
+            if location.payload_start > NEAR_BYTES {
+                let what = DiskUse::Prefix { read, part };
+                self.disk_ask(start, location.prefix_bytes, what);
+                continue;
+            }
+            let file = self.journal.spot(start).0;
+            let mut end = start + location.span() as u64;
+            let mut joined = vec![part];
+            while let Some(next) = parts.peek()
+                && let Some(location) = next.location()
+                && location.payload_start <= NEAR_BYTES
+                && next.place.addr >= start
+                && next.place.addr <= end + GAP_BYTES
+                && self.journal.spot(next.place.addr).0 == file
+                && next.place.addr + location.span() as u64 - start <= JOINED_BYTES
+            {
+                end = end.max(next.place.addr + location.span() as u64);
+                joined.push(*next);
+                parts.next();
+            }
+            let what = DiskUse::Near { read, addr: start, parts: joined };
+            self.disk_ask(start, (end - start) as usize, what);
+        }
+    }
+
+    fn disk_ask(&mut self, addr: u64, bytes: usize, what: DiskUse) {
+        let (file, offset) = self.journal.spot(addr);
+        let id = self.next_id();
+        self.journal.pin(file);
+        self.reads.disk.insert(id, (file, what));
+        self.disk.push_back(DiskOperation::Read { id, file, offset, bytes });
+    }
+
+    /// Takes the outcome of a disk read.
+    pub(super) fn disk_read(&mut self, id: u64, outcome: Result<Bytes, String>) {
+        let Some((file, what)) = self.reads.disk.remove(&id) else { return };
+        match what {
+            DiskUse::Drain { generation, first } => self.drain_read(generation, first, outcome),
+            DiskUse::Near { read, addr, parts } => {
+                for part in parts {
+                    let found = outcome.clone().and_then(|data| part.extract(addr, &data));
+                    self.fill_from_journal(read, part, found);
+                }
+            }
+            DiskUse::Prefix { read, part } => match (outcome, part.location()) {
+                (Ok(prefix), Some(location)) => {
+                    let addr = part.place.addr + location.payload_start as u64;
+                    let what = DiskUse::Payload { read, part, prefix };
+                    self.disk_ask(addr, location.payload_bytes, what);
+                }
+                (outcome, _) => {
+                    let error = outcome.err().unwrap_or_default();
+                    self.fill_from_journal(read, part, Err(error));
+                }
+            },
+            DiskUse::Payload { read, part, prefix } => {
+                let found = outcome.and_then(|payload| part.verify(&prefix, payload));
+                self.fill_from_journal(read, part, found);
+            }
+        }
+        self.journal.unpin(file);
+    }
+
+    fn fill_from_journal(&mut self, read: u64, part: Part, found: Result<Bytes, String>) {
+        let result = found.map(|data| Slot::One(ReadPiece::Data(data))).map_err(|problem| {
+            let (file, offset) = self.journal.spot(part.place.addr);
+            self.event(Event::JournalDamaged { range: part.wanted, file, offset, problem });
+            BlockError::Medium(part.wanted)
+        });
+        self.fill(read, part.slot, result);
+    }
+
+    /// A part of a read has its outcome.
+    fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
+        let Some(read) = self.reads.reads.get_mut(&key) else { return };
+        read.pending -= 1;
+        match result {
+            Ok(content) => read.slots[slot] = content,
+            Err(error) => read.error = read.error.or(Some(error)),
+        }
+        if read.pending == 0
+            && let Some(read) = self.reads.reads.remove(&key)
+        {
+            let result = match read.error {
+                None => Ok(Reply::Data(collect(read.slots))),
+                Some(error) => Err(error),
+            };
+            self.reply(read.id, result);
+        }
+    }
+
+    // --- prefetch ---
+
+    pub(super) fn prefetch(&mut self, range: Range) {
+        if self.link != Link::Up {
+            return;
+        }
+        let mut absent: Vec<Range> = Vec::new();
+        let mut bytes = self.reads.prefetching;
+        'all: for (part, place) in self.dirty.cover(range, self.journal.floor()) {
+            if place.is_some() {
+                continue;
+            }
+            for (part, piece) in self.readahead.cover(part) {
+                if piece.is_some() {
+                    continue;
+                }
+                for part in pieces(part, MAX_READ_SECTORS) {
+                    // A page at least, for what a request costs besides its data.
+                    bytes += part.bytes().max(4096);
+                    if bytes > self.readahead.max() {
+                        break 'all;
+                    }
+                    absent.push(part);
+                }
+            }
+        }
+        for range in absent {
+            self.reads.prefetching += range.bytes().max(4096);
+            self.ask(range, LinkUse::Prefetch { spoiled: false }, false);
+        }
+    }
+
+    // --- status ---
+
+    pub(super) fn query_status(&mut self, id: u64, range: Range) {
+        let local: Vec<(Range, Option<BlockState>)> = self
+            .dirty
+            .cover(range, self.journal.floor())
+            .take(STATUS_RUNS)
+            .map(|(part, place)| (part, place.map(|place| place.state())))
+            .collect();
+        let unknown = local.iter().position(|(_, state)| state.is_none());
+        let first = match unknown {
+            // What is known here is an answer; the store may be a long way off.
+            Some(known) if known == 0 || self.link == Link::Up => local[known].0,
+            _ => {
+                let runs = merge(&local[..unknown.unwrap_or(local.len())], &[]);
+                return self.reply(id, Ok(Reply::Status(runs)));
+            }
+        };
+        let end = local.last().map_or(first.end(), |(part, _)| part.end());
+        self.ask(Range::between(first.lba, end), LinkUse::Status { id, local }, false);
+    }
+
+    /// Takes the store's answer to a status query.
+    pub(super) fn store_status(&mut self, request: u64, result: Result<Vec<StatusRun>, ReadError>) {
+        let Some(asked) = self.reads.asked.remove(&request) else { return };
+        let runs = match result {
+            Ok(runs) => runs,
+            Err(error) => return self.store_refused(asked, error),
+        };
+        let Asked { range, what: LinkUse::Status { id, local }, again, .. } = asked else {
+            return;
+        };
+        let merged = merge(&local, &runs);
+        if !merged.is_empty() {
+            self.reply(id, Ok(Reply::Status(merged)));
+        } else if again {
+            self.reply(id, Err(BlockError::Medium(range)));
+        } else {
+            self.ask(range, LinkUse::Status { id, local }, true);
+        }
+    }
+
+    // --- the store ---
+
+    fn ask(&mut self, range: Range, what: LinkUse, again: bool) {
+        let request = self.next_request();
+        let sent = self.link == Link::Up;
+        let asked = Asked { range, what, sent, again };
+        if sent {
+            self.send_asked(request, &asked);
+        }
+        self.reads.asked.insert(request, asked);
+    }
+
+    fn send_asked(&mut self, request: u64, asked: &Asked) {
+        let (volume, epoch, range) = (self.volume, self.epoch, asked.range);
+        let read = ToStore::Read { request, volume, epoch, range };
+        let (lane, message) = match asked.what {
+            LinkUse::Read { .. } => (Lane::Read, read),
+            LinkUse::Prefetch { .. } => (Lane::ReadAhead, read),
+            LinkUse::Status { .. } => {
+                (Lane::Read, ToStore::Status { request, volume, epoch, range })
+            }
+        };
+        self.send(lane, message.into());
+    }
+
+    /// After a resume: what is not under way on this connection is asked again.
+    pub(super) fn ask_again(&mut self) {
+        let (sent, unsent): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.reads.asked).into_iter().partition(|(_, asked)| asked.sent);
+        self.reads.asked = sent;
+        for asked in unsent.into_values() {
+            self.ask(asked.range, asked.what, asked.again);
+        }
+    }
+
+    /// Takes the store's answer to a read.
+    pub(super) fn store_data(
+        &mut self,
+        request: u64,
+        result: Result<Vec<Piece>, ReadError>,
+        payload: Bytes,
+    ) {
+        let Some(asked) = self.reads.asked.remove(&request) else { return };
+        if let LinkUse::Prefetch { .. } = asked.what {
+            self.reads.prefetching =
+                self.reads.prefetching.saturating_sub(asked.range.bytes().max(4096));
+        }
+        let pieces = match result {
+            Ok(pieces) => pieces,
+            Err(error) => return self.store_refused(asked, error),
+        };
+        let found = verified(asked.range, &pieces, payload);
+        match (asked.what, found) {
+            (LinkUse::Read { read, slot }, Some(pieces)) => {
+                self.fill(read, slot, Ok(Slot::Many(pieces)));
+            }
+            (LinkUse::Read { read, slot }, None) => {
+                if asked.again {
+                    let range = asked.range;
+                    self.event(Event::StoreDamaged { range });
+                    self.fill(read, slot, Err(BlockError::Medium(range)));
+                } else {
+                    self.ask(asked.range, LinkUse::Read { read, slot }, true);
+                }
+            }
+            (LinkUse::Prefetch { spoiled: false }, Some(pieces)) => {
+                let mut lba = asked.range.lba;
+                for piece in pieces {
+                    let sectors = match &piece {
+                        ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
+                        ReadPiece::Zeroes(sectors) => *sectors,
+                    };
+                    self.readahead.insert(Range::new(lba, sectors), &piece);
+                    lba += sectors;
+                }
+            }
+            (LinkUse::Prefetch { .. }, _) => {}
+            // An answer of the wrong kind: asked again, it may come right.
+            (what @ LinkUse::Status { .. }, _) => self.ask(asked.range, what, true),
+        }
+    }
+
+    fn store_refused(&mut self, asked: Asked, error: ReadError) {
+        match error {
+            ReadError::Fenced(epoch) => {
+                // Put back, so that it is answered with everything else.
+                let request = self.next_request();
+                self.reads.asked.insert(request, asked);
+                self.fence(epoch);
+            }
+            ReadError::NotAttached => {
+                if let LinkUse::Prefetch { .. } = asked.what {
+                    return;
+                }
+                let request = self.next_request();
+                self.reads.asked.insert(request, Asked { sent: false, ..asked });
+                if self.link == Link::Up {
+                    self.hold();
+                }
+            }
+            ReadError::Medium(_) | ReadError::Invalid => {
+                let range = match error {
+                    ReadError::Medium(range) => range,
+                    _ => asked.range,
+                };
+                match asked.what {
+                    LinkUse::Read { read, slot } => {
+                        self.event(Event::StoreDamaged { range });
+                        self.fill(read, slot, Err(BlockError::Medium(range)));
+                    }
+                    LinkUse::Status { id, .. } => {
+                        self.reply(id, Err(BlockError::Medium(range)));
+                    }
+                    LinkUse::Prefetch { .. } => {}
+                }
+            }
+        }
+    }
+}
+
+impl Part {
+    fn location(&self) -> Option<Location> {
+        Location::new(self.place.record(self.wanted), self.wanted)
+    }
+
+    /// The wanted bytes out of what was read from journal address `addr` on.
+    fn extract(&self, addr: u64, data: &Bytes) -> Result<Bytes, String> {
+        let location = self.location().ok_or("the map is wrong")?;
+        let start = (self.place.addr - addr) as usize;
+        let end = start + location.span();
+        if data.len() < end {
+            return Err(format!("only {} of {end} bytes could be read", data.len()));
+        }
+        let prefix = data.slice(start..start + location.prefix_bytes);
+        self.verify(&prefix, data.slice(start + location.payload_start..end))
+    }
+
+    fn verify(&self, prefix: &Bytes, payload: Bytes) -> Result<Bytes, String> {
+        let location = self.location().ok_or("the map is wrong")?;
+        let fragment =
+            location.extract(self.place.seq, prefix, payload).map_err(|error| error.to_string())?;
+        Ok(fragment.sectors(self.wanted))
+    }
+}
+
+/// `range` in parts of at most `sectors`, cut at multiples of `sectors`.
+fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
+    let mut at = range.lba;
+    std::iter::from_fn(move || {
+        let end = ((at / sectors + 1) * sectors).min(range.end());
+        let part = Range::between(at, end);
+        at = end;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// The pieces of a store's answer, if they are what the range demands and match their checksums.
+fn verified(range: Range, pieces: &[Piece], payload: Bytes) -> Option<Vec<ReadPiece>> {
+    let parts = link::decode_data(range, pieces, payload).ok()?;
+    let piece = |part| match part {
+        ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Some(ReadPiece::Zeroes(sectors)),
+        ReadPart::Data { wanted, fragment } => {
+            fragment.verify().ok()?;
+            Some(ReadPiece::Data(fragment.sectors(wanted)))
+        }
+    };
+    parts.into_iter().map(piece).collect()
+}
+
+fn collect(slots: Vec<Slot>) -> Vec<ReadPiece> {
+    let mut pieces = Vec::with_capacity(slots.len());
+    for slot in slots {
+        match slot {
+            Slot::One(piece) => pieces.push(piece),
+            Slot::Many(more) => pieces.extend(more),
+            Slot::Pending => {}
+        }
+    }
+    pieces
+}
+
+/// What is known here, and the store's runs where it is not; they begin at the first unknown sector
+/// and the result ends where they do.
+fn merge(local: &[(Range, Option<BlockState>)], store: &[StatusRun]) -> Vec<StatusRun> {
+    let mut runs: Vec<StatusRun> = Vec::new();
+    let mut add = |sectors: u64, state: BlockState| match runs.last_mut() {
+        Some(last) if last.state == state => last.sectors += sectors,
+        _ => runs.push(StatusRun { sectors, state }),
+    };
+    let mut store_at: Option<u64> = None;
+    let mut store = store.iter().copied().peekable();
+    for &(part, state) in local {
+        if let Some(state) = state {
+            add(part.sectors, state);
+            continue;
+        }
+        let mut at = part.lba;
+        let mut from = store_at.unwrap_or(part.lba);
+        while at < part.end() {
+            let Some(run) = store.peek().copied() else { return runs };
+            let run_end = from.saturating_add(run.sectors);
+            let end = run_end.min(part.end());
+            if end > at {
+                add(end - at, run.state);
+                at = end;
+            }
+            if run_end <= part.end() {
+                store.next();
+                from = run_end;
+            }
+        }
+        store_at = Some(from);
+    }
+    runs
+}

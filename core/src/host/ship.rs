@@ -1,0 +1,248 @@
+//! The volume's side of shipping: when a batch is due, where its frames come from, and what is
+//! announced ahead of it.
+
+use super::drain::{Assembly, build};
+use super::io::{DiskOperation, Event};
+use super::journal::{Frame, Where};
+use super::reads::DiskUse;
+use super::volume::{Link, Volume};
+use crate::block::{Range, Time};
+use crate::wire::link::{self, Lane, MAX_BATCH_BYTES, ToStore};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Stable bytes that are worth a batch without waiting for more.
+const SHIP_BYTES: u64 = 1 << 20;
+/// First and longest pause before a damaged frame is read again.
+const REREAD_FIRST: Duration = Duration::from_secs(1);
+const REREAD_LAST: Duration = Duration::from_secs(60);
+
+impl Volume {
+    /// Ships as many batches as are due and fit the window.
+    pub(super) fn ship(&mut self) {
+        while self.may_ship() && self.is_due() {
+            if self.journal.is_memory_only() {
+                self.journal.seal();
+            }
+            let frames = self.next_frames();
+            let bytes: u64 = frames.iter().map(|frame| frame.body_bytes).sum();
+            let Some(last) = frames.last() else {
+                return;
+            };
+            if bytes == 0 {
+                self.drain.addr = last.end();
+                self.journal.commit(self.committed);
+                continue;
+            }
+            if !self.drain.has_window(bytes) {
+                return;
+            }
+            self.assemble(frames);
+            if !self.finish_assembly() {
+                return;
+            }
+        }
+    }
+
+    fn may_ship(&self) -> bool {
+        self.link == Link::Up
+            && self.fenced.is_none()
+            && !self.behind
+            && self.drain.assembly.is_none()
+            && self.drain_retry.is_none_or(|(at, _)| at <= self.now)
+    }
+
+    /// Whether there is something to ship and a reason not to wait for more.
+    fn is_due(&self) -> bool {
+        let bytes = self.journal.drainable_bytes(self.drain.addr);
+        if bytes == 0 {
+            return false;
+        }
+        self.drain_is_urgent()
+            || self.writes_wait()
+            || bytes >= SHIP_BYTES
+            || self.linger_end().is_some_and(|at| at <= self.now)
+    }
+
+    fn linger_end(&self) -> Option<Time> {
+        let born = self.journal.oldest_drainable(self.drain.addr)?;
+        Some(born.after(self.config.drain_linger))
+    }
+
+    /// When lingering ends for what could be shipped.
+    pub(super) fn ship_deadline(&self) -> Option<Time> {
+        if self.may_ship() { self.linger_end() } else { None }
+    }
+
+    /// Whole frames for one batch: at least one, up to the size wanted. Frames without records are
+    /// passed over.
+    fn next_frames(&self) -> Vec<Frame> {
+        let limit = self.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
+        let mut frames: Vec<Frame> = Vec::new();
+        let mut bytes = 0;
+        for frame in self.journal.drainable(self.drain.addr) {
+            if bytes > 0 && bytes + frame.body_bytes > limit {
+                break;
+            }
+            bytes += frame.body_bytes;
+            frames.push(*frame);
+        }
+        frames
+    }
+
+    /// Collects the frames' bytes from memory, and asks the disk for the rest.
+    fn assemble(&mut self, frames: Vec<Frame>) {
+        let mut parts: Vec<Option<Bytes>> = vec![None; frames.len()];
+        let mut missing = 0;
+        let generation = self.drain.generation;
+        let mut at = 0;
+        while let Some(frame) = frames.get(at) {
+            match self.journal.locate(frame.at.addr, frame.bytes as usize) {
+                Where::Memory(bytes) => {
+                    parts[at] = Some(bytes);
+                    at += 1;
+                }
+                Where::Disk { file, offset } => {
+                    // Frames that lie one behind the other are one read.
+                    let (first, mut end) = (at, frame.end());
+                    at += 1;
+                    while let Some(next) = frames.get(at)
+                        && next.at.addr == end
+                        && self.journal.spot(next.at.addr).0 == file
+                        && matches!(self.journal.locate(end, 1), Where::Disk { .. })
+                        && next.end() - frame.at.addr <= MAX_BATCH_BYTES as u64
+                    {
+                        end = next.end();
+                        at += 1;
+                    }
+                    missing += 1;
+                    let id = self.next_id();
+                    self.journal.pin(file);
+                    self.reads.disk.insert(id, (file, DiskUse::Drain { generation, first }));
+                    let bytes = (end - frame.at.addr) as usize;
+                    self.disk.push_back(DiskOperation::Read { id, file, offset, bytes });
+                }
+                // Uncommitted frames are never recycled. Should one be, the batch is found damaged.
+                Where::Gone => {
+                    parts[at] = Some(Bytes::new());
+                    at += 1;
+                }
+            }
+        }
+        self.drain.assembly = Some(Assembly { frames, parts, missing });
+    }
+
+    /// Takes a read for the drain.
+    pub(super) fn drain_read(
+        &mut self,
+        generation: u64,
+        first: usize,
+        outcome: Result<Bytes, String>,
+    ) {
+        if generation != self.drain.generation {
+            return;
+        }
+        let Some(assembly) = &mut self.drain.assembly else { return };
+        assembly.missing -= 1;
+        match outcome {
+            Ok(mut data) => {
+                for (frame, part) in assembly.frames.iter().zip(&mut assembly.parts).skip(first) {
+                    if data.is_empty() {
+                        break;
+                    }
+                    let take = (frame.bytes as usize).min(data.len());
+                    *part = Some(data.split_to(take));
+                }
+            }
+            Err(problem) => {
+                let addr = assembly.frames[first].at.addr;
+                return self.unreadable(addr, Range::new(0, 0), problem);
+            }
+        }
+        self.finish_assembly();
+    }
+
+    /// Sends the batch if all of it is there.
+    fn finish_assembly(&mut self) -> bool {
+        let Some(assembly) = self.drain.assembly.take_if(|assembly| assembly.missing == 0) else {
+            return false;
+        };
+        let parts: Vec<Bytes> = assembly.parts.into_iter().map(Option::unwrap_or_default).collect();
+        let batch = match build(self.drain.next, &assembly.frames, &parts) {
+            Ok(batch) => batch,
+            Err(damage) => {
+                self.unreadable(damage.addr, damage.range, damage.problem);
+                return false;
+            }
+        };
+        self.drain_retry = None;
+        if let Some(last) = assembly.frames.last() {
+            self.drain.addr = last.end();
+        }
+        if batch.last < self.drain.next {
+            return true;
+        }
+        // The store hears of a range before its data can get lost on the way.
+        self.announce_pending();
+        let (volume, epoch, first) = (self.volume, self.epoch, self.drain.next);
+        let bytes = batch.payload.len() as u64;
+        self.counters.batches += 1;
+        self.counters.batch_bytes += bytes;
+        self.counters.coalesced_bytes += batch.coalesced;
+        self.drain.ship(self.now, batch.last, bytes);
+        let message = ToStore::Batch { volume, epoch, first, last: batch.last };
+        self.send(Lane::Drain, link::Frame { message, payload: batch.payload });
+        true
+    }
+
+    /// A frame cannot be shipped: nothing after it can be either, so it is read again later.
+    fn unreadable(&mut self, addr: u64, range: Range, problem: String) {
+        let (file, offset) = self.journal.spot(addr);
+        self.event(Event::JournalDamaged { range, file, offset, problem });
+        self.drain.assembly = None;
+        self.drain.generation += 1;
+        let pause =
+            self.drain_retry.map_or(REREAD_FIRST, |(_, pause)| (pause * 2).min(REREAD_LAST));
+        self.drain_retry = Some((self.now.after(pause), pause));
+    }
+
+    // --- announcements ---
+
+    /// Sends what was collected if it is time.
+    pub(super) fn announce_some(&mut self) {
+        let due = self.announcer.deadline().is_some_and(|at| at <= self.now);
+        if due || self.announcer.is_full() {
+            self.announce_pending();
+        }
+    }
+
+    fn announce_pending(&mut self) {
+        if self.link != Link::Up || self.announcer.deadline().is_none() {
+            return;
+        }
+        // `replace` would wipe what is sent here, so it goes first.
+        while self.announcer.resync.is_some_and(|(_, first)| first) {
+            self.announce_all();
+        }
+        let entries = self.announcer.take(self.committed);
+        if !entries.is_empty() {
+            let (volume, epoch) = (self.volume, self.epoch);
+            let message = ToStore::Announce { volume, epoch, replace: false, entries };
+            self.send(Lane::Control, message.into());
+        }
+    }
+
+    /// Sends one frame of everything that is not committed, if that is being told.
+    pub(super) fn announce_all(&mut self) {
+        if self.link != Link::Up || self.fenced.is_some() {
+            return;
+        }
+        let Some((lba, _)) = self.announcer.resync else { return };
+        let uncommitted = self.dirty.uncommitted(lba, self.journal.tail());
+        if let Some((replace, entries)) = self.announcer.take_resync(uncommitted) {
+            let (volume, epoch) = (self.volume, self.epoch);
+            let message = ToStore::Announce { volume, epoch, replace, entries };
+            self.send(Lane::Control, message.into());
+        }
+    }
+}

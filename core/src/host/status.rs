@@ -1,0 +1,88 @@
+//! Numbers for operators and metrics.
+
+use crate::block::{Epoch, Seq};
+use std::time::Duration;
+
+/// How a volume is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The epoch it is attached in.
+    pub epoch: Epoch,
+    /// The last number given to a write.
+    pub last: Seq,
+    /// The last number on the host's stable storage.
+    pub stable: Seq,
+    /// The last number the store has committed.
+    pub committed: Seq,
+    /// Bytes that the store has not committed.
+    pub lag_bytes: u64,
+    /// Age of the oldest write that the store has not committed.
+    pub lag: Duration,
+    /// Journal space taken by writes that the store has not committed.
+    pub journal_bytes: u64,
+    /// Journal space.
+    pub journal_capacity_bytes: u64,
+    /// Buffers of writes in memory.
+    pub memory_bytes: u64,
+    /// Entries of the dirty map.
+    pub dirty_entries: u64,
+    /// Bytes shipped and not committed.
+    pub in_flight_bytes: u64,
+    /// How many may be.
+    pub window_bytes: u64,
+    /// Reads and status queries that wait for the disk or the store.
+    pub waiting_reads: u64,
+    /// Writes, discards and zeroes that wait for room.
+    pub waiting_writes: u64,
+    /// Flushes and writes that wait for durability.
+    pub waiting_flushes: u64,
+    /// Whether the store is reachable and the epoch resumed.
+    pub link_up: bool,
+    /// Whether writes live in memory only: write-through, or the journal has failed.
+    pub memory_only: bool,
+    /// Whether the journal has failed.
+    pub latched: bool,
+    /// The epoch that fenced this one.
+    pub fenced: Option<Epoch>,
+    /// Since the attach.
+    pub counters: Counters,
+}
+
+/// Totals since the attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Read requests.
+    pub reads: u64,
+    /// Bytes they asked for.
+    pub read_bytes: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes they brought.
+    pub write_bytes: u64,
+    /// Discard and zero requests.
+    pub markers: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Prefetch requests.
+    pub prefetches: u64,
+    /// Bytes read from memory: writes on their way, discards, zeroes.
+    pub memory_hit_bytes: u64,
+    /// Bytes read from the journal's files.
+    pub journal_hit_bytes: u64,
+    /// Bytes read from what was read ahead.
+    pub readahead_hit_bytes: u64,
+    /// Bytes that had to be read from the store.
+    pub store_read_bytes: u64,
+    /// Batches shipped, repeats included.
+    pub batches: u64,
+    /// Bytes in them.
+    pub batch_bytes: u64,
+    /// Bytes of records that coalescing kept from being shipped.
+    pub coalesced_bytes: u64,
+    /// Journal writes.
+    pub disk_writes: u64,
+    /// Bytes in them.
+    pub disk_write_bytes: u64,
+    /// Journal syncs, those that come with a write included.
+    pub disk_syncs: u64,
+}

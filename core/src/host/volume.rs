@@ -1,0 +1,731 @@
+//! The engine of one attached volume: requests in, replies out, and everything between them owned
+//! in one place.
+//!
+//! Inputs only record what happened; [`Volume::settle`] then restores the invariants, once for any
+//! number of inputs, before the next output is given. That is also what makes groups: all writes
+//! that arrive before the shell asks for disk work share a frame.
+
+use super::announce::Announcer;
+use super::config::{Config, Durability, Mode, OnJournalFailure};
+use super::dirty::{DirtyMap, Place};
+use super::drain::Drain;
+use super::io::{DiskOperation, DiskResult, Event};
+use super::journal::{Finished, Journal, Recovered};
+use super::readahead::ReadAhead;
+use super::reads::Reads;
+use super::status::{Counters, Status};
+use crate::block::{
+    BLOCK_SECTORS, BlockError, Epoch, Range, Reply, Request, SECTOR_BYTES, Seq, Time, VolumeId,
+};
+use crate::record::{self, Kind};
+use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// First and longest pause before the store is asked again, or the journal read again.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(5);
+
+/// Unsynced bytes that are worth a sync of their own.
+const SYNC_BYTES: u64 = 4 << 20;
+
+/// A write, discard or zero that waits for room; in parts, since it may be larger than the memory.
+#[derive(Debug)]
+struct Waiting {
+    id: u64,
+    range: Range,
+    kind: Kind,
+    data: Bytes,
+    fua: bool,
+    /// Sectors appended so far.
+    done: u64,
+}
+
+/// Where the conversation with the store stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    Down,
+    /// Connected, to be resumed at this time.
+    Held(Time),
+    /// Resume was sent.
+    Resuming(RequestId),
+    Up,
+}
+
+/// One attached volume.
+///
+/// # Call order
+///
+/// After any `handle_*`, call every `poll_*` until it gives nothing. Replies come in any order, each
+/// request has exactly one. Disk writes and syncs are to be carried out in the order given.
+#[derive(Debug)]
+pub struct Volume {
+    pub(super) now: Time,
+    pub(super) config: Config,
+    host: HostId,
+    pub(super) volume: VolumeId,
+    pub(super) epoch: Epoch,
+    pub(super) journal: Journal,
+    pub(super) dirty: DirtyMap,
+    pub(super) readahead: ReadAhead,
+    pub(super) reads: Reads,
+    pub(super) drain: Drain,
+    pub(super) announcer: Announcer,
+    pub(super) link: Link,
+    retry: Duration,
+    pub(super) committed: Seq,
+    waiting: VecDeque<Waiting>,
+    /// Requests that wait until a number is durable locally, and at the store; both in order.
+    stable_waiters: VecDeque<(u64, Seq)>,
+    commit_waiters: VecDeque<(u64, Seq)>,
+    pub(super) latched: bool,
+    pub(super) stopped: bool,
+    pub(super) fenced: Option<Epoch>,
+    pub(super) shutting_down: bool,
+    detach: Detach,
+    /// The store has less than the journal can make up for: nothing is shipped.
+    pub(super) behind: bool,
+    /// The journal could not be read for shipping: again at this time.
+    pub(super) drain_retry: Option<(Time, Duration)>,
+    pub(super) ids: u64,
+    pub(super) requests: RequestId,
+    needs_settle: bool,
+    replies: VecDeque<(u64, Result<Reply, BlockError>)>,
+    pub(super) disk: VecDeque<DiskOperation>,
+    pub(super) messages: VecDeque<(Lane, Frame<ToStore>)>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detach {
+    No,
+    Sent(RequestId),
+    Confirmed,
+}
+
+/// Most events kept for the shell; it takes them after every input, so this is never reached.
+const MAX_EVENTS: usize = 1024;
+
+impl Volume {
+    /// Begins the epoch that `attached` grants. In [`Mode::Journal`] `recovered` is what
+    /// [`super::journal::Recovery`] found, also in a journal just created; without it the volume
+    /// begins as after a journal failure. In [`Mode::WriteThrough`] a journal left over from an
+    /// earlier run is drained, and not written to.
+    #[must_use]
+    pub fn new(
+        now: Time,
+        config: Config,
+        host: HostId,
+        attached: Attached,
+        recovered: Option<Recovered>,
+    ) -> Volume {
+        let missing = matches!(config.mode, Mode::Journal(_)) && recovered.is_none();
+        let memory_only = missing || config.mode == Mode::WriteThrough;
+        let committed = attached.committed;
+        let journal = Journal::new(
+            now,
+            recovered.as_ref(),
+            memory_only,
+            attached.epoch,
+            committed,
+            config.memory_bytes,
+        );
+        let mut volume = Volume {
+            now,
+            host,
+            volume: attached.volume,
+            epoch: attached.epoch,
+            journal,
+            dirty: recovered.map(|recovered| recovered.map).unwrap_or_default(),
+            readahead: ReadAhead::new(config.readahead_bytes),
+            reads: Reads::default(),
+            drain: Drain::new(committed, config.window_max_bytes),
+            announcer: Announcer::default(),
+            link: Link::Up,
+            retry: RETRY_FIRST,
+            committed,
+            waiting: VecDeque::new(),
+            stable_waiters: VecDeque::new(),
+            commit_waiters: VecDeque::new(),
+            latched: false,
+            stopped: false,
+            fenced: None,
+            shutting_down: false,
+            detach: Detach::No,
+            behind: false,
+            drain_retry: None,
+            ids: 0,
+            requests: 0,
+            needs_settle: true,
+            replies: VecDeque::new(),
+            disk: VecDeque::new(),
+            messages: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        };
+        volume.announcer.restart();
+        volume.check_behind();
+        if missing {
+            volume.journal_failed("no journal was handed over".into());
+        }
+        volume
+    }
+
+    // --- inputs ---
+
+    /// Takes a request; `id` comes back with its reply. The range must fit the volume, and a write's
+    /// data must be as long as its range.
+    pub fn handle_request(&mut self, now: Time, id: u64, request: Request) {
+        self.input(now);
+        if let Some(error) = self.refusal() {
+            return self.reply(id, Err(error));
+        }
+        match request {
+            Request::Read(range) => self.read(id, range),
+            Request::Write { range, data, fua } => {
+                self.counters.writes += 1;
+                self.counters.write_bytes += range.bytes();
+                self.write(Waiting { id, range, kind: Kind::Data, data, fua, done: 0 });
+            }
+            Request::Flush => {
+                self.counters.flushes += 1;
+                self.wait_for(id, self.journal.next_seq() - 1, true);
+            }
+            Request::Discard { range, fua } => {
+                self.counters.markers += 1;
+                let (kind, data) = (Kind::Discard, Bytes::new());
+                self.write(Waiting { id, range, kind, data, fua, done: 0 });
+            }
+            Request::Zero { range, allocate, fua } => {
+                self.counters.markers += 1;
+                let kind = if allocate { Kind::Zero } else { Kind::Discard };
+                self.write(Waiting { id, range, kind, data: Bytes::new(), fua, done: 0 });
+            }
+            Request::Prefetch(range) => {
+                self.counters.prefetches += 1;
+                self.prefetch(range);
+                self.reply(id, Ok(Reply::Done));
+            }
+            Request::Status(range) => self.query_status(id, range),
+        }
+    }
+
+    /// Takes the outcome of a disk operation.
+    pub fn handle_disk(&mut self, now: Time, result: DiskResult) {
+        self.input(now);
+        let (id, outcome) = match result {
+            DiskResult::Done { id } => match self.journal.finish(id, None) {
+                Finished::NotOurs => (id, Err("a read was answered like a write".to_owned())),
+                Finished::Done | Finished::Failed(_) => return,
+            },
+            DiskResult::Failed { id, error } => {
+                match self.journal.finish(id, Some(error.clone())) {
+                    Finished::NotOurs => (id, Err(error)),
+                    Finished::Failed(error) => return self.journal_failed(error),
+                    Finished::Done => return,
+                }
+            }
+            DiskResult::Data { id, data } => (id, Ok(data)),
+        };
+        self.disk_read(id, outcome);
+    }
+
+    /// A connection to the store is up again: the engine resumes its epoch.
+    pub fn handle_link_up(&mut self, now: Time) {
+        self.input(now);
+        self.retry = RETRY_FIRST;
+        self.resume();
+    }
+
+    /// The connection is lost. What was sent and not answered may or may not have arrived.
+    pub fn handle_link_down(&mut self, now: Time) {
+        self.input(now);
+        self.link = Link::Down;
+        if let Detach::Sent(_) = self.detach {
+            self.detach = Detach::No;
+        }
+        self.messages.clear();
+        self.reads.link_lost();
+    }
+
+    /// Takes a message of the store for this volume.
+    pub fn handle_message(&mut self, now: Time, frame: Frame<ToHost>) {
+        self.input(now);
+        let ours = |volume: VolumeId, epoch: Epoch| volume == self.volume && epoch == self.epoch;
+        match frame.message {
+            ToHost::Committed { volume, epoch, seq } if ours(volume, epoch) => self.commit(seq),
+            ToHost::Data { request, volume, result } if volume == self.volume => {
+                self.store_data(request, result, frame.payload);
+            }
+            ToHost::Status { request, volume, result } if volume == self.volume => {
+                self.store_status(request, result);
+            }
+            ToHost::Attached { request, result } if self.link == Link::Resuming(request) => {
+                self.resumed(result);
+            }
+            ToHost::Fenced { volume, epoch } if volume == self.volume && epoch > self.epoch => {
+                self.fence(epoch);
+            }
+            ToHost::BatchRefused { volume, epoch, reason } if ours(volume, epoch) => {
+                self.event(Event::BatchRefused { reason });
+                if self.link == Link::Up {
+                    self.hold();
+                }
+            }
+            ToHost::Detached { request } if self.detach == Detach::Sent(request) => {
+                self.detach = Detach::Confirmed;
+                self.event(Event::Detached);
+            }
+            _ => {}
+        }
+    }
+
+    /// The time of [`Volume::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.input(now);
+    }
+
+    /// New requests are refused from now on; those under way are finished, the journal is synced, the
+    /// drain goes on until [`Volume::is_drained`], and then the epoch is ended.
+    pub fn handle_shutdown(&mut self, now: Time) {
+        self.input(now);
+        self.shutting_down = true;
+    }
+
+    fn input(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.needs_settle = true;
+    }
+
+    // --- outputs ---
+
+    /// The next reply.
+    pub fn poll_reply(&mut self) -> Option<(u64, Result<Reply, BlockError>)> {
+        self.settle();
+        self.replies.pop_front()
+    }
+
+    /// The next disk operation.
+    pub fn poll_disk(&mut self) -> Option<DiskOperation> {
+        self.settle();
+        self.disk.pop_front()
+    }
+
+    /// The next message to the store, and its lane.
+    pub fn poll_message(&mut self) -> Option<(Lane, Frame<ToStore>)> {
+        self.settle();
+        if let Some(message) = self.messages.pop_front() {
+            return Some(message);
+        }
+        // Told a frame at a time, so that a large map never becomes a large queue.
+        self.announce_all();
+        self.messages.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.settle();
+        self.events.pop_front()
+    }
+
+    /// When [`Volume::handle_timeout`] should be called, unless another input comes before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.needs_settle {
+            return Some(self.now);
+        }
+        let sync = self.journal.oldest_unstable().map(|t| t.after(self.config.sync_interval));
+        let resume = match self.link {
+            Link::Held(at) => Some(at),
+            _ => None,
+        };
+        let up = self.link == Link::Up;
+        let announce = self.announcer.deadline().filter(|_| up);
+        let retry = self.drain_retry.map(|(at, _)| at);
+        // What is due already waits for something else than time.
+        [sync, resume, announce, self.ship_deadline(), retry]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > self.now)
+            .min()
+    }
+
+    /// Whether someone waits for a commit: batches are then as urgent as control messages.
+    #[must_use]
+    pub fn drain_is_urgent(&self) -> bool {
+        !self.commit_waiters.is_empty() || self.shutting_down
+    }
+
+    /// Whether, after [`Volume::handle_shutdown`], nobody waits for anything and all that was
+    /// acknowledged is on stable storage: the process may end.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.shutting_down
+            && !self.needs_settle
+            && self.waiting.is_empty()
+            && self.waiting_flushes() == 0
+            && self.reads.is_idle()
+            && self.replies.is_empty()
+            && self.disk.is_empty()
+            && self.journal.is_stable()
+            && (!self.journal.is_memory_only() || self.all_committed())
+    }
+
+    /// Whether, in addition, the store has committed everything.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.is_idle() && self.all_committed()
+    }
+
+    /// Whether the store has confirmed that the epoch ended in order.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.detach == Detach::Confirmed
+    }
+
+    /// How the volume is doing.
+    #[must_use]
+    pub fn status(&self, now: Time) -> Status {
+        Status {
+            epoch: self.epoch,
+            last: self.journal.next_seq() - 1,
+            stable: self.journal.stable_seq().max(self.committed),
+            committed: self.committed,
+            lag_bytes: self.journal.lag_bytes(),
+            lag: self.journal.oldest_uncommitted().map(|born| now.since(born)).unwrap_or_default(),
+            journal_bytes: self.journal.used_bytes(),
+            journal_capacity_bytes: self.journal.capacity_bytes(),
+            memory_bytes: self.journal.memory_bytes(),
+            dirty_entries: self.dirty.len() as u64,
+            in_flight_bytes: self.drain.in_flight_bytes(),
+            window_bytes: self.drain.window(),
+            waiting_reads: self.reads.waiting(),
+            waiting_writes: self.waiting.len() as u64,
+            waiting_flushes: self.waiting_flushes(),
+            link_up: self.link == Link::Up,
+            memory_only: self.journal.is_memory_only(),
+            latched: self.latched,
+            fenced: self.fenced,
+            counters: self.counters,
+        }
+    }
+
+    fn waiting_flushes(&self) -> u64 {
+        (self.stable_waiters.len() + self.commit_waiters.len()) as u64
+    }
+
+    fn all_committed(&self) -> bool {
+        self.committed + 1 >= self.journal.next_seq()
+    }
+
+    // --- restoring the invariants ---
+
+    /// Does everything that the inputs since the last call have made possible.
+    fn settle(&mut self) {
+        if !std::mem::take(&mut self.needs_settle) {
+            return;
+        }
+        if let Link::Held(at) = self.link
+            && at <= self.now
+        {
+            self.resume();
+        }
+        self.admit();
+        self.wake();
+        if self.fenced.is_some() {
+            return;
+        }
+        self.announce_some();
+        self.ship();
+        self.end_epoch();
+        let want_sync = self.want_sync();
+        if let Some(operation) = self.journal.next_operation(self.now, want_sync, &mut self.ids) {
+            match &operation {
+                DiskOperation::Write { data, sync, .. } => {
+                    self.counters.disk_writes += 1;
+                    self.counters.disk_write_bytes += data.len() as u64;
+                    self.counters.disk_syncs += u64::from(*sync);
+                }
+                DiskOperation::Sync { .. } => self.counters.disk_syncs += 1,
+                DiskOperation::Read { .. } => {}
+            }
+            self.disk.push_back(operation);
+        }
+    }
+
+    fn want_sync(&self) -> bool {
+        !self.stable_waiters.is_empty()
+            || self.commit_waiters.back().is_some_and(|(_, seq)| *seq > self.journal.stable_seq())
+            || !self.waiting.is_empty()
+            || self.shutting_down
+            || self.journal.unsynced_bytes() >= SYNC_BYTES.min(self.config.memory_bytes / 4)
+            || self
+                .journal
+                .oldest_unstable()
+                .is_some_and(|born| born.after(self.config.sync_interval) <= self.now)
+    }
+
+    /// Replies to those whose number has become durable.
+    fn wake(&mut self) {
+        let stable = self.journal.stable_seq().max(self.committed);
+        while let Some((id, _)) = self.stable_waiters.pop_front_if(|(_, seq)| *seq <= stable) {
+            self.reply(id, Ok(Reply::Done));
+        }
+        let committed = self.committed;
+        while let Some((id, _)) = self.commit_waiters.pop_front_if(|(_, seq)| *seq <= committed) {
+            self.reply(id, Ok(Reply::Done));
+        }
+    }
+
+    /// Ends the epoch once a shutdown has left nothing to do.
+    fn end_epoch(&mut self) {
+        if self.shutting_down
+            && self.detach == Detach::No
+            && self.link == Link::Up
+            && self.waiting.is_empty()
+            && self.all_committed()
+        {
+            let request = self.next_request();
+            self.detach = Detach::Sent(request);
+            let (volume, epoch) = (self.volume, self.epoch);
+            self.send(Lane::Control, ToStore::Detach { request, volume, epoch }.into());
+        }
+    }
+
+    // --- writes ---
+
+    fn refusal(&self) -> Option<BlockError> {
+        if self.fenced.is_some() {
+            Some(BlockError::Fenced)
+        } else if self.stopped {
+            Some(BlockError::Stopped)
+        } else if self.shutting_down {
+            Some(BlockError::ShuttingDown)
+        } else {
+            None
+        }
+    }
+
+    fn write(&mut self, mut write: Waiting) {
+        if self.waiting.is_empty() && self.append(&mut write) {
+            self.acknowledge(&write);
+        } else {
+            self.waiting.push_back(write);
+        }
+    }
+
+    /// Lets writes in that waited, in order.
+    fn admit(&mut self) {
+        while let Some(mut write) = self.waiting.pop_front() {
+            if !self.append(&mut write) {
+                return self.waiting.push_front(write);
+            }
+            self.acknowledge(&write);
+        }
+    }
+
+    /// All of the write is in the journal.
+    fn acknowledge(&mut self, write: &Waiting) {
+        let seq = self.journal.next_seq() - 1;
+        if self.config.mode == Mode::WriteThrough {
+            self.commit_waiters.push_back((write.id, seq));
+        } else {
+            self.wait_for(write.id, seq, write.fua);
+        }
+    }
+
+    /// Replies once `seq` is durable, or at once if that is not asked for.
+    fn wait_for(&mut self, id: u64, seq: Seq, durable: bool) {
+        let at_store = self.config.durability == Durability::Store || self.journal.is_memory_only();
+        let reached =
+            if at_store { self.committed } else { self.journal.stable_seq().max(self.committed) };
+        // In write-through nothing is acknowledged that is not committed.
+        if !durable || seq <= reached || self.config.mode == Mode::WriteThrough {
+            self.reply(id, Ok(Reply::Done));
+        } else if at_store {
+            self.commit_waiters.push_back((id, seq));
+        } else {
+            self.stable_waiters.push_back((id, seq));
+        }
+    }
+
+    /// Appends as much of a write as there is room for; true if that is all of it.
+    fn append(&mut self, write: &mut Waiting) -> bool {
+        let step = self.journal.record_sectors_max();
+        while write.done < write.range.sectors {
+            let lba = write.range.lba + write.done;
+            let end = match write.kind {
+                // Cut where the checksums are cut.
+                Kind::Data => ((lba + step) / BLOCK_SECTORS * BLOCK_SECTORS).min(write.range.end()),
+                Kind::Discard | Kind::Zero => write.range.end(),
+            };
+            let part = Range::between(lba, end);
+            let header =
+                record::Header { kind: write.kind, epoch: self.epoch, seq: 0, range: part };
+            let room = self.dirty.make_room(self.config.map_entries_max, self.journal.tail())
+                && self.journal.make_room(self.now, header.record_bytes() as u64);
+            let epoch = self.epoch;
+            let Some((addr, seq, out)) = room.then(|| self.journal.append()).flatten() else {
+                return false;
+            };
+            if write.kind == Kind::Data {
+                let skip = (write.done * SECTOR_BYTES) as usize;
+                let data = &write.data[skip..skip + part.bytes() as usize];
+                record::encode_data(epoch, seq, part, data, out);
+            } else {
+                record::encode_marker(write.kind, epoch, seq, part, out);
+            }
+            let place = Place::new(addr, seq, write.kind, part);
+            self.dirty.insert(part, place, self.journal.floor());
+            self.written(part, seq);
+            write.done += part.sectors;
+        }
+        true
+    }
+
+    /// A range has new content.
+    fn written(&mut self, range: Range, seq: Seq) {
+        self.readahead.forget(range);
+        self.reads.spoil(range);
+        if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
+            self.announcer.add(self.now, range, seq);
+        }
+    }
+
+    // --- the store ---
+
+    fn commit(&mut self, seq: Seq) {
+        // More than was shipped can only be a mistake of the store: nothing is forgotten for it.
+        if seq <= self.committed || seq > self.drain.shipped() {
+            return;
+        }
+        self.committed = seq;
+        self.journal.commit(seq);
+        self.drain.commit(self.now, seq);
+        self.retry = RETRY_FIRST;
+    }
+
+    fn resume(&mut self) {
+        if self.fenced.is_some() {
+            return;
+        }
+        let request = self.next_request();
+        self.link = Link::Resuming(request);
+        let (volume, epoch, host) = (self.volume, self.epoch, self.host);
+        self.send(Lane::Control, ToStore::Resume { request, volume, epoch, host }.into());
+    }
+
+    /// Asks the store to resume after a pause that grows.
+    pub(super) fn hold(&mut self) {
+        self.link = Link::Held(self.now.after(self.retry));
+        self.retry = (self.retry * 2).min(RETRY_LAST);
+    }
+
+    fn resumed(&mut self, result: Result<Attached, AttachError>) {
+        let attached = match result {
+            Ok(attached) => attached,
+            Err(AttachError::Fenced { epoch, .. }) => return self.fence(epoch),
+            Err(error) => {
+                self.event(Event::Refused(error));
+                return self.hold();
+            }
+        };
+        if attached.epoch != self.epoch || attached.volume != self.volume {
+            return self.hold();
+        }
+        self.link = Link::Up;
+        let committed = attached.committed;
+        if committed > self.committed && committed < self.journal.next_seq() {
+            self.committed = committed;
+            self.journal.commit(committed);
+        }
+        self.behind = false;
+        if committed < self.committed {
+            // What was trimmed cannot be shipped again.
+            self.behind = true;
+            let from = self.committed + 1;
+            self.event(Event::StoreBehind { committed, from });
+        }
+        self.drain.restart(self.committed);
+        self.announcer.restart();
+        self.ask_again();
+        self.event(Event::Resumed { committed });
+    }
+
+    /// The store granted an epoch although it lacks writes that the journal has trimmed.
+    fn check_behind(&mut self) {
+        let first = self.journal.first_uncommitted();
+        if let Some(from) = first.filter(|from| *from > self.committed + 1) {
+            self.behind = true;
+            let committed = self.committed;
+            self.event(Event::StoreBehind { committed, from });
+        }
+    }
+
+    pub(super) fn fence(&mut self, epoch: Epoch) {
+        if self.fenced.is_none() {
+            self.fenced = Some(epoch);
+            self.event(Event::Fenced { epoch });
+            self.messages.clear();
+            self.fail_all(BlockError::Fenced);
+        }
+    }
+
+    fn journal_failed(&mut self, error: String) {
+        self.latched = true;
+        self.journal.latch();
+        let continues = self.config.on_journal_failure == OnJournalFailure::Continue;
+        self.event(Event::JournalFailed { error, continues });
+        if continues {
+            // Local stable storage will not come: they wait for the store now.
+            self.commit_waiters.append(&mut self.stable_waiters);
+        } else {
+            self.stopped = true;
+            self.fail_all(BlockError::Stopped);
+        }
+    }
+
+    fn fail_all(&mut self, error: BlockError) {
+        let mut ids: Vec<u64> = self.stable_waiters.drain(..).map(|(id, _)| id).collect();
+        ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
+        ids.extend(self.waiting.drain(..).map(|write| write.id));
+        ids.extend(self.reads.fail_all());
+        for id in ids {
+            self.reply(id, Err(error));
+        }
+    }
+
+    // --- small things ---
+
+    pub(super) fn reply(&mut self, id: u64, result: Result<Reply, BlockError>) {
+        self.replies.push_back((id, result));
+    }
+
+    pub(super) fn send(&mut self, lane: Lane, frame: Frame<ToStore>) {
+        self.messages.push_back((lane, frame));
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push_back(event);
+        }
+    }
+
+    pub(super) fn next_request(&mut self) -> RequestId {
+        self.requests += 1;
+        self.requests
+    }
+
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// Whether writes wait for room that only commits can make.
+    pub(super) fn writes_wait(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}

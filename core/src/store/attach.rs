@@ -1,0 +1,181 @@
+//! Who may attach a volume: the rules of lineage, as a function of what log and journal say.
+//!
+//! The log remembers for each epoch the last number that it built on (its *base*): what was
+//! committed then, or what the attaching host's journal held if that was more. A journal has been
+//! left behind if any epoch after its own built on less than the journal holds.
+
+use crate::block::{Epoch, Seq, VolumeId};
+use crate::wire::link::{AttachError, HostId, JournalState};
+
+/// An epoch in the history of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Whose it is; `None` for the one that accepting a loss begins.
+    pub host: Option<HostId>,
+    /// The last number that it builds on.
+    pub base: Seq,
+}
+
+/// What the log says when a host attaches.
+#[derive(Clone, Copy, Debug)]
+pub struct Lineage<'a> {
+    /// The volume.
+    pub volume: VolumeId,
+    /// All epochs, the current one last.
+    pub history: &'a [HistoryEntry],
+    /// Last committed number.
+    pub committed: Seq,
+    /// Last number of all announced ranges, 0 if there are none.
+    pub announced_last: Seq,
+    /// Bytes in announced ranges.
+    pub announced_bytes: u64,
+}
+
+/// Leave to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The last number that the new epoch builds on.
+    pub base: Seq,
+    /// Announced ranges up to this number are still owed by the new epoch's journal; later ones are
+    /// not in it and so will never arrive.
+    pub owed: Seq,
+}
+
+/// Whether a host may attach with that journal, or with none.
+///
+/// # Errors
+/// [`AttachError::WrongVolume`], [`AttachError::Diverged`], [`AttachError::LossPending`], or
+/// [`AttachError::Damaged`] for a journal of an epoch that the log has not seen.
+pub fn decide(log: Lineage<'_>, journal: Option<JournalState>) -> Result<Granted, AttachError> {
+    let current = log.history.last();
+    let epoch = current.map_or(0, |entry| entry.epoch);
+    // An epoch may have begun on a journal whose rest never arrived, before any of it was announced.
+    let promised = current.map_or(0, |entry| entry.base).max(log.announced_last);
+    let pending = AttachError::LossPending {
+        host: current.and_then(|entry| entry.host).unwrap_or(HostId(0)),
+        bytes: log.announced_bytes,
+    };
+    let Some(journal) = journal else {
+        return if promised > log.committed {
+            Err(pending)
+        } else {
+            Ok(Granted { base: log.committed, owed: log.committed })
+        };
+    };
+    if journal.volume != log.volume {
+        return Err(AttachError::WrongVolume(journal.volume));
+    }
+    if journal.epoch > epoch {
+        return Err(AttachError::Damaged(format!(
+            "the journal is of epoch {}, the log ends in epoch {epoch}: part of the log is gone; bring the missing \
+             segments back from a copy of the object store",
+            journal.epoch
+        )));
+    }
+    if journal.epoch < epoch {
+        let later = log.history.iter().filter(|entry| entry.epoch > journal.epoch);
+        let base = later.map(|entry| entry.base).min().unwrap_or(journal.last);
+        if journal.last > base {
+            return Err(AttachError::Diverged {
+                epoch: journal.epoch,
+                from: base.saturating_add(1),
+                to: journal.last,
+            });
+        }
+        if promised > journal.last.max(log.committed) {
+            return Err(pending);
+        }
+    }
+    Ok(Granted { base: journal.last.max(log.committed), owed: journal.last })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: HostId = HostId(0xa);
+    const B: HostId = HostId(0xb);
+    const VOLUME: VolumeId = VolumeId(1);
+
+    /// One line of the table: history as (epoch, host, base), committed, announced up to, journal as
+    /// (epoch, last), outcome in short.
+    type Case<'a> =
+        (&'a str, &'a [(u64, Option<HostId>, u64)], u64, u64, Option<(u64, u64)>, &'a str);
+
+    #[test]
+    fn truth_table() {
+        #[rustfmt::skip]
+        let table: &[Case<'_>] = &[
+            ("new volume",                     &[],                                      0,   0, None,           "base 0"),
+            ("new volume, journal unused",     &[],                                      0,   0, Some((0, 0)),   "base 0"),
+            ("clean, no journal",              &[(1, Some(A), 0)],                      50,   0, None,           "base 50"),
+            ("lag, no journal",                &[(1, Some(A), 0)],                      50,  60, None,           "loss"),
+            ("lag, the journal",               &[(1, Some(A), 0)],                      50,  60, Some((1, 60)),  "base 60"),
+            ("lag, journal lost its tail",     &[(1, Some(A), 0)],                      50,  60, Some((1, 55)),  "base 55"),
+            ("store ahead of journal",         &[(1, Some(A), 0)],                      50,   0, Some((1, 40)),  "base 50"),
+            ("attached, crashed at once",      &[(1, Some(A), 0), (2, Some(A), 60)],    50,   0, Some((1, 60)),  "base 60"),
+            ("same, seen by another",          &[(1, Some(A), 0), (2, Some(A), 60)],    50,   0, None,           "loss"),
+            ("same, after delivery",           &[(1, Some(A), 0), (2, Some(A), 60)],    60,   0, None,           "base 60"),
+            ("old journal, new lag",           &[(1, Some(A), 0), (2, Some(B), 50)],    50,  70, Some((1, 50)),  "loss"),
+            ("old journal, all delivered",     &[(1, Some(A), 0), (2, Some(B), 50)],    70,   0, Some((1, 50)),  "base 70"),
+            ("left behind",                    &[(1, Some(A), 0), (2, Some(B), 50)],    70,   0, Some((1, 60)),  "diverged 51..=60"),
+            ("loss accepted, journal returns", &[(1, Some(A), 0), (2, None, 50)],       50,   0, Some((1, 60)),  "diverged 51..=60"),
+            ("loss accepted, no journal",      &[(1, Some(A), 0), (2, None, 50)],       50,   0, None,           "base 50"),
+            ("accepted after an epoch on it",  &[(1, Some(A), 0), (2, Some(A), 60), (3, None, 55)], 55, 0, Some((1, 60)), "diverged 56..=60"),
+            ("same, journal of that epoch",    &[(1, Some(A), 0), (2, Some(A), 60), (3, None, 55)], 55, 0, Some((2, 60)), "diverged 56..=60"),
+            ("same, all of it arrived",        &[(1, Some(A), 0), (2, Some(A), 60), (3, None, 60)], 60, 0, Some((2, 60)), "base 60"),
+            ("journal of a lost epoch",        &[(1, Some(A), 0)],                      50,   0, Some((2, 60)),  "damaged"),
+        ];
+        for (name, history, committed, announced_last, journal, expected) in table {
+            let history: Vec<_> = history
+                .iter()
+                .map(|&(epoch, host, base)| HistoryEntry { epoch, host, base })
+                .collect();
+            let log = Lineage {
+                volume: VOLUME,
+                history: &history,
+                committed: *committed,
+                announced_last: *announced_last,
+                announced_bytes: 4096,
+            };
+            let journal = journal.map(|(epoch, last)| JournalState { volume: VOLUME, epoch, last });
+            let got = match decide(log, journal) {
+                Ok(granted) => format!("base {}", granted.base),
+                Err(AttachError::LossPending { .. }) => "loss".into(),
+                Err(AttachError::Diverged { from, to, .. }) => format!("diverged {from}..={to}"),
+                Err(AttachError::Damaged(_)) => "damaged".into(),
+                Err(other) => format!("{other:?}"),
+            };
+            assert_eq!(got, *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_journal_of_another_volume_is_named() {
+        let log = Lineage {
+            volume: VOLUME,
+            history: &[],
+            committed: 0,
+            announced_last: 0,
+            announced_bytes: 0,
+        };
+        let journal = JournalState { volume: VolumeId(2), epoch: 0, last: 0 };
+        assert_eq!(decide(log, Some(journal)), Err(AttachError::WrongVolume(VolumeId(2))));
+    }
+
+    #[test]
+    fn what_the_journal_holds_stays_owed() {
+        let history = [HistoryEntry { epoch: 1, host: Some(A), base: 0 }];
+        let log = Lineage {
+            volume: VOLUME,
+            history: &history,
+            committed: 50,
+            announced_last: 60,
+            announced_bytes: 512,
+        };
+        let journal = JournalState { volume: VOLUME, epoch: 1, last: 55 };
+        assert_eq!(decide(log, Some(journal)), Ok(Granted { base: 55, owed: 55 }));
+    }
+}

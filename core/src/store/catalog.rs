@@ -1,0 +1,296 @@
+//! Names: of volumes, and of the objects that a volume consists of.
+//!
+//! ```text
+//! volumes/NAME                     the volume of that name, as JSON; deleting it frees the name
+//! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
+//! v/ID/map/0000000000000040        its checkpoints, named by the last segment they include
+//! ```
+
+use crate::block::{MAX_VOLUME_SECTORS, SECTOR_BYTES, VolumeId};
+use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, VolumeInfo};
+use serde::{Deserialize, Serialize};
+
+/// Beginning of the keys of all volume names.
+pub const VOLUMES_PREFIX: &str = "volumes/";
+
+/// Most bytes of an encoded [`VolumeSpec`].
+pub const MAX_SPEC_BYTES: usize = 4096;
+
+/// What never changes about a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// Its identity.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its size in sectors.
+    pub sectors: u64,
+    /// Logical block size in bytes: 512 or 4096.
+    pub block_bytes: u32,
+    /// When it was created, seconds since 1970.
+    pub created: u64,
+}
+
+impl VolumeSpec {
+    /// The same for the link, with what an open volume knows.
+    #[must_use]
+    pub fn info(&self, live: Option<LiveInfo>) -> VolumeInfo {
+        VolumeInfo {
+            name: self.name.clone(),
+            id: self.id,
+            sectors: self.sectors,
+            block_bytes: self.block_bytes,
+            created: self.created,
+            live,
+        }
+    }
+}
+
+/// Why a volume cannot be what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// Not a name.
+    #[error(
+        "{0:?} is not a volume name: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores, beginning \
+         with a letter or digit"
+    )]
+    Name(String),
+    /// Not a block size.
+    #[error("a block size of {0} bytes is not supported: use 512 or 4096")]
+    BlockSize(u32),
+    /// Not a size.
+    #[error(
+        "a volume of {sectors} sectors cannot be: use a positive multiple of {block_bytes} bytes, at most 4 EiB"
+    )]
+    Size {
+        /// What was asked for.
+        sectors: u64,
+        /// With this block size.
+        block_bytes: u32,
+    },
+    /// Not a description.
+    #[error(
+        "object {key} does not describe a volume: {reason}; bring it back from a copy of the object store"
+    )]
+    Spec {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Checks a name: `[A-Za-z0-9][A-Za-z0-9._-]*`, at most [`MAX_NAME_BYTES`]. Such a name is also a
+/// file name, a part of an URL and of an iSCSI name.
+///
+/// # Errors
+/// [`CatalogError::Name`].
+pub fn check_name(name: &str) -> Result<(), CatalogError> {
+    let good = name.len() <= MAX_NAME_BYTES
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if good { Ok(()) } else { Err(CatalogError::Name(name.chars().take(300).collect())) }
+}
+
+/// Checks size and block size.
+///
+/// # Errors
+/// [`CatalogError::BlockSize`], [`CatalogError::Size`].
+pub fn check_size(sectors: u64, block_bytes: u32) -> Result<(), CatalogError> {
+    if block_bytes != 512 && block_bytes != 4096 {
+        return Err(CatalogError::BlockSize(block_bytes));
+    }
+    let whole = sectors.is_multiple_of(u64::from(block_bytes) / SECTOR_BYTES);
+    if sectors == 0 || sectors > MAX_VOLUME_SECTORS || !whole {
+        return Err(CatalogError::Size { sectors, block_bytes });
+    }
+    Ok(())
+}
+
+/// The key of a volume name.
+#[must_use]
+pub fn name_key(name: &str) -> String {
+    format!("{VOLUMES_PREFIX}{name}")
+}
+
+/// The volume name of a key, if it is the key of one.
+#[must_use]
+pub fn parse_name_key(key: &str) -> Option<&str> {
+    key.strip_prefix(VOLUMES_PREFIX).filter(|name| check_name(name).is_ok())
+}
+
+/// Beginning of the keys of everything that a volume consists of but its name.
+#[must_use]
+pub fn volume_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/")
+}
+
+/// Beginning of the keys of a volume's segments.
+#[must_use]
+pub fn segment_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/seg/")
+}
+
+/// The key of a segment.
+#[must_use]
+pub fn segment_key(volume: VolumeId, number: u64) -> String {
+    format!("v/{volume}/seg/{number:016x}")
+}
+
+/// Beginning of the keys of a volume's checkpoints.
+#[must_use]
+pub fn checkpoint_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/map/")
+}
+
+/// The key of a checkpoint.
+#[must_use]
+pub fn checkpoint_key(volume: VolumeId, number: u64) -> String {
+    format!("v/{volume}/map/{number:016x}")
+}
+
+/// The number at the end of a key that begins with `prefix`, if it is one of ours.
+#[must_use]
+pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {
+    let digits = key.strip_prefix(prefix)?;
+    let ours = digits.len() == 16 && digits.bytes().all(|b| b"0123456789abcdef".contains(&b));
+    if ours { u64::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// `VolumeSpec` as it is stored. JSON has no 128-bit numbers, so the identity is in hexadecimal.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    name: String,
+    id: String,
+    sectors: u64,
+    block_bytes: u32,
+    created: u64,
+}
+
+const SPEC_VERSION: u32 = 1;
+
+/// The content of the object at [`name_key`].
+#[must_use]
+pub fn encode_spec(spec: &VolumeSpec) -> Vec<u8> {
+    let stored = Stored {
+        version: SPEC_VERSION,
+        name: spec.name.clone(),
+        id: spec.id.to_string(),
+        sectors: spec.sectors,
+        block_bytes: spec.block_bytes,
+        created: spec.created,
+    };
+    // Serializing strings and integers into memory cannot fail.
+    let mut out = serde_json::to_vec(&stored).unwrap_or_default();
+    out.push(b'\n');
+    out
+}
+
+/// Reads what [`encode_spec`] wrote; `key` is where it was found.
+///
+/// # Errors
+/// [`CatalogError::Spec`] unless it is the description of a valid volume of that key.
+pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> {
+    let bad = |reason: String| CatalogError::Spec { key: key.to_owned(), reason };
+    if bytes.len() > MAX_SPEC_BYTES {
+        return Err(bad(format!("it has {} bytes", bytes.len())));
+    }
+    let stored: Stored = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
+    if stored.version != SPEC_VERSION {
+        return Err(bad(format!(
+            "it is of version {}, which needs a newer longhaul",
+            stored.version
+        )));
+    }
+    if parse_name_key(key) != Some(&stored.name) {
+        return Err(bad(format!("it names volume {:?}", stored.name)));
+    }
+    check_size(stored.sectors, stored.block_bytes).map_err(|error| bad(error.to_string()))?;
+    let id = Some(&stored.id)
+        .filter(|id| id.len() == 32)
+        .and_then(|id| u128::from_str_radix(id, 16).ok())
+        .ok_or_else(|| bad(format!("{:?} is not an identity", stored.id)))?;
+    Ok(VolumeSpec {
+        id: VolumeId(id),
+        name: stored.name,
+        sectors: stored.sectors,
+        block_bytes: stored.block_bytes,
+        created: stored.created,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> VolumeSpec {
+        VolumeSpec {
+            id: VolumeId(0xfeed),
+            name: "db-1.main".into(),
+            sectors: 80,
+            block_bytes: 4096,
+            created: 1_700_000_000,
+        }
+    }
+
+    #[test]
+    fn spec_round_trips_and_keeps_its_form() {
+        let bytes = encode_spec(&spec());
+        assert_eq!(
+            std::str::from_utf8(&bytes).unwrap(),
+            "{\"version\":1,\"name\":\"db-1.main\",\"id\":\"0000000000000000000000000000feed\",\"sectors\":80,\
+             \"block_bytes\":4096,\"created\":1700000000}\n"
+        );
+        assert_eq!(decode_spec("volumes/db-1.main", &bytes), Ok(spec()));
+    }
+
+    #[test]
+    fn damaged_or_misplaced_specs_are_refused() {
+        let bytes = encode_spec(&spec());
+        assert!(decode_spec("volumes/other", &bytes).is_err());
+        assert!(decode_spec("volumes/db-1.main", &bytes[..20]).is_err());
+        let text = String::from_utf8(bytes).unwrap();
+        for (from, to) in [("\"version\":1", "\"version\":2"), ("\":80", "\":81"), ("feed", "+eed")]
+        {
+            let changed = text.replace(from, to);
+            assert!(decode_spec("volumes/db-1.main", changed.as_bytes()).is_err(), "{to}");
+        }
+        assert!(decode_spec("volumes/db-1.main", &[b' '; MAX_SPEC_BYTES + 1]).is_err());
+    }
+
+    #[test]
+    fn names() {
+        for good in ["a", "0", "A.b_c-d", &"x".repeat(255)] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", ".", "..", "-a", "_a", "a/b", "a b", "ä", "a\0", &"x".repeat(256)] {
+            let error = check_name(bad).unwrap_err().to_string();
+            assert!(error.contains("255"), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(check_size(8, 4096), Ok(()));
+        assert_eq!(check_size(MAX_VOLUME_SECTORS, 512), Ok(()));
+        for (sectors, block) in
+            [(0, 512), (9, 4096), (MAX_VOLUME_SECTORS + 8, 512), (8, 1024), (8, 0)]
+        {
+            assert!(check_size(sectors, block).is_err(), "{sectors} {block}");
+        }
+    }
+
+    #[test]
+    fn keys_and_numbers() {
+        let id = VolumeId(1);
+        let key = segment_key(id, 0xab);
+        assert_eq!(key, "v/00000000000000000000000000000001/seg/00000000000000ab");
+        assert_eq!(parse_number(&segment_prefix(id), &key), Some(0xab));
+        assert_eq!(parse_number(&checkpoint_prefix(id), &key), None);
+        let prefix = segment_prefix(id);
+        for foreign in ["0", "00000000000000AB", "+00000000000000a", "00000000000000ab.tmp"] {
+            assert_eq!(parse_number(&prefix, &format!("{prefix}{foreign}")), None);
+        }
+    }
+}

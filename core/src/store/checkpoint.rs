@@ -1,0 +1,462 @@
+//! The checkpoint: an object with the state of the log after some segment, so that opening a volume
+//! need not read all of them.
+//!
+//! ```text
+//! ┌────────┬──────────────────────┬───┬──────────────────────┬──────────────────────────────┐
+//! │ header │ page: ≤ 4096 entries │ … │ page                 │ end: epochs, announced, sums │
+//! └────────┴──────────────────────┴───┴──────────────────────┴──────────────────────────────┘
+//! ```
+//!
+//! A checkpoint of a large map is built in steps while segments go on being committed, so its pages
+//! may show the map after a later segment than its name says, up to the one called *through*.
+//! Applying the segments after the named one, to *through* at least, gives the right state all the
+//! same: for each sector the last segment that touches it decides.
+
+use super::announce;
+use super::attach::HistoryEntry;
+use super::catalog::VolumeSpec;
+use super::log::State;
+use super::map::{Map, Place};
+use super::segment::MAX_ANNOUNCED;
+use crate::block::{Range, Seq, VolumeId};
+use crate::extent::Extent;
+use crate::wire::link::{Announced, HostId};
+use bytes::{Buf, Bytes, BytesMut};
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of the format.
+pub const CHECKPOINT_VERSION: u16 = 1;
+/// Most entries of a page.
+pub const PAGE_ENTRIES: usize = 4096;
+/// Most epochs in a checkpoint.
+pub const MAX_HISTORY: usize = 1 << 20;
+
+const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHCK");
+const PAGE_MAGIC: u32 = u32::from_le_bytes(*b"LHCP");
+const END_MAGIC: u32 = u32::from_le_bytes(*b"LHCE");
+const HEADER_BYTES: usize = 48;
+const SECTION_BYTES: usize = 24;
+const ENTRY_BYTES: usize = 40;
+const END_BYTES: usize = 48;
+const EPOCH_BYTES: usize = 32;
+const FLAG_CLEAN: u32 = 1;
+const FLAG_ROUNDED: u32 = 2;
+const MAX_END_BYTES: usize =
+    END_BYTES + MAX_HISTORY * EPOCH_BYTES + MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES;
+
+const _: () = assert!(PAGE_ENTRIES * ENTRY_BYTES <= MAX_END_BYTES);
+
+/// Why bytes are not a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// The bytes end before the checkpoint does.
+    #[error("cut short")]
+    Short,
+    /// It is something else.
+    #[error("not a {0}")]
+    Magic(&'static str),
+    /// A later version wrote it.
+    #[error("of format version {0}, which needs a newer longhaul")]
+    Version(u16),
+    /// A checksum does not match.
+    #[error("{0} does not match its checksum")]
+    Checksum(&'static str),
+    /// Intact, but not what a checkpoint may say.
+    #[error("not valid: {0}")]
+    Invalid(&'static str),
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    magic: U32,
+    version: U16,
+    flags: U16,
+    volume: U128,
+    number: U64,
+    reserved: [u8; 12],
+    crc: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSection {
+    magic: U32,
+    index: U32,
+    bytes: U32,
+    reserved: U32,
+    body_crc: U32,
+    crc: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntry {
+    lba: U64,
+    sectors: U64,
+    segment: U64,
+    seq: U64,
+    offset: U32,
+    skip: U16,
+    record_sectors: U16,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEnd {
+    number: U64,
+    through: U64,
+    committed: U64,
+    entries: U64,
+    header_crc: U32,
+    flags: U32,
+    epochs: U32,
+    announced: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEpoch {
+    epoch: U64,
+    base: U64,
+    host: U128,
+}
+
+const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<RawSection>() == SECTION_BYTES);
+const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
+const _: () = assert!(size_of::<RawEnd>() == END_BYTES);
+const _: () = assert!(size_of::<RawEpoch>() == EPOCH_BYTES);
+
+/// Makes a checkpoint in bounded steps.
+#[derive(Debug)]
+pub struct Builder {
+    number: u64,
+    header_crc: u32,
+    committed: Seq,
+    clean: bool,
+    history: Vec<HistoryEntry>,
+    announced: Vec<Announced>,
+    rounded: bool,
+    cursor: u64,
+    pages: u32,
+    entries: u64,
+    parts: Vec<Bytes>,
+}
+
+impl Builder {
+    /// Begins a checkpoint of the state as it is now, with at most `announce_max` announced ranges.
+    #[must_use]
+    pub fn new(state: &State, announce_max: usize) -> Builder {
+        let (announced, rounded) =
+            state.announced.snapshot(state.committed, announce_max.min(MAX_ANNOUNCED));
+        let mut raw = RawHeader {
+            magic: HEADER_MAGIC.into(),
+            version: CHECKPOINT_VERSION.into(),
+            flags: 0.into(),
+            volume: state.volume.0.into(),
+            number: state.number.into(),
+            reserved: [0; 12],
+            crc: 0.into(),
+        };
+        raw.crc = crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]).into();
+        Builder {
+            number: state.number,
+            header_crc: state.header_crc,
+            committed: state.committed,
+            clean: state.clean,
+            history: state.history.clone(),
+            announced,
+            rounded,
+            cursor: 0,
+            pages: 0,
+            entries: 0,
+            parts: vec![Bytes::copy_from_slice(raw.as_bytes())],
+        }
+    }
+
+    /// The last segment that it includes.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Entries so far.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Adds the next page; says whether it was the last.
+    pub fn step(&mut self, map: &Map) -> bool {
+        let mut body = Vec::with_capacity(PAGE_ENTRIES * ENTRY_BYTES);
+        let mut more = false;
+        for (n, (range, place)) in map.iter_from(self.cursor).enumerate() {
+            if n == PAGE_ENTRIES {
+                more = true;
+                break;
+            }
+            // The map may have changed since the page before: the first entry may begin there.
+            let lba = range.lba.max(self.cursor);
+            let place = place.skip_sectors(lba - range.lba);
+            let raw = RawEntry {
+                lba: lba.into(),
+                sectors: (range.end() - lba).into(),
+                segment: place.segment().into(),
+                seq: place.seq().into(),
+                offset: place.offset().into(),
+                skip: (place.skip() as u16).into(),
+                record_sectors: (place.record_sectors() as u16).into(),
+            };
+            body.extend_from_slice(raw.as_bytes());
+            self.cursor = range.end();
+            self.entries += 1;
+        }
+        if !body.is_empty() {
+            self.section(PAGE_MAGIC, body);
+        }
+        !more
+    }
+
+    fn section(&mut self, magic: u32, body: Vec<u8>) {
+        let mut raw = RawSection {
+            magic: magic.into(),
+            index: self.pages.into(),
+            bytes: (body.len() as u32).into(),
+            reserved: 0.into(),
+            body_crc: crc32c::crc32c(&body).into(),
+            crc: 0.into(),
+        };
+        raw.crc = crc32c::crc32c(&raw.as_bytes()[..SECTION_BYTES - 4]).into();
+        self.pages += 1;
+        self.parts.push(Bytes::copy_from_slice(raw.as_bytes()));
+        self.parts.push(body.into());
+    }
+
+    /// The object; `through` is the last segment that had been applied when the last step was taken.
+    #[must_use]
+    pub fn finish(mut self, through: u64) -> Vec<Bytes> {
+        let flags =
+            if self.clean { FLAG_CLEAN } else { 0 } | if self.rounded { FLAG_ROUNDED } else { 0 };
+        let raw = RawEnd {
+            number: self.number.into(),
+            through: through.into(),
+            committed: self.committed.into(),
+            entries: self.entries.into(),
+            header_crc: self.header_crc.into(),
+            flags: flags.into(),
+            epochs: (self.history.len() as u32).into(),
+            announced: (self.announced.len() as u32).into(),
+        };
+        let mut body = BytesMut::from(raw.as_bytes());
+        for entry in &self.history {
+            let raw = RawEpoch {
+                epoch: entry.epoch.into(),
+                base: entry.base.into(),
+                host: entry.host.map_or(0, |host| host.0).into(),
+            };
+            body.extend_from_slice(raw.as_bytes());
+        }
+        announce::encode(&self.announced, self.committed, &mut body);
+        self.section(END_MAGIC, body.to_vec());
+        self.parts
+    }
+}
+
+/// A checkpoint that has been read and verified.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The state; its map is right once segments up to `through` are applied.
+    pub state: State,
+    /// The log must reach this segment at least.
+    pub through: u64,
+}
+
+/// Takes a checkpoint apart as its bytes arrive, in pieces of any size; holds no more than a section
+/// besides the map.
+#[derive(Debug)]
+pub struct Reader {
+    volume: VolumeId,
+    number: u64,
+    state: State,
+    buffer: BytesMut,
+    begun: bool,
+    sections: u32,
+    entries: u64,
+    cursor: u64,
+    newest: u64,
+    through: Option<u64>,
+}
+
+impl Reader {
+    /// Begins to read the checkpoint of that number.
+    #[must_use]
+    pub fn new(spec: &VolumeSpec, number: u64, announce_max: usize) -> Reader {
+        Reader {
+            volume: spec.id,
+            number,
+            state: State::new(spec, announce_max),
+            buffer: BytesMut::new(),
+            begun: false,
+            sections: 0,
+            entries: 0,
+            cursor: 0,
+            newest: 0,
+            through: None,
+        }
+    }
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]; nothing can be read after one.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.buffer.extend_from_slice(bytes);
+        if !self.begun {
+            if self.buffer.len() < HEADER_BYTES {
+                return Ok(());
+            }
+            let header = self.buffer.split_to(HEADER_BYTES);
+            self.header(&header)?;
+            self.begun = true;
+        }
+        while !self.buffer.is_empty() {
+            if self.through.is_some() {
+                return Err(CheckpointError::Invalid("bytes follow its end"));
+            }
+            if !self.section()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The checkpoint, after all bytes.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Short`] if its end has not come.
+    pub fn finish(self) -> Result<Checkpoint, CheckpointError> {
+        let through = self.through.ok_or(CheckpointError::Short)?;
+        Ok(Checkpoint { state: self.state, through })
+    }
+
+    fn header(&self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let Ok(raw) = RawHeader::ref_from_bytes(bytes) else { return Err(CheckpointError::Short) };
+        if raw.magic.get() != HEADER_MAGIC {
+            return Err(CheckpointError::Magic("checkpoint"));
+        }
+        if raw.version.get() != CHECKPOINT_VERSION {
+            return Err(CheckpointError::Version(raw.version.get()));
+        }
+        if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != raw.crc.get() {
+            return Err(CheckpointError::Checksum("header"));
+        }
+        if raw.volume.get() != self.volume.0 || raw.number.get() != self.number {
+            return Err(CheckpointError::Invalid("it is that of another volume or segment"));
+        }
+        Ok(())
+    }
+
+    /// Takes the next section if all of it is there.
+    fn section(&mut self) -> Result<bool, CheckpointError> {
+        let Ok((raw, rest)) = RawSection::ref_from_prefix(&self.buffer) else { return Ok(false) };
+        let magic = raw.magic.get();
+        let limit = match magic {
+            PAGE_MAGIC => PAGE_ENTRIES * ENTRY_BYTES,
+            END_MAGIC => MAX_END_BYTES,
+            _ => return Err(CheckpointError::Magic("checkpoint section")),
+        };
+        if crc32c::crc32c(&raw.as_bytes()[..SECTION_BYTES - 4]) != raw.crc.get() {
+            return Err(CheckpointError::Checksum("a section header"));
+        }
+        let bytes = raw.bytes.get() as usize;
+        if raw.index.get() != self.sections || bytes > limit {
+            return Err(CheckpointError::Invalid("a section out of place"));
+        }
+        if rest.len() < bytes {
+            return Ok(false);
+        }
+        if crc32c::crc32c(&rest[..bytes]) != raw.body_crc.get() {
+            return Err(CheckpointError::Checksum("a section"));
+        }
+        self.buffer.advance(SECTION_BYTES);
+        let body = self.buffer.split_to(bytes);
+        self.sections += 1;
+        if magic == PAGE_MAGIC {
+            self.page(&body)?
+        } else {
+            self.end(&body)?
+        }
+        Ok(true)
+    }
+
+    fn page(&mut self, body: &[u8]) -> Result<(), CheckpointError> {
+        let bad = CheckpointError::Invalid("impossible map entry");
+        let entries = <[RawEntry]>::ref_from_bytes(body).map_err(|_| bad)?;
+        for raw in entries {
+            let range = Range::new(raw.lba.get(), raw.sectors.get());
+            if range.is_empty() || !range.fits(self.state.sectors) || range.lba < self.cursor {
+                return Err(bad);
+            }
+            let (skip, whole) = (u64::from(raw.skip.get()), u64::from(raw.record_sectors.get()));
+            let place = if raw.segment.get() == 0 {
+                Place::ZERO
+            } else {
+                if range.sectors > whole.saturating_sub(skip) || range.lba < skip {
+                    return Err(bad);
+                }
+                Place::new(raw.segment.get(), raw.seq.get(), raw.offset.get(), skip, whole)
+                    .ok_or(bad)?
+            };
+            self.newest = self.newest.max(place.segment());
+            self.cursor = range.end();
+            self.entries += 1;
+            self.state.map.replace(range, Some(place));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, body: &[u8]) -> Result<(), CheckpointError> {
+        let bad = CheckpointError::Invalid("impossible end section");
+        let (raw, rest) = RawEnd::ref_from_prefix(body).map_err(|_| bad)?;
+        let epochs = raw.epochs.get() as usize;
+        let (history, rest) =
+            <[RawEpoch]>::ref_from_prefix_with_elems(rest, epochs).map_err(|_| bad)?;
+        let through = raw.through.get();
+        let rising = history.iter().enumerate().all(|(n, raw)| raw.epoch.get() == n as u64 + 1);
+        let possible = raw.number.get() == self.number
+            && through >= self.number
+            && raw.entries.get() == self.entries
+            && self.newest <= through
+            && rising;
+        if !possible {
+            return Err(bad);
+        }
+        let committed = raw.committed.get();
+        let announced =
+            announce::decode(rest, raw.announced.get() as usize, committed).ok_or(bad)?;
+        let state = &mut self.state;
+        state.number = self.number;
+        state.header_crc = raw.header_crc.get();
+        state.committed = committed;
+        state.clean = raw.flags.get() & FLAG_CLEAN != 0;
+        state.announced.replace(&announced, raw.flags.get() & FLAG_ROUNDED != 0);
+        state.history = history
+            .iter()
+            .map(|raw| HistoryEntry {
+                epoch: raw.epoch.get(),
+                host: Some(HostId(raw.host.get())).filter(|host| *host != HostId(0)),
+                base: raw.base.get(),
+            })
+            .collect();
+        self.through = Some(through);
+        Ok(())
+    }
+}
+
+impl Place {
+    fn skip_sectors(self, sectors: u64) -> Place {
+        if sectors == 0 { self } else { Extent::skip(&self, sectors) }
+    }
+}

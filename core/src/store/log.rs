@@ -1,0 +1,146 @@
+//! The state that a log adds up to: applying all segments in order gives it, and so does a
+//! checkpoint with the segments after it.
+
+use super::announce::Outstanding;
+use super::attach::{HistoryEntry, Lineage};
+use super::catalog::VolumeSpec;
+use super::map::Map;
+use super::segment::{Segment, SegmentKind};
+use crate::block::{Epoch, Seq, VolumeId};
+use crate::wire::link::HostId;
+
+/// The state of a volume after some segment.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Its size.
+    pub sectors: u64,
+    /// The last segment applied, 0 for none.
+    pub number: u64,
+    /// The checksum of its header, 0 for none.
+    pub header_crc: u32,
+    /// All epochs, the current one last.
+    pub history: Vec<HistoryEntry>,
+    /// Last committed number.
+    pub committed: Seq,
+    /// Whether the current epoch ended in order, or none has begun.
+    pub clean: bool,
+    /// What is acknowledged and not committed.
+    pub announced: Outstanding,
+    /// Where everything lies.
+    pub map: Map,
+}
+
+impl State {
+    /// The state before the first segment; keeps at most `announce_max` announced ranges.
+    #[must_use]
+    pub fn new(spec: &VolumeSpec, announce_max: usize) -> State {
+        State {
+            volume: spec.id,
+            sectors: spec.sectors,
+            number: 0,
+            header_crc: 0,
+            history: Vec::new(),
+            committed: 0,
+            clean: true,
+            announced: Outstanding::new(announce_max),
+            map: Map::new(),
+        }
+    }
+
+    /// The current epoch, 0 before the first.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.history.last().map_or(0, |entry| entry.epoch)
+    }
+
+    /// Whose the current epoch is, if anybody's.
+    #[must_use]
+    pub fn host(&self) -> Option<HostId> {
+        self.history.last().and_then(|entry| entry.host)
+    }
+
+    /// What the rules of lineage need to know.
+    #[must_use]
+    pub fn lineage(&self) -> Lineage<'_> {
+        Lineage {
+            volume: self.volume,
+            history: &self.history,
+            committed: self.committed,
+            announced_last: self.announced.last_seq(),
+            announced_bytes: self.announced.bytes(),
+        }
+    }
+
+    /// Whether the segment is the next one of this log.
+    ///
+    /// # Errors
+    /// What contradicts it.
+    pub fn follows(&self, segment: &Segment) -> Result<(), &'static str> {
+        let header = &segment.header;
+        if header.volume != self.volume {
+            return Err("it belongs to another volume");
+        }
+        if header.number != self.number.wrapping_add(1) {
+            return Err("its number is not that of its name");
+        }
+        if header.previous != self.header_crc {
+            return Err("it follows another segment than the one before it");
+        }
+        if header.first != self.committed.wrapping_add(1) {
+            return Err("it does not begin where the log before it ends");
+        }
+        let epoch = self.epoch().wrapping_add(u64::from(header.kind.begins_epoch()));
+        if header.epoch != epoch {
+            return Err("its epoch is not the next one");
+        }
+        let host = (header.host != HostId(0)).then_some(header.host);
+        let whose = match header.kind {
+            SegmentKind::Attach => host.is_some(),
+            SegmentKind::AcceptLoss => host.is_none(),
+            _ => host == self.host(),
+        };
+        if !whose {
+            return Err("its host is not the one of its epoch");
+        }
+        if segment.footer.pieces.iter().any(|piece| !piece.range.fits(self.sectors)) {
+            return Err("it holds writes beyond the end of the volume");
+        }
+        Ok(())
+    }
+
+    /// Applies the next segment as read from the log.
+    ///
+    /// # Errors
+    /// As for [`State::follows`]; then nothing has changed.
+    pub fn apply(&mut self, segment: &Segment) -> Result<(), &'static str> {
+        self.follows(segment)?;
+        self.commit(segment);
+        self.announced.replace(&segment.footer.announced, segment.footer.rounded);
+        Ok(())
+    }
+
+    /// Applies a segment that this engine built as the next one. What was announced since it was
+    /// built stays announced.
+    pub fn commit(&mut self, segment: &Segment) {
+        let header = &segment.header;
+        for piece in &segment.footer.pieces {
+            self.map.apply(header.number, piece.kind, piece.range, piece.seq, piece.offset);
+        }
+        self.number = header.number;
+        self.header_crc = segment.header_crc;
+        self.committed = header.last;
+        self.clean = matches!(header.kind, SegmentKind::Detach | SegmentKind::AcceptLoss);
+        if header.kind.begins_epoch() {
+            self.history.push(HistoryEntry {
+                epoch: header.epoch,
+                host: (header.host != HostId(0)).then_some(header.host),
+                base: segment.footer.base,
+            });
+            self.announced.replace(&segment.footer.announced, segment.footer.rounded);
+        } else {
+            self.announced.settle(self.committed);
+        }
+    }
+}

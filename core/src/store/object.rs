@@ -1,0 +1,178 @@
+//! What the engine asks of an object store, and the book of what is under way.
+//!
+//! An operation that failed is tried again, unchanged, after a pause that doubles; the book keeps it
+//! meanwhile. It does not know what any operation is for.
+
+use crate::block::Time;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// An operation on objects. The object store may execute them in any order and concurrently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectOperation {
+    /// Creates an object, whole or not at all, unless one of that name exists; durable before it
+    /// succeeds.
+    Put {
+        /// Name.
+        key: String,
+        /// Content: the concatenation.
+        data: Vec<Bytes>,
+    },
+    /// Reads an object or a range of its bytes. A range that reaches beyond the object's end gives
+    /// what there is of it, perhaps nothing; only an object that does not exist is
+    /// [`GetError::NotFound`].
+    Get {
+        /// Name.
+        key: String,
+        /// First byte, and the byte after the last; everything if absent.
+        range: Option<std::ops::Range<u64>>,
+    },
+    /// Lists the objects whose name begins with `prefix`, in any order.
+    List {
+        /// Beginning of the names.
+        prefix: String,
+    },
+    /// Deletes an object; one that does not exist counts as deleted.
+    Delete {
+        /// Name.
+        key: String,
+    },
+}
+
+impl ObjectOperation {
+    /// The object's name, or the prefix of a list.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            ObjectOperation::Put { key, .. }
+            | ObjectOperation::Get { key, .. }
+            | ObjectOperation::Delete { key } => key,
+            ObjectOperation::List { prefix } => prefix,
+        }
+    }
+}
+
+/// The outcome of the [`ObjectOperation`] of the same kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectResult {
+    /// Of a put.
+    Put(Result<(), PutError>),
+    /// Of a get.
+    Get(Result<Bytes, GetError>),
+    /// Of a list.
+    List(Result<Vec<ObjectMeta>, String>),
+    /// Of a delete.
+    Delete(Result<(), String>),
+}
+
+/// Why an object was not created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// There is one of that name.
+    #[error("the object exists")]
+    Exists,
+    /// It may or may not exist now.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why an object was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// There is none of that name.
+    #[error("the object does not exist")]
+    NotFound,
+    /// Trying again may help.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// An object in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectMeta {
+    /// Name.
+    pub key: String,
+    /// Size.
+    pub bytes: u64,
+}
+
+/// An operation under way or waiting to be tried again.
+pub(super) struct Pending<P> {
+    pub purpose: P,
+    pub operation: ObjectOperation,
+    /// Failures in a row.
+    pub failures: u32,
+}
+
+/// The operations of one volume. `P` says what each is for.
+pub(super) struct Book<P> {
+    next_id: u64,
+    retry: (Duration, Duration),
+    outgoing: VecDeque<u64>,
+    pending: BTreeMap<u64, Pending<P>>,
+    paused: BTreeSet<(Time, u64)>,
+}
+
+impl<P> Book<P> {
+    pub fn new(retry: (Duration, Duration)) -> Self {
+        Book {
+            next_id: 1,
+            retry,
+            outgoing: VecDeque::new(),
+            pending: BTreeMap::new(),
+            paused: BTreeSet::new(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub fn issue(&mut self, purpose: P, operation: ObjectOperation) {
+        self.insert(Pending { purpose, operation, failures: 0 });
+    }
+
+    fn insert(&mut self, pending: Pending<P>) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.pending.insert(id, pending);
+        self.outgoing.push_back(id);
+        id
+    }
+
+    /// Tries an operation again after a pause.
+    pub fn retry(&mut self, now: Time, mut pending: Pending<P>) {
+        let (first, longest) = self.retry;
+        let pause = first.saturating_mul(1 << pending.failures.min(20)).min(longest);
+        pending.failures = pending.failures.saturating_add(1);
+        let id = self.next_id;
+        self.next_id += 1;
+        self.pending.insert(id, pending);
+        self.paused.insert((now.after(pause), id));
+    }
+
+    /// Takes a finished operation out of the book; `None` for one that is not under way.
+    pub fn finish(&mut self, id: u64) -> Option<Pending<P>> {
+        self.pending.remove(&id)
+    }
+
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(due, id)) = self.paused.first()
+            && due <= now
+        {
+            self.paused.remove(&(due, id));
+            self.outgoing.push_back(id);
+        }
+    }
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.paused.first().map(|&(due, _)| due)
+    }
+
+    pub fn poll(&mut self) -> Option<(u64, ObjectOperation)> {
+        let id = self.outgoing.pop_front()?;
+        let pending = self.pending.get(&id)?;
+        Some((id, pending.operation.clone()))
+    }
+}

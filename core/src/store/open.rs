@@ -1,0 +1,155 @@
+//! Reading the log: the segments after a checkpoint, or after what is known already, in order.
+//!
+//! A few segments are read ahead of the one to apply. The log ends at the first number that has no
+//! object; if a later number has one, a segment is missing.
+
+use super::OpenError;
+use super::catalog;
+use super::object::GetError;
+use super::segment::{self, HEADER_BYTES, Header, Segment};
+use crate::block::VolumeId;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// Segments read at once when a volume is opened.
+pub(super) const OPEN_WINDOW: u64 = 8;
+
+/// Which part of a segment a read is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Header,
+    Tail(Header, u32),
+}
+
+#[derive(Debug)]
+enum Slot {
+    Reading,
+    Ready(Box<Segment>),
+    Absent,
+    Damaged(String),
+}
+
+#[derive(Debug)]
+struct Entry {
+    slot: Slot,
+    /// A damaged or missing segment gets a second look.
+    again: bool,
+}
+
+/// What to do next.
+pub(super) enum Step {
+    /// Apply this one; the next call asks for the one after it.
+    Apply(Box<Segment>),
+    /// Reads are under way.
+    Wait,
+    /// That was all.
+    End,
+    Failed(OpenError),
+}
+
+/// Reads segments from some number on.
+#[derive(Debug)]
+pub(super) struct Replay {
+    volume: VolumeId,
+    next: u64,
+    window: u64,
+    slots: BTreeMap<u64, Entry>,
+    reads: Vec<(u64, Part)>,
+    pub applied: u64,
+}
+
+impl Replay {
+    pub fn new(volume: VolumeId, next: u64, window: u64) -> Replay {
+        Replay { volume, next, window, slots: BTreeMap::new(), reads: Vec::new(), applied: 0 }
+    }
+
+    /// Parts of segments to read now.
+    pub fn reads(&mut self) -> Vec<(u64, Part)> {
+        for number in self.next..self.next.saturating_add(self.window) {
+            self.slots.entry(number).or_insert_with(|| {
+                self.reads.push((number, Part::Header));
+                Entry { slot: Slot::Reading, again: false }
+            });
+        }
+        std::mem::take(&mut self.reads)
+    }
+
+    pub fn range(part: Part) -> std::ops::Range<u64> {
+        match part {
+            Part::Header => 0..HEADER_BYTES as u64,
+            Part::Tail(header, _) => header.tail(),
+        }
+    }
+
+    /// What reading a part gave; an object store that fails is asked again before this is called.
+    pub fn handle(&mut self, number: u64, part: Part, result: Result<Bytes, GetError>) {
+        let Some(entry) = self.slots.get_mut(&number) else { return };
+        let parsed = match (result, part) {
+            (Err(_), Part::Header) => {
+                entry.slot = Slot::Absent;
+                return;
+            }
+            (Err(_), Part::Tail(..)) => Err("it vanished while it was read".to_owned()),
+            (Ok(bytes), Part::Header) => match segment::parse_header(&bytes) {
+                Ok((header, crc)) => {
+                    self.reads.push((number, Part::Tail(header, crc)));
+                    return;
+                }
+                Err(error) => Err(error.to_string()),
+            },
+            (Ok(bytes), Part::Tail(header, crc)) => {
+                segment::parse_tail(header, crc, &bytes).map_err(|error| error.to_string())
+            }
+        };
+        match parsed {
+            Ok(segment) => entry.slot = Slot::Ready(Box::new(segment)),
+            Err(_) if !entry.again => {
+                entry.again = true;
+                self.reads.push((number, Part::Header));
+            }
+            Err(reason) => entry.slot = Slot::Damaged(reason),
+        }
+    }
+
+    pub fn step(&mut self) -> Step {
+        let key = || catalog::segment_key(self.volume, self.next);
+        let later = self.slots.range(self.next + 1..);
+        let reading = later.clone().any(|(_, entry)| matches!(entry.slot, Slot::Reading));
+        let exists = later.clone().any(|(_, entry)| !matches!(entry.slot, Slot::Absent));
+        let Some(entry) = self.slots.get_mut(&self.next) else { return Step::Wait };
+        match &entry.slot {
+            Slot::Reading => Step::Wait,
+            Slot::Ready(_) => {
+                let Some(Entry { slot: Slot::Ready(segment), .. }) = self.slots.remove(&self.next)
+                else {
+                    return Step::Wait;
+                };
+                self.next += 1;
+                self.applied += 1;
+                self.window = OPEN_WINDOW;
+                // Numbers that had no object a while ago may have one by now.
+                if matches!(
+                    self.slots.get(&self.next),
+                    Some(Entry { slot: Slot::Absent, again: false })
+                ) {
+                    self.slots.remove(&self.next);
+                }
+                Step::Apply(segment)
+            }
+            Slot::Damaged(reason) => {
+                Step::Failed(OpenError::Damaged { key: key(), reason: reason.clone() })
+            }
+            Slot::Absent if reading => Step::Wait,
+            Slot::Absent if !exists => Step::End,
+            // A rival may have written this one and later ones since: only if it is still not there
+            // now that a later one has been seen, it is missing.
+            Slot::Absent if !entry.again => {
+                entry.again = true;
+                entry.slot = Slot::Reading;
+                self.reads.push((self.next, Part::Header));
+                Step::Wait
+            }
+            Slot::Absent => Step::Failed(OpenError::Missing { key: key() }),
+        }
+    }
+}

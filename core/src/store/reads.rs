@@ -1,0 +1,289 @@
+//! Reads of objects on behalf of hosts: what to fetch for a range, and putting the answer together.
+//!
+//! A read looks the map up once; segments do not change, so whatever is committed later does not
+//! concern it. Bytes that lie close to each other in a segment come in one fetch. Everything fetched
+//! is verified; what does not verify is fetched once more before it counts as damaged.
+
+use super::SessionId;
+use super::map::{Map, Place};
+use crate::block::{Range, Seq};
+use crate::record::{Fragment, Location, RecordError};
+use crate::wire::link::{Lane, ReadPart, RequestId};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes between two wanted ones that are fetched along rather than starting another operation. A
+/// guess: about what a millisecond of latency is worth.
+const GAP_BYTES: u64 = 16 << 10;
+/// Longest fetch that joining may make.
+const JOINED_BYTES: u64 = 4 << 20;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub session: SessionId,
+    pub lane: Lane,
+    pub request: RequestId,
+    pub range: Range,
+}
+
+/// A fetch of bytes of a segment.
+#[derive(Clone, Debug)]
+pub(super) struct Fetch {
+    pub segment: u64,
+    pub range: std::ops::Range<u64>,
+    data: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    segment: u64,
+    offset: u64,
+    seq: Seq,
+    record: Range,
+    wanted: Range,
+}
+
+#[derive(Debug)]
+struct Active {
+    request: Request,
+    parts: Vec<(Range, Option<Place>)>,
+    needs: BTreeMap<(u64, u64), Need>,
+    fetches: Vec<Fetch>,
+    outstanding: usize,
+    retried: bool,
+    bytes: u64,
+}
+
+/// A finished read.
+pub(super) struct Finished {
+    pub request: Request,
+    pub result: Result<Vec<ReadPart>, Damage>,
+}
+
+/// Why a read failed: the segment, the sectors, and what is wrong.
+pub(super) struct Damage {
+    pub segment: u64,
+    pub range: Range,
+    pub reason: String,
+}
+
+/// All reads of a volume.
+pub(super) struct Reads {
+    operations_max: usize,
+    bytes_max: u64,
+    next: u64,
+    /// Someone waits for the first kind, nobody yet for the second.
+    waiting: [VecDeque<Request>; 2],
+    backlog: [VecDeque<(u64, usize)>; 2],
+    active: BTreeMap<u64, Active>,
+    active_bytes: u64,
+    fetching: usize,
+}
+
+fn class(lane: Lane) -> usize {
+    usize::from(lane == Lane::ReadAhead)
+}
+
+impl Reads {
+    pub fn new(operations_max: usize, bytes_max: u64) -> Reads {
+        Reads {
+            operations_max: operations_max.max(2),
+            bytes_max,
+            next: 1,
+            waiting: Default::default(),
+            backlog: Default::default(),
+            active: BTreeMap::new(),
+            active_bytes: 0,
+            fetching: 0,
+        }
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.active.is_empty() && self.waiting() == 0
+    }
+
+    pub fn push(&mut self, request: Request) {
+        self.waiting[class(request.lane)].push_back(request);
+    }
+
+    /// Drops reads that have not begun: of one session, or all.
+    pub fn forget(&mut self, session: Option<SessionId>) {
+        for queue in &mut self.waiting {
+            queue.retain(|request| session.is_some_and(|session| request.session != session));
+        }
+    }
+
+    /// Begins waiting reads as far as the limits allow, and gives the next fetch to issue or the
+    /// next read that needs none.
+    pub fn poll(&mut self, map: &Map) -> Option<Result<(u64, usize, Fetch), Finished>> {
+        loop {
+            for class in [0, 1] {
+                // Read-ahead takes half of everything at most.
+                if self.fetching >= self.operations_max >> class {
+                    continue;
+                }
+                while let Some((id, index)) = self.backlog[class].pop_front() {
+                    let Some(active) = self.active.get(&id) else { continue };
+                    self.fetching += 1;
+                    return Some(Ok((id, index, active.fetches[index].clone())));
+                }
+            }
+            match self.begin(map)? {
+                Ok(()) => {}
+                Err(finished) => return Some(Err(finished)),
+            }
+        }
+    }
+
+    /// Begins one waiting read; gives it back if it needs no fetch.
+    fn begin(&mut self, map: &Map) -> Option<Result<(), Finished>> {
+        let class = usize::from(self.waiting[0].is_empty());
+        if self.fetching >= self.operations_max >> class || !self.backlog[class].is_empty() {
+            return None;
+        }
+        let request = *self.waiting[class].front()?;
+        let active = plan(map, request);
+        if !self.active.is_empty() && self.active_bytes + active.bytes > self.bytes_max >> class {
+            return None;
+        }
+        self.waiting[class].pop_front();
+        if active.fetches.is_empty() {
+            return Some(Err(Finished { request, result: assemble(&active) }));
+        }
+        let id = self.next;
+        self.next += 1;
+        self.active_bytes += active.bytes;
+        self.backlog[class].extend((0..active.fetches.len()).map(|index| (id, index)));
+        self.active.insert(id, active);
+        Some(Ok(()))
+    }
+
+    /// What a fetch gave; nothing if the segment is gone.
+    pub fn handle(&mut self, id: u64, index: usize, data: Bytes) -> Option<Finished> {
+        self.fetching = self.fetching.saturating_sub(1);
+        let active = self.active.get_mut(&id)?;
+        active.fetches.get_mut(index)?.data = Some(data);
+        active.outstanding -= 1;
+        if active.outstanding > 0 {
+            return None;
+        }
+        let result = assemble(active);
+        if result.is_err() && !active.retried {
+            active.retried = true;
+            active.outstanding = active.fetches.len();
+            let class = class(active.request.lane);
+            for (index, fetch) in active.fetches.iter_mut().enumerate() {
+                fetch.data = None;
+                self.backlog[class].push_back((id, index));
+            }
+            return None;
+        }
+        let active = self.active.remove(&id)?;
+        self.active_bytes -= active.bytes;
+        Some(Finished { request: active.request, result })
+    }
+}
+
+fn plan(map: &Map, request: Request) -> Active {
+    let parts: Vec<(Range, Option<Place>)> = map.cover(request.range).collect();
+    let mut needs: BTreeMap<(u64, u64), Need> = BTreeMap::new();
+    for &(part, place) in &parts {
+        let Some(place) = place.filter(|place| !place.is_zero()) else { continue };
+        let offset = u64::from(place.offset());
+        needs
+            .entry((place.segment(), offset))
+            .and_modify(|need| {
+                let lba = need.wanted.lba.min(part.lba);
+                need.wanted = Range::between(lba, need.wanted.end().max(part.end()));
+            })
+            .or_insert(Need {
+                segment: place.segment(),
+                offset,
+                seq: place.seq(),
+                record: place.record(part.lba),
+                wanted: part,
+            });
+    }
+    let mut fetches: Vec<Fetch> = Vec::new();
+    // In order of segment and offset; prefix and payload of one record do not reach into the next.
+    for need in needs.values() {
+        for range in spans(need).into_iter().flatten() {
+            match fetches.last_mut() {
+                Some(last)
+                    if last.segment == need.segment
+                        && range.start <= last.range.end + GAP_BYTES
+                        && range.end - last.range.start <= JOINED_BYTES =>
+                {
+                    last.range.end = last.range.end.max(range.end);
+                }
+                _ => fetches.push(Fetch { segment: need.segment, range, data: None }),
+            }
+        }
+    }
+    let bytes = fetches.iter().map(|fetch| fetch.range.end - fetch.range.start).sum();
+    let outstanding = fetches.len();
+    Active { request, parts, needs, fetches, outstanding, retried: false, bytes }
+}
+
+/// The bytes of the segment that hold header and table, and the payload.
+fn spans(need: &Need) -> Option<[std::ops::Range<u64>; 2]> {
+    let location = Location::new(need.record, need.wanted)?;
+    let payload = need.offset + location.payload_start as u64;
+    Some([
+        need.offset..need.offset + location.prefix_bytes as u64,
+        payload..payload + location.payload_bytes as u64,
+    ])
+}
+
+/// The bytes at `range` of a segment, if they were fetched.
+fn fetched(fetches: &[Fetch], segment: u64, range: &std::ops::Range<u64>) -> Option<Bytes> {
+    let after = fetches
+        .partition_point(|fetch| (fetch.segment, fetch.range.start) <= (segment, range.start));
+    let fetch = fetches.get(after.checked_sub(1)?)?;
+    let data = fetch.data.as_ref()?;
+    let start = range.start.checked_sub(fetch.range.start)? as usize;
+    let end = start + (range.end - range.start) as usize;
+    (fetch.segment == segment && end <= data.len()).then(|| data.slice(start..end))
+}
+
+fn extract(active: &Active, need: &Need) -> Result<Fragment, (Range, String)> {
+    let short = || (need.wanted, "the segment is missing or cut short".to_owned());
+    let location = Location::new(need.record, need.wanted).ok_or_else(short)?;
+    let [prefix, payload] = spans(need).ok_or_else(short)?;
+    let prefix = fetched(&active.fetches, need.segment, &prefix).ok_or_else(short)?;
+    let payload = fetched(&active.fetches, need.segment, &payload).ok_or_else(short)?;
+    location.extract(need.seq, &prefix, payload).map_err(|error| {
+        let damaged = match error {
+            RecordError::Payload(block) => block.intersect(need.wanted).unwrap_or(need.wanted),
+            _ => need.wanted,
+        };
+        (damaged, error.to_string())
+    })
+}
+
+fn assemble(active: &Active) -> Result<Vec<ReadPart>, Damage> {
+    let mut fragments = BTreeMap::new();
+    for (key, need) in &active.needs {
+        match extract(active, need) {
+            Ok(fragment) => fragments.insert(*key, (need.record, fragment)),
+            Err((range, reason)) => {
+                return Err(Damage { segment: need.segment, range, reason });
+            }
+        };
+    }
+    let part = |&(part, place): &(Range, Option<Place>)| match place {
+        None => ReadPart::Hole(part.sectors),
+        Some(place) => match fragments.get(&(place.segment(), u64::from(place.offset()))) {
+            None => ReadPart::Zero(part.sectors),
+            Some((record, fragment)) => {
+                let cover = part.block_cover().intersect(*record).unwrap_or(part);
+                ReadPart::Data { wanted: part, fragment: fragment.cut(cover) }
+            }
+        },
+    };
+    Ok(active.parts.iter().map(part).collect())
+}

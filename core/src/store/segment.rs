@@ -1,0 +1,504 @@
+//! The segment: an immutable object with a run of the log.
+//!
+//! ```text
+//! ┌─────────────┬─────────────────────────────┬──────────────────────────────────┬──────────────┐
+//! │ header      │ records, as they arrived    │ footer: index, announced ranges  │ trailer      │
+//! │ 128 B       │                             │                                  │ 32 B         │
+//! └─────────────┴─────────────────────────────┴──────────────────────────────────┴──────────────┘
+//! ```
+//!
+//! Header and footer say all that opening a volume needs; payloads are covered by the records' own
+//! checksums. Every header carries the checksum of the header before it, so that a segment of another
+//! history cannot stand in for the right one. `docs/formats.md` draws the fields.
+
+use super::announce;
+use crate::block::{Epoch, MAX_VOLUME_SECTORS, Range, Seq, VolumeId};
+use crate::record::{self, HEADER_BYTES as RECORD_BYTES, Kind, MAX_RECORD_SECTORS, RecordError};
+use crate::wire::link::{Announced, HostId};
+use bytes::{BufMut, Bytes, BytesMut};
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of the format.
+pub const SEGMENT_VERSION: u16 = 1;
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 128;
+/// Bytes of a trailer.
+pub const TRAILER_BYTES: usize = 32;
+/// Most bytes of records in a segment.
+pub const MAX_RECORDS_BYTES: u64 = 64 << 20;
+/// Most announced ranges in a segment or checkpoint.
+pub const MAX_ANNOUNCED: usize = 1 << 20;
+/// Most bytes of a footer: every record a marker, and every announced range of the longest form.
+pub const MAX_FOOTER_BYTES: u64 = FOOTER_BYTES as u64
+    + MAX_RECORDS_BYTES / RECORD_BYTES as u64 * PIECE_BYTES as u64
+    + (MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES) as u64;
+
+const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHSG");
+const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LHSF");
+const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"LHST");
+const FOOTER_BYTES: usize = 24;
+const PIECE_BYTES: usize = 32;
+const FLAG_ROUNDED: u16 = 1;
+
+const _: () = assert!(MAX_RECORDS_BYTES + MAX_FOOTER_BYTES < u32::MAX as u64, "offsets are u32");
+
+/// What a segment does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// Commits writes.
+    Data,
+    /// Begins an epoch.
+    Attach,
+    /// Ends an epoch in order.
+    Detach,
+    /// Gives up what was announced and begins an epoch that is nobody's.
+    AcceptLoss,
+    /// Remembers what was announced, nothing else.
+    Announce,
+}
+
+impl SegmentKind {
+    fn code(self) -> u8 {
+        match self {
+            SegmentKind::Data => 1,
+            SegmentKind::Attach => 2,
+            SegmentKind::Detach => 3,
+            SegmentKind::AcceptLoss => 4,
+            SegmentKind::Announce => 5,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<SegmentKind> {
+        Some(match code {
+            1 => SegmentKind::Data,
+            2 => SegmentKind::Attach,
+            3 => SegmentKind::Detach,
+            4 => SegmentKind::AcceptLoss,
+            5 => SegmentKind::Announce,
+            _ => return None,
+        })
+    }
+
+    /// Whether it begins an epoch.
+    #[must_use]
+    pub fn begins_epoch(self) -> bool {
+        matches!(self, SegmentKind::Attach | SegmentKind::AcceptLoss)
+    }
+}
+
+/// Tells who wrote a segment: no two attempts to write one share a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Random, of the engine that wrote it.
+    pub incarnation: u128,
+    /// Counts that engine's segments.
+    pub counter: u64,
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Number in the log, from 1.
+    pub number: u64,
+    /// What it does.
+    pub kind: SegmentKind,
+    /// The epoch that it belongs to, or begins.
+    pub epoch: Epoch,
+    /// Whose epoch that is; 0 for nobody's.
+    pub host: HostId,
+    /// Who wrote the segment.
+    pub token: Token,
+    /// First number that it commits: one more than was committed before it.
+    pub first: Seq,
+    /// Last number committed once this segment exists; `first - 1` if it commits nothing.
+    pub last: Seq,
+    /// Bytes of records.
+    pub records_bytes: u32,
+    /// Bytes of the footer.
+    pub footer_bytes: u32,
+    /// The checksum of the previous segment's header; 0 for the first.
+    pub previous: u32,
+}
+
+impl Header {
+    /// Where footer and trailer lie in the object.
+    #[must_use]
+    pub fn tail(&self) -> std::ops::Range<u64> {
+        let start = HEADER_BYTES as u64 + u64::from(self.records_bytes);
+        start..start + u64::from(self.footer_bytes) + TRAILER_BYTES as u64
+    }
+}
+
+/// A record of a segment, or the part of one that survived the coalescing of its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// What it does.
+    pub kind: Kind,
+    /// To which sectors.
+    pub range: Range,
+    /// Number of the write.
+    pub seq: Seq,
+    /// Byte of the object, or of the batch before it is in one, at which the record begins.
+    pub offset: u32,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        let header = record::Header { kind: self.kind, epoch: 0, seq: self.seq, range: self.range };
+        u64::from(self.offset) + header.record_bytes() as u64
+    }
+}
+
+/// What a footer says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Footer {
+    /// The records in order.
+    pub pieces: Vec<Piece>,
+    /// What is acknowledged and not committed once this segment exists, in order of address.
+    pub announced: Vec<Announced>,
+    /// Whether announced ranges were widened to have fewer.
+    pub rounded: bool,
+    /// For a segment that begins an epoch: the last number that the epoch builds on.
+    pub base: Seq,
+}
+
+/// A segment's header and footer, verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The header.
+    pub header: Header,
+    /// Its checksum, which the next segment carries.
+    pub header_crc: u32,
+    /// The footer.
+    pub footer: Footer,
+}
+
+/// Why bytes are not a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    /// The bytes end before the segment does.
+    #[error("cut short")]
+    Short,
+    /// It is something else.
+    #[error("not a {0}")]
+    Magic(&'static str),
+    /// A later version wrote it.
+    #[error("of format version {0}, which needs a newer longhaul")]
+    Version(u16),
+    /// A checksum does not match.
+    #[error("{0} does not match its checksum")]
+    Checksum(&'static str),
+    /// Intact, but not what a segment may say.
+    #[error("not valid: {0}")]
+    Invalid(&'static str),
+    /// A record is damaged.
+    #[error("record at byte {offset}: {error}")]
+    Record {
+        /// Where in the object.
+        offset: u64,
+        /// What is wrong with it.
+        error: RecordError,
+    },
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    magic: U32,
+    version: U16,
+    kind: u8,
+    flags: u8,
+    volume: U128,
+    number: U64,
+    epoch: U64,
+    host: U128,
+    incarnation: U128,
+    counter: U64,
+    first: U64,
+    last: U64,
+    records_bytes: U32,
+    footer_bytes: U32,
+    previous: U32,
+    reserved: [u8; 16],
+    crc: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawFooter {
+    magic: U32,
+    version: U16,
+    flags: U16,
+    pieces: U32,
+    announced: U32,
+    base: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawPiece {
+    lba: U64,
+    sectors: U64,
+    seq: U64,
+    offset: U32,
+    kind: u8,
+    reserved: [u8; 3],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawTrailer {
+    magic: U32,
+    version: U16,
+    flags: U16,
+    footer_offset: U64,
+    footer_bytes: U32,
+    footer_crc: U32,
+    header_crc: U32,
+    crc: U32,
+}
+
+const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<RawFooter>() == FOOTER_BYTES);
+const _: () = assert!(size_of::<RawPiece>() == PIECE_BYTES);
+const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
+
+/// Puts a segment together around `records`, which are not copied. Lengths in `header` are filled
+/// in; offsets in the footer are those of the object already.
+///
+/// # Panics
+/// If the records are longer than [`MAX_RECORDS_BYTES`], which the engine's limits exclude.
+#[must_use]
+pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segment, Vec<Bytes>) {
+    let records_bytes: u64 = records.iter().map(|part| part.len() as u64).sum();
+    assert!(records_bytes <= MAX_RECORDS_BYTES && footer.announced.len() <= MAX_ANNOUNCED);
+    let mut tail = BytesMut::with_capacity(
+        FOOTER_BYTES
+            + footer.pieces.len() * PIECE_BYTES
+            + footer.announced.len() * 8
+            + TRAILER_BYTES,
+    );
+    put_footer(&footer, header.last, &mut tail);
+    header.records_bytes = records_bytes as u32;
+    header.footer_bytes = tail.len() as u32;
+    let (head, header_crc) = encode_header(&header);
+    let trailer = RawTrailer {
+        magic: TRAILER_MAGIC.into(),
+        version: SEGMENT_VERSION.into(),
+        flags: 0.into(),
+        footer_offset: header.tail().start.into(),
+        footer_bytes: header.footer_bytes.into(),
+        footer_crc: crc32c::crc32c(&tail).into(),
+        header_crc: header_crc.into(),
+        crc: 0.into(),
+    };
+    let trailer = trailer.as_bytes();
+    tail.extend_from_slice(&trailer[..TRAILER_BYTES - 4]);
+    tail.put_u32_le(crc32c::crc32c(&trailer[..TRAILER_BYTES - 4]));
+    let mut data = Vec::with_capacity(records.len() + 2);
+    data.push(head);
+    data.extend(records);
+    data.push(tail.freeze());
+    (Segment { header, header_crc, footer }, data)
+}
+
+fn encode_header(header: &Header) -> (Bytes, u32) {
+    let raw = RawHeader {
+        magic: HEADER_MAGIC.into(),
+        version: SEGMENT_VERSION.into(),
+        kind: header.kind.code(),
+        flags: 0,
+        volume: header.volume.0.into(),
+        number: header.number.into(),
+        epoch: header.epoch.into(),
+        host: header.host.0.into(),
+        incarnation: header.token.incarnation.into(),
+        counter: header.token.counter.into(),
+        first: header.first.into(),
+        last: header.last.into(),
+        records_bytes: header.records_bytes.into(),
+        footer_bytes: header.footer_bytes.into(),
+        previous: header.previous.into(),
+        reserved: [0; 16],
+        crc: 0.into(),
+    };
+    let mut out = BytesMut::from(raw.as_bytes());
+    let crc = crc32c::crc32c(&out[..HEADER_BYTES - 4]);
+    out[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    (out.freeze(), crc)
+}
+
+fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
+    let raw = RawFooter {
+        magic: FOOTER_MAGIC.into(),
+        version: SEGMENT_VERSION.into(),
+        flags: if footer.rounded { FLAG_ROUNDED } else { 0 }.into(),
+        pieces: (footer.pieces.len() as u32).into(),
+        announced: (footer.announced.len() as u32).into(),
+        base: footer.base.into(),
+    };
+    out.extend_from_slice(raw.as_bytes());
+    for piece in &footer.pieces {
+        let raw = RawPiece {
+            lba: piece.range.lba.into(),
+            sectors: piece.range.sectors.into(),
+            seq: piece.seq.into(),
+            offset: piece.offset.into(),
+            kind: piece.kind.code(),
+            reserved: [0; 3],
+        };
+        out.extend_from_slice(raw.as_bytes());
+    }
+    announce::encode(&footer.announced, committed, out);
+}
+
+/// Reads the header at the start of `bytes`; gives it and its checksum.
+///
+/// # Errors
+/// See [`SegmentError`].
+pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
+    let Ok((raw, _)) = RawHeader::ref_from_prefix(bytes) else { return Err(SegmentError::Short) };
+    if raw.magic.get() != HEADER_MAGIC {
+        return Err(SegmentError::Magic("segment"));
+    }
+    if raw.version.get() != SEGMENT_VERSION {
+        return Err(SegmentError::Version(raw.version.get()));
+    }
+    let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
+    if crc != raw.crc.get() {
+        return Err(SegmentError::Checksum("header"));
+    }
+    let invalid = Err(SegmentError::Invalid("impossible header"));
+    let Some(kind) = SegmentKind::from_code(raw.kind) else { return invalid };
+    let header = Header {
+        volume: VolumeId(raw.volume.get()),
+        number: raw.number.get(),
+        kind,
+        epoch: raw.epoch.get(),
+        host: HostId(raw.host.get()),
+        token: Token { incarnation: raw.incarnation.get(), counter: raw.counter.get() },
+        first: raw.first.get(),
+        last: raw.last.get(),
+        records_bytes: raw.records_bytes.get(),
+        footer_bytes: raw.footer_bytes.get(),
+        previous: raw.previous.get(),
+    };
+    let commits = kind == SegmentKind::Data;
+    let possible = raw.flags == 0
+        && header.number > 0
+        && header.first > 0
+        && if commits { header.last >= header.first } else { header.last == header.first - 1 }
+        && (header.records_bytes > 0) == commits
+        && u64::from(header.records_bytes) <= MAX_RECORDS_BYTES
+        && (FOOTER_BYTES as u64..=MAX_FOOTER_BYTES).contains(&u64::from(header.footer_bytes));
+    if possible { Ok((header, crc)) } else { invalid }
+}
+
+/// Reads footer and trailer, the bytes at [`Header::tail`], and verifies that they belong to the
+/// header.
+///
+/// # Errors
+/// See [`SegmentError`].
+pub fn parse_tail(header: Header, header_crc: u32, bytes: &[u8]) -> Result<Segment, SegmentError> {
+    if bytes.len() != header.footer_bytes as usize + TRAILER_BYTES {
+        return Err(SegmentError::Short);
+    }
+    let (footer, trailer) = bytes.split_at(header.footer_bytes as usize);
+    let Ok(raw) = RawTrailer::ref_from_bytes(trailer) else { return Err(SegmentError::Short) };
+    if raw.magic.get() != TRAILER_MAGIC {
+        return Err(SegmentError::Magic("segment trailer"));
+    }
+    if crc32c::crc32c(&trailer[..TRAILER_BYTES - 4]) != raw.crc.get() {
+        return Err(SegmentError::Checksum("trailer"));
+    }
+    if raw.header_crc.get() != header_crc
+        || raw.footer_offset.get() != header.tail().start
+        || raw.footer_bytes.get() != header.footer_bytes
+    {
+        return Err(SegmentError::Invalid("the trailer belongs to another segment"));
+    }
+    if crc32c::crc32c(footer) != raw.footer_crc.get() {
+        return Err(SegmentError::Checksum("footer"));
+    }
+    let footer = parse_footer(&header, footer)?;
+    Ok(Segment { header, header_crc, footer })
+}
+
+fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
+    let Ok((raw, rest)) = RawFooter::ref_from_prefix(bytes) else {
+        return Err(SegmentError::Short);
+    };
+    if raw.magic.get() != FOOTER_MAGIC {
+        return Err(SegmentError::Magic("segment footer"));
+    }
+    if raw.version.get() != SEGMENT_VERSION {
+        return Err(SegmentError::Version(raw.version.get()));
+    }
+    let count = raw.pieces.get() as usize;
+    let Ok((raw_pieces, rest)) = <[RawPiece]>::ref_from_prefix_with_elems(rest, count) else {
+        return Err(SegmentError::Invalid("the index is longer than the footer"));
+    };
+    let bad = SegmentError::Invalid("impossible index");
+    let mut pieces = Vec::with_capacity(count);
+    let (mut offset, mut seq) = (HEADER_BYTES as u64, header.first);
+    for raw in raw_pieces {
+        let range = Range::new(raw.lba.get(), raw.sectors.get());
+        let kind = Kind::from_code(raw.kind).ok_or(bad)?;
+        let piece = Piece { kind, range, seq: raw.seq.get(), offset: raw.offset.get() };
+        let possible = !range.is_empty()
+            && range.fits(MAX_VOLUME_SECTORS)
+            && (kind != Kind::Data || range.sectors <= MAX_RECORD_SECTORS)
+            && (seq..=header.last).contains(&piece.seq)
+            && u64::from(piece.offset) == offset;
+        if !possible {
+            return Err(bad);
+        }
+        (offset, seq) = (piece.end(), piece.seq);
+        pieces.push(piece);
+    }
+    if offset != header.tail().start || (!pieces.is_empty() && seq != header.last) {
+        return Err(bad);
+    }
+    let announced = announce::decode(rest, raw.announced.get() as usize, header.last)
+        .ok_or(SegmentError::Invalid("impossible announced ranges"))?;
+    let rounded = raw.flags.get() & FLAG_ROUNDED != 0;
+    Ok(Footer { pieces, announced, rounded, base: raw.base.get() })
+}
+
+/// Verifies a whole segment with every checksum in it.
+///
+/// # Errors
+/// See [`SegmentError`].
+pub fn verify(object: &Bytes) -> Result<Segment, SegmentError> {
+    let (header, header_crc) = parse_header(object)?;
+    let tail = header.tail();
+    if object.len() as u64 != tail.end {
+        return Err(if (object.len() as u64) < tail.end {
+            SegmentError::Short
+        } else {
+            SegmentError::Invalid("bytes follow the trailer")
+        });
+    }
+    let segment = parse_tail(header, header_crc, &object[tail.start as usize..])?;
+    for piece in &segment.footer.pieces {
+        let offset = u64::from(piece.offset);
+        let bytes = object.slice(piece.offset as usize..piece.end() as usize);
+        let record =
+            record::parse(&bytes).map_err(|error| SegmentError::Record { offset, error })?;
+        let found = record.header;
+        if found.kind != piece.kind
+            || found.range != piece.range
+            || found.seq != piece.seq
+            || found.epoch > header.epoch
+        {
+            return Err(SegmentError::Record {
+                offset,
+                error: RecordError::Invalid("not the record of the index"),
+            });
+        }
+    }
+    Ok(segment)
+}

@@ -1,0 +1,269 @@
+//! Attach, resume, detach, and operations on the volume as a whole.
+
+use super::super::attach;
+use super::super::segment::{self, SegmentKind};
+use super::super::{Event, SessionId};
+use super::commit::Work;
+use super::{Holder, Phase, Volume};
+use crate::wire::link::{
+    Announced, AttachError, Attached, HostId, Lane, MAX_STATUS_RUNS, RequestId, ToHost,
+    VolumeError, VolumeOperation, VolumeReply,
+};
+
+impl Volume {
+    /// Queues an operation, or refuses it if it can never have its turn.
+    pub(super) fn control(&mut self, work: Work) {
+        let serving = matches!(self.phase, Phase::Running | Phase::CatchingUp(_));
+        if serving && !self.shutting_down {
+            self.queue.push_back(work);
+        } else {
+            self.refuse_work(work);
+        }
+    }
+
+    /// Answers an operation that will not be executed.
+    pub(super) fn refuse_work(&mut self, work: Work) {
+        let failed = self.failed().map(ToString::to_string);
+        let attach = match &failed {
+            Some(reason) => AttachError::Damaged(reason.clone()),
+            None => AttachError::ShuttingDown,
+        };
+        let store = failed.unwrap_or_else(|| "it is shutting down; try again".to_owned());
+        match work {
+            Work::Batch(_) => {}
+            Work::Attach { session, lane, request, .. }
+            | Work::Resume { session, lane, request, .. } => {
+                self.reply_attach(session, lane, request, Err(attach));
+            }
+            // The host asks again when it has resumed at another store, or at this one.
+            Work::Detach { .. } => {}
+            Work::AcceptLoss { session, lane, request } => {
+                self.reply_volume(session, lane, request, Err(VolumeError::Store(store)));
+            }
+        }
+    }
+
+    fn reply_attach(
+        &mut self,
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        result: Result<Attached, AttachError>,
+    ) {
+        self.send(session, lane, ToHost::Attached { request, result });
+    }
+
+    fn attached(&self) -> Attached {
+        Attached {
+            volume: self.spec.id,
+            sectors: self.spec.sectors,
+            block_bytes: self.spec.block_bytes,
+            epoch: self.state.epoch(),
+            committed: self.state.committed,
+        }
+    }
+
+    /// Executes an operation whose turn has come: no segment is being put.
+    pub(super) fn begin_control(&mut self, work: Work) {
+        match work {
+            Work::Batch(_) => {}
+            Work::Attach { session, lane, request, host, journal } => {
+                self.begin_attach(session, lane, request, host, journal);
+            }
+            Work::Resume { session, lane, request, epoch, host, probed } => {
+                let ours = epoch == self.state.epoch() && self.state.host() == Some(host);
+                if ours && !probed {
+                    // What another store committed meanwhile must be in the answer: the host throws
+                    // away what it is told to be committed, and ships the rest from there.
+                    self.queue.push_front(Work::Resume {
+                        session,
+                        lane,
+                        request,
+                        epoch,
+                        host,
+                        probed: true,
+                    });
+                    self.catch_up();
+                } else if ours {
+                    self.take_over(session, true);
+                    let attached = self.attached();
+                    self.reply_attach(session, lane, request, Ok(attached));
+                } else {
+                    let error = AttachError::Fenced {
+                        epoch: self.state.epoch(),
+                        host: self.state.host().unwrap_or(HostId(0)),
+                    };
+                    self.reply_attach(session, lane, request, Err(error));
+                }
+            }
+            Work::Detach { session, lane, request, epoch } => {
+                let holds = self.holder.is_some_and(|holder| holder.session == session);
+                let ends = holds && epoch == self.state.epoch();
+                if ends && !self.state.clean && self.state.announced.is_empty() {
+                    let work = Work::Detach { session, lane, request, epoch };
+                    self.put_segment(SegmentKind::Detach, Vec::new(), Some(work));
+                } else {
+                    if ends {
+                        self.holder = None;
+                    }
+                    self.send(session, lane, ToHost::Detached { request });
+                }
+            }
+            Work::AcceptLoss { session, lane, request } => {
+                self.begin_accept_loss(session, lane, request);
+            }
+        }
+    }
+
+    fn begin_attach(
+        &mut self,
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        host: HostId,
+        journal: Option<crate::wire::link::JournalState>,
+    ) {
+        if host == HostId(0) {
+            let error = AttachError::Damaged("host identity 0 is reserved".into());
+            self.reply_attach(session, lane, request, Err(error));
+            return;
+        }
+        // Batches that arrived behind this request are acknowledged writes of the epoch that it
+        // would end, whether they had been announced or not.
+        for work in &self.queue {
+            if let Work::Batch(batch) = work
+                && self.holder.is_some_and(|holder| holder.session == batch.session)
+                && batch.epoch == self.state.epoch()
+            {
+                for piece in &batch.pieces {
+                    if piece.seq > self.state.committed {
+                        let entry = Announced { range: piece.range, seq: piece.seq };
+                        self.state.announced.insert(entry);
+                    }
+                }
+            }
+        }
+        let granted = match attach::decide(self.state.lineage(), journal) {
+            Ok(granted) => granted,
+            Err(error) => {
+                self.reply_attach(session, lane, request, Err(error));
+                return;
+            }
+        };
+        let mut announced = self.state.announced.clone();
+        announced.forget_after(granted.owed);
+        let committed = self.state.committed;
+        let limit = self.config.announce_in_segment_max;
+        let (announced, rounded) = announced.snapshot(committed, limit);
+        let footer = segment::Footer { pieces: Vec::new(), announced, rounded, base: granted.base };
+        let epoch = self.state.epoch() + 1;
+        let work = Work::Attach { session, lane, request, host, journal };
+        let kind = SegmentKind::Attach;
+        self.put_built(kind, epoch, Some(host), committed, footer, Vec::new(), Some(work));
+    }
+
+    fn begin_accept_loss(&mut self, session: SessionId, lane: Lane, request: RequestId) {
+        if let Some(host) = self.state.host().filter(|_| self.connected()) {
+            self.reply_volume(session, lane, request, Err(VolumeError::InUse(host)));
+            return;
+        }
+        if self.state.host().is_none() {
+            // Nobody's epoch: no host, nothing to give up.
+            self.reply_volume(session, lane, request, Ok(VolumeReply::Done));
+            return;
+        }
+        let committed = self.state.committed;
+        let footer = segment::Footer { base: committed, ..segment::Footer::default() };
+        let epoch = self.state.epoch() + 1;
+        let work = Work::AcceptLoss { session, lane, request };
+        let kind = SegmentKind::AcceptLoss;
+        self.put_built(kind, epoch, None, committed, footer, Vec::new(), Some(work));
+    }
+
+    /// Makes `session` the one whose batches count.
+    fn take_over(&mut self, session: SessionId, connected: bool) {
+        let epoch = self.state.epoch();
+        self.holder = Some(Holder { epoch, session, connected, refused: false });
+    }
+
+    /// The segment of an operation exists.
+    pub(super) fn control_done(
+        &mut self,
+        work: Work,
+        closed: bool,
+        unclean: Option<HostId>,
+        lost: u64,
+    ) {
+        let epoch = self.state.epoch();
+        if !matches!(work, Work::Detach { .. })
+            && let Some(before) = self.holder.take()
+            && before.session != work.session()
+        {
+            let volume = self.spec.id;
+            self.send(before.session, Lane::Control, ToHost::Fenced { volume, epoch });
+        }
+        match work {
+            Work::Batch(_) | Work::Resume { .. } => {}
+            Work::Attach { session, lane, request, host, .. } => {
+                self.event(Event::Attached { epoch, host, unclean });
+                self.take_over(session, !closed);
+                if !closed {
+                    let attached = self.attached();
+                    self.reply_attach(session, lane, request, Ok(attached));
+                }
+            }
+            Work::Detach { session, lane, request, .. } => {
+                self.holder = None;
+                if !closed {
+                    self.send(session, lane, ToHost::Detached { request });
+                }
+            }
+            Work::AcceptLoss { session, lane, request } => {
+                self.event(Event::LossAccepted { epoch, bytes: lost });
+                if !closed {
+                    self.reply_volume(session, lane, request, Ok(VolumeReply::Done));
+                }
+            }
+        }
+    }
+
+    pub(super) fn volume_operation(
+        &mut self,
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        operation: VolumeOperation,
+    ) {
+        let result = match operation {
+            VolumeOperation::AcceptLoss { .. } => {
+                self.control(Work::AcceptLoss { session, lane, request });
+                return;
+            }
+            VolumeOperation::Show { .. } => Ok(VolumeReply::Volume(self.spec.info(self.info()))),
+            VolumeOperation::Lost { from_lba, .. } => match self.failed() {
+                Some(error) => Err(VolumeError::Store(error.to_string())),
+                None => Ok(self.lost(from_lba)),
+            },
+            VolumeOperation::Create { .. }
+            | VolumeOperation::List
+            | VolumeOperation::Delete { .. } => {
+                Err(VolumeError::Invalid("this is not an operation on an open volume".into()))
+            }
+        };
+        self.reply_volume(session, lane, request, result);
+    }
+
+    fn lost(&self, from_lba: u64) -> VolumeReply {
+        let announced = &self.state.announced;
+        let mut entries = announced.iter_from(from_lba);
+        let ranges = entries.by_ref().take(MAX_STATUS_RUNS).map(|entry| entry.range).collect();
+        VolumeReply::Lost {
+            host: self.state.host(),
+            connected: self.connected(),
+            clean: self.state.clean,
+            rounded: announced.rounded(),
+            ranges,
+            more: entries.next().is_some(),
+        }
+    }
+}

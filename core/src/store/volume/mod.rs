@@ -1,0 +1,562 @@
+//! The engine of one volume.
+//!
+//! One owner, no locks: every input changes the state at once and leaves outputs to be polled. Work
+//! that changes the log (batches, attach, resume, detach, accept-loss) goes through one queue in order
+//! of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
+//! next one. Reads and announcements do not queue behind it.
+
+mod commit;
+mod control;
+mod opening;
+
+use super::checkpoint::Builder;
+use super::log::State;
+use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
+use super::open::{Part, Replay};
+use super::reads::{Finished, Reads, Request};
+use super::{Config, Event, OpenError, SessionId, VolumeSpec, catalog, segment};
+use crate::block::{BlockState, Epoch, Range, StatusRun, Time};
+use crate::wire::link::{
+    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS, ReadError, RequestId, ToHost,
+    ToStore,
+};
+use bytes::Bytes;
+use commit::{Put, Work};
+use opening::Opening;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Map entries that one status query looks at, at most.
+const STATUS_ENTRIES: usize = 1 << 16;
+/// Events kept for a shell that does not take them; later ones are dropped.
+const EVENTS_MAX: usize = 4096;
+/// Pages of a checkpoint made at a time: a few milliseconds.
+const CHECKPOINT_PAGES: usize = 4;
+/// Messages held while a volume opens before it wants no more.
+const HELD_MAX: usize = 1024;
+
+/// What an operation on objects is for.
+#[derive(Debug)]
+enum Purpose {
+    ListCheckpoints,
+    ReadCheckpoint,
+    ReadLog { number: u64, part: Part },
+    PutSegment,
+    ReadBack,
+    PutCheckpoint { number: u64, entries: u64 },
+    DeleteCheckpoint { number: u64 },
+    Fetch { read: u64, index: usize },
+}
+
+enum Phase {
+    Opening(Opening),
+    Running,
+    /// Another store may have written to the log: reading what it wrote.
+    CatchingUp(Replay),
+    Failed(OpenError),
+}
+
+/// The session whose batches count.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    epoch: Epoch,
+    session: SessionId,
+    connected: bool,
+    /// A batch was refused: what follows is dropped until the host resumes.
+    refused: bool,
+}
+
+#[derive(Default)]
+struct Checkpoints {
+    /// Those there are, and whether they are good as far as is known.
+    known: BTreeMap<u64, bool>,
+    builder: Option<Builder>,
+    putting: bool,
+}
+
+enum Outcome {
+    Done,
+    Exists,
+    Data(Bytes),
+    NotFound,
+    List(Vec<super::ObjectMeta>),
+}
+
+/// The log of one volume as a state machine; see the [module](super).
+///
+/// Inputs are `handle_*`; after any of them, and after [`Volume::open`], the outputs are to be
+/// polled until there are none. `now` never goes back.
+pub struct Volume {
+    spec: VolumeSpec,
+    config: Config,
+    incarnation: u128,
+    counter: u64,
+    now: Time,
+    phase: Phase,
+    state: State,
+    book: Book<Purpose>,
+    messages: VecDeque<(SessionId, Lane, Frame<ToHost>)>,
+    events: VecDeque<Event>,
+    held: VecDeque<(SessionId, Lane, Frame<ToStore>)>,
+    held_bytes: u64,
+    holder: Option<Holder>,
+    queue: VecDeque<Work>,
+    queue_bytes: u64,
+    put: Option<Put>,
+    reads: Reads,
+    checkpoints: Checkpoints,
+    announce_unsaved: Option<Time>,
+    shutting_down: bool,
+}
+
+impl Volume {
+    /// Begins to open a volume. `incarnation` is random and never used for another engine.
+    #[must_use]
+    pub fn open(now: Time, spec: VolumeSpec, incarnation: u128, mut config: Config) -> Volume {
+        config.segment_bytes = config.segment_bytes.clamp(1, segment::MAX_RECORDS_BYTES);
+        config.announce_in_segment_max =
+            config.announce_in_segment_max.clamp(1, segment::MAX_ANNOUNCED);
+        let state = State::new(&spec, config.announce_entries_max);
+        let mut volume = Volume {
+            incarnation,
+            counter: 0,
+            now,
+            phase: Phase::Opening(Opening::List),
+            state,
+            book: Book::new(config.retry),
+            messages: VecDeque::new(),
+            events: VecDeque::new(),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            holder: None,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            put: None,
+            reads: Reads::new(config.read_operations_max, config.read_bytes_max),
+            checkpoints: Checkpoints::default(),
+            announce_unsaved: None,
+            shutting_down: false,
+            spec,
+            config,
+        };
+        volume.book.issue(
+            Purpose::ListCheckpoints,
+            ObjectOperation::List { prefix: catalog::checkpoint_prefix(volume.spec.id) },
+        );
+        volume
+    }
+
+    /// What does not change about the volume.
+    #[must_use]
+    pub fn spec(&self) -> &VolumeSpec {
+        &self.spec
+    }
+
+    /// A frame from a host. Attach and volume operations come here because they name this volume,
+    /// everything else because it carries its identity; what does neither is ignored.
+    pub fn handle_message(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        lane: Lane,
+        frame: Frame<ToStore>,
+    ) {
+        self.now = now;
+        if matches!(self.phase, Phase::Opening(_)) && !self.shutting_down {
+            self.held_bytes += frame.payload.len() as u64;
+            self.held.push_back((session, lane, frame));
+        } else {
+            self.message(session, lane, frame);
+        }
+        self.advance();
+    }
+
+    /// A connection is gone. What it had delivered is still committed.
+    pub fn handle_session_closed(&mut self, now: Time, session: SessionId) {
+        self.now = now;
+        self.held.retain(|(other, _, frame)| {
+            *other != session || matches!(frame.message, ToStore::Batch { .. })
+        });
+        if let Some(holder) = &mut self.holder
+            && holder.session == session
+        {
+            holder.connected = false;
+        }
+        self.queue.retain(|work| work.is_batch() || work.session() != session);
+        if let Some(put) = &mut self.put {
+            put.session_closed(session);
+        }
+        self.reads.forget(Some(session));
+        self.messages.retain(|(other, ..)| *other != session);
+        self.advance();
+    }
+
+    /// The outcome of an operation that [`Volume::poll_object`] gave.
+    pub fn handle_object(&mut self, now: Time, id: u64, result: ObjectResult) {
+        self.now = now;
+        let Some(pending) = self.book.finish(id) else { return };
+        let outcome = match result {
+            ObjectResult::Put(Ok(())) | ObjectResult::Delete(Ok(())) => Ok(Outcome::Done),
+            ObjectResult::Put(Err(PutError::Exists)) => Ok(Outcome::Exists),
+            ObjectResult::Get(Ok(data)) => Ok(Outcome::Data(data)),
+            ObjectResult::Get(Err(GetError::NotFound)) => Ok(Outcome::NotFound),
+            ObjectResult::List(Ok(list)) => Ok(Outcome::List(list)),
+            ObjectResult::Put(Err(PutError::Failed(error)))
+            | ObjectResult::Get(Err(GetError::Failed(error)))
+            | ObjectResult::List(Err(error))
+            | ObjectResult::Delete(Err(error)) => Err(error),
+        };
+        match outcome {
+            Ok(outcome) => self.object_done(pending, outcome),
+            Err(error) => self.object_failed(pending, error),
+        }
+        self.advance();
+    }
+
+    /// The time that [`Volume::poll_timeout`] gave has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = now;
+        self.book.handle_timeout(now);
+        self.advance();
+    }
+
+    /// Finishes the segment under way, writes a checkpoint and refuses new work; done when
+    /// [`Volume::is_idle`].
+    pub fn handle_shutdown(&mut self, now: Time) {
+        self.now = now;
+        self.shutting_down = true;
+        for (session, lane, frame) in std::mem::take(&mut self.held) {
+            self.message(session, lane, frame);
+        }
+        self.held_bytes = 0;
+        for work in std::mem::take(&mut self.queue) {
+            self.refuse_work(work);
+        }
+        self.queue_bytes = 0;
+        self.reads.forget(None);
+        self.advance();
+    }
+
+    /// The next operation on objects. Operations are independent of each other.
+    pub fn poll_object(&mut self) -> Option<(u64, ObjectOperation)> {
+        self.book.poll()
+    }
+
+    /// The next frame to send, in that lane of that session. A frame for a session that is closed
+    /// is dropped.
+    pub fn poll_message(&mut self) -> Option<(SessionId, Lane, Frame<ToHost>)> {
+        self.messages.pop_front()
+    }
+
+    /// The next thing to log.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Volume::handle_timeout`] wants to be called; a time that has passed means at once.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let step = self.checkpoints.builder.is_some().then_some(self.now);
+        let save = self
+            .announce_unsaved
+            .filter(|_| self.can_put())
+            .map(|since| since.after(self.config.announce_persist));
+        [self.book.poll_timeout(), step, save].into_iter().flatten().min()
+    }
+
+    /// Whether there is room for more work. While there is not, the shell reads no further from the
+    /// lanes of the sessions that use the volume ([`Lane::Drain`] first of all); what it hands over
+    /// all the same is taken.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.queue_bytes < self.config.queue_bytes
+            && self.held_bytes < self.config.queue_bytes
+            && self.held.len() < HELD_MAX
+            && self.reads.waiting() < self.config.reads_waiting_max
+    }
+
+    /// Whether nothing is under way: with no further input nothing further happens. After
+    /// [`Volume::handle_shutdown`] the volume may then be dropped.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        match self.phase {
+            Phase::Failed(_) => true,
+            Phase::Opening(_) => self.shutting_down,
+            Phase::CatchingUp(_) => false,
+            Phase::Running => {
+                self.book.is_empty()
+                    && self.queue.is_empty()
+                    && self.put.is_none()
+                    && self.reads.is_idle()
+                    && self.checkpoints.builder.is_none()
+                    && !(self.shutting_down && self.announce_unsaved.is_some())
+            }
+        }
+    }
+
+    /// What is known of the volume; `None` until it is open.
+    #[must_use]
+    pub fn info(&self) -> Option<LiveInfo> {
+        if matches!(self.phase, Phase::Opening(_) | Phase::Failed(_)) {
+            return None;
+        }
+        Some(LiveInfo {
+            epoch: self.state.epoch(),
+            host: self.state.host(),
+            connected: self.connected(),
+            clean: self.state.clean,
+            committed: self.state.committed,
+            segments: self.state.number,
+            mapped_bytes: self.state.map.mapped_bytes(),
+            announced_bytes: self.state.announced.bytes(),
+        })
+    }
+
+    /// The state of the log as far as it has been applied.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Why the volume cannot be opened or cannot go on. It stays so; only opening it anew helps.
+    #[must_use]
+    pub fn failed(&self) -> Option<&OpenError> {
+        match &self.phase {
+            Phase::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Restores what must hold after every input: whatever can be begun has been.
+    fn advance(&mut self) {
+        self.advance_log();
+        if !matches!(self.phase, Phase::Running | Phase::CatchingUp(_)) {
+            return;
+        }
+        self.advance_queue();
+        self.advance_reads();
+        self.advance_checkpoint();
+    }
+
+    fn connected(&self) -> bool {
+        self.holder.is_some_and(|holder| holder.connected)
+    }
+
+    fn event(&mut self, event: Event) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+
+    fn send(&mut self, session: SessionId, lane: Lane, message: ToHost) {
+        self.messages.push_back((session, lane, message.into()));
+    }
+
+    fn fail(&mut self, error: OpenError) {
+        self.event(Event::Failed(error.clone()));
+        self.phase = Phase::Failed(error);
+        self.put = None;
+        self.checkpoints.builder = None;
+        for work in std::mem::take(&mut self.queue) {
+            self.refuse_work(work);
+        }
+        self.queue_bytes = 0;
+        for (session, lane, frame) in std::mem::take(&mut self.held) {
+            self.message(session, lane, frame);
+        }
+        self.held_bytes = 0;
+    }
+
+    fn message(&mut self, session: SessionId, lane: Lane, frame: Frame<ToStore>) {
+        let ours = self.spec.id;
+        match frame.message {
+            ToStore::Attach { request, host, journal, .. } => {
+                self.control(Work::Attach { session, lane, request, host, journal });
+            }
+            ToStore::Resume { request, volume, epoch, host } if volume == ours => {
+                self.control(Work::Resume { session, lane, request, epoch, host, probed: false });
+            }
+            ToStore::Detach { request, volume, epoch } if volume == ours => {
+                self.control(Work::Detach { session, lane, request, epoch });
+            }
+            ToStore::Batch { volume, epoch, first, last } if volume == ours => {
+                self.batch(session, epoch, first, last, frame.payload);
+            }
+            ToStore::Announce { volume, epoch, replace, entries } if volume == ours => {
+                self.announce(session, epoch, replace, &entries);
+            }
+            ToStore::Read { request, volume, epoch, range } if volume == ours => {
+                let request = Request { session, lane, request, range };
+                match self.check_read(session, epoch, range, MAX_READ_SECTORS) {
+                    Ok(()) => self.reads.push(request),
+                    Err(error) => self.read_failed(request, error),
+                }
+            }
+            ToStore::Status { request, volume, epoch, range } if volume == ours => {
+                let checked = self.check_read(session, epoch, range, u64::MAX);
+                let result = checked.map(|()| self.status(range));
+                self.send(session, lane, ToHost::Status { request, volume, result });
+            }
+            ToStore::Volume { request, operation } => {
+                self.volume_operation(session, lane, request, operation);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_read(
+        &self,
+        session: SessionId,
+        epoch: u64,
+        range: Range,
+        longest: u64,
+    ) -> Result<(), ReadError> {
+        if matches!(self.phase, Phase::Opening(_) | Phase::Failed(_)) || self.shutting_down {
+            return Err(ReadError::NotAttached);
+        }
+        if range.is_empty() || range.sectors > longest || !range.fits(self.spec.sectors) {
+            return Err(ReadError::Invalid);
+        }
+        let current = self.state.epoch();
+        if epoch == 0 {
+            Ok(())
+        } else if epoch < current {
+            Err(ReadError::Fenced(current))
+        } else if epoch > current || self.holder.is_none_or(|holder| holder.session != session) {
+            Err(ReadError::NotAttached)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read_failed(&mut self, read: Request, error: ReadError) {
+        let message =
+            ToHost::Data { request: read.request, volume: self.spec.id, result: Err(error) };
+        self.send(read.session, read.lane, message);
+    }
+
+    fn status(&self, range: Range) -> Vec<StatusRun> {
+        let mut runs: Vec<StatusRun> = Vec::new();
+        for (part, place) in self.state.map.cover(range).take(STATUS_ENTRIES) {
+            let state = match place {
+                None => BlockState::Hole,
+                Some(place) if place.is_zero() => BlockState::Zero,
+                Some(_) => BlockState::Data,
+            };
+            match runs.last_mut() {
+                Some(last) if last.state == state => last.sectors += part.sectors,
+                _ => {
+                    if runs.len() == MAX_STATUS_RUNS {
+                        break;
+                    }
+                    runs.push(StatusRun { sectors: part.sectors, state });
+                }
+            }
+        }
+        runs
+    }
+
+    fn advance_reads(&mut self) {
+        while let Some(next) = self.reads.poll(&self.state.map) {
+            match next {
+                Ok((read, index, fetch)) => self.book.issue(
+                    Purpose::Fetch { read, index },
+                    ObjectOperation::Get {
+                        key: catalog::segment_key(self.spec.id, fetch.segment),
+                        range: Some(fetch.range),
+                    },
+                ),
+                Err(finished) => self.read_finished(finished),
+            }
+        }
+    }
+
+    fn read_finished(&mut self, finished: Finished) {
+        let read = finished.request;
+        match finished.result {
+            Ok(parts) => {
+                let frame = link::encode_data(read.request, self.spec.id, &parts);
+                self.messages.push_back((read.session, read.lane, frame));
+            }
+            Err(damage) => {
+                self.event(Event::DataDamaged {
+                    key: catalog::segment_key(self.spec.id, damage.segment),
+                    range: damage.range,
+                    reason: damage.reason,
+                });
+                self.read_failed(read, ReadError::Medium(damage.range));
+            }
+        }
+    }
+
+    fn object_failed(&mut self, pending: Pending<Purpose>, error: String) {
+        let key = pending.operation.key().to_owned();
+        self.event(Event::Retry { key, error, failures: pending.failures.saturating_add(1) });
+        // A checkpoint that could not be deleted is tried again after the next one is written.
+        if !matches!(pending.purpose, Purpose::DeleteCheckpoint { .. }) {
+            self.book.retry(self.now, pending);
+        }
+    }
+
+    fn object_done(&mut self, pending: Pending<Purpose>, outcome: Outcome) {
+        match (pending.purpose, outcome) {
+            (Purpose::ListCheckpoints, Outcome::List(list)) => self.checkpoints_listed(&list),
+            (Purpose::ReadCheckpoint, Outcome::Data(data)) => self.checkpoint_read(Some(&data)),
+            (Purpose::ReadCheckpoint, Outcome::NotFound) => self.checkpoint_read(None),
+            (Purpose::ReadLog { number, part }, outcome) => {
+                let result = match outcome {
+                    Outcome::Data(data) => Ok(data),
+                    _ => Err(GetError::NotFound),
+                };
+                if let Some(replay) = self.phase.replay() {
+                    replay.handle(number, part, result);
+                }
+            }
+            (Purpose::PutSegment, Outcome::Done) => self.segment_put(),
+            (Purpose::PutSegment, Outcome::Exists) => self.read_back(),
+            (Purpose::ReadBack, Outcome::Data(data)) => self.segment_read_back(Some(&data)),
+            (Purpose::ReadBack, Outcome::NotFound) => self.segment_read_back(None),
+            (Purpose::PutCheckpoint { number, entries }, Outcome::Done | Outcome::Exists) => {
+                self.checkpoint_put(number, entries);
+            }
+            (Purpose::DeleteCheckpoint { number }, _) => {
+                self.checkpoints.known.remove(&number);
+            }
+            (Purpose::Fetch { read, index }, outcome) => {
+                // A segment that is gone reads as one that is cut short.
+                let data = if let Outcome::Data(data) = outcome { data } else { Bytes::new() };
+                if let Some(finished) = self.reads.handle(read, index, data) {
+                    self.read_finished(finished);
+                }
+            }
+            // The answer to another question than was asked: ask again.
+            (purpose, _) => self.object_failed(
+                Pending { purpose, operation: pending.operation, failures: pending.failures },
+                "the result is of another kind than the operation".to_owned(),
+            ),
+        }
+    }
+
+    fn reply_volume(
+        &mut self,
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        result: Result<link::VolumeReply, link::VolumeError>,
+    ) {
+        self.send(session, lane, ToHost::Volume { request, result });
+    }
+}
+
+impl Phase {
+    fn replay(&mut self) -> Option<&mut Replay> {
+        match self {
+            Phase::Opening(Opening::Replay { replay, .. }) | Phase::CatchingUp(replay) => {
+                Some(replay)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

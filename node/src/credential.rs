@@ -1,0 +1,607 @@
+//! Who may talk to a store: its CA, its server certificate, and the admin credential it hands out.
+//!
+//! `STATE/credentials/` of a store holds
+//!
+//! | file | content |
+//! |---|---|
+//! | `ca.pem` | certificate and key of the CA, made once: hosts pin the certificate |
+//! | `server.pem` | certificate and key of the store, renewed at start when it has served half its time |
+//! | `issued.json` | serial numbers of the client certificates that are accepted |
+//! | `admin.toml` | the credential to give to hosts and administrators |
+//!
+//! Each file is replaced as a whole, and a certificate lies in one file with its key, so that a crash
+//! cannot leave halves. The order of writes makes `issued.json` the point at which a credential
+//! becomes valid; a first start that was interrupted before it starts over.
+//!
+//! The server is known by its CA and the fixed name [`SERVER_NAME`], not by its address: a store may
+//! move, and a host may reach it through a relay.
+
+use crate::files;
+use anyhow::{Context as _, Result, anyhow, bail};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
+};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
+
+/// The name in every store's certificate.
+pub const SERVER_NAME: &str = "longhaul-store";
+
+const CA_DAYS: i64 = 20 * 365;
+const SERVER_DAYS: i64 = 10 * 365;
+const CLIENT_DAYS: i64 = 5 * 365;
+/// From here on a credential's approaching end is worth a warning.
+const WARN_DAYS: i64 = 60;
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// What a host or an administrator needs to talk to a store.
+#[derive(Clone, Debug)]
+pub struct Credential {
+    /// Addresses of the store, HOST:PORT.
+    pub stores: Vec<String>,
+    /// The only CA that is trusted.
+    pub ca: CertificateDer<'static>,
+    /// Our certificate.
+    pub certificate: CertificateDer<'static>,
+    /// Its serial number, in hexadecimal.
+    pub serial: String,
+    /// When it ends.
+    pub not_after: OffsetDateTime,
+    key: std::sync::Arc<PrivatePkcs8KeyDer<'static>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CredentialFile {
+    version: u32,
+    stores: Vec<String>,
+    not_after: String,
+    ca: String,
+    certificate: String,
+    key: String,
+}
+
+impl Credential {
+    /// Reads a credential file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not a credential, or has expired; each with what to do about it.
+    pub fn load(path: &Path) -> Result<Credential> {
+        let credential = Self::read(path)?;
+        let now = OffsetDateTime::now_utc();
+        let (shown, until) = (path.display(), date(credential.not_after));
+        if credential.not_after <= now {
+            bail!(
+                "the credential {shown} expired on {until}: run `longhaul credential rotate --state STATE` where the \
+                 store runs and copy its new admin.toml here"
+            );
+        }
+        if credential.not_after - now < Duration::days(WARN_DAYS) {
+            tracing::warn!("the credential {shown} expires on {until}: rotate it before then");
+        }
+        Ok(credential)
+    }
+
+    /// Reads a credential file that may have expired.
+    ///
+    /// # Errors
+    /// As for [`Credential::load`].
+    pub fn read(path: &Path) -> Result<Credential> {
+        let shown = path.display();
+        let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => anyhow!(
+                "there is no credential file {shown}: a store writes STATE/credentials/admin.toml at its first start; \
+                 copy that file here"
+            ),
+            _ => anyhow!("cannot read the credential file {shown}: {error}"),
+        })?;
+        if !metadata.is_file() {
+            bail!("{shown} is not a file: give the admin.toml that the store wrote");
+        }
+        if metadata.len() > MAX_FILE_BYTES {
+            bail!("{shown} is too large to be a credential file");
+        }
+        warn_if_others_can_read(path, &metadata);
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the credential file {shown}"))?;
+        Self::parse(&text).with_context(|| {
+            format!("{shown} is not a credential file: give the admin.toml that the store wrote")
+        })
+    }
+
+    /// Takes the content of a credential file apart.
+    ///
+    /// # Errors
+    /// If it is not one.
+    pub fn parse(text: &str) -> Result<Credential> {
+        let file: CredentialFile = toml::from_str(text).context("not valid TOML of this kind")?;
+        if file.version != 1 {
+            bail!("its version {} is not known here: use a newer longhaul", file.version);
+        }
+        let certificate = certificate(&file.certificate).context("`certificate`")?;
+        let seen = inspect(&certificate)?;
+        Ok(Credential {
+            stores: file.stores,
+            ca: self::certificate(&file.ca).context("`ca`")?,
+            serial: seen.serial,
+            not_after: seen.not_after,
+            certificate,
+            key: PrivatePkcs8KeyDer::from_pem_slice(file.key.as_bytes())
+                .map_err(|error| anyhow!("`key` is not a PKCS#8 key in PEM: {error}"))?
+                .into(),
+        })
+    }
+
+    /// Our private key.
+    pub fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::Pkcs8(self.key.clone_key())
+    }
+}
+
+/// What a store shows of itself, and what it accepts.
+#[derive(Debug)]
+pub struct ServerIdentity {
+    /// The CA of this installation.
+    pub ca: CertificateDer<'static>,
+    /// The store's certificate.
+    pub certificate: CertificateDer<'static>,
+    /// Its key.
+    pub key: PrivatePkcs8KeyDer<'static>,
+}
+
+/// Makes what a store needs and does not have yet, and writes `stores` into what it hands out.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn prepare(state: &Path, stores: &[String]) -> Result<ServerIdentity> {
+    let dir = directory(state);
+    files::create_dir(&dir)?;
+    let now = OffsetDateTime::now_utc();
+    let ca = match Pair::read(&dir.join("ca.pem"))? {
+        Some(ca) => ca,
+        None => {
+            let ca = new_ca(now)?;
+            ca.write(&dir.join("ca.pem"))?;
+            tracing::info!("made the CA of this installation in {}", dir.display());
+            // What another CA signed is of no use any more.
+            remove(&dir.join("issued.json"))?;
+            remove(&dir.join("server.pem"))?;
+            ca
+        }
+    };
+    let fresh = |pair: &Pair| -> Result<bool> {
+        let seen = inspect(&pair.certificate)?;
+        Ok(seen.not_after - now > Duration::days(SERVER_DAYS / 2) && seen.not_before <= now)
+    };
+    let server = match Pair::read(&dir.join("server.pem"))? {
+        Some(pair) if fresh(&pair)? => pair,
+        old => {
+            let server = new_leaf(&ca, now, SERVER_DAYS, true)?;
+            server.write(&dir.join("server.pem"))?;
+            if old.is_some() {
+                tracing::info!("renewed the server certificate in {}", dir.display());
+            }
+            server
+        }
+    };
+    match IssuedFile::read(&dir)? {
+        None => {
+            let client = new_leaf(&ca, now, CLIENT_DAYS, false)?;
+            write_credential(&dir, stores, &ca, &client)?;
+            IssuedFile { version: 1, stores: stores.to_vec(), accepted: entry(&client)? }
+                .write(&dir)?;
+            tracing::info!("wrote the credential {}", dir.join("admin.toml").display());
+        }
+        Some(mut issued) if issued.stores != stores => {
+            let path = dir.join("admin.toml");
+            if let Ok(text) = std::fs::read_to_string(&path)
+                && let Ok(mut file) = toml::from_str::<CredentialFile>(&text)
+            {
+                file.stores = stores.to_vec();
+                files::replace(&path, &credential_text(&file)?, 0o600)?;
+            }
+            issued.stores = stores.to_vec();
+            issued.write(&dir)?;
+        }
+        Some(_) => {}
+    }
+    Ok(ServerIdentity { ca: ca.certificate, certificate: server.certificate, key: server.key })
+}
+
+/// Writes a new admin credential and withdraws all earlier ones. Returns its path.
+///
+/// # Errors
+/// If `state` is not that of a store, or a file cannot be written.
+pub fn rotate(state: &Path) -> Result<PathBuf> {
+    let dir = directory(state);
+    let (Some(ca), Some(issued)) = (Pair::read(&dir.join("ca.pem"))?, IssuedFile::read(&dir)?)
+    else {
+        bail!(
+            "{} holds no credentials of a store: give the state directory of a store that has been started once",
+            state.display()
+        );
+    };
+    let client = new_leaf(&ca, OffsetDateTime::now_utc(), CLIENT_DAYS, false)?;
+    let new = entry(&client)?;
+    // Both are accepted until the new one is in place, so that a crash leaves one that works.
+    let mut both = issued.accepted.clone();
+    both.extend(new.clone());
+    IssuedFile { version: 1, stores: issued.stores.clone(), accepted: both }.write(&dir)?;
+    let path = write_credential(&dir, &issued.stores, &ca, &client)?;
+    IssuedFile { version: 1, stores: issued.stores, accepted: new }.write(&dir)?;
+    Ok(path)
+}
+
+/// The serial numbers that a running store accepts: `issued.json`, read again whenever it changed.
+#[derive(Debug)]
+pub struct Issued {
+    dir: PathBuf,
+    seen: Mutex<(Option<Stamp>, Vec<String>)>,
+}
+
+/// Replacing a file gives it another inode, even within the clock's granularity.
+type Stamp = (SystemTime, u64);
+
+impl Issued {
+    /// Of the store with this state directory, after [`prepare`].
+    pub fn new(state: &Path) -> Issued {
+        Issued { dir: directory(state), seen: Mutex::new((None, Vec::new())) }
+    }
+
+    /// Whether a certificate with this serial number is accepted now. If the file cannot be read
+    /// nobody new is.
+    pub fn accepts(&self, serial: &str) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = self.stamp();
+        if stamp.is_none() || seen.0 != stamp {
+            match IssuedFile::read(&self.dir) {
+                Ok(Some(file)) => *seen = (stamp, file.accepted.into_keys().collect()),
+                Ok(None) => {
+                    tracing::error!(
+                        "{} is gone: no client is accepted until the store is restarted",
+                        self.dir.join("issued.json").display()
+                    );
+                    *seen = (None, Vec::new());
+                }
+                Err(error) => {
+                    tracing::error!("no client is accepted: {error:#}");
+                    *seen = (None, Vec::new());
+                }
+            }
+        }
+        seen.1.iter().any(|accepted| accepted == serial)
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = std::fs::metadata(self.dir.join("issued.json")).ok()?;
+        Some((metadata.modified().ok()?, metadata.ino()))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct IssuedFile {
+    version: u32,
+    /// Addresses to write into the next credential.
+    stores: Vec<String>,
+    /// Serial number to the end of its validity.
+    accepted: BTreeMap<String, String>,
+}
+
+impl IssuedFile {
+    fn read(dir: &Path) -> Result<Option<IssuedFile>> {
+        let path = dir.join("issued.json");
+        let Some(text) = read_if_there(&path)? else { return Ok(None) };
+        let file: IssuedFile = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is damaged: remove it and start the store, which then writes a new credential",
+                path.display()
+            )
+        })?;
+        if file.version != 1 {
+            bail!("{} was written by a newer longhaul: use that one", path.display());
+        }
+        Ok(Some(file))
+    }
+
+    fn write(&self, dir: &Path) -> Result<()> {
+        files::replace(&dir.join("issued.json"), &serde_json::to_vec_pretty(self)?, 0o600)
+    }
+}
+
+fn entry(pair: &Pair) -> Result<BTreeMap<String, String>> {
+    let seen = inspect(&pair.certificate)?;
+    Ok(BTreeMap::from([(seen.serial, seen.not_after.format(&Rfc3339)?)]))
+}
+
+fn write_credential(dir: &Path, stores: &[String], ca: &Pair, client: &Pair) -> Result<PathBuf> {
+    let path = dir.join("admin.toml");
+    let file = CredentialFile {
+        version: 1,
+        stores: stores.to_vec(),
+        not_after: inspect(&client.certificate)?.not_after.format(&Rfc3339)?,
+        ca: pem("CERTIFICATE", &ca.certificate),
+        certificate: pem("CERTIFICATE", &client.certificate),
+        key: pem("PRIVATE KEY", client.key.secret_pkcs8_der()),
+    };
+    files::replace(&path, &credential_text(&file)?, 0o600)?;
+    Ok(path)
+}
+
+fn credential_text(file: &CredentialFile) -> Result<Vec<u8>> {
+    let text = toml::to_string_pretty(file)?;
+    Ok(format!("# Whoever has this file may do everything at the store: keep it secret.\n{text}")
+        .into_bytes())
+}
+
+/// A certificate with its key, in one PEM file.
+struct Pair {
+    certificate: CertificateDer<'static>,
+    key: PrivatePkcs8KeyDer<'static>,
+}
+
+impl Pair {
+    fn read(path: &Path) -> Result<Option<Pair>> {
+        let Some(text) = read_if_there(path)? else { return Ok(None) };
+        let context = || {
+            format!(
+                "{} is damaged: restore it from a backup, or remove all of its directory to start over with \
+                 new credentials",
+                path.display()
+            )
+        };
+        Ok(Some(Pair {
+            certificate: certificate(&text).with_context(context)?,
+            key: PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes()).with_context(context)?,
+        }))
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
+        let text = pem("CERTIFICATE", &self.certificate)
+            + &pem("PRIVATE KEY", self.key.secret_pkcs8_der());
+        files::replace(path, text.as_bytes(), 0o600)
+    }
+}
+
+fn new_ca(now: OffsetDateTime) -> Result<Pair> {
+    // Named at random: a client can then tell another installation's CA from a forged certificate.
+    let name = format!("longhaul {:032x}", fastrand::u128(..));
+    let key = KeyPair::generate()?;
+    let mut params = params(&name, now, CA_DAYS);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    let certificate = params.self_signed(&key)?;
+    Ok(Pair { certificate: certificate.der().clone(), key: key.serialize_der().into() })
+}
+
+fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, server: bool) -> Result<Pair> {
+    let signer = KeyPair::from_pkcs8_der_and_sign_algo(&ca.key, &rcgen::PKCS_ECDSA_P256_SHA256)?;
+    let issuer = Issuer::from_ca_cert_der(&ca.certificate, signer)?;
+    let key = KeyPair::generate()?;
+    let (name, usage) = if server {
+        (SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth)
+    } else {
+        ("admin", ExtendedKeyUsagePurpose::ClientAuth)
+    };
+    let mut params = params(name, now, days);
+    if server {
+        params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into()?)];
+    }
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    let certificate = params.signed_by(&key, &issuer)?;
+    Ok(Pair { certificate: certificate.der().clone(), key: key.serialize_der().into() })
+}
+
+fn params(name: &str, now: OffsetDateTime, days: i64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    // Clocks of two machines differ.
+    params.not_before = now - Duration::days(1);
+    params.not_after = now + Duration::days(days);
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    // Positive and without leading zero bytes, as RFC 5280 §4.1.2.2 wants it.
+    let mut serial = fastrand::u128(..).to_be_bytes();
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    params
+}
+
+/// What a certificate says.
+#[derive(Debug)]
+pub struct Seen {
+    /// Serial number in hexadecimal.
+    pub serial: String,
+    /// Start of its validity.
+    pub not_before: OffsetDateTime,
+    /// End of its validity.
+    pub not_after: OffsetDateTime,
+}
+
+/// Reads serial number and validity of a certificate.
+///
+/// # Errors
+/// If it is none.
+pub fn inspect(certificate: &CertificateDer<'_>) -> Result<Seen> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
+        .map_err(|error| anyhow!("not an X.509 certificate: {error}"))?;
+    let serial: String = parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Seen {
+        serial,
+        not_before: parsed.validity().not_before.to_datetime(),
+        not_after: parsed.validity().not_after.to_datetime(),
+    })
+}
+
+/// As people read it: `2026-11-20`.
+pub fn date(time: OffsetDateTime) -> String {
+    time.date().to_string()
+}
+
+fn directory(state: &Path) -> PathBuf {
+    state.join("credentials")
+}
+
+fn certificate(text: &str) -> Result<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(text.as_bytes())
+        .map_err(|error| anyhow!("not a certificate in PEM: {error}"))
+}
+
+fn pem(tag: &str, der: &[u8]) -> String {
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    pem::encode_config(&pem::Pem::new(tag, der), config)
+}
+
+fn read_if_there(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn warn_if_others_can_read(path: &Path, metadata: &std::fs::Metadata) {
+    use std::os::unix::fs::PermissionsExt as _;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        tracing::warn!(
+            "other users can read the credential {path}, which gives full access to the store: chmod 600 {path}",
+            path = path.display()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses() -> Vec<String> {
+        vec!["127.0.0.1:7777".to_owned()]
+    }
+
+    #[test]
+    fn a_first_start_makes_everything_and_the_next_one_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = prepare(dir.path(), &addresses()).unwrap();
+        let path = dir.path().join("credentials/admin.toml");
+        let credential = Credential::load(&path).unwrap();
+        assert_eq!(credential.stores, addresses());
+        assert_eq!(credential.ca, first.ca);
+        assert!(Issued::new(dir.path()).accepts(&credential.serial));
+        for entry in std::fs::read_dir(dir.path().join("credentials")).unwrap() {
+            use std::os::unix::fs::PermissionsExt as _;
+            let metadata = entry.unwrap().metadata().unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        }
+        // The credential was moved to the host: it is not written again.
+        std::fs::remove_file(&path).unwrap();
+        let again = prepare(dir.path(), &addresses()).unwrap();
+        assert_eq!((first.ca, first.certificate), (again.ca, again.certificate));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_first_start_that_was_interrupted_anywhere_starts_over() {
+        for kept in [&[][..], &["ca.pem"], &["ca.pem", "server.pem"], &["ca.pem", "admin.toml"]] {
+            let dir = tempfile::tempdir().unwrap();
+            prepare(dir.path(), &addresses()).unwrap();
+            for name in ["ca.pem", "server.pem", "issued.json", "admin.toml"] {
+                if !kept.contains(&name) {
+                    std::fs::remove_file(dir.path().join("credentials").join(name)).unwrap();
+                }
+            }
+            prepare(dir.path(), &addresses()).unwrap();
+            let path = dir.path().join("credentials/admin.toml");
+            let credential = Credential::load(&path).unwrap();
+            assert!(Issued::new(dir.path()).accepts(&credential.serial), "{kept:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_address_reaches_the_credential() {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path(), &addresses()).unwrap();
+        prepare(dir.path(), &["store.example:7777".to_owned()]).unwrap();
+        let path = dir.path().join("credentials/admin.toml");
+        assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
+        rotate(dir.path()).unwrap();
+        assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
+    }
+
+    #[test]
+    fn a_server_certificate_past_half_its_time_is_renewed() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = prepare(dir.path(), &addresses()).unwrap();
+        let path = dir.path().join("credentials");
+        let ca = Pair::read(&path.join("ca.pem")).unwrap().unwrap();
+        let long_ago = OffsetDateTime::now_utc() - Duration::days(SERVER_DAYS / 2 + 1);
+        let old = new_leaf(&ca, long_ago, SERVER_DAYS, true).unwrap();
+        old.write(&path.join("server.pem")).unwrap();
+        let second = prepare(dir.path(), &addresses()).unwrap();
+        assert_ne!(second.certificate, old.certificate);
+        assert_eq!(second.ca, first.ca);
+    }
+
+    #[test]
+    fn rotation_is_noticed_by_a_running_store() {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path(), &addresses()).unwrap();
+        let path = dir.path().join("credentials/admin.toml");
+        let issued = Issued::new(dir.path());
+        let old = Credential::load(&path).unwrap();
+        assert!(issued.accepts(&old.serial));
+        assert_eq!(rotate(dir.path()).unwrap(), path);
+        let new = Credential::load(&path).unwrap();
+        assert!(!issued.accepts(&old.serial));
+        assert!(issued.accepts(&new.serial));
+        std::fs::remove_file(dir.path().join("credentials/issued.json")).unwrap();
+        assert!(!issued.accepts(&new.serial));
+    }
+
+    #[test]
+    fn each_mistake_has_its_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.toml");
+        let message = |path: &Path| format!("{:#}", Credential::load(path).unwrap_err());
+        assert!(message(&path).contains("there is no credential file"));
+        assert!(message(dir.path()).contains("is not a file"));
+        std::fs::write(&path, "not = toml = at all").unwrap();
+        assert!(message(&path).contains("not valid TOML"), "{}", message(&path));
+        std::fs::write(&path, "version = 1").unwrap();
+        assert!(message(&path).contains("missing field"), "{}", message(&path));
+        assert!(format!("{:#}", rotate(dir.path()).unwrap_err()).contains("holds no credentials"));
+
+        let old = expired(dir.path());
+        std::fs::write(&path, old).unwrap();
+        assert!(message(&path).contains("expired on"), "{}", message(&path));
+        assert!(message(&path).contains("credential rotate"));
+    }
+
+    /// A credential of the store in `state` that ended a day ago.
+    pub fn expired(state: &Path) -> String {
+        prepare(state, &addresses()).unwrap();
+        let dir = directory(state);
+        let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
+        let then = OffsetDateTime::now_utc() - Duration::days(10);
+        let client = new_leaf(&ca, then, 9, false).unwrap();
+        write_credential(&dir, &addresses(), &ca, &client).unwrap();
+        std::fs::read_to_string(dir.join("admin.toml")).unwrap()
+    }
+}

@@ -1,0 +1,138 @@
+//! Small files that survive a power cut, and the lock of a directory.
+//!
+//! [`replace`] leaves either the old or the new content, never a mixture and never nothing. [`Lock`]
+//! lets one live process use a directory; the lock goes with the process, however it ends.
+
+use anyhow::{Context as _, Result, bail};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Makes `path` a file with this content and mode, durably.
+///
+/// # Errors
+/// If any step fails; then `path` is as it was, or as it should be but perhaps not durable.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
+    let mut temporary = dir.join(name).into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        match std::fs::remove_file(&temporary) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        sync_dir(dir)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Makes the names in a directory durable.
+///
+/// # Errors
+/// If the directory cannot be opened or synced.
+pub fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Creates a directory and its parents, durably, for the owner only.
+///
+/// # Errors
+/// If one cannot be created or synced.
+pub fn create_dir(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        create_dir(parent)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot create the directory {}", dir.display()))
+        }
+        _ => sync_dir(parent.unwrap_or(Path::new(".")))
+            .with_context(|| format!("cannot sync the directory above {}", dir.display())),
+    }
+}
+
+/// The exclusive use of a directory, until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: OwnedFd,
+}
+
+impl Lock {
+    /// Takes the lock file `lock` in `dir`.
+    ///
+    /// # Errors
+    /// If another live process has it; the message names its pid.
+    pub fn acquire(dir: &Path) -> Result<Lock> {
+        let path = dir.join("lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+            .with_context(|| format!("cannot open the lock file {}", path.display()))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut pid = String::new();
+                let _ = File::from(file).read_to_string(&mut pid);
+                let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
+                bail!(
+                    "{} is in use by another longhaul process (pid {pid}): stop it first, or use another directory",
+                    dir.display()
+                );
+            }
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot lock {}: is it on a file system with locks?", path.display())
+                });
+            }
+        }
+        let mut file = File::from(file);
+        let mark = |file: &mut File| -> std::io::Result<()> {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        // The pid only serves the message of the next one.
+        let _ = mark(&mut file);
+        Ok(Lock { _file: file.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn replace_sets_content_and_mode_and_leaves_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        replace(&path, b"new", 0o600).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_second_lock_names_the_first_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Lock::acquire(dir.path()).unwrap();
+        let error = Lock::acquire(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+        drop(first);
+        Lock::acquire(dir.path()).unwrap();
+    }
+}

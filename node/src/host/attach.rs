@@ -1,0 +1,283 @@
+//! Attaching a volume: its journal first, then the store, then the engine.
+//!
+//! The journal is found or made, with all its space, before the store is asked: an attach that
+//! succeeds fences every other host off, so nothing that can be known before may fail after it.
+
+use super::disk::Disk;
+use super::front::Front;
+use super::state::{JournalShape, StateDir, VolumeFile, journal_path};
+use super::uplink::LinkLost;
+use super::volume::{Backing, Volume};
+use crate::units::show_bytes;
+use anyhow::{Context as _, Result};
+use longhaul_core::host::journal::{self, Recovered, Recovery};
+use longhaul_core::host::{self as engine, DiskOperation, DiskResult};
+use longhaul_core::wire::link::{
+    AttachError, Attached, ToHost, ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Why a volume could not be attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The link is down: it is tried again when it is up.
+    Link,
+    /// There is no such volume.
+    NotFound(String),
+    /// Something that someone has to decide or repair.
+    Refused(String),
+}
+
+impl From<LinkLost> for Failure {
+    fn from(_: LinkLost) -> Failure {
+        Failure::Link
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure::Refused(format!("{error:#}"))
+    }
+}
+
+/// The journal of a volume, ready for its engine.
+struct Opened {
+    file: VolumeFile,
+    files: Vec<File>,
+    recovered: Recovered,
+    /// First file to be zeroed in the background, if the journal is new.
+    zero_from: Option<u32>,
+}
+
+/// Attaches a volume by name.
+pub async fn attach(front: &Rc<Front>, name: &str) -> Result<Rc<Volume>, Failure> {
+    let info = show(front, name).await?;
+    let stale =
+        front.state.volumes()?.into_iter().find(|volume| {
+            volume.name == name && volume.id != info.id.to_string() && !volume.released
+        });
+    if let Some(stale) = stale {
+        let dir = front.state.volume_dir(stale.volume_id()?);
+        return Err(Failure::Refused(format!(
+            "volume {name} was deleted and created again, and {} still holds the journal of the \
+             deleted one: move that directory away to attach the new volume",
+            dir.display()
+        )));
+    }
+    let opened = if front.options.write_through {
+        refuse_undelivered(&front.state, &info)?;
+        None
+    } else {
+        Some(open_journal(front, &info).await?)
+    };
+
+    let generation = front.router.generation();
+    let journal = opened.as_ref().and_then(|opened| opened.recovered.state());
+    let host = front.state.host();
+    let asked = |request| ToStore::Attach { request, name: name.to_owned(), host, journal };
+    let reply = front.router.call(asked).await?;
+    let ToHost::Attached { result, .. } = reply else {
+        return Err(Failure::Refused("the store gave an answer that does not fit".into()));
+    };
+    let attached = result.map_err(|error| refusal(front, name, &info, &error))?;
+    if attached.volume != info.id {
+        return Err(Failure::Refused(format!(
+            "volume {name} was replaced while it was being attached; try again"
+        )));
+    }
+    let volume = start(front, name, attached, opened)?;
+    tracing::info!(volume = name, epoch = volume.attached().epoch, "attached");
+    // The engine takes the link for up. If it is not the one that answered, or none, it has to
+    // resume like all the others.
+    if front.router.generation() != generation {
+        volume.with(|now, engine| engine.handle_link_down(now));
+        if front.router.is_up() {
+            volume.with(|now, engine| engine.handle_link_up(now));
+        }
+    }
+    Ok(volume)
+}
+
+fn start(
+    front: &Rc<Front>,
+    name: &str,
+    attached: Attached,
+    opened: Option<Opened>,
+) -> Result<Rc<Volume>, Failure> {
+    let options = &front.options;
+    let (mode, recovered, backing) = match opened {
+        None => (engine::Mode::WriteThrough, None, Backing::None),
+        Some(Opened { mut file, files, recovered, zero_from }) => {
+            file.name = name.into();
+            file.epoch = attached.epoch;
+            file.sectors = attached.sectors;
+            file.block_bytes = attached.block_bytes;
+            file.released = false;
+            front.state.save_volume(&file)?;
+            let names = journal_names(&front.state.volume_dir(attached.volume));
+            let disk = Disk::start(files, names, zero_from)
+                .context("cannot start the thread of a journal")?;
+            let mode = engine::Mode::Journal(recovered.geometry);
+            (mode, Some(recovered), Backing::Disk(disk))
+        }
+    };
+    let config = engine::Config {
+        durability: options.durability,
+        on_journal_failure: options.on_journal_failure,
+        ..engine::Config::new(mode)
+    };
+    let now = front.clock.now();
+    let host = front.state.host();
+    let engine = engine::Volume::new(now, config, host, attached.clone(), recovered);
+    let weak = Rc::downgrade(front);
+    let on_event = move |volume: &Volume, event| {
+        if let Some(front) = weak.upgrade() {
+            front.handle_event(volume, event);
+        }
+    };
+    let uplink = front.router.clone();
+    let volume = Volume::new(name.into(), attached, front.clock, engine, backing, uplink, on_event);
+    tokio::task::spawn_local(volume.clone().run());
+    // Recovery may have left something to write or to ship.
+    volume.with(|_, _| {});
+    Ok(volume)
+}
+
+async fn show(front: &Rc<Front>, name: &str) -> Result<VolumeInfo, Failure> {
+    let operation = VolumeOperation::Show { name: name.to_owned() };
+    match front.router.call(|request| ToStore::Volume { request, operation }).await? {
+        ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. } => Ok(info),
+        ToHost::Volume { result: Err(error @ VolumeError::NotFound), .. } => {
+            let kept = front.state.volumes()?.into_iter().find(|v| v.name == name && !v.released);
+            let kept = match kept {
+                None => String::new(),
+                Some(volume) => format!(
+                    "; what was not delivered to it is kept in {}: delete that directory to give \
+                     it up",
+                    front.state.volume_dir(volume.volume_id()?).display()
+                ),
+            };
+            Err(Failure::NotFound(format!("volume {name}: {error}{kept}")))
+        }
+        ToHost::Volume { result: Err(error), .. } => {
+            Err(Failure::Refused(format!("volume {name}: {error}")))
+        }
+        _ => Err(Failure::Refused("the store gave an answer that does not fit".into())),
+    }
+}
+
+/// What to do about an attach that the store refused.
+fn refusal(front: &Front, name: &str, info: &VolumeInfo, error: &AttachError) -> Failure {
+    let dir = front.state.volume_dir(info.id);
+    match error {
+        AttachError::NotFound => Failure::NotFound(format!("volume {name}: {error}")),
+        AttachError::ShuttingDown => Failure::Link,
+        AttachError::Diverged { .. } | AttachError::WrongVolume(_) => {
+            Failure::Refused(format!("volume {name}: {error} (it is in {})", dir.display()))
+        }
+        _ => Failure::Refused(format!("volume {name}: {error}")),
+    }
+}
+
+fn refuse_undelivered(state: &StateDir, info: &VolumeInfo) -> Result<(), Failure> {
+    match state.volume(info.id)? {
+        Some(file) if !file.released => Err(Failure::Refused(format!(
+            "volume {} has a journal in {} that may hold undelivered writes: start the host without \
+             --write-through until it has drained and stop it in order, then with it",
+            info.name,
+            state.volume_dir(info.id).display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Finds the journal of a volume and what it holds, or makes one.
+async fn open_journal(front: &Rc<Front>, info: &VolumeInfo) -> Result<Opened, Failure> {
+    let state = front.state.clone();
+    let shape = front.options.journal;
+    let info = info.clone();
+    let opened = tokio::task::spawn_blocking(move || match state.volume(info.id)? {
+        Some(file) => recover(&state, file, shape),
+        None => create(&state, &info, shape),
+    });
+    Ok(opened.await.context("the thread that opens a journal failed")??)
+}
+
+fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Opened> {
+    let started = Instant::now();
+    let file = VolumeFile::new(&info.name, info.id, info.sectors, info.block_bytes, shape)?;
+    let number = file.journal_number()?;
+    let geometry = shape.geometry();
+    let plan = journal::create_plan(geometry, number, info.id)?;
+    state.create_journal(&file, &plan)?;
+    let took = started.elapsed().as_secs_f64();
+    let size = show_bytes(shape.bytes());
+    tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
+    let files = state.open_journal(&file)?;
+    let recovered = Recovered::empty(geometry, number, info.id);
+    Ok(Opened { file, files, recovered, zero_from: Some(1) })
+}
+
+fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<Opened> {
+    let started = Instant::now();
+    let files = state.open_journal(&file)?;
+    let id = file.volume_id()?;
+    let dir = state.volume_dir(id);
+    let mut recovery = Recovery::new(Some(id), lengths(&files)?);
+    let recovered = run_recovery(&mut recovery, &files)
+        .with_context(|| format!("the journal in {} cannot be used", dir.display()))?;
+    let report = recovery.report();
+    tracing::info!(
+        volume = file.name,
+        "recovered a journal with {} writes ({}) in {:.2} s",
+        report.records,
+        show_bytes(report.live_bytes),
+        started.elapsed().as_secs_f64()
+    );
+    if file.journal != wanted {
+        tracing::info!(
+            volume = file.name,
+            "the journal keeps its size of {}; --journal-size is for new ones",
+            show_bytes(file.journal.bytes())
+        );
+    }
+    Ok(Opened { file, files, recovered, zero_from: None })
+}
+
+/// The length of each file.
+pub fn lengths(files: &[File]) -> std::io::Result<Vec<u64>> {
+    files.iter().map(|file| Ok(file.metadata()?.len())).collect()
+}
+
+/// Gives a recovery what it asks for until it has an outcome.
+pub fn run_recovery(recovery: &mut Recovery, files: &[File]) -> Result<Recovered> {
+    loop {
+        let Some(operation) = recovery.poll_disk() else {
+            let outcome = recovery.poll_outcome().context("recovery came to no end")?;
+            return Ok(outcome?);
+        };
+        let result = match operation {
+            DiskOperation::Read { id, file, offset, bytes } => {
+                let mut data = vec![0; bytes];
+                match files[file as usize].read_exact_at(&mut data, offset) {
+                    Ok(()) => DiskResult::Data { id, data: data.into() },
+                    Err(error) => DiskResult::Failed { id, error: error.to_string() },
+                }
+            }
+            DiskOperation::Write { id, .. } | DiskOperation::Sync { id, .. } => {
+                DiskResult::Failed { id, error: "recovery is read-only".into() }
+            }
+        };
+        recovery.handle_disk(result);
+    }
+}
+
+/// What journal files are called in errors, without their number.
+fn journal_names(dir: &Path) -> String {
+    let path = journal_path(dir, 0);
+    path.with_extension("").display().to_string()
+}

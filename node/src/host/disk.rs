@@ -1,0 +1,476 @@
+//! The files of one journal: carries out what the engine asks of its disk.
+//!
+//! Promises: writes and syncs are done in the order given, one after another, by one thread; reads are
+//! answered at once from the page cache, else by another thread. After a write or sync failed nothing
+//! more is written and every later one fails too: a second fsync may succeed without having stored
+//! what the first could not. It knows nothing of the frames in the files.
+
+use bytes::{Bytes, BytesMut};
+use longhaul_core::host::{DiskOperation, DiskResult};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::Notify;
+
+/// Most buffers of one gathered write, as many as Linux takes (`IOV_MAX`).
+const MAX_SLICES: usize = 1024;
+
+/// Bytes zeroed at a time ahead of the journal: what a write may have to wait for.
+const ZERO_CHUNK_BYTES: u64 = 256 << 10;
+
+/// The journal files of a volume and the thread that writes them.
+pub struct Disk {
+    shared: Arc<Shared>,
+    /// Commands of this turn, handed over together in [`Disk::submit`].
+    batch: Vec<Command>,
+    thread: Option<JoinHandle<()>>,
+    zeroer: Option<JoinHandle<()>>,
+}
+
+enum Command {
+    Write { id: u64, file: u32, offset: u64, data: Bytes, sync: bool },
+    Sync { id: u64, file: u32 },
+}
+
+struct Shared {
+    files: Vec<File>,
+    names: String,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    done: Mutex<Vec<DiskResult>>,
+    /// Whether the front has been told of results that it has not taken.
+    told: AtomicBool,
+    notify: Notify,
+    /// Files below it have been reached by the writer and belong to it.
+    reached: Mutex<u32>,
+    stop: AtomicBool,
+    writes: AtomicU64,
+    syncs: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    commands: VecDeque<Command>,
+    closed: bool,
+    sleeping: bool,
+}
+
+/// What a journal's disk has done.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct DiskCounters {
+    /// Write calls.
+    pub writes: u64,
+    /// Calls of fdatasync.
+    pub syncs: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// A panic while a lock is held leaves queues of whole entries behind: they stay usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Disk {
+    /// Starts the thread of a journal. `names` says in errors whose files they are; files from
+    /// `zero_from` on are fresh and get zeroes in the background, so that a later sync does not have
+    /// to convert unwritten extents.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(files: Vec<File>, names: String, zero_from: Option<u32>) -> std::io::Result<Disk> {
+        let shared = Arc::new(Shared {
+            files,
+            names,
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            done: Mutex::default(),
+            told: AtomicBool::new(false),
+            notify: Notify::new(),
+            reached: Mutex::new(0),
+            stop: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        });
+        let writer = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || Writer { shared: writer, failed: None }.run())?;
+        let zeroer = match zero_from {
+            None => None,
+            Some(from) => {
+                let shared = shared.clone();
+                let builder = std::thread::Builder::new().name("journal-zero".into());
+                Some(builder.spawn(move || zero_ahead(&shared, from))?)
+            }
+        };
+        Ok(Disk { shared, batch: Vec::new(), thread: Some(thread), zeroer })
+    }
+
+    /// Takes an operation. A read that the page cache can answer is answered here; everything else
+    /// comes out of [`Disk::take_results`] after [`Disk::submit`].
+    pub fn start_operation(&mut self, operation: DiskOperation) -> Option<DiskResult> {
+        match operation {
+            DiskOperation::Write { id, file, offset, data, sync } => {
+                self.batch.push(Command::Write { id, file, offset, data, sync });
+                None
+            }
+            DiskOperation::Sync { id, file } => {
+                self.batch.push(Command::Sync { id, file });
+                None
+            }
+            DiskOperation::Read { id, file, offset, bytes } => {
+                let Some(handle) = self.shared.files.get(file as usize) else {
+                    return Some(self.shared.failed(id, file, "read", "no such file"));
+                };
+                let mut data = BytesMut::zeroed(bytes);
+                let slices = &mut [IoSliceMut::new(&mut data)];
+                if let Ok(read) =
+                    rustix::io::preadv2(handle, slices, offset, ReadWriteFlags::NOWAIT)
+                    && read == bytes
+                {
+                    return Some(DiskResult::Data { id, data: data.freeze() });
+                }
+                let shared = self.shared.clone();
+                tokio::task::spawn_blocking(move || {
+                    let result = match shared.files[file as usize].read_exact_at(&mut data, offset)
+                    {
+                        Ok(()) => DiskResult::Data { id, data: data.freeze() },
+                        Err(error) => shared.failed(id, file, "read", &error.to_string()),
+                    };
+                    shared.complete([result]);
+                });
+                None
+            }
+        }
+    }
+
+    /// Hands the operations started since the last call to the thread, with at most one wake-up.
+    pub fn submit(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let mut queue = lock(&self.shared.queue);
+        queue.commands.extend(self.batch.drain(..));
+        if std::mem::take(&mut queue.sleeping) {
+            drop(queue);
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// What has been done since the last call.
+    pub fn take_results(&self) -> Vec<DiskResult> {
+        self.shared.told.store(false, Ordering::Release);
+        std::mem::take(&mut *lock(&self.shared.done))
+    }
+
+    /// Resolves when [`Disk::take_results`] has something to give.
+    pub fn watch(&self) -> impl Future<Output = ()> + use<> {
+        let shared = self.shared.clone();
+        async move { shared.notify.notified().await }
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> DiskCounters {
+        DiskCounters {
+            writes: self.shared.writes.load(Ordering::Relaxed),
+            syncs: self.shared.syncs.load(Ordering::Relaxed),
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.submit();
+        self.shared.stop.store(true, Ordering::Relaxed);
+        lock(&self.shared.queue).closed = true;
+        self.shared.work.notify_one();
+        for thread in [self.thread.take(), self.zeroer.take()].into_iter().flatten() {
+            // A panic of the thread has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn complete(&self, results: impl IntoIterator<Item = DiskResult>) {
+        lock(&self.done).extend(results);
+        if !self.told.swap(true, Ordering::AcqRel) {
+            self.notify.notify_one();
+        }
+    }
+
+    fn failed(&self, id: u64, file: u32, what: &str, error: &str) -> DiskResult {
+        DiskResult::Failed { id, error: format!("{what} of {}.{file:04}: {error}", self.names) }
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    failed: Option<String>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        while let Some(commands) = self.next() {
+            let results = self.execute(&commands);
+            // The buffers are given back before the front asks for new ones.
+            let ids: Vec<u64> = commands.iter().map(Command::id).collect();
+            drop(commands);
+            self.shared.complete(ids.into_iter().map(|id| match &results {
+                Ok(()) => DiskResult::Done { id },
+                Err(error) => DiskResult::Failed { id, error: error.clone() },
+            }));
+        }
+    }
+
+    /// The next commands that one system call, or one write and one sync, can carry out.
+    fn next(&self) -> Option<Vec<Command>> {
+        let mut queue = lock(&self.shared.queue);
+        loop {
+            if let Some(first) = queue.commands.pop_front() {
+                let mut run = vec![first];
+                while run.len() < MAX_SLICES
+                    && let Some(next) = queue.commands.front()
+                    && run.last().is_some_and(|last| last.joins(next))
+                    && let Some(next) = queue.commands.pop_front()
+                {
+                    run.push(next);
+                }
+                return Some(run);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue.sleeping = true;
+            queue = self.shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.sleeping = false;
+        }
+    }
+
+    fn execute(&mut self, commands: &[Command]) -> Result<(), String> {
+        if let Some(error) = &self.failed {
+            return Err(format!("not tried after: {error}"));
+        }
+        let done = self.attempt(commands);
+        if let Err(error) = &done {
+            self.failed = Some(error.clone());
+        }
+        done
+    }
+
+    fn attempt(&self, commands: &[Command]) -> Result<(), String> {
+        let Some(number) = commands.first().map(Command::file) else { return Ok(()) };
+        let context = |what: &str, error: &dyn std::fmt::Display| {
+            format!("{what} of {}.{number:04}: {error}", self.shared.names)
+        };
+        let Some(file) = self.shared.files.get(number as usize) else {
+            return Err(context("write", &"no such file"));
+        };
+        let mut slices = Vec::with_capacity(commands.len());
+        let mut start = None;
+        let mut sync = false;
+        for command in commands {
+            match command {
+                Command::Write { offset, data, sync: and_sync, .. } => {
+                    start.get_or_insert(*offset);
+                    slices.push(IoSlice::new(data));
+                    sync |= and_sync;
+                }
+                Command::Sync { .. } => sync = true,
+            }
+        }
+        if let Some(start) = start {
+            self.reach(number);
+            let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+            write_all(file, &mut slices, start).map_err(|error| context("write", &error))?;
+            self.shared.writes.fetch_add(1, Ordering::Relaxed);
+            self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        if sync {
+            self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+            rustix::fs::fdatasync(file).map_err(|error| context("fdatasync", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a file over from the zeroing thread, waiting for its chunk under way.
+    fn reach(&self, file: u32) {
+        let mut reached = lock(&self.shared.reached);
+        *reached = (*reached).max(file + 1);
+    }
+}
+
+impl Command {
+    fn id(&self) -> u64 {
+        match self {
+            Command::Write { id, .. } | Command::Sync { id, .. } => *id,
+        }
+    }
+
+    fn file(&self) -> u32 {
+        match self {
+            Command::Write { file, .. } | Command::Sync { file, .. } => *file,
+        }
+    }
+
+    /// Whether `next` can be carried out together with this: it goes on where this ends, or is
+    /// the sync that this does anyway or that follows a write.
+    fn joins(&self, next: &Command) -> bool {
+        match (self, next) {
+            (
+                Command::Write { file, offset, data, sync: false, .. },
+                Command::Write { file: next_file, offset: next_offset, .. },
+            ) => file == next_file && offset + data.len() as u64 == *next_offset,
+            (_, Command::Sync { file, .. }) => self.file() == *file,
+            _ => false,
+        }
+    }
+}
+
+fn write_all(file: &File, slices: &mut [IoSlice<'_>], mut offset: u64) -> Result<(), Errno> {
+    let mut rest = slices;
+    while rest.iter().any(|slice| !slice.is_empty()) {
+        match rustix::io::pwritev(file, rest, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => {
+                offset += written as u64;
+                IoSlice::advance_slices(&mut rest, written);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeroes into fresh files that the writer has not reached, all but their first 4 KiB, where
+/// the header is. A failure ends it: the writer will meet the same one and report it.
+fn zero_ahead(shared: &Shared, from: u32) {
+    let zeroes = vec![0; ZERO_CHUNK_BYTES as usize];
+    for (number, file) in shared.files.iter().enumerate().skip(from as usize) {
+        let Ok(end) = file.metadata().map(|meta| meta.len()) else { return };
+        let mut offset = 4096;
+        while offset < end {
+            if shared.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let reached = lock(&shared.reached);
+            if *reached as usize > number {
+                break;
+            }
+            let part = (end - offset).min(ZERO_CHUNK_BYTES);
+            if file.write_all_at(&zeroes[..part as usize], offset).is_err() {
+                return;
+            }
+            drop(reached);
+            offset += part;
+            // A quarter of a GB/s at most: foreground I/O of this disk comes first.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        if rustix::fs::fdatasync(file).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn files(dir: &tempfile::TempDir, count: u32) -> Vec<File> {
+        (0..count)
+            .map(|number| {
+                let mut options = File::options();
+                let file = options.read(true).write(true).create(true).truncate(true);
+                let file = file.open(dir.path().join(format!("journal.{number:04}"))).unwrap();
+                file.set_len(1 << 20).unwrap();
+                file
+            })
+            .collect()
+    }
+
+    async fn results(disk: &Disk, count: usize) -> Vec<DiskResult> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            let watch = tokio::time::timeout(Duration::from_secs(10), disk.watch());
+            watch.await.expect("the thread answers");
+            all.extend(disk.take_results());
+        }
+        all
+    }
+
+    fn write(id: u64, file: u32, offset: u64, data: &'static [u8]) -> DiskOperation {
+        DiskOperation::Write { id, file, offset, data: Bytes::from_static(data), sync: false }
+    }
+
+    #[tokio::test]
+    async fn writes_syncs_and_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = Disk::start(files(&dir, 2), "journal".into(), None).unwrap();
+        assert_eq!(disk.start_operation(write(1, 0, 4096, b"abc")), None);
+        assert_eq!(disk.start_operation(write(2, 0, 4099, b"def")), None);
+        assert_eq!(disk.start_operation(DiskOperation::Sync { id: 3, file: 0 }), None);
+        assert_eq!(disk.start_operation(write(4, 1, 0, b"x")), None);
+        disk.submit();
+        let done = results(&disk, 4).await;
+        assert_eq!(done, (1..=4).map(|id| DiskResult::Done { id }).collect::<Vec<_>>());
+        assert_eq!((disk.counters().writes, disk.counters().syncs), (2, 1), "adjacent ones join");
+        let read = DiskOperation::Read { id: 5, file: 0, offset: 4096, bytes: 6 };
+        let data = match disk.start_operation(read) {
+            Some(result) => result,
+            None => results(&disk, 1).await.remove(0),
+        };
+        assert_eq!(data, DiskResult::Data { id: 5, data: Bytes::from_static(b"abcdef") });
+        let beyond = DiskOperation::Read { id: 6, file: 0, offset: (1 << 20) - 1, bytes: 6 };
+        assert_eq!(disk.start_operation(beyond), None);
+        let failed = results(&disk, 1).await.remove(0);
+        assert!(matches!(failed, DiskResult::Failed { id: 6, error } if error.contains("0000")));
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_latches() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut all = files(&dir, 2);
+        all[0] = File::open(dir.path().join("journal.0000")).unwrap();
+        let mut disk = Disk::start(all, "journal".into(), None).unwrap();
+        disk.start_operation(write(1, 0, 0, b"read-only"));
+        disk.start_operation(DiskOperation::Sync { id: 2, file: 1 });
+        disk.start_operation(write(3, 1, 0, b"fine but too late"));
+        disk.submit();
+        for (result, expected) in results(&disk, 3).await.into_iter().zip(1..) {
+            let DiskResult::Failed { id, error } = result else { panic!("{result:?}") };
+            assert_eq!(id, expected);
+            assert!(error.contains("write of journal.0000"), "{error}");
+        }
+        assert_eq!(std::fs::read(dir.path().join("journal.0001")).unwrap()[0], 0);
+    }
+
+    #[tokio::test]
+    async fn zeroing_stays_out_of_what_was_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = files(&dir, 3);
+        for file in &all {
+            file.write_all_at(&[7; 1 << 20], 0).unwrap();
+        }
+        let mut disk = Disk::start(all, "journal".into(), None).unwrap();
+        disk.start_operation(write(1, 1, 8192, b"kept"));
+        disk.submit();
+        results(&disk, 1).await;
+        zero_ahead(&disk.shared, 1);
+        let read = |n: u32| std::fs::read(dir.path().join(format!("journal.{n:04}"))).unwrap();
+        assert!(read(0).iter().all(|byte| *byte == 7), "already written before it was opened");
+        assert_eq!(&read(1)[8192..8196], b"kept");
+        assert!(read(2)[..4096].iter().all(|byte| *byte == 7), "the header stays");
+        assert!(read(2)[4096..].iter().all(|byte| *byte == 0));
+    }
+}

@@ -1,0 +1,401 @@
+//! The volumes of a host: attached at start or when a client asks, looked up by name.
+//!
+//! A volume is in one of three states: being attached (again and again, as long as the link or an
+//! operator may help), attached, or fenced off, which only a restart ends: this host taking the
+//! volume back by itself would only throw the other one out.
+
+use super::attach::{self, Failure};
+use super::nbd::Exports;
+use super::state::{JournalShape, StateDir};
+use super::uplink::Router;
+use super::volume::{Clock, Volume};
+use crate::link::LinkEvent;
+use crate::units::show_bytes;
+use futures_util::future::LocalBoxFuture;
+use longhaul_core::block::VolumeId;
+use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
+use longhaul_core::host::{Durability, Event, OnJournalFailure};
+use longhaul_core::wire::link::{Frame, ToHost, ToStore, VolumeOperation, VolumeReply};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// How long a client waits for an attach before it is told to try again: less than the patience of
+/// clients, and enough for a journal to be made or recovered on most disks.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
+
+/// Pause before an attach that was refused is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Link events taken at a time.
+const EVENT_BATCH: usize = 256;
+
+/// What the command line says about all volumes.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Shape of new journals.
+    pub journal: JournalShape,
+    /// What a flush waits for.
+    pub durability: Durability,
+    /// What a failed journal leads to.
+    pub on_journal_failure: OnJournalFailure,
+    /// No journals.
+    pub write_through: bool,
+}
+
+/// Where a volume is on its way.
+#[derive(Clone)]
+pub enum Stage {
+    /// Being attached; why the last attempt failed, if there was one.
+    Attaching(Option<Failure>),
+    /// Attached.
+    Attached(Rc<Volume>),
+    /// Given up: why.
+    Ended(Failure),
+}
+
+struct Entry {
+    stage: watch::Sender<Stage>,
+    /// Attached at start: tried for ever, even if nobody asks.
+    pinned: bool,
+}
+
+/// All volumes of a host.
+pub struct Front {
+    pub(super) state: Arc<StateDir>,
+    pub(super) options: Options,
+    pub(super) router: Rc<Router>,
+    pub(super) clock: Clock,
+    entries: RefCell<BTreeMap<String, Entry>>,
+    by_id: RefCell<BTreeMap<VolumeId, Rc<Volume>>>,
+    /// Changes with the link.
+    link: watch::Sender<u64>,
+    stopping: Cell<bool>,
+}
+
+impl Front {
+    /// No volumes yet.
+    pub fn new(
+        state: Arc<StateDir>,
+        options: Options,
+        router: Rc<Router>,
+        clock: Clock,
+    ) -> Rc<Front> {
+        Rc::new(Front {
+            state,
+            options,
+            router,
+            clock,
+            entries: RefCell::default(),
+            by_id: RefCell::default(),
+            link: watch::Sender::new(0),
+            stopping: Cell::new(false),
+        })
+    }
+
+    /// Attaches a volume and keeps trying.
+    pub fn pin(self: &Rc<Self>, name: &str) {
+        self.begin(name, true);
+    }
+
+    /// What is known of each volume, by name.
+    pub fn stages(&self) -> Vec<(String, Stage)> {
+        let entries = self.entries.borrow();
+        entries.iter().map(|(name, entry)| (name.clone(), entry.stage.borrow().clone())).collect()
+    }
+
+    /// The attached volumes.
+    pub fn volumes(&self) -> Vec<Rc<Volume>> {
+        self.by_id.borrow().values().cloned().collect()
+    }
+
+    /// No more attaches.
+    pub fn stop(&self) {
+        self.stopping.set(true);
+    }
+
+    fn begin(self: &Rc<Self>, name: &str, pinned: bool) -> watch::Receiver<Stage> {
+        let mut entries = self.entries.borrow_mut();
+        if let Some(entry) = entries.get_mut(name) {
+            entry.pinned |= pinned;
+            return entry.stage.subscribe();
+        }
+        let stage = watch::Sender::new(Stage::Attaching(None));
+        let receiver = stage.subscribe();
+        entries.insert(name.to_owned(), Entry { stage, pinned });
+        tokio::task::spawn_local(self.clone().attach(name.to_owned()));
+        receiver
+    }
+
+    async fn attach(self: Rc<Self>, name: String) {
+        let mut link = self.link.subscribe();
+        let mut told: Option<Failure> = None;
+        loop {
+            if self.stopping.get() {
+                return;
+            }
+            link.mark_unchanged();
+            let failure = match attach::attach(&self, &name).await {
+                Ok(volume) => {
+                    self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
+                    self.set(&name, Stage::Attached(volume));
+                    return;
+                }
+                Err(failure) => failure,
+            };
+            if told.as_ref() != Some(&failure) {
+                match &failure {
+                    Failure::Link => tracing::info!(volume = name, "waiting for the store"),
+                    Failure::NotFound(why) | Failure::Refused(why) => {
+                        tracing::error!(volume = name, "not attached: {why}");
+                    }
+                }
+                told = Some(failure.clone());
+            }
+            let wait_for_link = failure == Failure::Link && !self.router.is_up();
+            self.set(&name, Stage::Attaching(Some(failure)));
+            // Nobody may be left who wants it.
+            let wanted = {
+                let mut entries = self.entries.borrow_mut();
+                let wanted = entries.get(&name).is_some_and(|entry| entry.pinned);
+                if !wanted {
+                    entries.remove(&name);
+                }
+                wanted
+            };
+            if !wanted {
+                return;
+            }
+            tokio::select! {
+                _ = link.changed() => {}
+                () = tokio::time::sleep(RETRY), if !wait_for_link => {}
+            }
+        }
+    }
+
+    fn set(&self, name: &str, stage: Stage) {
+        if let Some(entry) = self.entries.borrow().get(name) {
+            entry.stage.send_replace(stage);
+        }
+    }
+
+    /// Hands what the link says to whom it concerns, until the link is closed.
+    pub async fn run_link(self: Rc<Self>, mut events: mpsc::UnboundedReceiver<LinkEvent>) {
+        let mut batch = Vec::with_capacity(EVENT_BATCH);
+        let mut was_up = None;
+        while events.recv_many(&mut batch, EVENT_BATCH).await > 0 {
+            let mut frames: Vec<(VolumeId, Frame<ToHost>)> = Vec::new();
+            for event in batch.drain(..) {
+                match event {
+                    LinkEvent::Frame(_, frame) => frames.extend(self.router.route(frame)),
+                    LinkEvent::Up { peer, software } => {
+                        self.deliver(&mut frames);
+                        tracing::info!(peer, software, "the store is connected");
+                        was_up = Some(true);
+                        self.set_link(true);
+                    }
+                    LinkEvent::Down { reason } => {
+                        self.deliver(&mut frames);
+                        if was_up != Some(false) {
+                            tracing::warn!("the store cannot be reached, trying on: {reason}");
+                        }
+                        if was_up.replace(false) == Some(true) || self.router.is_up() {
+                            self.set_link(false);
+                        }
+                    }
+                }
+            }
+            self.deliver(&mut frames);
+        }
+    }
+
+    fn set_link(&self, up: bool) {
+        self.router.set_up(up);
+        for volume in self.volumes() {
+            volume.with(
+                |now, engine| {
+                    if up { engine.handle_link_up(now) } else { engine.handle_link_down(now) }
+                },
+            );
+        }
+        self.link.send_modify(|generation| *generation += 1);
+    }
+
+    /// Frames of one volume that follow each other make one turn of it.
+    fn deliver(&self, frames: &mut Vec<(VolumeId, Frame<ToHost>)>) {
+        let mut rest = std::mem::take(frames).into_iter().peekable();
+        while let Some((id, first)) = rest.next() {
+            let run = std::iter::once(first).chain(std::iter::from_fn(|| {
+                rest.next_if(|(next, _)| *next == id).map(|(_, frame)| frame)
+            }));
+            let run: Vec<Frame<ToHost>> = run.collect();
+            // A volume that is no longer attached wants nothing.
+            let volume = self.by_id.borrow().get(&id).cloned();
+            if let Some(volume) = volume {
+                volume.handle_messages(run.into_iter());
+            }
+        }
+    }
+
+    /// Something an engine reported.
+    pub(super) fn handle_event(&self, volume: &Volume, event: Event) {
+        let name = volume.name();
+        match event {
+            Event::Fenced { epoch } => {
+                let lag = volume.status().0.lag_bytes;
+                let why = format!(
+                    "volume {name} was attached by another host with epoch {epoch} and is fenced off \
+                     here; {} that were not delivered are kept in {}: restart this host to attach it \
+                     here again",
+                    show_bytes(lag),
+                    self.state.volume_dir(volume.attached().volume).display()
+                );
+                tracing::error!(volume = name, "{why}");
+                self.release(volume);
+                self.set(name, Stage::Ended(Failure::Refused(why)));
+            }
+            Event::JournalFailed { error, continues } => {
+                let then = if continues {
+                    "the volume goes on with every flush waiting for the store"
+                } else {
+                    "the volume has stopped"
+                };
+                tracing::error!(
+                    volume = name,
+                    "the journal failed: {error}; {then}; replace the disk"
+                );
+            }
+            Event::JournalDamaged { range, file, offset, problem } => tracing::error!(
+                volume = name,
+                "journal file {file}, offset {offset} is damaged at {range}: {problem}; check the disk"
+            ),
+            Event::StoreDamaged { range } => tracing::error!(
+                volume = name,
+                "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
+            ),
+            Event::Resumed { committed } => {
+                tracing::info!(volume = name, committed, "resumed");
+            }
+            Event::Refused(error) => {
+                tracing::warn!(volume = name, "the store does not let it go on for now: {error}");
+            }
+            Event::BatchRefused { reason } => {
+                tracing::warn!(
+                    volume = name,
+                    "the store refused a batch, shipping it again: {reason}"
+                );
+            }
+            Event::StoreBehind { committed, from } => tracing::error!(
+                volume = name,
+                "the store has writes up to {committed} only and once had more; the journal begins \
+                 at {from}, so nothing is shipped any more: restore the store's data"
+            ),
+            Event::Detached => {
+                tracing::info!(volume = name, "detached");
+                self.release(volume);
+            }
+        }
+    }
+
+    fn release(&self, volume: &Volume) {
+        let released = || -> anyhow::Result<()> {
+            if let Some(mut file) = self.state.volume(volume.attached().volume)? {
+                file.released = true;
+                self.state.save_volume(&file)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = released() {
+            tracing::warn!(
+                volume = volume.name(),
+                "it will be attached again at the next start, because: {error:#}"
+            );
+        }
+    }
+
+    async fn lookup(self: Rc<Self>, name: String) -> Result<(ExportInfo, Rc<Volume>), LookupError> {
+        let name = if name.is_empty() { self.only_volume()? } else { name };
+        if self.stopping.get() {
+            let message = "the host is shutting down".into();
+            return Err(LookupError { kind: LookupErrorKind::Shutdown, message });
+        }
+        let mut stage = self.begin(&name, false);
+        let settled = stage.wait_for(|stage| !matches!(stage, Stage::Attaching(None)));
+        let stage = match tokio::time::timeout(LOOKUP_LIMIT, settled).await {
+            Ok(Ok(stage)) => stage.clone(),
+            // An entry that goes away has told its last failure before.
+            Ok(Err(_)) | Err(_) => Stage::Attaching(None),
+        };
+        let (kind, message) = match stage {
+            Stage::Attached(volume) => return Ok((super::export_info(&volume), volume)),
+            Stage::Attaching(None) => (
+                LookupErrorKind::Policy,
+                format!("volume {name} is still being attached; try again"),
+            ),
+            Stage::Attaching(Some(failure)) | Stage::Ended(failure) => match failure {
+                Failure::Link => {
+                    let status = self.router.status();
+                    let why = status.last_error.unwrap_or_else(|| "not connected yet".into());
+                    let message = format!(
+                        "volume {name} is not attached yet: the store cannot be reached ({why}); the \
+                         host keeps trying, try again later"
+                    );
+                    (LookupErrorKind::Policy, message)
+                }
+                Failure::NotFound(why) => (LookupErrorKind::Unknown, why),
+                Failure::Refused(why) => (LookupErrorKind::Policy, why),
+            },
+        };
+        Err(LookupError { kind, message })
+    }
+
+    fn only_volume(&self) -> Result<String, LookupError> {
+        let entries = self.entries.borrow();
+        let mut names = entries.keys();
+        match (names.next(), names.next()) {
+            (Some(name), None) => Ok(name.clone()),
+            _ => Err(LookupError {
+                kind: LookupErrorKind::Unknown,
+                message: "there is no default export: name a volume, `nbdinfo --list` shows them"
+                    .into(),
+            }),
+        }
+    }
+
+    async fn names(self: Rc<Self>) -> Result<Vec<ExportEntry>, LookupError> {
+        let operation = VolumeOperation::List;
+        let asked = self.router.call(|request| ToStore::Volume { request, operation });
+        let mut exports = BTreeMap::new();
+        if let Ok(Ok(ToHost::Volume { result: Ok(VolumeReply::List(volumes)), .. })) =
+            tokio::time::timeout(Duration::from_secs(5), asked).await
+        {
+            for volume in volumes {
+                exports.insert(volume.name, String::new());
+            }
+        }
+        // Without the store these are what there is.
+        for (name, stage) in self.stages() {
+            let description = if let Stage::Attached(_) = stage { "attached" } else { "" };
+            exports.insert(name, description.into());
+        }
+        let entry = |(name, description)| ExportEntry { name, description };
+        Ok(exports.into_iter().map(entry).collect())
+    }
+}
+
+impl Exports for Front {
+    fn open(
+        self: Rc<Self>,
+        name: String,
+        _: bool,
+    ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>> {
+        Box::pin(self.lookup(name))
+    }
+
+    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>> {
+        Box::pin(self.names())
+    }
+}

@@ -1,0 +1,50 @@
+//! The host gateway: sockets, journal files, link and signals around the engine.
+//!
+//! NBD sessions and volumes live together on one front thread, so that nothing on the way of a
+//! request is locked or handed over; journals have a thread each, the link has one, and so has
+//! the admin listener.
+
+mod admin;
+mod attach;
+mod disk;
+mod front;
+mod metrics;
+mod nbd;
+pub mod null;
+mod report;
+mod run;
+pub mod state;
+mod status;
+mod uplink;
+mod volume;
+
+pub use attach::{lengths, run_recovery};
+pub use run::run;
+pub use status::{columns, get, status};
+
+use anyhow::{Context as _, Result};
+use longhaul_core::front::nbd::ExportInfo;
+
+/// The runtime of the front thread. A second worker would cost a third of the request rate.
+fn front_runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Reads of a journal that the page cache did not hold.
+        .max_blocking_threads(16)
+        .build()
+        .context("cannot start the front thread's runtime")
+}
+
+fn export_info(volume: &volume::Volume) -> ExportInfo {
+    let attached = volume.attached();
+    ExportInfo {
+        name: volume.name().into(),
+        description: String::new(),
+        sectors: attached.sectors,
+        min_block: attached.block_bytes,
+        // A block that is written whole keeps one checksum and needs no neighbour when read.
+        preferred_block: 4096,
+        max_payload: 32 << 20,
+        read_only: false,
+    }
+}

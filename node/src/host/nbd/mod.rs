@@ -1,0 +1,100 @@
+//! The NBD server: sockets around the session machine.
+//!
+//! Promises: a request that needs no I/O is answered by the turn that read it; replies of a turn leave
+//! in one write; a client that does not read its replies is not read from; a client that dawdles in
+//! the handshake is dropped, and there are never more than [`MAX_CONNECTIONS`]. It knows volumes only
+//! through [`Exports`].
+
+mod connection;
+mod listen;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use connection::Connection;
+pub use listen::{Address, Listener, tls_config};
+
+use super::volume::Volume;
+use futures_util::future::LocalBoxFuture;
+use longhaul_core::front::nbd::{self, ExportEntry, ExportInfo, LookupError};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Clients at a time. One takes less than 1 MiB as long as it has nothing in flight.
+const MAX_CONNECTIONS: usize = 256;
+
+/// How long a client may take for its part of the handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a client may take to read its last replies.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What can be opened.
+pub trait Exports {
+    /// Opens one; an empty name is the default export. Takes a bounded time.
+    fn open(
+        self: Rc<Self>,
+        name: String,
+        entering: bool,
+    ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>>;
+
+    /// Lists them. Takes a bounded time.
+    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>>;
+}
+
+/// The server of all listeners.
+pub struct Server {
+    exports: Rc<dyn Exports>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    next_id: Cell<u64>,
+    refused: Cell<u64>,
+    stopping: Cell<bool>,
+}
+
+impl Server {
+    /// A server without listeners. With a TLS configuration every client must use it.
+    pub fn new(exports: Rc<dyn Exports>, tls: Option<Arc<rustls::ServerConfig>>) -> Rc<Server> {
+        Rc::new(Server {
+            exports,
+            tls,
+            connections: RefCell::default(),
+            next_id: Cell::new(0),
+            refused: Cell::new(0),
+            stopping: Cell::new(false),
+        })
+    }
+
+    /// Clients connected.
+    pub fn connections(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// Clients turned away because there were too many.
+    pub fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+
+    /// Clients of a volume.
+    pub fn connections_of(&self, name: &str) -> usize {
+        let connections = self.connections.borrow();
+        connections.values().filter(|connection| connection.serves(name)).count()
+    }
+
+    /// No more requests: those in flight are answered, then each connection ends.
+    pub fn stop(&self) {
+        self.stopping.set(true);
+        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+        for connection in connections {
+            connection.stop();
+        }
+    }
+
+    fn session_config(&self) -> nbd::Config {
+        let tls = if self.tls.is_some() { nbd::Tls::Required } else { nbd::Tls::Off };
+        nbd::Config { tls, limits: nbd::Limits::default() }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a running host says of itself, as `/status` gives it.
+//!
+//! Collected on the front thread when someone asks; nothing is kept up to date for nobody.
+
+use super::attach::Failure;
+use super::front::{Front, Stage};
+use super::metrics::Metrics;
+use super::nbd::Server;
+use crate::link::LinkStatus;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+/// Where an answer goes.
+pub type Question = oneshot::Sender<Answer>;
+
+/// Everything at one moment, as the front thread sees it.
+pub struct Answer {
+    /// What people and programs read.
+    pub report: Report,
+    /// Latencies by volume.
+    pub metrics: Vec<(String, Metrics)>,
+}
+
+/// `/status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Identity of the host.
+    pub host: String,
+    /// By name.
+    pub volumes: Vec<VolumeReport>,
+    /// To the store.
+    pub link: LinkReport,
+    /// NBD clients.
+    pub connections: usize,
+    /// NBD clients turned away because there were too many.
+    pub connections_refused: u64,
+}
+
+/// The link in `/status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Whether a store is connected.
+    pub up: bool,
+    /// Seconds in this state.
+    pub since_seconds: f64,
+    /// The store that is or was connected last.
+    pub peer: Option<String>,
+    /// Round-trip time.
+    pub rtt_ms: Option<f64>,
+    /// Packets that count as lost.
+    pub lost_packets: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Connections after the first.
+    pub reconnects: u64,
+    /// Why the last connection or attempt ended.
+    pub last_error: Option<String>,
+}
+
+impl From<LinkStatus> for LinkReport {
+    fn from(status: LinkStatus) -> LinkReport {
+        LinkReport {
+            up: status.up,
+            since_seconds: status.since_seconds,
+            peer: status.peer,
+            rtt_ms: status.rtt_ms,
+            lost_packets: status.lost_packets,
+            sent_bytes: status.sent_bytes,
+            received_bytes: status.received_bytes,
+            reconnects: status.reconnects,
+            last_error: status.last_error,
+        }
+    }
+}
+
+/// A volume in `/status`. Numbers are zero while it is not attached.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// Name.
+    pub name: String,
+    /// Identity, once attached.
+    pub id: Option<String>,
+    /// `attached`, `attaching`, `fenced` or `stopped`.
+    pub state: String,
+    /// Why it is not attached.
+    pub reason: Option<String>,
+    /// Size.
+    pub size_bytes: u64,
+    /// Writing epoch.
+    pub epoch: u64,
+    /// NBD clients.
+    pub connections: usize,
+    /// Bytes the store has not committed: lost if this host were.
+    pub lag_bytes: u64,
+    /// Age of the oldest of them.
+    pub lag_seconds: f64,
+    /// Journal space they take.
+    pub journal_bytes: u64,
+    /// Journal space there is.
+    pub journal_capacity_bytes: u64,
+    /// Whether the journal has failed.
+    pub journal_failed: bool,
+    /// Whether writes live in memory until committed.
+    pub memory_only: bool,
+    /// Buffers of writes.
+    pub memory_bytes: u64,
+    /// Last write accepted, made stable here, committed by the store.
+    pub last_seq: u64,
+    /// Last write on stable storage here.
+    pub stable_seq: u64,
+    /// Last write committed by the store.
+    pub committed_seq: u64,
+    /// Bytes on their way to the store.
+    pub in_flight_bytes: u64,
+    /// How many may be.
+    pub window_bytes: u64,
+    /// Entries of the dirty map.
+    pub dirty_entries: u64,
+    /// Requests that wait for disk or store.
+    pub waiting_reads: u64,
+    /// Writes that wait for room.
+    pub waiting_writes: u64,
+    /// Flushes that wait for durability.
+    pub waiting_flushes: u64,
+    /// Share of bytes read that needed no store, if anything was read.
+    pub hit_rate: Option<f64>,
+    /// Totals since the attach.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// Looks at everything.
+pub fn collect(front: &Front, server: &Server) -> Answer {
+    let mut metrics = Vec::new();
+    let mut volumes: Vec<VolumeReport> = Vec::new();
+    let attached = front.volumes();
+    for (name, stage) in front.stages() {
+        let (state, reason) = match &stage {
+            Stage::Attached(_) => ("attached", None),
+            Stage::Attaching(failure) => ("attaching", failure.as_ref().map(why)),
+            Stage::Ended(failure) => ("fenced", Some(why(failure))),
+        };
+        let mut report = VolumeReport {
+            connections: server.connections_of(&name),
+            state: state.into(),
+            reason,
+            name,
+            ..VolumeReport::default()
+        };
+        // A fenced volume still has its engine, and clients that hear of it.
+        if let Some(volume) = attached.iter().find(|volume| volume.name() == report.name) {
+            fill(&mut report, volume);
+            metrics.push((report.name.clone(), volume.status().2));
+        }
+        volumes.push(report);
+    }
+    let report = Report {
+        host: front.state.host().to_string(),
+        volumes,
+        link: front.router.status().into(),
+        connections: server.connections(),
+        connections_refused: server.refused(),
+    };
+    Answer { report, metrics }
+}
+
+fn why(failure: &Failure) -> String {
+    match failure {
+        Failure::Link => "waiting for the store".into(),
+        Failure::NotFound(why) | Failure::Refused(why) => why.clone(),
+    }
+}
+
+fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
+    let attached = volume.attached();
+    let (status, disk, metrics) = volume.status();
+    let counters = &status.counters;
+    let hits =
+        counters.memory_hit_bytes + counters.journal_hit_bytes + counters.readahead_hit_bytes;
+    let read = hits + counters.store_read_bytes;
+    if status.latched && status.fenced.is_none() && !status.memory_only {
+        report.state = "stopped".into();
+    }
+    report.id = Some(attached.volume.to_string());
+    report.size_bytes = attached.sectors * 512;
+    report.epoch = status.epoch;
+    report.lag_bytes = status.lag_bytes;
+    report.lag_seconds = status.lag.as_secs_f64();
+    report.journal_bytes = status.journal_bytes;
+    report.journal_capacity_bytes = status.journal_capacity_bytes;
+    report.journal_failed = status.latched;
+    report.memory_only = status.memory_only;
+    report.memory_bytes = status.memory_bytes;
+    report.last_seq = status.last;
+    report.stable_seq = status.stable;
+    report.committed_seq = status.committed;
+    report.in_flight_bytes = status.in_flight_bytes;
+    report.window_bytes = status.window_bytes;
+    report.dirty_entries = status.dirty_entries;
+    report.waiting_reads = status.waiting_reads;
+    report.waiting_writes = status.waiting_writes;
+    report.waiting_flushes = status.waiting_flushes;
+    report.hit_rate = (read > 0).then(|| hits as f64 / read as f64);
+    let disk = disk.unwrap_or_default();
+    report.counters = [
+        ("reads", counters.reads),
+        ("read_bytes", counters.read_bytes),
+        ("writes", counters.writes),
+        ("write_bytes", counters.write_bytes),
+        ("markers", counters.markers),
+        ("flushes", counters.flushes),
+        ("prefetches", counters.prefetches),
+        ("errors", metrics.errors),
+        ("memory_hit_bytes", counters.memory_hit_bytes),
+        ("journal_hit_bytes", counters.journal_hit_bytes),
+        ("readahead_hit_bytes", counters.readahead_hit_bytes),
+        ("store_read_bytes", counters.store_read_bytes),
+        ("batches", counters.batches),
+        ("batch_bytes", counters.batch_bytes),
+        ("coalesced_bytes", counters.coalesced_bytes),
+        ("journal_writes", disk.writes),
+        ("journal_write_bytes", disk.bytes),
+        ("journal_syncs", disk.syncs),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
+}

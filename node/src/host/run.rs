@@ -1,0 +1,203 @@
+//! `longhaul host`: from the command line to the last drained byte.
+
+use super::admin::Admin;
+use super::front::{Front, Options, Stage};
+use super::nbd::{Address, Listener, Server, tls_config};
+use super::report::{self, Question};
+use super::state::{JournalShape, StateDir};
+use super::uplink::Router;
+use super::volume::Clock;
+use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
+use crate::credential::Credential;
+use crate::link::Client;
+use crate::units::show_bytes;
+use anyhow::{Context as _, Result};
+use longhaul_core::host::{Durability, OnJournalFailure};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// How long the journal may take to become stable when the drain limit is over, or was zero.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs a host until it is told to stop.
+///
+/// # Errors
+/// If it cannot start: the state directory, credential, addresses or certificates are not usable.
+pub fn run(args: &HostArgs) -> Result<()> {
+    super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(args)))
+}
+
+async fn serve(args: &HostArgs) -> Result<()> {
+    let mut stop = Stop::listen()?;
+    let options = Options {
+        journal: JournalShape::from_size(args.journal_size)?,
+        durability: match args.durability {
+            DurabilityArg::Host => Durability::Host,
+            DurabilityArg::Store => Durability::Store,
+        },
+        on_journal_failure: match args.on_journal_failure {
+            OnJournalFailureArg::Continue => OnJournalFailure::Continue,
+            OnJournalFailureArg::Stop => OnJournalFailure::Stop,
+        },
+        write_through: args.write_through,
+    };
+    let credential = Credential::load(&args.credential)?;
+    let state = Arc::new(StateDir::open(&args.state)?);
+    let kept = state.volumes()?;
+    let tls = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
+        (Some(cert), Some(key)) => Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?),
+        _ => None,
+    };
+    let listeners = args
+        .nbd
+        .iter()
+        .map(|text| {
+            let address: Address = text.parse()?;
+            Listener::bind(&address, tls.is_some(), args.nbd_tls_ca.is_some())
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let (questions, asked) = mpsc::channel(16);
+    let admin = Admin::start(&args.admin, questions)?;
+    let (client, events) = Client::start(credential, args.store.clone())?;
+
+    let router = Rc::new(Router::new(client));
+    let front = Front::new(state.clone(), options, router.clone(), Clock::start());
+    let server = Server::new(front.clone(), tls);
+    tokio::task::spawn_local(front.clone().run_link(events));
+    tokio::task::spawn_local(answer(front.clone(), server.clone(), asked));
+    for volume in kept.iter().filter(|volume| !volume.released) {
+        front.pin(&volume.name);
+    }
+    for name in &args.volumes {
+        front.pin(name);
+    }
+    if listeners.is_empty() {
+        tracing::info!(
+            "no --nbd address: volumes are attached and drained, but nobody can use them"
+        );
+    }
+    let mut accepting = Vec::new();
+    for listener in listeners {
+        tracing::info!("serving NBD on {}", listener.address());
+        accepting.push(tokio::task::spawn_local(listener.run(server.clone())));
+    }
+    tracing::info!(host = %state.host(), state = %state.path().display(), "host is running");
+    notify(sd_notify::NotifyState::Ready);
+
+    stop.wait().await;
+    notify(sd_notify::NotifyState::Stopping);
+    tracing::info!(
+        "stopping: draining for up to {:?}; a second signal leaves at once",
+        args.drain_limit
+    );
+    front.stop();
+    for listener in accepting {
+        listener.abort();
+    }
+    server.stop();
+    tokio::select! {
+        () = wind_down(&front, &server, args.drain_limit) => {}
+        () = stop.wait() => tracing::warn!("leaving at once"),
+    }
+    farewell(&front);
+    // Before the runtime goes: the link sends what is queued, journals end their threads.
+    let closed = tokio::task::spawn_blocking({
+        let client = router.client();
+        move || client.close()
+    });
+    let _ = closed.await;
+    drop(admin);
+    Ok(())
+}
+
+/// Finishes what is in flight and drains, within `limit`; then the journal still gets the time to
+/// make stable what was acknowledged.
+async fn wind_down(front: &Rc<Front>, server: &Server, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    until(deadline.min(Instant::now() + SETTLE_LIMIT), || server.connections() == 0).await;
+    let volumes = front.volumes();
+    for volume in &volumes {
+        volume.with(|now, engine| engine.handle_shutdown(now));
+    }
+    until(deadline, || volumes.iter().all(|volume| volume.is_detached())).await;
+    until(Instant::now() + SETTLE_LIMIT, || volumes.iter().all(|volume| volume.is_idle())).await;
+}
+
+/// Waits until something is so, at most to the deadline. It is a matter of seconds, so that looking
+/// again and again is good enough.
+async fn until(deadline: Instant, done: impl Fn() -> bool) {
+    while !done() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Says of each volume what is left to deliver.
+fn farewell(front: &Front) {
+    for volume in front.volumes() {
+        let (status, ..) = volume.status();
+        let name = volume.name();
+        if volume.is_detached() {
+            tracing::info!(volume = name, "everything is at the store");
+        } else if status.memory_only {
+            tracing::error!(
+                volume = name,
+                "{} were not delivered and are lost: there is no journal to keep them",
+                show_bytes(status.lag_bytes)
+            );
+        } else {
+            tracing::warn!(
+                volume = name,
+                "{} were not delivered; they are kept in the journal and sent when this host starts \
+                 again",
+                show_bytes(status.lag_bytes)
+            );
+        }
+    }
+    for (name, stage) in front.stages() {
+        if let Stage::Attaching(_) = stage {
+            tracing::info!(volume = name, "it was not attached");
+        }
+    }
+}
+
+/// Answers the admin listener's questions from the front thread.
+async fn answer(front: Rc<Front>, server: Rc<Server>, mut asked: mpsc::Receiver<Question>) {
+    while let Some(question) = asked.recv().await {
+        // Who asked may have gone.
+        let _ = question.send(report::collect(&front, &server));
+    }
+}
+
+/// Tells systemd, if it is there.
+fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::debug!("systemd could not be told: {error}");
+    }
+}
+
+/// The signals that mean: stop.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Stop> {
+        let listen = |kind| signal(kind).context("cannot handle signals");
+        Ok(Stop {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The state directory of a host: who the host is, and what it keeps of each volume.
+//!
+//! ```text
+//! lock                        held while a host runs, with its process id
+//! host.toml                   the identity drawn when the directory was made
+//! volumes/ID/volume.json      what the journal beside it belongs to
+//! volumes/ID/journal.NNNN     the journal's files, preallocated
+//! ```
+//!
+//! Promises: one process at a time; a description is replaced whole or not at all; a journal that was
+//! created has its space. It does not know what is in a journal.
+
+use crate::files;
+use crate::units::show_bytes;
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use longhaul_core::block::{Epoch, VolumeId};
+use longhaul_core::host::journal::Geometry;
+use longhaul_core::wire::link::HostId;
+use rustix::fs::FallocateFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+const VERSION: u32 = 1;
+
+/// Smallest `--journal-size`: twice what may wait in memory for the journal.
+pub const MIN_JOURNAL_BYTES: u64 = 64 << 20;
+
+/// An opened and locked state directory.
+pub struct StateDir {
+    path: PathBuf,
+    host: HostId,
+    _lock: files::Lock,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HostFile {
+    version: u32,
+    id: String,
+}
+
+/// The shape of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalShape {
+    /// Bytes of each file.
+    pub file_bytes: u64,
+    /// How many files.
+    pub files: u32,
+}
+
+impl JournalShape {
+    /// The shape that `--journal-size` asks for.
+    ///
+    /// # Errors
+    /// If the size is too small.
+    pub fn from_size(bytes: u64) -> Result<JournalShape> {
+        if bytes < MIN_JOURNAL_BYTES {
+            bail!(
+                "--journal-size {} is too small: a journal takes at least {}; choose a size that \
+                 holds what is written during the longest outage of the store to be survived",
+                show_bytes(bytes),
+                show_bytes(MIN_JOURNAL_BYTES)
+            );
+        }
+        let Geometry { file_bytes, files } = Geometry::for_size(bytes)
+            .with_context(|| format!("--journal-size {}", show_bytes(bytes)))?;
+        Ok(JournalShape { file_bytes, files })
+    }
+
+    /// The same for the engine.
+    pub fn geometry(self) -> Geometry {
+        Geometry { file_bytes: self.file_bytes, files: self.files }
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(self) -> u64 {
+        self.file_bytes.saturating_mul(u64::from(self.files))
+    }
+}
+
+/// What the state directory knows of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeFile {
+    /// Format of this description.
+    pub version: u32,
+    /// The name it was last attached by.
+    pub name: String,
+    /// Its identity, 32 hexadecimal digits.
+    pub id: String,
+    /// The epoch of the last attach.
+    pub epoch: Epoch,
+    /// Its size.
+    pub sectors: u64,
+    /// Logical block size in bytes.
+    pub block_bytes: u32,
+    /// The journal, unless the volume has only been used without one.
+    pub journal: JournalShape,
+    /// Names this journal; every frame in it carries it.
+    pub journal_id: String,
+    /// Whether nothing of this host is missing at the store: it detached, or was fenced off. Only
+    /// then is the volume left alone at the next start.
+    pub released: bool,
+}
+
+impl VolumeFile {
+    /// The description of a volume that has just got a journal.
+    pub fn new(
+        name: &str,
+        id: VolumeId,
+        sectors: u64,
+        block_bytes: u32,
+        shape: JournalShape,
+    ) -> Result<Self> {
+        Ok(VolumeFile {
+            version: VERSION,
+            name: name.into(),
+            id: id.to_string(),
+            epoch: 0,
+            sectors,
+            block_bytes,
+            journal: shape,
+            journal_id: format!("{:032x}", random()?),
+            released: true,
+        })
+    }
+
+    /// The identity as a number.
+    pub fn volume_id(&self) -> Result<VolumeId> {
+        Ok(VolumeId(parse_id(&self.id)?))
+    }
+
+    /// The journal's name as a number.
+    pub fn journal_number(&self) -> Result<u128> {
+        parse_id(&self.journal_id)
+    }
+}
+
+/// A number nobody can guess or draw again.
+pub fn random() -> Result<u128> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+fn parse_id(text: &str) -> Result<u128> {
+    match u128::from_str_radix(text, 16) {
+        Ok(id) if text.len() == 32 => Ok(id),
+        _ => bail!("`{text}` is not an identity: 32 hexadecimal digits are expected"),
+    }
+}
+
+impl StateDir {
+    /// Opens a state directory, making it if need be, and locks it.
+    ///
+    /// # Errors
+    /// If it cannot be made or read, another process holds it, or a later version wrote it.
+    pub fn open(path: &Path) -> Result<StateDir> {
+        files::create_dir(&path.join("volumes"))?;
+        let lock = files::Lock::acquire(path)?;
+        let host = identity(path, true)?;
+        Ok(StateDir { path: path.to_owned(), host, _lock: lock })
+    }
+
+    /// Who this host is.
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it keeps of volumes, in order of identity.
+    ///
+    /// # Errors
+    /// If a description cannot be read: a journal that nobody looks after must not go unnoticed.
+    pub fn volumes(&self) -> Result<Vec<VolumeFile>> {
+        volumes(&self.path)
+    }
+
+    /// What it keeps of a volume by identity.
+    pub fn volume(&self, id: VolumeId) -> Result<Option<VolumeFile>> {
+        let path = self.volume_dir(id).join("volume.json");
+        if path.exists() { read_volume(&path).map(Some) } else { Ok(None) }
+    }
+
+    /// The directory of a volume.
+    pub fn volume_dir(&self, id: VolumeId) -> PathBuf {
+        self.path.join("volumes").join(id.to_string())
+    }
+
+    /// Replaces the description of a volume, durably.
+    ///
+    /// # Errors
+    /// If it cannot be written; then the old one stands.
+    pub fn save_volume(&self, volume: &VolumeFile) -> Result<()> {
+        let dir = self.volume_dir(volume.volume_id()?);
+        files::replace(&dir.join("volume.json"), &serde_json::to_vec_pretty(volume)?, 0o600)
+    }
+
+    /// Makes the files of a journal with all their space, or removes what it made. `plan` gives the
+    /// content of each file's start.
+    ///
+    /// # Errors
+    /// If there is not enough space: the message says how much is missing.
+    pub fn create_journal(&self, volume: &VolumeFile, plan: &[(u32, Bytes)]) -> Result<()> {
+        let dir = self.volume_dir(volume.volume_id()?);
+        files::create_dir(&dir)?;
+        let free = free_bytes(&dir)?;
+        let need = volume.journal.bytes();
+        let full = |free: u64| {
+            anyhow::anyhow!(
+                "the journal of volume {} needs {} in {}, where {} are free: make room, choose a \
+                 smaller --journal-size, or a --state on another disk",
+                volume.name,
+                show_bytes(need),
+                dir.display(),
+                show_bytes(free)
+            )
+        };
+        if free < need {
+            return Err(full(free));
+        }
+        let made = plan.iter().try_for_each(|(number, page)| -> std::io::Result<()> {
+            let path = journal_path(&dir, *number);
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, volume.journal.file_bytes)?;
+            if *number == 0 {
+                zero_fill(&mut file, volume.journal.file_bytes)?;
+                file.rewind()?;
+            }
+            file.write_all(page)?;
+            file.sync_all()
+        });
+        if let Err(error) = made.and_then(|()| File::open(&dir)?.sync_all()) {
+            for number in 0..volume.journal.files {
+                // The space is given back as far as that works; the error that counts is the first.
+                let _ = std::fs::remove_file(journal_path(&dir, number));
+            }
+            return Err(match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => full(free_bytes(&dir)?),
+                _ => anyhow::Error::new(error)
+                    .context(format!("cannot create a journal in {}", dir.display())),
+            });
+        }
+        self.save_volume(volume)
+    }
+
+    /// Opens the files of a journal, in order.
+    ///
+    /// # Errors
+    /// If one is missing or has another size than when it was made.
+    pub fn open_journal(&self, volume: &VolumeFile) -> Result<Vec<File>> {
+        open_journal(&self.volume_dir(volume.volume_id()?), volume, true)
+    }
+}
+
+/// Opens the files of the journal in a volume's directory, in order.
+pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<File>> {
+    let open = |number| {
+        let path = journal_path(dir, number);
+        let file = OpenOptions::new().read(true).write(write).open(&path).with_context(|| {
+            format!(
+                "cannot open the journal file {}: bring it back, or move {} away to give up what \
+                 was not delivered",
+                path.display(),
+                dir.display()
+            )
+        })?;
+        let bytes = file.metadata()?.len();
+        if bytes != volume.journal.file_bytes {
+            bail!(
+                "the journal file {} has {bytes} bytes instead of {}: restore it from a copy, or \
+                 move {} away to give up what was not delivered",
+                path.display(),
+                volume.journal.file_bytes,
+                dir.display()
+            );
+        }
+        Ok(file)
+    };
+    (0..volume.journal.files).map(open).collect()
+}
+
+/// Where a journal's file is.
+pub fn journal_path(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("journal.{number:04}"))
+}
+
+/// Whether a directory is the state directory of a host.
+pub fn is_state_dir(path: &Path) -> bool {
+    path.join("host.toml").exists()
+}
+
+/// The identity of the host whose directory this is.
+pub fn identity(path: &Path, create: bool) -> Result<HostId> {
+    let file = path.join("host.toml");
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && create => {
+            if std::fs::read_dir(path.join("volumes"))?.next().is_some() {
+                bail!(
+                    "{} is missing although there are volumes beside it: bring it back, the store \
+                     knows this host by the identity in it",
+                    file.display()
+                );
+            }
+            let host = HostFile { version: VERSION, id: format!("{:032x}", random()?) };
+            let text = toml::to_string(&host)?;
+            files::replace(&file, text.as_bytes(), 0o600)?;
+            text
+        }
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", file.display()));
+        }
+    };
+    let read = || -> Result<HostId> {
+        let host: HostFile = toml::from_str(&text)?;
+        known_version(host.version)?;
+        Ok(HostId(parse_id(&host.id)?))
+    };
+    read().with_context(|| format!("{} is not the identity of a host", file.display()))
+}
+
+/// What a state directory keeps of volumes, in order of identity.
+pub fn volumes(path: &Path) -> Result<Vec<VolumeFile>> {
+    let dir = path.join("volumes");
+    let mut volumes = Vec::new();
+    let entries =
+        std::fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    for entry in entries {
+        let file = entry?.path().join("volume.json");
+        // A directory without a description was made by an attach that failed before it had a
+        // journal.
+        if file.exists() {
+            volumes.push(read_volume(&file)?);
+        }
+    }
+    volumes.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(volumes)
+}
+
+/// Reads the description of a volume.
+///
+/// # Errors
+/// If it is none.
+pub fn read_volume(path: &Path) -> Result<VolumeFile> {
+    let read = || -> Result<VolumeFile> {
+        let volume: VolumeFile = serde_json::from_slice(&std::fs::read(path)?)?;
+        known_version(volume.version)?;
+        let id = volume.volume_id()?;
+        volume.journal_number()?;
+        if path.parent().and_then(Path::file_name) != Some(id.to_string().as_ref()) {
+            bail!("it describes volume {id}, not the one its directory is named after");
+        }
+        Ok(volume)
+    };
+    read().with_context(|| format!("{} does not describe a volume", path.display()))
+}
+
+fn known_version(version: u32) -> Result<()> {
+    if version > VERSION {
+        bail!("it has version {version}, and this longhaul knows up to {VERSION}: use a newer one");
+    }
+    Ok(())
+}
+
+fn free_bytes(dir: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(dir)
+        .with_context(|| format!("cannot ask how much space is left in {}", dir.display()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+fn zero_fill(file: &mut File, bytes: u64) -> std::io::Result<()> {
+    let zeroes = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let part = left.min(zeroes.len() as u64);
+        file.write_all(&zeroes[..part as usize])?;
+        left -= part;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(shape: JournalShape) -> VolumeFile {
+        VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap()
+    }
+
+    #[test]
+    fn identity_survives_and_is_not_made_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let first = StateDir::open(&path).unwrap().host();
+        assert_eq!(StateDir::open(&path).unwrap().host(), first);
+        std::fs::write(path.join("host.toml"), "version = 1\nid = \"xyz\"").unwrap();
+        let error = format!("{:#}", StateDir::open(&path).err().unwrap());
+        assert!(error.contains("host.toml") && error.contains("hexadecimal"), "{error}");
+        std::fs::write(path.join("host.toml"), "version = 9\nid = \"\"").unwrap();
+        assert!(format!("{:#}", StateDir::open(&path).err().unwrap()).contains("newer"));
+    }
+
+    #[test]
+    fn a_lost_identity_beside_volumes_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(StateDir::open(dir.path()).unwrap());
+        std::fs::create_dir(dir.path().join("volumes/x")).unwrap();
+        std::fs::remove_file(dir.path().join("host.toml")).unwrap();
+        assert!(StateDir::open(dir.path()).err().unwrap().to_string().contains("bring it back"));
+    }
+
+    #[test]
+    fn the_lock_names_its_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = StateDir::open(dir.path()).unwrap();
+        let error = StateDir::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains(&std::process::id().to_string()), "{error}");
+        drop(held);
+        StateDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn journals_come_with_their_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let volume = volume(JournalShape { file_bytes: 64 << 10, files: 3 });
+        let plan: Vec<_> = (0..3).map(|n| (n, Bytes::from(vec![n as u8 + 1; 16]))).collect();
+        state.create_journal(&volume, &plan).unwrap();
+        let files = state.open_journal(&volume).unwrap();
+        assert_eq!(files.len(), 3);
+        for (number, mut file) in files.into_iter().enumerate() {
+            use std::os::unix::fs::MetadataExt as _;
+            assert!(file.metadata().unwrap().blocks() * 512 >= 64 << 10, "space is reserved");
+            let mut start = [0; 17];
+            file.read_exact(&mut start).unwrap();
+            assert_eq!((start[0], start[16]), (number as u8 + 1, 0));
+        }
+        assert_eq!(state.volumes().unwrap(), [volume.clone()]);
+        assert_eq!(state.volume(VolumeId(7)).unwrap(), Some(volume.clone()));
+        assert_eq!(state.volume(VolumeId(8)).unwrap(), None);
+        let file = journal_path(&state.volume_dir(VolumeId(7)), 1);
+        OpenOptions::new().write(true).open(&file).unwrap().set_len(5).unwrap();
+        let error = state.open_journal(&volume).unwrap_err().to_string();
+        assert!(error.contains("journal.0001") && error.contains("5 bytes"), "{error}");
+        std::fs::remove_file(file).unwrap();
+        assert!(format!("{:#}", state.open_journal(&volume).unwrap_err()).contains("journal.0001"));
+    }
+
+    #[test]
+    fn a_disk_without_room_is_an_error_with_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let volume = volume(JournalShape { file_bytes: 1 << 50, files: 2 });
+        let error = state.create_journal(&volume, &[]).unwrap_err().to_string();
+        assert!(error.contains("2 PiB") && error.contains("are free"), "{error}");
+        assert!(state.volumes().unwrap().is_empty());
+    }
+
+    #[test]
+    fn small_journals_are_refused_with_the_least_size() {
+        let error = JournalShape::from_size(1 << 20).unwrap_err().to_string();
+        assert!(error.contains("1 MiB") && error.contains("64 MiB"), "{error}");
+        let shape = JournalShape::from_size(1 << 30).unwrap();
+        assert_eq!(shape, JournalShape { file_bytes: 64 << 20, files: 16 });
+    }
+
+    #[test]
+    fn descriptions_that_make_no_sense_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let volume = volume(JournalShape { file_bytes: 4096, files: 1 });
+        state.create_journal(&volume, &[]).unwrap();
+        let path = state.volume_dir(VolumeId(7)).join("volume.json");
+        std::fs::write(&path, "{").unwrap();
+        assert!(format!("{:#}", state.volumes().unwrap_err()).contains("volume.json"));
+    }
+}

@@ -1,0 +1,172 @@
+//! `longhaul status`: asks a running host and prints what it says.
+
+use super::report::{Report, VolumeReport};
+use crate::units::show_bytes;
+use anyhow::{Context as _, Result, bail};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+/// How long a host may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Largest answer taken: a host with some ten thousand volumes.
+const MAX_ANSWER_BYTES: u64 = 32 << 20;
+
+/// Prints the state of the host at this admin address.
+///
+/// # Errors
+/// If no host answers there.
+pub fn status(address: &str, json: bool) -> Result<()> {
+    let text = get(address, "/status").with_context(|| {
+        format!(
+            "no host answers at {address}: is `longhaul host` running, and does it have that --admin \
+             address?"
+        )
+    })?;
+    let report: Report = serde_json::from_str(&text)
+        .with_context(|| format!("what answers at {address} is not a host of this version"))?;
+    let out = if json { format!("{}\n", text.trim_end()) } else { table(&report) };
+    std::io::stdout().write_all(out.as_bytes()).context("cannot write the status")
+}
+
+/// The body of a page of an admin listener.
+///
+/// # Errors
+/// If there is no answer, or not a good one.
+pub fn get(address: &str, path: &str) -> Result<String> {
+    let address = address.to_socket_addrs()?.next().context("the address cannot be resolved")?;
+    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+    let line = head.lines().next().unwrap_or_default();
+    if line.split(' ').nth(1) != Some("200") {
+        bail!("it answered `{line}`: {}", body.trim());
+    }
+    Ok(body.to_owned())
+}
+
+fn table(report: &Report) -> String {
+    let mut rows = vec![
+        ["VOLUME", "STATE", "SIZE", "EPOCH", "CLIENTS", "LAG", "BEHIND", "JOURNAL", "HITS"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(report.volumes.iter().map(row));
+    let mut out = columns(&rows);
+    for volume in &report.volumes {
+        if let Some(reason) = &volume.reason {
+            out += &format!("{}: {reason}\n", volume.name);
+        }
+        if volume.journal_failed {
+            out += &format!("{}: its journal has failed; replace the disk\n", volume.name);
+        }
+    }
+    if report.volumes.is_empty() {
+        out += "(none; they are attached by --volume, or when a client asks)\n";
+    }
+    let link = &report.link;
+    let peer = link.peer.as_deref().unwrap_or("the store");
+    if link.up {
+        out += &format!(
+            "link: up for {:.0} s to {peer}, round trip {:.1} ms, {} packets lost\n",
+            link.since_seconds,
+            link.rtt_ms.unwrap_or_default(),
+            link.lost_packets
+        );
+    } else {
+        let why = link.last_error.as_deref().unwrap_or("not connected yet");
+        out += &format!("link: DOWN for {:.0} s, {peer}: {why}\n", link.since_seconds);
+    }
+    out
+}
+
+fn row(volume: &VolumeReport) -> Vec<String> {
+    if volume.id.is_none() {
+        let mut row = vec![volume.name.clone(), volume.state.clone()];
+        row.resize(9, "-".into());
+        return row;
+    }
+    let journal = if volume.memory_only {
+        "none".into()
+    } else {
+        format!(
+            "{} of {}",
+            show_bytes(volume.journal_bytes),
+            show_bytes(volume.journal_capacity_bytes)
+        )
+    };
+    vec![
+        volume.name.clone(),
+        volume.state.clone(),
+        show_bytes(volume.size_bytes),
+        volume.epoch.to_string(),
+        volume.connections.to_string(),
+        show_bytes(volume.lag_bytes),
+        format!("{:.1} s", volume.lag_seconds),
+        journal,
+        volume.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
+    ]
+}
+
+/// Rows as a table with columns as wide as they need to be.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn answer(text: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+        });
+        address
+    }
+
+    #[test]
+    fn a_body_is_taken_out_of_its_answer() {
+        assert_eq!(get(&answer("HTTP/1.0 200 OK\r\nA: b\r\n\r\nhello"), "/").unwrap(), "hello");
+        let error = get(&answer("HTTP/1.0 503 No\r\n\r\nstopping\n"), "/").unwrap_err();
+        assert!(error.to_string().contains("stopping"), "{error}");
+        assert!(get(&answer("nonsense"), "/").is_err());
+    }
+
+    #[test]
+    fn no_host_is_a_clear_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let error = status(&address, false).unwrap_err().to_string();
+        assert!(error.contains("no host answers") && error.contains("--admin"), "{error}");
+    }
+
+    #[test]
+    fn tables_line_up() {
+        let rows = [vec!["a".into(), "bbb".into()], vec!["cccc".into(), "d".into()]];
+        assert_eq!(columns(&rows), "a     bbb\ncccc  d\n");
+    }
+}

@@ -1,0 +1,161 @@
+//! The one link of a host, shared by its volumes: routes replies to who asked.
+//!
+//! Some replies name only the request, and each volume numbers its requests by itself: those
+//! requests get a number of the whole host on the way out, and their own back on the way in. What
+//! waited for a reply when the link went down is told so; the engines ask again by themselves.
+
+use super::volume::Uplink;
+use crate::link::{Client, LinkStatus};
+use longhaul_core::block::VolumeId;
+use longhaul_core::wire::link::{Frame, Lane, RequestId, ToHost, ToStore};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::oneshot;
+
+/// Who gets a reply that names only its request.
+enum Asker {
+    /// The shell.
+    Shell(oneshot::Sender<ToHost>),
+    /// A volume, which knows the request by this number.
+    Volume(VolumeId, RequestId),
+}
+
+/// The link went down before the reply came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the link to the store went down")]
+pub struct LinkLost;
+
+/// The shared link.
+pub struct Router {
+    client: Client,
+    up: Cell<bool>,
+    /// Grows whenever the link goes up or down.
+    generation: Cell<u64>,
+    next: Cell<RequestId>,
+    askers: RefCell<BTreeMap<RequestId, Asker>>,
+    buffered: RefCell<Vec<(Lane, Frame<ToStore>)>>,
+    urgent: RefCell<BTreeSet<VolumeId>>,
+}
+
+impl Router {
+    /// Shares a link that is not up yet.
+    pub fn new(client: Client) -> Router {
+        Router {
+            client,
+            up: Cell::new(false),
+            generation: Cell::new(0),
+            next: Cell::new(1),
+            askers: RefCell::default(),
+            buffered: RefCell::default(),
+            urgent: RefCell::default(),
+        }
+    }
+
+    /// Whether the store is connected.
+    pub fn is_up(&self) -> bool {
+        self.up.get()
+    }
+
+    /// Changes whenever the link goes up or down.
+    pub fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// How the link is doing.
+    pub fn status(&self) -> LinkStatus {
+        self.client.status()
+    }
+
+    /// The link went up or down.
+    pub fn set_up(&self, up: bool) {
+        self.up.set(up);
+        self.generation.set(self.generation.get() + 1);
+        // Those who wait learn that they wait in vain when their senders go.
+        self.askers.borrow_mut().clear();
+        self.buffered.borrow_mut().clear();
+    }
+
+    /// The link, to close it.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Asks the store and waits for the reply as long as the link is up.
+    pub async fn call(
+        &self,
+        request: impl FnOnce(RequestId) -> ToStore,
+    ) -> Result<ToHost, LinkLost> {
+        if !self.up.get() {
+            return Err(LinkLost);
+        }
+        let (sender, reply) = oneshot::channel();
+        let id = self.ask(Asker::Shell(sender));
+        self.client.send(Lane::Control, request(id).into());
+        reply.await.map_err(|_| LinkLost)
+    }
+
+    fn ask(&self, asker: Asker) -> RequestId {
+        let id = self.next.get();
+        self.next.set(id + 1);
+        self.askers.borrow_mut().insert(id, asker);
+        id
+    }
+
+    /// The volume that a frame is for, as the volume expects it; nothing if the shell waited for it
+    /// or nobody does.
+    pub fn route(&self, mut frame: Frame<ToHost>) -> Option<(VolumeId, Frame<ToHost>)> {
+        let request = match &mut frame.message {
+            ToHost::Hello { .. } => return None,
+            ToHost::Committed { volume, .. }
+            | ToHost::Fenced { volume, .. }
+            | ToHost::BatchRefused { volume, .. }
+            | ToHost::Data { volume, .. }
+            | ToHost::Status { volume, .. } => return Some((*volume, frame)),
+            ToHost::Attached { request, .. }
+            | ToHost::Detached { request }
+            | ToHost::Volume { request, .. } => request,
+        };
+        match self.askers.borrow_mut().remove(request)? {
+            Asker::Volume(volume, number) => {
+                *request = number;
+                Some((volume, frame))
+            }
+            Asker::Shell(sender) => {
+                // Whoever asked may have given up waiting.
+                let _ = sender.send(frame.message);
+                None
+            }
+        }
+    }
+}
+
+impl Uplink for Router {
+    fn send(&self, lane: Lane, mut frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
+        // The client drops it too; here it would only be waited for.
+        if self.up.get() {
+            if let ToStore::Resume { request, volume, .. }
+            | ToStore::Detach { request, volume, .. } = &mut frame.message
+            {
+                *request = self.ask(Asker::Volume(*volume, *request));
+            }
+            self.buffered.borrow_mut().push((lane, frame));
+        }
+        None
+    }
+
+    fn submit(&self) {
+        for (lane, frame) in self.buffered.borrow_mut().drain(..) {
+            self.client.send(lane, frame);
+        }
+    }
+
+    fn set_drain_urgent(&self, volume: VolumeId, urgent: bool) {
+        let mut volumes = self.urgent.borrow_mut();
+        if urgent {
+            volumes.insert(volume);
+        } else {
+            volumes.remove(&volume);
+        }
+        self.client.set_drain_urgent(!volumes.is_empty());
+    }
+}

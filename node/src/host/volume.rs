@@ -1,0 +1,383 @@
+//! An attached volume on the front thread: joins the engine with connections, disk and link.
+//!
+//! Promises: replies that one wake-up produced leave before journal and link are woken, so that a
+//! request which needs neither is answered without a system call to another thread; all work of one
+//! wake-up reaches journal and link together. There is one owner, the front thread: nothing here is
+//! locked. It does not know the client protocol.
+
+use super::disk::{Disk, DiskCounters};
+use super::metrics::{Kind, Metrics};
+use bytes::Bytes;
+use longhaul_core::block::{BlockError, Reply, Request, Time, VolumeId};
+use longhaul_core::host::{self as engine, DiskOperation, DiskResult, Event};
+use longhaul_core::wire::link::{Attached, Frame, Lane, ToHost, ToStore};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Time for the engines: nanoseconds since the process started to use it.
+#[derive(Clone, Copy)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// A clock that starts now.
+    pub fn start() -> Clock {
+        // An engine may subtract from the time; zero is left for "never".
+        Clock(Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now))
+    }
+
+    /// The time.
+    pub fn now(self) -> Time {
+        Time(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn instant(self, time: Time) -> tokio::time::Instant {
+        // A day is for ever: the timer is armed again when it fires early.
+        let after = Duration::from_nanos(time.0).min(self.0.elapsed() + Duration::from_secs(86400));
+        tokio::time::Instant::from_std(self.0 + after)
+    }
+}
+
+/// Who waits for replies.
+pub trait Client {
+    /// The outcome of request `slot`; it may be collected until [`Client::flush`].
+    fn reply(&self, slot: u64, reply: Result<Reply, BlockError>);
+    /// Sends what was collected. Called once after the replies of a wake-up.
+    fn flush(&self);
+    /// Whether a reply was collected since the last flush; sets it.
+    fn mark(&self) -> bool;
+}
+
+/// The way to the store.
+pub trait Uplink {
+    /// Takes a message. A store that answers at once gives its answer back.
+    fn send(&self, lane: Lane, frame: Frame<ToStore>) -> Option<Frame<ToHost>>;
+    /// Sends what was taken.
+    fn submit(&self);
+    /// Whether a flush of this volume waits for the store.
+    fn set_drain_urgent(&self, volume: VolumeId, urgent: bool);
+}
+
+/// Where the journal is.
+pub enum Backing {
+    /// On a disk.
+    Disk(Disk),
+    /// Nowhere: every write waits for the store.
+    None,
+    /// In memory, for measurements: a write is done when it was copied.
+    Memory(Vec<Vec<u8>>),
+}
+
+impl Backing {
+    fn start(&mut self, operation: DiskOperation) -> Option<DiskResult> {
+        match self {
+            Backing::Disk(disk) => disk.start_operation(operation),
+            Backing::Memory(files) => Some(match operation {
+                DiskOperation::Write { id, file, offset, data, .. } => {
+                    let start = offset as usize;
+                    files[file as usize][start..start + data.len()].copy_from_slice(&data);
+                    DiskResult::Done { id }
+                }
+                DiskOperation::Sync { id, .. } => DiskResult::Done { id },
+                DiskOperation::Read { id, file, offset, bytes } => {
+                    let start = offset as usize;
+                    let data = Bytes::copy_from_slice(&files[file as usize][start..start + bytes]);
+                    DiskResult::Data { id, data }
+                }
+            }),
+            Backing::None => Some(match operation {
+                DiskOperation::Write { id, .. }
+                | DiskOperation::Sync { id, .. }
+                | DiskOperation::Read { id, .. } => {
+                    DiskResult::Failed { id, error: "this volume has no journal".into() }
+                }
+            }),
+        }
+    }
+}
+
+struct Pending {
+    client: Rc<dyn Client>,
+    slot: u64,
+    kind: Kind,
+    started: Time,
+}
+
+/// Requests without a reply, numbered by place.
+#[derive(Default)]
+struct Requests {
+    places: Vec<Option<Pending>>,
+    free: Vec<usize>,
+}
+
+impl Requests {
+    fn insert(&mut self, pending: Pending) -> u64 {
+        match self.free.pop() {
+            Some(place) => {
+                self.places[place] = Some(pending);
+                place as u64
+            }
+            None => {
+                self.places.push(Some(pending));
+                self.places.len() as u64 - 1
+            }
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.places.get_mut(id as usize)?.take()?;
+        self.free.push(id as usize);
+        Some(pending)
+    }
+
+    fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
+
+/// An attached volume.
+pub struct Volume {
+    name: String,
+    attached: Attached,
+    clock: Clock,
+    inner: RefCell<Inner>,
+    /// Reused between turns, so that a turn does not allocate.
+    replies: Cell<Vec<(Pending, Result<Reply, BlockError>)>>,
+    /// Wakes [`Volume::run`] when its timer has to fire earlier.
+    rearm: Notify,
+    uplink: Rc<dyn Uplink>,
+    on_event: Box<dyn Fn(&Volume, Event)>,
+    detached: Cell<bool>,
+}
+
+struct Inner {
+    engine: engine::Volume,
+    backing: Backing,
+    requests: Requests,
+    metrics: Metrics,
+    armed: Time,
+    urgent: bool,
+}
+
+impl Volume {
+    /// Joins an engine with its surroundings. `on_event` is called after each turn for what the
+    /// engine reported.
+    pub fn new(
+        name: String,
+        attached: Attached,
+        clock: Clock,
+        engine: engine::Volume,
+        backing: Backing,
+        uplink: Rc<dyn Uplink>,
+        on_event: impl Fn(&Volume, Event) + 'static,
+    ) -> Rc<Volume> {
+        let inner = Inner {
+            engine,
+            backing,
+            requests: Requests::default(),
+            metrics: Metrics::default(),
+            armed: Time(u64::MAX),
+            urgent: false,
+        };
+        Rc::new(Volume {
+            name,
+            attached,
+            clock,
+            inner: RefCell::new(inner),
+            replies: Cell::default(),
+            rearm: Notify::new(),
+            uplink,
+            on_event: Box::new(on_event),
+            detached: Cell::new(false),
+        })
+    }
+
+    /// The name it was attached by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the store said of it.
+    pub fn attached(&self) -> &Attached {
+        &self.attached
+    }
+
+    /// Hands requests of a client to the engine and acts on what follows.
+    pub fn submit(&self, client: &Rc<dyn Client>, requests: impl Iterator<Item = (u64, Request)>) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            for (slot, request) in requests {
+                let kind = Kind::of(&request);
+                inner.metrics.start(&request);
+                let pending = Pending { client: client.clone(), slot, kind, started: now };
+                let id = inner.requests.insert(pending);
+                inner.engine.handle_request(now, id, request);
+            }
+        }
+        self.turn(now);
+    }
+
+    /// Gives the engine something and acts on what follows.
+    pub fn with(&self, input: impl FnOnce(Time, &mut engine::Volume)) {
+        let now = self.clock.now();
+        input(now, &mut self.inner.borrow_mut().engine);
+        self.turn(now);
+    }
+
+    /// Gives the engine messages of the store and acts on what follows.
+    pub fn handle_messages(&self, frames: impl Iterator<Item = Frame<ToHost>>) {
+        self.with(|now, engine| frames.for_each(|frame| engine.handle_message(now, frame)));
+    }
+
+    /// Carries out what the engine wants until it wants nothing more.
+    fn turn(&self, now: Time) {
+        let mut replies = self.replies.take();
+        let mut events = Vec::new();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            loop {
+                let mut again = false;
+                while let Some(operation) = inner.engine.poll_disk() {
+                    if let Some(result) = inner.backing.start(operation) {
+                        inner.engine.handle_disk(now, result);
+                        again = true;
+                    }
+                }
+                while let Some((lane, frame)) = inner.engine.poll_message() {
+                    if let Some(answer) = self.uplink.send(lane, frame) {
+                        inner.engine.handle_message(now, answer);
+                        again = true;
+                    }
+                }
+                if !again {
+                    break;
+                }
+            }
+            while let Some((id, reply)) = inner.engine.poll_reply() {
+                if let Some(pending) = inner.requests.remove(id) {
+                    inner.metrics.end(pending.kind, now.since(pending.started), &reply);
+                    replies.push((pending, reply));
+                }
+            }
+            while let Some(event) = inner.engine.poll_event() {
+                events.push(event);
+            }
+        }
+        let mut touched: Option<Rc<dyn Client>> = None;
+        let mut more = Vec::new();
+        for (pending, reply) in replies.drain(..) {
+            let Pending { client, slot, .. } = pending;
+            client.reply(slot, reply);
+            if client.mark() {
+                match touched {
+                    None => touched = Some(client),
+                    Some(_) => more.push(client),
+                }
+            }
+        }
+        for client in touched.iter().chain(&more) {
+            client.flush();
+        }
+        self.replies.set(replies);
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            if let Backing::Disk(disk) = &mut inner.backing {
+                disk.submit();
+            }
+            let urgent = inner.engine.drain_is_urgent();
+            if urgent != inner.urgent {
+                inner.urgent = urgent;
+                self.uplink.set_drain_urgent(self.attached.volume, urgent);
+            }
+            if let Some(next) = inner.engine.poll_timeout()
+                && next < inner.armed
+            {
+                inner.armed = next;
+                self.rearm.notify_one();
+            }
+        }
+        self.uplink.submit();
+        for event in events {
+            if event == Event::Detached {
+                self.detached.set(true);
+            }
+            (self.on_event)(self, event);
+        }
+    }
+
+    /// Serves journal and timer until dropped.
+    pub async fn run(self: Rc<Self>) {
+        let watch_disk = || {
+            let inner = self.inner.borrow();
+            let disk = match &inner.backing {
+                Backing::Disk(disk) => Some(disk.watch()),
+                Backing::None | Backing::Memory(_) => None,
+            };
+            async move {
+                match disk {
+                    Some(done) => done.await,
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        loop {
+            let armed = self.inner.borrow().armed;
+            tokio::select! {
+                () = watch_disk() => self.take_disk_results(),
+                () = tokio::time::sleep_until(self.clock.instant(armed)) => self.take_timeout(),
+                () = self.rearm.notified() => {}
+            }
+        }
+    }
+
+    fn take_disk_results(&self) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            let Backing::Disk(disk) = &inner.backing else { return };
+            for result in disk.take_results() {
+                inner.engine.handle_disk(now, result);
+            }
+        }
+        self.turn(now);
+    }
+
+    fn take_timeout(&self) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            inner.armed = Time(u64::MAX);
+            if inner.engine.poll_timeout().is_some_and(|due| due <= now) {
+                inner.engine.handle_timeout(now);
+            }
+        }
+        self.turn(now);
+    }
+
+    /// What the engine, the disk and the counters of requests say.
+    pub fn status(&self) -> (engine::Status, Option<DiskCounters>, Metrics) {
+        let inner = self.inner.borrow();
+        let disk = match &inner.backing {
+            Backing::Disk(disk) => Some(disk.counters()),
+            Backing::None | Backing::Memory(_) => None,
+        };
+        (inner.engine.status(self.clock.now()), disk, inner.metrics.clone())
+    }
+
+    /// Requests without a reply.
+    pub fn in_flight(&self) -> usize {
+        self.inner.borrow().requests.len()
+    }
+
+    /// Whether the store has everything and confirmed the end of the epoch.
+    pub fn is_detached(&self) -> bool {
+        self.detached.get()
+    }
+
+    /// After shutdown: whether the journal is stable.
+    pub fn is_idle(&self) -> bool {
+        self.inner.borrow().engine.is_idle()
+    }
+}

@@ -1,0 +1,294 @@
+//! The host's side of the link: it comes back by itself, whatever happens, until it is closed.
+//!
+//! It runs in a thread of its own. Frames that are sent while it is down are dropped: who sends them
+//! sends again after [`LinkEvent::Up`] what still matters.
+
+use super::connect::{self, Senders};
+use super::quic::Dialer;
+use super::transport::{Connection, Statistics};
+use crate::credential::Credential;
+use anyhow::{Context as _, Result};
+use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+/// Shortest and longest pause before connecting again.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// What the link tells the host.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// The store is connected and has said Hello. Nothing that was sent before reaches it any more.
+    Up {
+        /// Address of the store, as configured or learned.
+        peer: String,
+        /// What the store says of itself.
+        software: String,
+    },
+    /// The connection is over; another one is being tried.
+    Down {
+        /// Why.
+        reason: String,
+    },
+    /// A frame from the store.
+    Frame(Lane, Frame<ToHost>),
+}
+
+/// The link's state at a moment.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct LinkStatus {
+    /// Whether a store is connected.
+    pub up: bool,
+    /// Seconds in this state.
+    pub since_seconds: f64,
+    /// Address of the store that is or was connected last.
+    pub peer: Option<String>,
+    /// Round-trip time in milliseconds, while up.
+    pub rtt_ms: Option<f64>,
+    /// Packets that were sent and count as lost, over all connections.
+    pub lost_packets: u64,
+    /// Bytes sent in datagrams, over all connections.
+    pub sent_bytes: u64,
+    /// Bytes received in datagrams, over all connections.
+    pub received_bytes: u64,
+    /// Why the last connection or attempt ended.
+    pub last_error: Option<String>,
+    /// Connections after the first.
+    pub reconnects: u64,
+    /// Addresses that are tried.
+    pub stores: Vec<String>,
+}
+
+/// A link to a store. Cheap to clone; all clones are the same link.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    senders: Mutex<Option<Senders>>,
+    state: Mutex<State>,
+    drain_urgent: watch::Sender<bool>,
+    closing: watch::Sender<bool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct State {
+    connection: Option<Arc<dyn Connection>>,
+    since: Instant,
+    peer: Option<String>,
+    /// Of the connections that are over.
+    past: Statistics,
+    last_error: Option<String>,
+    connections: u64,
+    stores: Vec<String>,
+}
+
+impl Client {
+    /// Starts connecting to the store of a credential, or to the one at `store`.
+    ///
+    /// # Errors
+    /// If the credential cannot be used or the thread not be started. That the store cannot be
+    /// reached is no error: it is tried until it can.
+    pub fn start(
+        credential: Credential,
+        store: Option<String>,
+    ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
+        let dialer = Dialer::new(&credential)?;
+        let fixed = store.is_some();
+        let stores = store.map_or(credential.stores, |store| vec![store]);
+        let (events, receiver) = unbounded_channel();
+        let inner = Arc::new(Inner {
+            senders: Mutex::new(None),
+            state: Mutex::new(State {
+                connection: None,
+                since: Instant::now(),
+                peer: None,
+                past: Statistics::default(),
+                last_error: None,
+                connections: 0,
+                stores,
+            }),
+            drain_urgent: watch::Sender::new(false),
+            closing: watch::Sender::new(false),
+            thread: Mutex::new(None),
+        });
+        let shared = inner.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new()
+            .name("link".into())
+            .spawn(move || runtime.block_on(run(shared, dialer, events, fixed)))
+            .context("cannot start the link's thread")?;
+        *lock(&inner.thread) = Some(thread);
+        Ok((Client { inner }, receiver))
+    }
+
+    /// Queues a frame; drops it while the link is down.
+    pub fn send(&self, lane: Lane, frame: Frame<ToStore>) {
+        if let Some(senders) = &*lock(&self.inner.senders) {
+            // Fails only in the moment in which the connection ends.
+            let _ = senders[lane as usize].send(frame);
+        }
+    }
+
+    /// While set the drain lane is as urgent as the control lane.
+    pub fn set_drain_urgent(&self, urgent: bool) {
+        self.inner.drain_urgent.send_if_modified(|now| std::mem::replace(now, urgent) != urgent);
+    }
+
+    /// How the link is doing.
+    pub fn status(&self) -> LinkStatus {
+        let state = lock(&self.inner.state);
+        let now = state.connection.as_ref().map(|connection| connection.statistics());
+        let current = now.unwrap_or_default();
+        LinkStatus {
+            up: now.is_some(),
+            since_seconds: state.since.elapsed().as_secs_f64(),
+            peer: state.peer.clone(),
+            rtt_ms: now.map(|now| now.rtt.as_secs_f64() * 1e3),
+            lost_packets: state.past.lost_packets + current.lost_packets,
+            sent_bytes: state.past.sent_bytes + current.sent_bytes,
+            received_bytes: state.past.received_bytes + current.received_bytes,
+            last_error: state.last_error.clone(),
+            reconnects: state.connections.saturating_sub(1),
+            stores: state.stores.clone(),
+        }
+    }
+
+    /// Sends what is queued, as far as that takes no longer than two seconds, closes the connection
+    /// and waits for the link's thread. Not to be called from that thread.
+    pub fn close(&self) {
+        self.inner.closing.send_replace(true);
+        if let Some(thread) = lock(&self.inner.thread).take() {
+            // It can only have panicked, and then there is nothing left to close.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.closing.send_replace(true);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn run(
+    inner: Arc<Inner>,
+    mut dialer: Dialer,
+    events: UnboundedSender<LinkEvent>,
+    fixed: bool,
+) {
+    let mut closing = inner.closing.subscribe();
+    let mut pause = BACK_OFF.0;
+    while !*closing.borrow() {
+        let stores = lock(&inner.state).stores.clone();
+        let connected = tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => break,
+            connected = connect::connect(&mut dialer, &stores) => connected,
+        };
+        match connected {
+            Ok(established) => {
+                let begun = Instant::now();
+                if events.is_closed() || session(&inner, established, &events, fixed).await {
+                    break;
+                }
+                if begun.elapsed() > Duration::from_secs(1) {
+                    pause = BACK_OFF.0;
+                }
+            }
+            Err(errors) => {
+                let reason = connect::describe(&errors);
+                let mut state = lock(&inner.state);
+                if state.last_error.as_ref() != Some(&reason) {
+                    tracing::warn!("no link: {reason}; trying on");
+                }
+                state.last_error = Some(reason);
+                if errors.iter().any(|(_, error)| error.needs_operator()) {
+                    pause = BACK_OFF.1;
+                }
+            }
+        }
+        // Jitter keeps many hosts from coming back to a restarted store in step.
+        let wait = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let _ = tokio::time::timeout(wait, closing.wait_for(|closing| *closing)).await;
+        pause = (pause * 2).min(BACK_OFF.1);
+    }
+    dialer.wait_idle().await;
+}
+
+/// Serves one connection; returns whether the link is to be closed.
+async fn session(
+    inner: &Inner,
+    established: connect::Established,
+    events: &UnboundedSender<LinkEvent>,
+    fixed: bool,
+) -> bool {
+    let mut closing = inner.closing.subscribe();
+    let peer = established.address.clone();
+    tracing::info!("link up: store at {peer} ({})", established.software);
+    let up = LinkEvent::Up { peer: peer.clone(), software: established.software.clone() };
+    {
+        let mut state = lock(&inner.state);
+        state.connection = Some(established.connection.clone());
+        state.since = Instant::now();
+        state.connections += 1;
+        state.peer = Some(peer.clone());
+        if !fixed {
+            for store in &established.stores {
+                if !state.stores.contains(store) {
+                    state.stores.push(store.clone());
+                }
+            }
+        }
+        // The one that answered is the first to be tried next time.
+        if let Some(at) = state.stores.iter().position(|store| *store == peer) {
+            state.stores[..=at].rotate_right(1);
+        }
+    }
+    let (connection, senders, moving) = established.split();
+    *lock(&inner.senders) = Some(senders);
+    let mut open = events.send(up).is_ok();
+    let deliver = {
+        let events = events.clone();
+        move |lane, frame| events.send(LinkEvent::Frame(lane, frame)).is_ok()
+    };
+    let urgent = inner.drain_urgent.subscribe();
+    let mut pump = std::pin::pin!(connect::pump(connection.clone(), moving, urgent, deliver));
+    let ended = tokio::select! {
+        ended = &mut pump => Some(ended),
+        _ = closing.wait_for(|closing| *closing) => None,
+    };
+    *lock(&inner.senders) = None;
+    let closed = ended.is_none();
+    let reason = match ended {
+        None => {
+            connect::flushed(pump).await;
+            connection.close(super::CloseCode::Done, "done");
+            "closed".to_owned()
+        }
+        Some(Ok(())) => "nobody listens any more".to_owned(),
+        Some(Err(error)) => error.to_string(),
+    };
+    if !closed {
+        tracing::warn!("link down: store at {peer}: {reason}");
+    }
+    {
+        let mut state = lock(&inner.state);
+        let last = connection.statistics();
+        state.connection = None;
+        state.since = Instant::now();
+        state.past.lost_packets += last.lost_packets;
+        state.past.sent_bytes += last.sent_bytes;
+        state.past.received_bytes += last.received_bytes;
+        state.last_error = Some(reason.clone());
+    }
+    open &= events.send(LinkEvent::Down { reason }).is_ok();
+    closed || !open
+}

@@ -1,0 +1,215 @@
+//! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
+
+use super::lane::{Backlog, FrameReader, send_all};
+use super::quic::Dialer;
+use super::transport::{Connection, Lanes};
+use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
+use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How long a graceful end may take.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where frames for the store go in, by lane.
+pub(super) type Senders = [UnboundedSender<Frame<ToStore>>; Lane::ALL.len()];
+
+/// A connection that has said Hello.
+pub(super) struct Established {
+    pub connection: Arc<dyn Connection>,
+    pub address: String,
+    pub software: String,
+    pub stores: Vec<String>,
+    pub senders: Senders,
+    queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
+    lanes: Lanes,
+    control: FrameReader,
+}
+
+/// Tries addresses in order until a store says Hello.
+///
+/// # Errors
+/// What each address said.
+pub(super) async fn connect(
+    dialer: &mut Dialer,
+    addresses: &[String],
+) -> Result<Established, Vec<(String, LinkError)>> {
+    let mut errors = Vec::new();
+    for address in addresses {
+        match resolve(address).await {
+            Err(error) => errors.push((address.clone(), error)),
+            Ok(resolved) => {
+                for socket in resolved {
+                    match establish(dialer, address, socket).await {
+                        Ok(established) => return Ok(established),
+                        Err(error) => errors.push((address.clone(), error)),
+                    }
+                }
+            }
+        }
+    }
+    Err(errors)
+}
+
+/// What kept us from a store, in one line.
+pub(super) fn describe(errors: &[(String, LinkError)]) -> String {
+    if errors.is_empty() {
+        return "no address of a store is known: give one with --store HOST:PORT".to_owned();
+    }
+    let mut lines: Vec<_> =
+        errors.iter().map(|(address, error)| format!("store at {address}: {error}")).collect();
+    lines.dedup();
+    lines.join("; ")
+}
+
+async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
+    let found = tokio::time::timeout(SETUP_TIMEOUT, tokio::net::lookup_host(address)).await;
+    match found {
+        Err(_) => Err(LinkError::Address("the name service does not answer".into())),
+        Ok(Err(error)) => Err(LinkError::Address(format!("{error}; give it as HOST:PORT"))),
+        Ok(Ok(found)) => Ok(found.collect()),
+    }
+}
+
+async fn establish(
+    dialer: &mut Dialer,
+    address: &str,
+    socket: SocketAddr,
+) -> Result<Established, LinkError> {
+    let connection: Arc<dyn Connection> = dialer.connect(socket).await?.into();
+    let setup = async {
+        let mut lanes = connection.open_lanes().await?;
+        let hello = ToStore::Hello {
+            min_version: MIN_VERSION,
+            max_version: MAX_VERSION,
+            software: software(),
+        };
+        let head = Frame::from(hello).encode_head();
+        let head = head.map_err(|error| LinkError::Protocol(error.to_string()))?;
+        let mut chunks = [head];
+        while lanes[Lane::Control as usize].send.write(&mut chunks).await? == 0 {}
+        let receive = &mut lanes[Lane::Control as usize].receive;
+        let mut control = FrameReader::new(std::mem::replace(receive, Box::new(Nothing)));
+        let reply = control.next::<ToHost>().await?;
+        Ok((lanes, control, reply))
+    };
+    let (lanes, control, reply) = match tokio::time::timeout(SETUP_TIMEOUT, setup).await {
+        Err(_) => return Err(LinkError::TimedOut),
+        Ok(Err(LinkError::Lost(_) | LinkError::Closed(_))) => {
+            return Err(connection.closed().await);
+        }
+        Ok(result) => result?,
+    };
+    let Some(Frame { message: ToHost::Hello { version, supported, software, stores }, .. }) = reply
+    else {
+        connection.close(CloseCode::Protocol, "expected Hello");
+        return Err(LinkError::Protocol("its first frame is not Hello".into()));
+    };
+    if !version.is_some_and(|version| (MIN_VERSION..=MAX_VERSION).contains(&version)) {
+        connection.close(CloseCode::Version, "no version in common");
+        return Err(LinkError::Version { store: supported, host: (MIN_VERSION, MAX_VERSION) });
+    }
+    let channels = Lane::ALL.map(|_| unbounded_channel());
+    let senders = channels.each_ref().map(|(sender, _)| sender.clone());
+    let queues = channels.map(|(_, queue)| queue);
+    let address = address.to_owned();
+    Ok(Established { connection, address, software, stores, senders, queues, lanes, control })
+}
+
+/// Moves frames in both directions until the connection breaks, which is an error, or every sender
+/// has been dropped and all is delivered, or `deliver` returns false.
+pub(super) async fn pump(
+    connection: Arc<dyn Connection>,
+    moving: Moving,
+    drain_urgent: watch::Receiver<bool>,
+    deliver: impl Fn(Lane, Frame<ToHost>) -> bool + Clone + Send + Sync + 'static,
+) -> Result<(), LinkError> {
+    let mut readers = JoinSet::new();
+    let mut writers = JoinSet::new();
+    let mut control = Some(moving.control);
+    for (lane, (streams, queue)) in
+        Lane::ALL.into_iter().zip(moving.lanes.into_iter().zip(moving.queues))
+    {
+        let mut reader = match lane {
+            Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
+            _ => FrameReader::new(streams.receive),
+        };
+        let deliver = deliver.clone();
+        readers.spawn(async move {
+            while let Some(frame) = reader.next().await? {
+                if !deliver(lane, frame) {
+                    return Ok(());
+                }
+            }
+            Err(LinkError::Lost("the store ended a lane".into()))
+        });
+        let urgent = drain_urgent.clone();
+        writers.spawn(async move {
+            send_all(lane, streams.send, queue, &Backlog::default(), urgent).await
+        });
+    }
+    let all_sent = async {
+        while let Some(result) = writers.join_next().await {
+            flatten(result)?;
+        }
+        Ok(())
+    };
+    let result = tokio::select! {
+        result = all_sent => result,
+        Some(result) = readers.join_next() => flatten(result),
+        error = connection.closed() => Err(error),
+    };
+    match result {
+        Ok(()) => connection.close(CloseCode::Done, "done"),
+        Err(LinkError::Protocol(ref reason)) => connection.close(CloseCode::Protocol, reason),
+        // The connection knows better why a stream has failed.
+        Err(LinkError::Lost(_)) => {
+            let closed = tokio::time::timeout(Duration::from_millis(100), connection.closed());
+            if let Ok(error) = closed.await {
+                return Err(error);
+            }
+            connection.close(CloseCode::Done, "lost");
+        }
+        Err(_) => connection.close(CloseCode::Done, "lost"),
+    }
+    result
+}
+
+/// What [`pump`] moves.
+pub(super) struct Moving {
+    queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
+    lanes: Lanes,
+    control: FrameReader,
+}
+
+impl Established {
+    /// Parts with what moves the frames; the senders stay the only way in.
+    pub fn split(self) -> (Arc<dyn Connection>, Senders, Moving) {
+        let moving = Moving { queues: self.queues, lanes: self.lanes, control: self.control };
+        (self.connection, self.senders, moving)
+    }
+}
+
+fn flatten(result: Result<Result<(), LinkError>, tokio::task::JoinError>) -> Result<(), LinkError> {
+    result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task of ours failed: {error}"))))
+}
+
+/// Lets what is queued go out, within limits.
+pub(super) async fn flushed(pump: impl Future<Output = Result<(), LinkError>>) {
+    let _ = tokio::time::timeout(FLUSH_TIMEOUT, pump).await;
+}
+
+/// Stands in for a stream that has been taken out.
+struct Nothing;
+
+#[async_trait::async_trait]
+impl super::transport::ReceiveStream for Nothing {
+    async fn read(&mut self, _: &mut [bytes::Bytes]) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,347 @@
+//! The store's side of the link: sessions of hosts, and the frames they send.
+//!
+//! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
+//! replies are not received by the host, or, for the drain lane, while [`Listener::pause_drain`]
+//! says so.
+
+use super::lane::{Backlog, FrameReader, send_all};
+use super::quic::{Acceptor, Arriving};
+use super::transport::{Connection, LaneStreams};
+use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
+use crate::credential::Issued;
+use anyhow::Result;
+use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// A lane with more bytes of unsent replies than this is not read.
+const MAX_BACKLOG_BYTES: usize = 16 << 20;
+/// Frames of all sessions that wait to be taken.
+const MAX_WAITING_FRAMES: usize = 64;
+/// How often sessions are checked for withdrawn credentials.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What happens at a listener.
+#[derive(Debug)]
+pub enum ListenerEvent {
+    /// A host said Hello.
+    Opened {
+        /// Number of the session, never used again.
+        session: u64,
+        /// Where the host is.
+        peer: SocketAddr,
+        /// Serial number of its certificate.
+        serial: String,
+        /// What it says of itself.
+        software: String,
+    },
+    /// A frame of an open session.
+    Frame {
+        /// Of which.
+        session: u64,
+        /// In which lane.
+        lane: Lane,
+        /// The frame.
+        frame: Frame<ToStore>,
+    },
+    /// A session is over; nothing more comes from it.
+    Closed {
+        /// Which.
+        session: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Accepts hosts with valid credentials.
+pub struct Listener {
+    acceptor: Arc<Acceptor>,
+    events: Receiver<ListenerEvent>,
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+}
+
+struct Shared {
+    events: Sender<ListenerEvent>,
+    sessions: Mutex<HashMap<u64, Session>>,
+    issued: Arc<Issued>,
+    stores: Vec<String>,
+    versions: (u16, u16),
+}
+
+struct Session {
+    connection: Arc<dyn Connection>,
+    serial: String,
+    lanes: [(UnboundedSender<Frame<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
+    paused: watch::Sender<bool>,
+}
+
+impl Shared {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Listener {
+    /// Accepts what arrives at `acceptor`; tells hosts the addresses `stores`. Runs in the current
+    /// tokio runtime.
+    pub fn start(acceptor: Acceptor, issued: Arc<Issued>, stores: Vec<String>) -> Listener {
+        Self::with_versions(acceptor, issued, stores, (MIN_VERSION, MAX_VERSION))
+    }
+
+    /// As [`Listener::start`], speaking these protocol versions.
+    pub fn with_versions(
+        acceptor: Acceptor,
+        issued: Arc<Issued>,
+        stores: Vec<String>,
+        versions: (u16, u16),
+    ) -> Listener {
+        let (sender, events) = channel(MAX_WAITING_FRAMES);
+        let shared = Arc::new(Shared {
+            events: sender,
+            sessions: Mutex::default(),
+            issued,
+            stores,
+            versions,
+        });
+        let acceptor = Arc::new(acceptor);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(acceptor.clone(), shared.clone()));
+        tasks.spawn(withdraw(shared.clone()));
+        Listener { acceptor, events, shared, tasks }
+    }
+
+    /// The next event. A call that is cancelled loses nothing.
+    pub async fn event(&mut self) -> Option<ListenerEvent> {
+        self.events.recv().await
+    }
+
+    /// An event that is there already.
+    pub fn try_event(&mut self) -> Option<ListenerEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// Queues a frame for a session; drops it if the session is over.
+    pub fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
+        if let Some(session) = self.shared.sessions().get(&session) {
+            let (sender, backlog) = &session.lanes[lane as usize];
+            backlog.add(&frame);
+            // Fails only in the moment in which the session ends.
+            let _ = sender.send(frame);
+        }
+    }
+
+    /// Stops or goes on reading a session's drain lane. Frames that were read already still come.
+    pub fn pause_drain(&self, session: u64, paused: bool) {
+        if let Some(session) = self.shared.sessions().get(&session) {
+            session.paused.send_if_modified(|now| std::mem::replace(now, paused) != paused);
+        }
+    }
+
+    /// Ends a session; [`ListenerEvent::Closed`] follows.
+    pub fn close_session(&self, session: u64, code: CloseCode, reason: &str) {
+        if let Some(session) = self.shared.sessions().get(&session) {
+            session.connection.close(code, reason);
+        }
+    }
+
+    /// How many sessions are open.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions().len()
+    }
+
+    /// Numbers about the connections that are open.
+    pub fn statistics(&self) -> Vec<(u64, SocketAddr, super::transport::Statistics)> {
+        let sessions = self.shared.sessions();
+        let mut all: Vec<_> = sessions
+            .iter()
+            .map(|(id, session)| (*id, session.connection.peer(), session.connection.statistics()))
+            .collect();
+        all.sort_unstable_by_key(|(id, ..)| *id);
+        all
+    }
+
+    /// Ends all sessions.
+    pub async fn shutdown(mut self) {
+        self.acceptor.close(CloseCode::ShuttingDown, "the store is shutting down").await;
+        self.tasks.shutdown().await;
+    }
+}
+
+async fn accept(acceptor: Arc<Acceptor>, shared: Arc<Shared>) {
+    let mut tasks = JoinSet::new();
+    let mut next = 1;
+    while let Some(arriving) = acceptor.accept().await {
+        tasks.spawn(session(next, arriving, shared.clone()));
+        next += 1;
+        while tasks.try_join_next().is_some() {}
+    }
+}
+
+async fn withdraw(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        for session in shared.sessions().values() {
+            if !shared.issued.accepts(&session.serial) {
+                session.connection.close(CloseCode::Revoked, "the credential was withdrawn");
+            }
+        }
+    }
+}
+
+async fn session(id: u64, arriving: Arriving, shared: Arc<Shared>) {
+    let peer = arriving.peer();
+    let connection: Arc<dyn Connection> = match arriving.authenticate().await {
+        Ok(connection) => connection.into(),
+        Err(error) => return tracing::warn!("refused {peer}: {error}"),
+    };
+    let Some(serial) = connection.peer_serial() else {
+        return connection.close(CloseCode::Protocol, "no certificate");
+    };
+    let setup = tokio::time::timeout(SETUP_TIMEOUT, setup(&*connection, &shared)).await;
+    let (lanes, control, software) = match setup.unwrap_or(Err(LinkError::TimedOut)) {
+        Ok(set_up) => set_up,
+        Err(error) => {
+            connection.close(CloseCode::Protocol, &error.to_string());
+            return tracing::warn!("refused {peer}: {error}");
+        }
+    };
+    let opened = ListenerEvent::Opened { session: id, peer, serial: serial.clone(), software };
+    if shared.events.send(opened).await.is_err() {
+        return;
+    }
+    let result = serve(id, &connection, serial, lanes, control, &shared).await;
+    shared.sessions().remove(&id);
+    if let Err(LinkError::Protocol(reason)) = &result {
+        tracing::warn!("closing the session of {peer}: {reason}");
+        connection.close(CloseCode::Protocol, reason);
+    } else {
+        connection.close(CloseCode::Done, "done");
+    }
+    let reason = result.err().map_or("done".to_owned(), |error| error.to_string());
+    let _ = shared.events.send(ListenerEvent::Closed { session: id, reason }).await;
+}
+
+type SetUp = (Vec<(Lane, LaneStreams)>, FrameReader, String);
+
+/// Lanes and Hello.
+async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, LinkError> {
+    let lanes = connection.accept_lanes().await?;
+    let mut rest = Vec::new();
+    let mut control = None;
+    for (lane, streams) in Lane::ALL.into_iter().zip(lanes) {
+        if lane == Lane::Control {
+            control = Some(streams);
+        } else {
+            rest.push((lane, streams));
+        }
+    }
+    let Some(LaneStreams { mut send, receive }) = control else {
+        return Err(LinkError::Protocol("no control lane".into()));
+    };
+    let mut reader = FrameReader::new(receive);
+    let Some(Frame { message: ToStore::Hello { min_version, max_version, software }, .. }) =
+        reader.next().await?
+    else {
+        return Err(LinkError::Protocol("the first frame is not Hello".into()));
+    };
+    let newest = max_version.min(shared.versions.1);
+    let version = (newest >= min_version.max(shared.versions.0)).then_some(newest);
+    let hello = ToHost::Hello {
+        version,
+        supported: shared.versions,
+        software: self::software(),
+        stores: shared.stores.clone(),
+    };
+    let head = Frame::from(hello).encode_head();
+    let mut chunks = [head.map_err(|error| LinkError::Protocol(error.to_string()))?];
+    while send.write(&mut chunks).await? == 0 {}
+    if version.is_none() {
+        // The host reads the reply and closes.
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
+        return Err(LinkError::Version {
+            store: shared.versions,
+            host: (min_version, max_version),
+        });
+    }
+    // Only ever read through `reader`.
+    let receive = Box::new(Ended);
+    rest.push((Lane::Control, LaneStreams { send, receive }));
+    Ok((rest, reader, software))
+}
+
+async fn serve(
+    id: u64,
+    connection: &Arc<dyn Connection>,
+    serial: String,
+    lanes: Vec<(Lane, LaneStreams)>,
+    control: FrameReader,
+    shared: &Arc<Shared>,
+) -> Result<(), LinkError> {
+    let mut tasks = JoinSet::new();
+    let (paused, unpaused) = watch::channel(false);
+    let channels = Lane::ALL.map(|_| (unbounded_channel(), Arc::new(Backlog::default())));
+    let senders = channels.each_ref().map(|((sender, _), log)| (sender.clone(), log.clone()));
+    let mut queues = channels.map(|((_, queue), _)| Some(queue));
+    let mut control = Some(control);
+    // Nothing is urgent in the drain lane towards the host: commits travel in the control lane.
+    let (_keep, urgent) = watch::channel(false);
+    for (lane, streams) in lanes {
+        let backlog = senders[lane as usize].1.clone();
+        let mut reader = match lane {
+            Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
+            _ => FrameReader::new(streams.receive),
+        };
+        let events = shared.events.clone();
+        let mut unpaused = unpaused.clone();
+        let limit = backlog.clone();
+        tasks.spawn(async move {
+            loop {
+                limit.below(MAX_BACKLOG_BYTES).await;
+                if lane == Lane::Drain && unpaused.wait_for(|paused| !*paused).await.is_err() {
+                    return Ok(());
+                }
+                let Some(frame) = reader.next().await? else {
+                    // The host ends its lanes one after the other, then the connection.
+                    std::future::pending::<()>().await;
+                    return Ok(());
+                };
+                if events.send(ListenerEvent::Frame { session: id, lane, frame }).await.is_err() {
+                    return Ok(());
+                }
+            }
+        });
+        if let Some(queue) = queues[lane as usize].take() {
+            let urgent = urgent.clone();
+            tasks.spawn(async move { send_all(lane, streams.send, queue, &backlog, urgent).await });
+        }
+    }
+    let session = Session { connection: connection.clone(), serial, lanes: senders, paused };
+    shared.sessions().insert(id, session);
+    let result = tokio::select! {
+        error = connection.closed() => match error {
+            LinkError::Closed(_) => Ok(()),
+            error => Err(error),
+        },
+        Some(result) = tasks.join_next() => {
+            result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task failed: {error}"))))
+        }
+    };
+    tasks.shutdown().await;
+    result
+}
+
+/// A stream that has nothing.
+struct Ended;
+
+#[async_trait::async_trait]
+impl super::transport::ReceiveStream for Ended {
+    async fn read(&mut self, _: &mut [bytes::Bytes]) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,165 @@
+//! One connection to a store for one command: requests and their replies, no reconnecting.
+
+use super::connect::{self, Senders};
+use super::quic::Dialer;
+use crate::credential::Credential;
+use anyhow::{Context as _, Result, bail};
+use longhaul_core::wire::link::{
+    Frame, Lane, RequestId, ToHost, ToStore, VolumeOperation, VolumeReply,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How long a store may take for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+
+type Waiting = Mutex<HashMap<RequestId, oneshot::Sender<Frame<ToHost>>>>;
+
+/// A connection over which requests are made.
+pub struct Requests {
+    address: String,
+    senders: Senders,
+    waiting: Arc<Waiting>,
+    next: AtomicU64,
+    ended: watch::Receiver<Option<String>>,
+    notices: tokio::sync::Mutex<mpsc::UnboundedReceiver<ToHost>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Requests {
+    /// Connects to the store of a credential, or to the one at `store`.
+    ///
+    /// # Errors
+    /// If no store can be reached or it refuses; the message says which, and what to do.
+    pub async fn connect(credential: &Credential, store: Option<&str>) -> Result<Requests> {
+        let mut dialer = Dialer::new(credential)?;
+        let stores = store.map_or(credential.stores.clone(), |store| vec![store.to_owned()]);
+        let established = match connect::connect(&mut dialer, &stores).await {
+            Ok(established) => established,
+            Err(errors) => bail!("cannot reach the {}", connect::describe(&errors)),
+        };
+        let address = established.address.clone();
+        let (connection, senders, moving) = established.split();
+        let waiting = Arc::new(Waiting::default());
+        let (notify, notices) = mpsc::unbounded_channel();
+        let (end, ended) = watch::channel(None);
+        let deliver = {
+            let waiting = waiting.clone();
+            move |_, frame: Frame<ToHost>| {
+                match request_of(&frame.message) {
+                    None => {
+                        let _ = notify.send(frame.message);
+                    }
+                    Some(request) => {
+                        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                        if let Some(reply) = waiting.remove(&request) {
+                            let _ = reply.send(frame);
+                        }
+                    }
+                }
+                true
+            }
+        };
+        let unanswered = waiting.clone();
+        let task = tokio::spawn(async move {
+            let (_keep, urgent) = watch::channel(false);
+            let result = connect::pump(connection, moving, urgent, deliver).await;
+            let reason = result.err().map_or("closed".to_owned(), |error| error.to_string());
+            end.send_replace(Some(reason));
+            unanswered.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            dialer.wait_idle().await;
+        });
+        Ok(Requests {
+            address,
+            senders,
+            waiting,
+            next: AtomicU64::new(1),
+            ended,
+            notices: tokio::sync::Mutex::new(notices),
+            task,
+        })
+    }
+
+    /// Sends what has no reply of its own.
+    pub fn send(&self, lane: Lane, frame: Frame<ToStore>) {
+        // Fails only after the end, which the next request reports.
+        let _ = self.senders[lane as usize].send(frame);
+    }
+
+    /// Makes a request and waits for its reply.
+    ///
+    /// # Errors
+    /// If the connection ends first, or there is no reply in time.
+    pub async fn call(
+        &self,
+        lane: Lane,
+        request: impl FnOnce(RequestId) -> ToStore,
+    ) -> Result<Frame<ToHost>> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, reply) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
+        self.send(lane, request(id).into());
+        if self.ended.borrow().is_some() {
+            return Err(self.lost());
+        }
+        match tokio::time::timeout(REPLY_TIMEOUT, reply).await {
+            Ok(Ok(frame)) => Ok(frame),
+            Ok(Err(_)) => Err(self.lost()),
+            Err(_) => bail!(
+                "the store at {} is connected but did not answer within {} s: look at its log and try again",
+                self.address,
+                REPLY_TIMEOUT.as_secs()
+            ),
+        }
+    }
+
+    /// The next message that answers no request.
+    ///
+    /// # Errors
+    /// If the connection has ended.
+    pub async fn notice(&self) -> Result<ToHost> {
+        self.notices.lock().await.recv().await.ok_or_else(|| self.lost())
+    }
+
+    /// Does something about volumes as a whole.
+    ///
+    /// # Errors
+    /// What the store says, or that the connection ended.
+    pub async fn volume(&self, operation: VolumeOperation) -> Result<VolumeReply> {
+        let frame =
+            self.call(Lane::Control, |request| ToStore::Volume { request, operation }).await?;
+        match frame.message {
+            ToHost::Volume { result, .. } => result.context("the store refused"),
+            _ => bail!("the store at {} gave an answer that does not fit", self.address),
+        }
+    }
+
+    /// Sends what is queued and closes the connection.
+    pub async fn close(self) {
+        drop(self.senders);
+        let _ = tokio::time::timeout(Duration::from_secs(3), self.task).await;
+    }
+
+    fn lost(&self) -> anyhow::Error {
+        let reason = self.ended.borrow().clone().unwrap_or_else(|| "it ended".to_owned());
+        anyhow::anyhow!("lost the connection to the store at {}: {reason}", self.address)
+    }
+}
+
+/// Which request a message answers.
+fn request_of(message: &ToHost) -> Option<RequestId> {
+    match message {
+        ToHost::Attached { request, .. }
+        | ToHost::Detached { request }
+        | ToHost::Data { request, .. }
+        | ToHost::Status { request, .. }
+        | ToHost::Volume { request, .. } => Some(*request),
+        ToHost::Hello { .. }
+        | ToHost::Committed { .. }
+        | ToHost::Fenced { .. }
+        | ToHost::BatchRefused { .. } => None,
+    }
+}

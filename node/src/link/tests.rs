@@ -1,0 +1,397 @@
+//! Host and store over loopback, in one process.
+
+use super::quic::Acceptor;
+use super::*;
+use crate::credential::{self, Credential, Issued};
+use crate::relay::{Relay, Shape};
+use bytes::Bytes;
+use longhaul_core::block::{Range, VolumeId};
+use longhaul_core::wire::link::{
+    Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+struct Store {
+    dir: tempfile::TempDir,
+    listener: Listener,
+    address: std::net::SocketAddr,
+}
+
+fn store_at(dir: tempfile::TempDir, address: &str, versions: (u16, u16)) -> Store {
+    let stores = vec!["127.0.0.1:1".to_owned()];
+    let identity = credential::prepare(dir.path(), &stores).unwrap();
+    let issued = Arc::new(Issued::new(dir.path()));
+    let acceptor = Acceptor::bind(address.parse().unwrap(), &identity, issued.clone()).unwrap();
+    let address = acceptor.local_addr().unwrap();
+    let listener = Listener::with_versions(acceptor, issued, vec![address.to_string()], versions);
+    Store { dir, listener, address }
+}
+
+fn store() -> Store {
+    store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1))
+}
+
+fn credential_of(dir: &Path) -> Credential {
+    Credential::load(&dir.join("credentials/admin.toml")).unwrap()
+}
+
+impl Store {
+    fn credential(&self) -> Credential {
+        credential_of(self.dir.path())
+    }
+
+    async fn opened(&mut self) -> u64 {
+        loop {
+            if let ListenerEvent::Opened { session, .. } = self.listener.event().await.unwrap() {
+                return session;
+            }
+        }
+    }
+}
+
+async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
+    tokio::time::timeout(Duration::from_secs(20), events.recv()).await.unwrap().unwrap()
+}
+
+fn batch(bytes: usize) -> Frame<ToStore> {
+    let message = ToStore::Batch { volume: VolumeId(1), epoch: 1, first: 1, last: 1 };
+    Frame { message, payload: Bytes::from(vec![7; bytes]) }
+}
+
+fn read(request: u64) -> Frame<ToStore> {
+    let range = Range::new(0, 16);
+    ToStore::Read { request, volume: VolumeId(1), epoch: 1, range }.into()
+}
+
+fn data(request: u64, bytes: usize) -> Frame<ToHost> {
+    let message = ToHost::Data { request, volume: VolumeId(1), result: Ok(Vec::new()) };
+    Frame { message, payload: Bytes::from(vec![9; bytes]) }
+}
+
+#[tokio::test]
+async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
+    let mut store = store();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    for (lane, bytes) in Lane::ALL.into_iter().zip([0, 1, 5000, 6 << 20]) {
+        client.send(lane, batch(bytes));
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: got, frame, .. } => {
+                assert_eq!((got, frame), (lane, batch(bytes)));
+            }
+            other => panic!("{other:?}"),
+        }
+        store.listener.send(session, lane, data(4, bytes));
+        match event(&mut events).await {
+            LinkEvent::Frame(got, frame) => assert_eq!((got, frame), (lane, data(4, bytes))),
+            other => panic!("{other:?}"),
+        }
+    }
+    let status = client.status();
+    assert!(status.up && status.sent_bytes > 6 << 20 && status.received_bytes > 6 << 20);
+    client.send(Lane::Drain, batch(3 << 20));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    let mut delivered = false;
+    loop {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { frame, .. } => delivered |= frame == batch(3 << 20),
+            ListenerEvent::Closed { reason, .. } => break assert_eq!(reason, "done"),
+            ListenerEvent::Opened { .. } => panic!("opened again"),
+        }
+    }
+    assert!(delivered);
+    assert_eq!(store.listener.sessions(), 0);
+}
+
+#[tokio::test]
+async fn no_version_in_common_is_said_at_the_host() {
+    let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (7, 9));
+    let address = store.address.to_string();
+    let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
+    let error = format!("{error:#}");
+    assert!(error.contains("versions 7 to 9") && error.contains("upgrade"), "{error}");
+}
+
+#[tokio::test]
+async fn credentials_of_another_installation_are_refused_with_their_own_message() {
+    let (ours, theirs) = (store(), store());
+    let address = ours.address.to_string();
+    let error = Requests::connect(&theirs.credential(), Some(&address)).await.err().unwrap();
+    assert!(format!("{error:#}").contains("another CA"), "{error:#}");
+}
+
+#[tokio::test]
+async fn withdrawn_credentials_are_refused_and_their_sessions_ended() {
+    let mut store = store();
+    let old = store.credential();
+    let (client, mut events) = Client::start(old.clone(), Some(store.address.to_string())).unwrap();
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    credential::rotate(store.dir.path()).unwrap();
+    let LinkEvent::Down { reason } = event(&mut events).await else { panic!("still up") };
+    assert!(reason.contains("withdrawn"), "{reason}");
+    let address = store.address.to_string();
+    let error = Requests::connect(&old, Some(&address)).await.err().unwrap();
+    assert!(format!("{error:#}").contains("withdrawn"), "{error:#}");
+    Requests::connect(&store.credential(), Some(&address)).await.unwrap().close().await;
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_there_is_named() {
+    let store = store();
+    let error = Requests::connect(&store.credential(), None).await.err().unwrap();
+    let error = format!("{error:#}");
+    assert!(error.contains("store at 127.0.0.1:1: no answer: is it running"), "{error}");
+    let error = Requests::connect(&store.credential(), Some("nowhere")).await.err().unwrap();
+    assert!(format!("{error:#}").contains("HOST:PORT"), "{error:#}");
+}
+
+#[tokio::test]
+async fn a_request_gets_its_reply_or_the_stores_reason() {
+    let mut store = store();
+    let credential = store.credential();
+    let address = store.address.to_string();
+    let command = tokio::spawn(async move {
+        let requests = Requests::connect(&credential, Some(&address)).await.unwrap();
+        let list = requests.volume(VolumeOperation::List).await.unwrap();
+        assert_eq!(list, VolumeReply::List(Vec::new()));
+        let show = requests.volume(VolumeOperation::Show { name: "a".into() }).await;
+        assert!(format!("{:#}", show.unwrap_err()).contains("no such volume"));
+        let lost = requests.volume(VolumeOperation::List).await;
+        assert!(format!("{:#}", lost.unwrap_err()).contains("lost the connection"));
+    });
+    let session = store.opened().await;
+    for result in [Ok(VolumeReply::List(Vec::new())), Err(VolumeError::NotFound)] {
+        let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() else {
+            panic!()
+        };
+        let ToStore::Volume { request, .. } = frame.message else { panic!() };
+        let reply = ToHost::Volume { request, result };
+        store.listener.send(session, Lane::Control, reply.into());
+    }
+    store.listener.event().await.unwrap();
+    store.listener.shutdown().await;
+    command.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_is_noticed_in_seconds_and_the_link_comes_back() {
+    let mut store = store();
+    let relay =
+        Relay::start("127.0.0.1:0".parse().unwrap(), store.address, Shape::default()).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string())).unwrap();
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    relay.change(|shape| shape.cut = true);
+    let begun = Instant::now();
+    assert!(matches!(event(&mut events).await, LinkEvent::Down { .. }));
+    assert!(begun.elapsed() < IDLE_TIMEOUT + Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Dropped, not kept for later.
+    client.send(Lane::Drain, batch(100));
+    relay.change(|shape| shape.cut = false);
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    store.opened().await;
+    client.send(Lane::Read, read(77));
+    let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(frame, read(77));
+    assert_eq!(client.status().reconnects, 1);
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restarted_store_is_found_again() {
+    let mut store = store();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    let Store { dir, listener, address } = store;
+    listener.shutdown().await;
+    let LinkEvent::Down { reason } = event(&mut events).await else { panic!("still up") };
+    assert!(reason.contains("shutting down"), "{reason}");
+    // In one process the old socket stays until the last connection has drained.
+    let free = || std::net::UdpSocket::bind(address).is_ok();
+    while !free() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut store = store_at(dir, &address.to_string(), (1, 1));
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cold_read_does_not_queue_behind_a_full_drain() {
+    let mut store = store();
+    // 20 Mbit/s: the drain below takes seconds.
+    let shape =
+        Shape { delay: Duration::from_millis(5), rate: Some(20_000_000), ..Shape::default() };
+    let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    for _ in 0..2 {
+        client.send(Lane::Drain, batch(4 << 20));
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let begun = Instant::now();
+    client.send(Lane::Read, read(1));
+    let mut batches = 0;
+    loop {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: Lane::Read, .. } => break,
+            ListenerEvent::Frame { lane: Lane::Drain, .. } => batches += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    store.listener.send(session, Lane::Read, data(1, 8 << 10));
+    assert!(matches!(event(&mut events).await, LinkEvent::Frame(Lane::Read, _)));
+    let took = begun.elapsed();
+    assert_eq!(batches, 0, "the drain was over before the read");
+    // Two delays, the bottleneck's queue (50 ms), a loss in it at worst, and room for a slow machine.
+    assert!(took < Duration::from_millis(400), "{took:?}");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_paused_drain_holds_up_no_other_lane_and_little_memory() {
+    let mut store = store();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    // One that is read already still comes.
+    client.send(Lane::Drain, batch(1));
+    store.listener.event().await.unwrap();
+    store.listener.pause_drain(session, true);
+    for _ in 0..40 {
+        client.send(Lane::Drain, batch(1 << 20));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    client.send(Lane::Read, read(1));
+    let mut early = 0;
+    loop {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: Lane::Read, .. } => break,
+            ListenerEvent::Frame { lane: Lane::Drain, .. } => early += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(early <= 1, "{early} batches passed a paused drain");
+    store.listener.pause_drain(session, false);
+    for _ in early..40 {
+        let event = store.listener.event().await.unwrap();
+        assert!(matches!(event, ListenerEvent::Frame { lane: Lane::Drain, .. }), "{event:?}");
+    }
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+/// Numbers for docs/protocol.md: `cargo test --release -- --ignored --nocapture loopback`.
+#[test]
+#[ignore = "a measurement"]
+fn loopback() {
+    measure(None);
+    let wan = |delay, rate| Shape {
+        delay: Duration::from_millis(delay),
+        rate: Some(rate),
+        ..Shape::default()
+    };
+    for shape in [wan(1, 1_000_000_000), wan(8, 1_000_000_000), wan(8, 100_000_000)] {
+        measure(Some(shape));
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn measure(shape: Option<Shape>) {
+    let (ready, address) = std::sync::mpsc::channel();
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut store = store();
+            ready.send((store.address, store.credential())).unwrap();
+            loop {
+                let event = tokio::select! {
+                    event = store.listener.event() => event.unwrap(),
+                    _ = &mut stopped => return,
+                };
+                let ListenerEvent::Frame { session, lane, frame } = event else { continue };
+                match frame.message {
+                    ToStore::Read { request, range, .. } => {
+                        store.listener.send(session, lane, data(request, range.bytes() as usize));
+                    }
+                    ToStore::Batch { last, .. } => {
+                        let reply = ToHost::Committed { volume: VolumeId(1), epoch: 1, seq: last };
+                        store.listener.send(session, Lane::Control, reply.into());
+                    }
+                    _ => {}
+                }
+            }
+        });
+    });
+    let (address, credential) = address.recv().unwrap();
+    let relay =
+        shape.map(|shape| Relay::start("127.0.0.1:0".parse().unwrap(), address, shape).unwrap());
+    let at = relay.as_ref().map_or(address, Relay::address);
+    let (client, mut events) = Client::start(credential, Some(at.to_string())).unwrap();
+    let mut next = || loop {
+        match events.blocking_recv().unwrap() {
+            LinkEvent::Frame(_, frame) => return frame,
+            LinkEvent::Up { .. } => return data(0, 0),
+            LinkEvent::Down { reason } => panic!("{reason}"),
+        }
+    };
+    next();
+    println!("{shape:?}");
+    let limit = Duration::from_secs(2);
+    for depth in [1, 32] {
+        let begun = Instant::now();
+        let mut done = 0;
+        for request in 0..depth {
+            client.send(Lane::Read, read(request));
+        }
+        while begun.elapsed() < limit {
+            next();
+            done += 1;
+            client.send(Lane::Read, read(done));
+        }
+        println!(
+            "  8 KiB reads, depth {depth}: {:.0} per second",
+            done as f64 / begun.elapsed().as_secs_f64()
+        );
+        for _ in 0..depth {
+            next();
+        }
+    }
+    let bulk = Bytes::from(vec![7; 4 << 20]);
+    let frame = |last| Frame {
+        message: ToStore::Batch { volume: VolumeId(1), epoch: 1, first: last, last },
+        payload: bulk.clone(),
+    };
+    let begun = Instant::now();
+    let mut done = 0;
+    for last in 0..8 {
+        client.send(Lane::Drain, frame(last));
+    }
+    while begun.elapsed() < limit * 2 {
+        next();
+        done += 1;
+        client.send(Lane::Drain, frame(done));
+    }
+    let rate = (done * 4) as f64 * 1.048_576 / begun.elapsed().as_secs_f64();
+    println!("  4 MiB batches: {rate:.0} MB/s; {:?}", client.status());
+    client.close();
+    stop.send(()).unwrap();
+    thread.join().unwrap();
+}

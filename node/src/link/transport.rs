@@ -1,0 +1,96 @@
+//! What the link needs of a connection, whatever carries it.
+//!
+//! A connection is mutually authenticated, encrypted, and has a stream in either direction for each
+//! lane. Priorities are strict: a stream sends nothing while a more urgent one has something to send
+//! and may.
+
+use super::{CloseCode, LinkError};
+use async_trait::async_trait;
+use bytes::Bytes;
+use longhaul_core::wire::link::Lane;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A connection to a peer who was authenticated.
+#[async_trait]
+pub trait Connection: Send + Sync {
+    /// Opens all lanes (the host does).
+    async fn open_lanes(&self) -> Result<Lanes, LinkError>;
+    /// Waits for the peer to open all lanes.
+    async fn accept_lanes(&self) -> Result<Lanes, LinkError>;
+    /// Where the peer is.
+    fn peer(&self) -> SocketAddr;
+    /// Serial number of the peer's certificate, in hexadecimal.
+    fn peer_serial(&self) -> Option<String>;
+    /// Numbers about the connection so far.
+    fn statistics(&self) -> Statistics;
+    /// Ends the connection. What was not delivered is lost.
+    fn close(&self, code: CloseCode, reason: &str);
+    /// Waits until the connection is over.
+    async fn closed(&self) -> LinkError;
+}
+
+/// The two directions of a lane.
+pub struct LaneStreams {
+    /// To the peer.
+    pub send: Box<dyn SendStream>,
+    /// From the peer.
+    pub receive: Box<dyn ReceiveStream>,
+}
+
+/// A stream pair for each lane, in the order of [`Lane::ALL`].
+pub type Lanes = [LaneStreams; Lane::ALL.len()];
+
+/// The sending half of a lane.
+#[async_trait]
+pub trait SendStream: Send {
+    /// Takes as much of the chunks as there is room for and replaces them with the rest; returns how
+    /// many were taken whole. Nothing is taken by a call that is cancelled.
+    async fn write(&mut self, chunks: &mut [Bytes]) -> Result<usize, LinkError>;
+    /// Sets the priority; more is more urgent.
+    fn set_priority(&self, priority: i32);
+    /// Ends the stream, and waits until the peer's transport has received all of it.
+    async fn finish(&mut self) -> Result<(), LinkError>;
+}
+
+/// The receiving half of a lane.
+#[async_trait]
+pub trait ReceiveStream: Send {
+    /// Waits for data and puts it into the first of `chunks`; returns how many were filled, 0 at the
+    /// end of the stream.
+    async fn read(&mut self, chunks: &mut [Bytes]) -> Result<usize, LinkError>;
+}
+
+/// Numbers about a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Packets that were sent and count as lost.
+    pub lost_packets: u64,
+    /// Bytes sent, in datagrams.
+    pub sent_bytes: u64,
+    /// Bytes received, in datagrams.
+    pub received_bytes: u64,
+}
+
+/// The priority of a lane's stream. A drain that a flush waits for is worth as much as a commit.
+pub fn priority(lane: Lane, drain_urgent: bool) -> i32 {
+    match lane {
+        Lane::Read => 3,
+        Lane::Control => 2,
+        Lane::ReadAhead => 1,
+        Lane::Drain if drain_urgent => 2,
+        Lane::Drain => 0,
+    }
+}
+
+/// The number of a lane on the wire.
+pub fn lane_number(lane: Lane) -> u8 {
+    match lane {
+        Lane::Read => 0,
+        Lane::Control => 1,
+        Lane::ReadAhead => 2,
+        Lane::Drain => 3,
+    }
+}
