@@ -138,7 +138,12 @@ impl Volume {
             volume: attached.volume,
             epoch: attached.epoch,
             journal,
-            dirty: recovered.map(|recovered| recovered.map).unwrap_or_default(),
+            // What the store has beyond the journal was written elsewhere or from memory, nobody
+            // knows where: what the journal holds of the same sectors may be older.
+            dirty: recovered
+                .filter(|recovered| committed <= recovered.last)
+                .map(|recovered| recovered.map)
+                .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
             reads: Reads::default(),
             drain: Drain::new(committed, config.window_max_bytes),

@@ -48,8 +48,6 @@ pub(super) enum Work {
         request: RequestId,
         epoch: Epoch,
         host: HostId,
-        /// Whether the log has been looked at for what another store may have written.
-        probed: bool,
     },
     Detach {
         session: SessionId,
@@ -431,7 +429,10 @@ impl Volume {
         let Some(put) = self.put.take() else { return };
         match put.request {
             // Judged anew by what the log says then.
-            Some(work) if !put.closed => self.queue.push_front(work),
+            Some(work) if !put.closed => {
+                self.probed = true;
+                self.queue.push_front(work);
+            }
             Some(_) => {}
             None => {
                 if let Some(holder) = self.holder {

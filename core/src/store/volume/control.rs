@@ -5,9 +5,10 @@ use super::super::segment::{self, SegmentKind};
 use super::super::{Event, SessionId};
 use super::commit::Work;
 use super::{Holder, Phase, Volume};
+use crate::block::Epoch;
 use crate::wire::link::{
-    Announced, AttachError, Attached, HostId, Lane, MAX_STATUS_RUNS, RequestId, ToHost,
-    VolumeError, VolumeOperation, VolumeReply,
+    Announced, AttachError, Attached, HostId, JournalState, Lane, MAX_STATUS_RUNS, RequestId,
+    ToHost, VolumeError, VolumeOperation, VolumeReply,
 };
 
 impl Volume {
@@ -65,36 +66,23 @@ impl Volume {
 
     /// Executes an operation whose turn has come: no segment is being put.
     pub(super) fn begin_control(&mut self, work: Work) {
+        // What another store has written meanwhile decides too, and must be in the answer: a host
+        // throws away what it is told to be committed. A detach finds out by putting its segment.
+        if !self.probed && !matches!(work, Work::Detach { .. }) {
+            self.probed = true;
+            self.queue.push_front(work);
+            self.catch_up();
+            return;
+        }
+        self.probed = false;
         match work {
             Work::Batch(_) => {}
             Work::Attach { session, lane, request, host, journal } => {
                 self.begin_attach(session, lane, request, host, journal);
             }
-            Work::Resume { session, lane, request, epoch, host, probed } => {
-                let ours = epoch == self.state.epoch() && self.state.host() == Some(host);
-                if ours && !probed {
-                    // What another store committed meanwhile must be in the answer: the host throws
-                    // away what it is told to be committed, and ships the rest from there.
-                    self.queue.push_front(Work::Resume {
-                        session,
-                        lane,
-                        request,
-                        epoch,
-                        host,
-                        probed: true,
-                    });
-                    self.catch_up();
-                } else if ours {
-                    self.take_over(session, true);
-                    let attached = self.attached();
-                    self.reply_attach(session, lane, request, Ok(attached));
-                } else {
-                    let error = AttachError::Fenced {
-                        epoch: self.state.epoch(),
-                        host: self.state.host().unwrap_or(HostId(0)),
-                    };
-                    self.reply_attach(session, lane, request, Err(error));
-                }
+            Work::Resume { session, lane, request, epoch, host } => {
+                let result = self.resume(session, epoch, host);
+                self.reply_attach(session, lane, request, result);
             }
             Work::Detach { session, lane, request, epoch } => {
                 let holds = self.holder.is_some_and(|holder| holder.session == session);
@@ -115,13 +103,34 @@ impl Volume {
         }
     }
 
+    fn resume(
+        &mut self,
+        session: SessionId,
+        epoch: Epoch,
+        host: HostId,
+    ) -> Result<Attached, AttachError> {
+        let current = self.state.epoch();
+        if epoch > current {
+            return Err(AttachError::Damaged(format!(
+                "the host is in epoch {epoch}, the log ends in epoch {current}: part of the log is gone; bring the \
+                 missing segments back from a copy of the object store"
+            )));
+        }
+        let owner = self.state.host();
+        if epoch < current || owner != Some(host) {
+            return Err(AttachError::Fenced { epoch: current, host: owner.unwrap_or(HostId(0)) });
+        }
+        self.take_over(session, true);
+        Ok(self.attached())
+    }
+
     fn begin_attach(
         &mut self,
         session: SessionId,
         lane: Lane,
         request: RequestId,
         host: HostId,
-        journal: Option<crate::wire::link::JournalState>,
+        journal: Option<JournalState>,
     ) {
         if host == HostId(0) {
             let error = AttachError::Damaged("host identity 0 is reserved".into());

@@ -101,6 +101,8 @@ pub struct Volume {
     holder: Option<Holder>,
     queue: VecDeque<Work>,
     queue_bytes: u64,
+    /// The log has been looked at for what another store wrote, on behalf of the queue's front.
+    probed: bool,
     put: Option<Put>,
     reads: Reads,
     checkpoints: Checkpoints,
@@ -130,6 +132,7 @@ impl Volume {
             holder: None,
             queue: VecDeque::new(),
             queue_bytes: 0,
+            probed: false,
             put: None,
             reads: Reads::new(config.read_operations_max, config.read_bytes_max),
             checkpoints: Checkpoints::default(),
@@ -373,7 +376,7 @@ impl Volume {
                 self.control(Work::Attach { session, lane, request, host, journal });
             }
             ToStore::Resume { request, volume, epoch, host } if volume == ours => {
-                self.control(Work::Resume { session, lane, request, epoch, host, probed: false });
+                self.control(Work::Resume { session, lane, request, epoch, host });
             }
             ToStore::Detach { request, volume, epoch } if volume == ours => {
                 self.control(Work::Detach { session, lane, request, epoch });

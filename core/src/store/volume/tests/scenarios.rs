@@ -1,0 +1,655 @@
+//! One situation a test.
+
+use super::*;
+use crate::store::checkpoint::Reader;
+
+fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
+    let mut rig = Rig::open(incarnation, &Config::default());
+    rig.settle(objects);
+    rig
+}
+
+/// A volume that host 1 has attached in session 1.
+fn attached() -> (Objects, Rig) {
+    let mut objects = Objects::default();
+    let mut rig = opened(&mut objects, 1);
+    let attached = rig.attach(&mut objects, 1, 1, None).unwrap();
+    assert_eq!((attached.epoch, attached.committed), (1, 0));
+    (objects, rig)
+}
+
+fn commit(rig: &mut Rig, objects: &mut Objects, epoch: u64, first: u64, writes: &[Write]) {
+    rig.send(1, Lane::Drain, batch(epoch, first, writes));
+    rig.settle(objects);
+    assert!(rig.committed(1, first + writes.len() as u64 - 1));
+}
+
+fn lost(rig: &mut Rig) -> Vec<(u64, u64)> {
+    let operation = VolumeOperation::Lost { name: "test".into(), from_lba: 0 };
+    rig.send(50, Lane::Control, ToStore::Volume { request: 9, operation });
+    let Some((_, _, frame)) = rig.inbox.pop() else { panic!("no answer") };
+    let ToHost::Volume { result: Ok(VolumeReply::Lost { ranges, more, .. }), .. } = frame.message
+    else {
+        panic!("not an answer: {frame:?}");
+    };
+    assert!(!more);
+    ranges.iter().map(|range| (range.lba, range.sectors)).collect()
+}
+
+#[test]
+fn batches_that_are_not_right_are_refused_whole() {
+    let good = [data(0, 8, 1), data(8, 8, 2)];
+    let frame = batch(1, 1, &good);
+    let change = |at: usize| {
+        let mut bytes = frame.payload.to_vec();
+        bytes[at] ^= 1;
+        Frame { message: frame.message.clone(), payload: bytes.into() }
+    };
+    let with = |epoch, first, last, payload: &Bytes| Frame {
+        message: ToStore::Batch { volume: ID, epoch, first, last },
+        payload: payload.clone(),
+    };
+    let beyond = records(1, 1, &[data(0, 8, 1), data(SECTORS - 1, 2, 2)]);
+    let future = records(2, 1, &good);
+    let reversed = [records(1, 2, &good[..1]), records(1, 1, &good[1..])].concat();
+    let cases = [
+        ("payload", change(frame.payload.len() - 1)),
+        ("first payload", change(100)),
+        ("header", change(9)),
+        ("cut", with(1, 1, 2, &frame.payload.slice(..frame.payload.len() - 1))),
+        ("last record missing", with(1, 1, 2, &records(1, 1, &good[..1]))),
+        ("beyond last", with(1, 1, 1, &frame.payload)),
+        ("before first", with(1, 2, 2, &frame.payload)),
+        ("gap", with(1, 2, 3, &records(1, 2, &good))),
+        ("zero", with(1, 0, 1, &records(1, 0, &good))),
+        ("no number after it", with(1, u64::MAX, u64::MAX, &records(1, u64::MAX, &good[..1]))),
+        ("empty", with(1, 1, 2, &Bytes::new())),
+        ("beyond the volume", with(1, 1, 2, &beyond)),
+        ("from the future", with(1, 1, 2, &future)),
+        ("out of order", with(1, 1, 2, &reversed.into())),
+        ("epoch to come", with(2, 1, 2, &frame.payload)),
+    ];
+    for (name, bad) in cases {
+        let (mut objects, mut rig) = attached();
+        let before = objects.0.len();
+        rig.send(1, Lane::Drain, bad);
+        rig.settle(&mut objects);
+        assert!(rig.refused(1), "{name}");
+        assert_eq!((objects.0.len(), rig.volume.state().committed), (before, 0), "{name}");
+        // Not before the host resumes.
+        if name != "epoch to come" {
+            rig.send(1, Lane::Drain, frame.clone());
+            rig.settle(&mut objects);
+            assert_eq!(rig.volume.state().committed, 0, "{name}");
+        }
+        assert_eq!(rig.resume(&mut objects, 1, 1, 1).unwrap().committed, 0);
+        rig.send(1, Lane::Drain, frame.clone());
+        rig.settle(&mut objects);
+        assert!(rig.committed(1, 2), "{name}");
+    }
+}
+
+#[test]
+fn duplicates_are_answered_and_not_committed_again() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1), data(0, 8, 2)]);
+    rig.inbox.clear();
+    let segments = rig.volume.state().number;
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.settle(&mut objects);
+    assert!(rig.committed(1, 2));
+    assert_eq!(rig.volume.state().number, segments);
+}
+
+#[test]
+fn strangers_are_told_so() {
+    let (mut objects, mut rig) = attached();
+    rig.send(2, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    assert!(rig.refused(2) && !rig.refused(1));
+    let read = |epoch| ToStore::Read { request: 5, volume: ID, epoch, range: Range::new(0, 8) };
+    rig.send(2, Lane::Read, read(1));
+    let answer = |m: &ToHost| matches!(m, ToHost::Data { result: Err(ReadError::NotAttached), .. });
+    assert!(rig.has(2, answer));
+    rig.attach(&mut objects, 3, 3, None).unwrap();
+    assert!(rig.fenced(1));
+    rig.inbox.clear();
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.send(1, Lane::Read, read(1));
+    assert!(rig.fenced(1));
+    assert!(rig.has(1, |m| matches!(m, ToHost::Data { result: Err(ReadError::Fenced(2)), .. })));
+    assert!(matches!(
+        rig.resume(&mut objects, 4, 1, 1),
+        Err(AttachError::Fenced { epoch: 2, host: HostId(3) })
+    ));
+    let long = ToStore::Read { request: 6, volume: ID, epoch: 0, range: Range::new(60, 8) };
+    rig.send(2, Lane::Read, long);
+    assert!(rig.has(2, |m| matches!(m, ToHost::Data { result: Err(ReadError::Invalid), .. })));
+}
+
+#[test]
+fn what_was_announced_survives_the_store_and_is_asked_about() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, true, &[(0, 8, 1), (8, 8, 2), (40, 2, 3)]));
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    assert_eq!(lost(&mut rig), [(8, 8), (40, 2)]);
+    // The store dies, the host too.
+    let mut rig = opened(&mut objects, 2);
+    assert_eq!(lost(&mut rig), [(8, 8), (40, 2)]);
+    let refused = rig.attach(&mut objects, 2, 2, None);
+    assert_eq!(refused, Err(AttachError::LossPending { host: HostId(1), bytes: 10 * 512 }));
+    let accept = || ToStore::Volume {
+        request: 1,
+        operation: VolumeOperation::AcceptLoss { name: "test".into() },
+    };
+    let done = |m: &ToHost| matches!(m, ToHost::Volume { result: Ok(VolumeReply::Done), .. });
+    rig.send(3, Lane::Control, accept());
+    rig.settle(&mut objects);
+    assert!(rig.has(3, done) && lost(&mut rig).is_empty());
+    let segments = rig.volume.state().number;
+    rig.send(4, Lane::Control, accept());
+    rig.settle(&mut objects);
+    assert!(rig.has(4, done), "accepting twice is accepting once");
+    assert_eq!(rig.volume.state().number, segments);
+    assert_eq!(rig.attach(&mut objects, 2, 2, None).unwrap().committed, 1);
+    // The first host comes back after all.
+    assert_eq!(
+        rig.attach(&mut objects, 5, 1, Some((1, 3))),
+        Err(AttachError::Diverged { epoch: 1, from: 2, to: 3 })
+    );
+}
+
+#[test]
+fn announcements_without_data_get_a_segment_of_their_own() {
+    let (mut objects, mut rig) = attached();
+    let segments = rig.volume.state().number;
+    rig.send(1, Lane::Control, announce(1, false, &[(3, 5, 1)]));
+    assert!(rig.pending.is_empty());
+    rig.settle(&mut objects);
+    assert_eq!(rig.volume.state().number, segments + 1);
+    let mut rig = opened(&mut objects, 2);
+    assert_eq!(lost(&mut rig), [(3, 5)]);
+}
+
+#[test]
+fn what_cannot_be_announced_is_ignored() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, false, &[(60, 8, 1), (0, 0, 1), (5, 1, 2)]));
+    rig.send(1, Lane::Control, announce(2, false, &[(1, 1, 1)]));
+    rig.send(2, Lane::Control, announce(1, false, &[(1, 1, 1)]));
+    rig.settle(&mut objects);
+    assert_eq!(lost(&mut rig), [(5, 1)]);
+    let ignored = Event::AnnounceIgnored { session: SessionId(1), entries: 2 };
+    assert!(rig.events.contains(&ignored));
+}
+
+#[test]
+fn a_connected_host_stands_in_the_way_of_accepting_loss() {
+    let (mut objects, mut rig) = attached();
+    let operation = || VolumeOperation::AcceptLoss { name: "test".into() };
+    rig.send(2, Lane::Control, ToStore::Volume { request: 1, operation: operation() });
+    rig.settle(&mut objects);
+    let in_use = |m: &ToHost| {
+        matches!(m, ToHost::Volume { result: Err(link::VolumeError::InUse(HostId(1))), .. })
+    };
+    assert!(rig.has(2, in_use));
+    rig.volume.handle_session_closed(rig.now, SessionId(1));
+    rig.send(2, Lane::Control, ToStore::Volume { request: 1, operation: operation() });
+    rig.settle(&mut objects);
+    assert_eq!(rig.volume.info().unwrap().epoch, 2);
+    assert!(matches!(rig.resume(&mut objects, 3, 1, 1), Err(AttachError::Fenced { .. })));
+}
+
+#[test]
+fn the_rest_of_a_journal_is_owed_even_if_none_of_it_was_announced() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    let granted = rig.attach(&mut objects, 2, 1, Some((1, 9))).unwrap();
+    assert_eq!((granted.epoch, granted.committed), (2, 1));
+    rig.volume.handle_session_closed(rig.now, SessionId(2));
+    let refused = rig.attach(&mut objects, 3, 7, None);
+    assert_eq!(refused, Err(AttachError::LossPending { host: HostId(1), bytes: 0 }));
+    // Its own journal is welcome, in whichever of the two epochs it wrote last.
+    rig.attach(&mut objects, 4, 1, Some((1, 9))).unwrap();
+}
+
+#[test]
+fn batches_behind_an_attach_are_not_lost_silently() {
+    let (mut objects, mut rig) = attached();
+    // A segment is being put; another host asks; more of the first host's writes arrive.
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    let host = HostId(2);
+    let ask = ToStore::Attach { request: 1, name: "test".into(), host, journal: None };
+    rig.send(2, Lane::Control, ask);
+    rig.send(1, Lane::Drain, batch(1, 2, &[data(8, 8, 2)]));
+    rig.settle(&mut objects);
+    let refused = rig.take_attached(2).unwrap();
+    assert_eq!(refused, Err(AttachError::LossPending { host: HostId(1), bytes: 8 * 512 }));
+    assert!(rig.committed(1, 2));
+}
+
+#[test]
+fn batches_that_arrived_are_committed_before_the_host_resumes() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.send(1, Lane::Drain, batch(1, 2, &[data(8, 8, 2)]));
+    rig.volume.handle_session_closed(rig.now, SessionId(1));
+    assert_eq!(rig.resume(&mut objects, 2, 1, 1).unwrap().committed, 2);
+}
+
+#[test]
+fn a_clean_detach_leaves_nothing_to_ask() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    rig.send(1, Lane::Control, ToStore::Detach { request: 4, volume: ID, epoch: 1 });
+    rig.settle(&mut objects);
+    assert!(rig.has(1, |m| matches!(m, ToHost::Detached { request: 4 })));
+    let info = rig.volume.info().unwrap();
+    assert!(info.clean && !info.connected);
+    rig.attach(&mut objects, 2, 2, None).unwrap();
+    assert!(rig.events.contains(&Event::Attached { epoch: 2, host: HostId(2), unclean: None }));
+    rig.attach(&mut objects, 3, 3, None).unwrap();
+    let unclean = Some(HostId(2));
+    assert!(rig.events.contains(&Event::Attached { epoch: 3, host: HostId(3), unclean }));
+}
+
+#[test]
+fn a_put_that_failed_after_taking_effect_is_recognised() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.execute(&mut objects, 0, Fate::FailsAfter);
+    assert!(rig.pending.is_empty() && !rig.committed(1, 1));
+    let due = rig.volume.poll_timeout().unwrap();
+    assert_eq!(due.since(rig.now), Config::default().retry.0);
+    rig.settle(&mut objects);
+    assert!(rig.committed(1, 1) && !rig.fenced(1));
+}
+
+#[test]
+fn pauses_double_up_to_the_longest() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        rig.execute(&mut objects, 0, Fate::FailsBefore);
+        let due = rig.volume.poll_timeout().unwrap();
+        pauses.push(due.since(rig.now).as_millis());
+        rig.tick();
+    }
+    assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    rig.settle(&mut objects);
+    assert!(rig.committed(1, 1));
+}
+
+#[test]
+fn another_store_fences_through_the_log() {
+    let (mut objects, mut old) = attached();
+    commit(&mut old, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    let mut new = opened(&mut objects, 2);
+    new.attach(&mut objects, 1, 2, None).unwrap();
+    commit(&mut new, &mut objects, 2, 2, &[data(0, 8, 9)]);
+    old.send(1, Lane::Drain, batch(1, 2, &[data(0, 8, 2)]));
+    old.settle(&mut objects);
+    assert!(old.fenced(1) && !old.committed(1, 2));
+    assert_eq!(old.read_all(&mut objects).unwrap(), content(&[data(0, 8, 9)]));
+}
+
+#[test]
+fn resuming_at_a_store_that_slept_tells_what_the_other_committed() {
+    let (mut objects, mut first) = attached();
+    let mut second = opened(&mut objects, 2);
+    assert_eq!(second.resume(&mut objects, 1, 1, 1).unwrap().committed, 0);
+    commit(&mut second, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    assert_eq!(first.resume(&mut objects, 2, 1, 1).unwrap().committed, 1);
+    assert!(!first.fenced(1) && first.refused(1));
+}
+
+#[test]
+fn damage_is_confined_to_its_range() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 32, 1), data(32, 8, 2)]);
+    let key = catalog::segment_key(ID, 2);
+    let tags = content(&[data(0, 32, 1), data(32, 8, 2)]);
+    // The second block of the first record.
+    objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 4096 + 5);
+    assert_eq!(rig.read_all(&mut objects), Err(ReadError::Medium(Range::new(8, 8))));
+    assert_eq!(rig.read(&mut objects, Range::new(9, 3)), Err(ReadError::Medium(Range::new(9, 3))));
+    assert_eq!(rig.read(&mut objects, Range::new(16, 48)).unwrap(), tags[16..]);
+    assert_eq!(rig.read(&mut objects, Range::new(0, 8)).unwrap(), tags[..8]);
+    let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
+    assert!(rig.events.iter().any(named));
+    // A segment that is gone is damage too.
+    let gone = objects.0.remove(&key);
+    let whole = Range::new(0, 32);
+    assert_eq!(rig.read(&mut objects, whole), Err(ReadError::Medium(whole)));
+    assert!(gone.is_some());
+}
+
+#[test]
+fn what_does_not_verify_is_fetched_once_more() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    let range = Range::new(0, 8);
+    rig.send(999, Lane::Read, ToStore::Read { request: 77, volume: ID, epoch: 0, range });
+    let (id, _) = rig.pending.remove(0);
+    rig.volume.handle_object(rig.now, id, ObjectResult::Get(Ok(Bytes::from(vec![0; 5000]))));
+    rig.collect();
+    assert_eq!(
+        (rig.pending.len(), rig.inbox.iter().filter(|m| m.0 == SessionId(999)).count()),
+        (1, 0)
+    );
+    rig.settle(&mut objects);
+    assert!(rig.has(999, |m| matches!(m, ToHost::Data { result: Ok(_), .. })));
+}
+
+#[test]
+fn close_reads_come_in_one_operation() {
+    let (mut objects, mut rig) = attached();
+    let writes: Vec<Write> = (0..8).map(|n| data(n * 8, 8, n as u16 + 1)).collect();
+    commit(&mut rig, &mut objects, 1, 1, &writes);
+    let range = Range::new(0, SECTORS);
+    rig.send(9, Lane::Read, ToStore::Read { request: 1, volume: ID, epoch: 0, range });
+    assert_eq!(rig.pending.len(), 1);
+}
+
+#[test]
+fn reads_are_bounded_and_read_ahead_waits() {
+    let mut objects = Objects::default();
+    let config = Config { read_operations_max: 4, reads_waiting_max: 10, ..Config::default() };
+    let mut rig = Rig::open(1, &config);
+    rig.settle(&mut objects);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    let read = |request| ToStore::Read { request, volume: ID, epoch: 1, range: Range::new(0, 8) };
+    for request in 0..8 {
+        rig.send(1, Lane::ReadAhead, read(request));
+    }
+    assert_eq!(rig.pending.len(), 2);
+    for request in 10..16 {
+        rig.send(1, Lane::Read, read(request));
+    }
+    assert_eq!(rig.pending.len(), 4);
+    assert!(!rig.volume.wants_input());
+    rig.inbox.clear();
+    rig.settle(&mut objects);
+    assert!(rig.volume.wants_input() && rig.volume.is_idle());
+    let answers: Vec<Lane> = rig.inbox.iter().map(|(_, lane, _)| *lane).collect();
+    assert_eq!(answers.len(), 14);
+    assert!(answers[13] == Lane::ReadAhead && answers[12] == Lane::ReadAhead);
+}
+
+#[test]
+fn a_full_queue_wants_no_input() {
+    let mut objects = Objects::default();
+    let config = Config { queue_bytes: 64 << 10, ..Config::default() };
+    let mut rig = Rig::open(1, &config);
+    rig.settle(&mut objects);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    let mut first = 1;
+    while rig.volume.wants_input() {
+        rig.send(1, Lane::Drain, batch(1, first, &[data(0, 64, first as u16)]));
+        first += 1;
+        assert!(first < 10);
+    }
+    rig.settle(&mut objects);
+    assert!(rig.volume.wants_input() && rig.committed(1, first - 1));
+    // One put at a time: the first alone, then all that had arrived meanwhile.
+    assert_eq!(rig.volume.state().number, 3);
+}
+
+#[test]
+fn a_damaged_checkpoint_falls_back() {
+    let mut objects = Objects::default();
+    let config = Config { checkpoint_every_segments: 4, ..Config::default() };
+    let mut rig = Rig::open(1, &config);
+    rig.settle(&mut objects);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    for n in 1..=18 {
+        commit(&mut rig, &mut objects, 1, n, &[data(n, 9, n as u16)]);
+    }
+    rig.send(1, Lane::Control, announce(1, true, &[(1, 2, 19), (30, 3, 20)]));
+    rig.settle(&mut objects);
+    let maps: Vec<String> = objects.0.keys().filter(|key| key.contains("/map/")).cloned().collect();
+    assert_eq!(maps.len(), 2, "older checkpoints are deleted");
+    for damaged in [0, 1, 2] {
+        let mut objects = objects.clone();
+        for key in maps.iter().rev().take(damaged) {
+            let at = objects.0[key].len() / 2;
+            objects.damage(key, at);
+        }
+        let mut again = Rig::open(2, &config);
+        again.settle(&mut objects);
+        same_state(again.volume.state(), rig.volume.state());
+        let complaints =
+            again.events.iter().filter(|e| matches!(e, Event::CheckpointDamaged { .. })).count();
+        assert_eq!(complaints, damaged);
+    }
+}
+
+#[test]
+fn a_damaged_or_missing_segment_is_named() {
+    let (mut objects, mut rig) = attached();
+    for n in 1..=6 {
+        commit(&mut rig, &mut objects, 1, n, &[data(n, 1, 1)]);
+    }
+    for number in [1, 3, 6] {
+        let key = catalog::segment_key(ID, number);
+        let size = objects.0[&key].len();
+        for at in [20, size - 40, size - 10] {
+            let mut objects = objects.clone();
+            objects.damage(&key, at);
+            let mut again = opened(&mut objects, 2);
+            assert!(again.volume.failed().unwrap().to_string().contains(&key));
+            let refused = again.attach(&mut objects, 1, 1, Some((1, 6)));
+            assert!(matches!(refused, Err(AttachError::Damaged(text)) if text.contains(&key)));
+        }
+        let mut objects = objects.clone();
+        objects.0.remove(&key);
+        let again = opened(&mut objects, 2);
+        assert_eq!(again.volume.failed(), Some(&OpenError::Missing { key }));
+    }
+    // Another volume's segment, or this volume's of another history, is no substitute.
+    let mut swapped = objects.clone();
+    let other = objects.0[&catalog::segment_key(ID, 3)].clone();
+    swapped.0.insert(catalog::segment_key(ID, 4), other);
+    assert!(opened(&mut swapped, 2).volume.failed().is_some());
+}
+
+#[test]
+fn a_log_shorter_than_its_checkpoint_is_refused() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    rig.volume.handle_shutdown(rig.now);
+    rig.collect();
+    rig.settle(&mut objects);
+    let map = catalog::checkpoint_key(ID, 2);
+    assert!(rig.volume.is_idle() && objects.0.contains_key(&map));
+    objects.damage(&map, 60);
+    objects.0.remove(&catalog::segment_key(ID, 2));
+    let again = opened(&mut objects, 2);
+    assert_eq!(again.volume.failed(), Some(&OpenError::Truncated { key: map, number: 2, end: 1 }));
+}
+
+#[test]
+fn shutdown_keeps_everything_and_refuses_more() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.send(1, Lane::Control, announce(1, true, &[(0, 8, 1), (9, 1, 2)]));
+    rig.volume.handle_shutdown(rig.now);
+    rig.collect();
+    assert!(!rig.volume.is_idle());
+    let refused = rig.attach(&mut objects, 2, 2, None);
+    assert_eq!(refused, Err(AttachError::ShuttingDown));
+    assert!(rig.volume.is_idle() && rig.committed(1, 1));
+    let mut again = opened(&mut objects, 2);
+    assert_eq!(lost(&mut again), [(9, 1)]);
+    assert!(again.events.iter().any(|e| matches!(e, Event::Opened { replayed: 0, .. })));
+}
+
+#[test]
+fn messages_wait_until_the_volume_is_open() {
+    let mut objects = Objects::default();
+    let mut rig = Rig::open(1, &Config::default());
+    let host = HostId(1);
+    let ask = ToStore::Attach { request: 1, name: "test".into(), host, journal: None };
+    rig.send(1, Lane::Control, ask);
+    assert!(rig.volume.info().is_none() && rig.inbox.is_empty());
+    rig.execute(&mut objects, 0, Fate::FailsBefore);
+    rig.settle(&mut objects);
+    assert_eq!(rig.take_attached(1).unwrap().unwrap().epoch, 1);
+}
+
+#[test]
+fn status_tells_data_zeroes_and_holes_apart() {
+    let (mut objects, mut rig) = attached();
+    let zero = Write { kind: Kind::Zero, range: Range::new(16, 8), tag: 0 };
+    let discard = Write { kind: Kind::Discard, range: Range::new(4, 4), tag: 0 };
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 16, 1), zero, discard]);
+    let range = Range::new(2, 30);
+    rig.send(9, Lane::Control, ToStore::Status { request: 1, volume: ID, epoch: 0, range });
+    let Some((_, _, frame)) = rig.inbox.pop() else { panic!() };
+    let ToHost::Status { result: Ok(runs), .. } = frame.message else { panic!() };
+    let runs: Vec<_> = runs.iter().map(|run| (run.sectors, run.state)).collect();
+    use BlockState::{Data, Hole, Zero};
+    assert_eq!(runs, [(2, Data), (4, Hole), (8, Data), (8, Zero), (8, Hole)]);
+}
+
+/// A checkpoint whose pages are made while segments go on being committed is right in the end.
+#[test]
+fn a_checkpoint_made_in_steps_is_right_after_replay() {
+    let big = VolumeSpec { sectors: 1 << 20, ..spec() };
+    let piece = |lba, seq| segment::Piece {
+        kind: if seq % 7 == 0 { Kind::Discard } else { Kind::Data },
+        range: Range::new(lba, 4),
+        seq,
+        offset: 0,
+    };
+    let mut state = State::new(&big, 10);
+    for n in 0..10_000u64 {
+        let p = piece(n * 8, n + 1);
+        state.map.apply(1, p.kind, p.range, p.seq, 128);
+    }
+    (state.number, state.committed) = (1, 10_000);
+    let mut builder = Builder::new(&state, 10);
+    let later = |map: &mut crate::store::map::Map, number: u64| {
+        for n in 0..400u64 {
+            let p = piece(((number * 7919 + n * 613) % 80_000) / 2 * 2, n + 1);
+            map.apply(number, p.kind, p.range, p.seq, 128);
+        }
+    };
+    let (mut number, mut done) = (1, false);
+    while !done {
+        number += 1;
+        later(&mut state.map, number);
+        done = builder.step(&state.map);
+    }
+    assert!(number > 2, "more than one page");
+    let object = builder.finish(number).concat();
+    let mut reader = Reader::new(&big, 1, 10);
+    for part in object.chunks(1000) {
+        reader.push(part).unwrap();
+    }
+    let mut read = reader.finish().unwrap();
+    assert_eq!(read.through, number);
+    for number in 2..=number {
+        later(&mut read.state.map, number);
+    }
+    assert!(read.state.map.iter_from(0).eq(state.map.iter_from(0)));
+    assert_eq!(read.state.map.mapped_bytes(), state.map.mapped_bytes());
+    // Any flipped bit, any cut is noticed.
+    for at in (0..object.len()).step_by(997) {
+        let mut bad = object.clone();
+        bad[at] ^= 1;
+        let whole = [Bytes::from(bad)];
+        assert!(check_checkpoint(&big, 1, whole).is_err(), "byte {at}");
+        let cut = [Bytes::copy_from_slice(&object[..at])];
+        assert!(check_checkpoint(&big, 1, cut).is_err(), "cut {at}");
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes do not change by accident: these are the objects of `docs/formats.md`.
+#[test]
+fn golden_bytes() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, true, &[(8, 16, 1), (48, 8, 300)]));
+    let discard = Write { kind: Kind::Discard, range: Range::new(8, 16), tag: 0 };
+    commit(&mut rig, &mut objects, 1, 1, &[discard]);
+    rig.volume.handle_shutdown(rig.now);
+    rig.collect();
+    rig.settle(&mut objects);
+    let object = &objects.0[&catalog::segment_key(ID, 2)];
+    let parsed = segment::verify(object).unwrap();
+    let tail = parsed.header.tail();
+    let (footer, trailer) =
+        object[tail.start as usize..].split_at(parsed.header.footer_bytes as usize);
+    assert_eq!(
+        hex(&object[..128]),
+        "4c485347010001001000000000000000000000000000000002000000000000000100000000000000\
+         01000000000000000000000000000000010000000000000000000000000000000200000000000000\
+         01000000000000000100000000000000300000003c000000dacfa60e000000000000000000000000\
+         000000000de1d5df"
+    );
+    assert_eq!(
+        hex(footer),
+        "4c485346010000000100000001000000000000000000000008000000000000001000000000000000\
+         010000000000000080000000020000003008ab02"
+    );
+    assert_eq!(hex(trailer), "4c48535401000000b0000000000000003c000000c817f9f60de1d5df72a8c613");
+    assert_eq!(
+        hex(&objects.0[&catalog::checkpoint_key(ID, 2)]),
+        "4c48434b010000001000000000000000000000000000000002000000000000000000000000000000\
+         000000006f7721644c484345000000005400000000000000b6dccc5ed0939ed60200000000000000\
+         0200000000000000010000000000000000000000000000000de1d5df000000000100000001000000\
+         01000000000000000000000000000000010000000000000000000000000000003008ab02"
+    );
+}
+
+#[test]
+fn every_byte_of_a_segment_is_covered() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, true, &[(8, 16, 7)]));
+    commit(&mut rig, &mut objects, 1, 1, &[data(3, 9, 1), data(1, 1, 2)]);
+    let object = objects.0[&catalog::segment_key(ID, 2)].clone();
+    segment::verify(&object).unwrap();
+    for at in 0..object.len() {
+        let mut bad = object.to_vec();
+        bad[at] ^= 0x10;
+        assert!(segment::verify(&Bytes::from(bad)).is_err(), "byte {at}");
+    }
+    for cut in [0, 1, 127, 128, 200, object.len() - 1] {
+        assert!(segment::verify(&object.slice(..cut)).is_err());
+    }
+    let longer = [&object[..], &[0]].concat();
+    assert!(segment::verify(&longer.into()).is_err());
+}
+
+#[test]
+fn the_offline_check_goes_on_behind_damage() {
+    let (mut objects, mut rig) = attached();
+    for n in 1..=4 {
+        commit(&mut rig, &mut objects, 1, n, &[data(n, 1, 1)]);
+    }
+    objects.damage(&catalog::segment_key(ID, 3), 300);
+    let mut check = LogCheck::new(&spec());
+    let results: Vec<bool> = (1..=5)
+        .map(|n| check.handle_segment(&objects.0[&catalog::segment_key(ID, n)]).is_ok())
+        .collect();
+    assert_eq!(results, [true, true, false, true, true]);
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), what in 0..3u8) {
+        let mut bytes = bytes;
+        if what > 0 && bytes.len() > 8 {
+            bytes[..4].copy_from_slice(if what == 1 { b"LHSG" } else { b"LHCK" });
+            bytes[4..6].copy_from_slice(&[1, 0]);
+        }
+        let bytes = Bytes::from(bytes);
+        let _ = segment::verify(&bytes);
+        let _ = check_checkpoint(&spec(), 1, [bytes]);
+    }
+}

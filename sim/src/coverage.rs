@@ -1,0 +1,134 @@
+//! What the worlds of a run went through: a simulator that injects nothing finds nothing, so every
+//! counter has to be above zero over the seeds of CI (`tests/seeds.rs`).
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters, added up over worlds.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Coverage {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Coverage {
+            /// Adds another world's.
+            pub fn add(&mut self, other: &Coverage) {
+                $(self.$name += other.$name;)*
+            }
+
+            /// Names and values.
+            #[must_use]
+            pub fn entries(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads answered and compared with the model.
+    reads_checked,
+    /// Sectors compared.
+    sectors_checked,
+    /// Writes acknowledged.
+    writes_acknowledged,
+    /// Discards and zeroes acknowledged.
+    markers_acknowledged,
+    /// Flushes answered.
+    flushes_acknowledged,
+    /// FUA writes answered.
+    fua_acknowledged,
+    /// Status queries compared with the model.
+    status_checked,
+    /// Host processes that died with the page cache surviving.
+    host_crashes,
+    /// Hosts whose power was cut.
+    host_power_cuts,
+    /// Hosts told to stop that stopped in order.
+    host_shutdowns,
+    /// Hosts whose state directory is gone.
+    hosts_lost,
+    /// Journals carried to another host.
+    journals_carried,
+    /// Attaches by a host while another one had the volume.
+    competing_attaches,
+    /// Store processes that died.
+    store_crashes,
+    /// Stores told to stop that stopped in order.
+    store_shutdowns,
+    /// Links cut.
+    link_cuts,
+    /// Sessions that continued at another store process.
+    store_switches,
+    /// Object store outages.
+    outages,
+    /// Puts that failed without effect.
+    puts_failed_before,
+    /// Puts that failed after they had taken effect.
+    puts_failed_after,
+    /// Puts that took effect after their failure had been reported.
+    puts_late,
+    /// Puts answered "exists" because of the very same put.
+    puts_exist_own,
+    /// Puts answered "exists" because of another writer.
+    puts_exist_other,
+    /// Gets that failed for a moment.
+    gets_failed,
+    /// Writes to the journal's disk that failed.
+    disk_write_errors,
+    /// Syncs of the journal's disk that failed.
+    disk_sync_errors,
+    /// Writes that landed elsewhere on the disk.
+    disk_misdirected,
+    /// Bits that flipped on the disk.
+    disk_flips,
+    /// Power cuts that kept a part of what was not synced.
+    torn_writes,
+    /// Journals recovered with writes in them.
+    journals_recovered,
+    /// Journals found damaged by recovery, after the disk had damaged them.
+    journals_damaged,
+    /// Attachments granted.
+    attaches,
+    /// Sessions resumed after a cut.
+    resumes,
+    /// Hosts told that they are fenced.
+    fences,
+    /// Attaches refused because announced writes are missing.
+    loss_pending,
+    /// Losses accepted by the operator.
+    losses_accepted,
+    /// Attaches refused because the volume went on without the journal's writes.
+    diverged,
+    /// Acknowledged writes that a new attachment went on without.
+    writes_lost,
+    /// Journals latched after a disk error.
+    latches,
+    /// Times a write had to wait for room.
+    write_waits,
+    /// Times a journal came round its ring.
+    ring_wraps,
+    /// Data segments put.
+    segments,
+    /// Data segments of which several batches are a part, or whose records were coalesced.
+    segments_coalesced,
+    /// Segments that carry announcements.
+    segments_announcing,
+    /// Checkpoints put.
+    checkpoints,
+    /// Detach segments put.
+    detaches,
+    /// Times a store found that another had written to a log that it had open.
+    rivals,
+    /// Batches refused by the store.
+    batches_refused,
+    /// Medium errors answered, all after the disk had damaged the data.
+    medium_errors,
+    /// Deliveries that waited because a store did not want more input.
+    input_held,
+    /// Announcements delivered.
+    announcements,
+    /// Shadow recoveries at an acknowledged flush.
+    shadow_recoveries,
+    /// Logs replayed and compared at the end.
+    logs_verified,
+}

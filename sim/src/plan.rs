@@ -1,0 +1,201 @@
+//! What kind of world a seed makes: how many hosts and volumes, how fast and how bad everything is.
+
+use crate::link::Quality;
+use crate::objects::Odds;
+use crate::rng::Rng;
+
+const MS: u64 = 1_000_000;
+
+/// How a volume acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// Journal; a flush is durable at the host.
+    Host,
+    /// Journal; a flush is durable at the store.
+    Store,
+    /// No journal.
+    WriteThrough,
+}
+
+/// A volume.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumePlan {
+    /// Size in sectors.
+    pub sectors: u64,
+    /// Logical block in sectors.
+    pub block: u64,
+    /// How it acknowledges.
+    pub acknowledge: Acknowledge,
+    /// Whether it goes on after its journal's disk failed.
+    pub continues: bool,
+    /// Size of a journal file.
+    pub file_bytes: u64,
+    /// Journal files.
+    pub files: u32,
+    /// Memory for writes.
+    pub memory_bytes: u64,
+    /// Size of a batch.
+    pub batch_bytes: u64,
+    /// How long writes wait for company, and for a sync, in nanoseconds.
+    pub linger: u64,
+    /// Entries of the dirty map.
+    pub map_entries: u64,
+    /// Most requests a client has open.
+    pub depth: u64,
+    /// Longest pause of a client between two requests, in nanoseconds.
+    pub think: u64,
+    /// Longest request in sectors.
+    pub longest: u64,
+    /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch.
+    pub mix: [u64; 8],
+}
+
+/// Odds of disk faults, in parts per million of operations.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskOdds {
+    /// A write fails.
+    pub write: u64,
+    /// A sync fails.
+    pub sync: u64,
+    /// A write lands elsewhere.
+    pub misdirect: u64,
+    /// A bit flips under a read.
+    pub flip: u64,
+}
+
+/// Weights of what chaos does next; see `world/chaos.rs`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weights {
+    /// A host process dies.
+    pub crash: u64,
+    /// A host's power is cut.
+    pub power: u64,
+    /// A host is stopped in order.
+    pub shutdown: u64,
+    /// A host is lost with its state.
+    pub lose: u64,
+    /// A host dies and its journal is carried to another.
+    pub carry: u64,
+    /// Another host attaches.
+    pub compete: u64,
+    /// A store process dies.
+    pub store_crash: u64,
+    /// A store is stopped in order.
+    pub store_shutdown: u64,
+    /// A link is cut.
+    pub cut: u64,
+    /// The object store goes away.
+    pub outage: u64,
+}
+
+/// A world.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Volumes.
+    pub volumes: Vec<VolumePlan>,
+    /// Hosts.
+    pub hosts: usize,
+    /// Length of the phase with faults, in nanoseconds.
+    pub chaos: u64,
+    /// Mean time between faults, in nanoseconds.
+    pub calm: u64,
+    /// What happens.
+    pub weights: Weights,
+    /// Links.
+    pub quality: Quality,
+    /// Object store faults.
+    pub odds: Odds,
+    /// Object store latency in nanoseconds.
+    pub object_latency: u64,
+    /// Disk faults.
+    pub disk: DiskOdds,
+    /// Time of a disk write in nanoseconds; a sync takes some times that.
+    pub disk_latency: u64,
+    /// Share of flushes after which a shadow of the disk is recovered, in percent.
+    pub shadow: u64,
+    /// Odds that a reconnecting host goes to the other store, in percent.
+    pub wander: u64,
+}
+
+impl Plan {
+    /// The world of a seed.
+    #[must_use]
+    pub fn new(rng: &mut Rng) -> Plan {
+        let volumes = 1 + rng.weighted(&[5, 2, 1]);
+        let hosts = 1 + rng.weighted(&[2, 4, 2]);
+        let disk_faults = rng.percent(35);
+        let some = |rng: &mut Rng, odds: u64, value: u64| if rng.percent(odds) { value } else { 0 };
+        let weights = Weights {
+            crash: some(rng, 60, 3),
+            power: some(rng, 60, 3),
+            shutdown: some(rng, 40, 2),
+            lose: some(rng, 35, 1),
+            carry: some(rng, 30, 1),
+            compete: some(rng, 40, 2),
+            store_crash: some(rng, 60, 3),
+            store_shutdown: some(rng, 40, 2),
+            cut: some(rng, 75, 6),
+            outage: some(rng, 50, 2),
+        };
+        let faulty_objects = rng.percent(60);
+        let ppm = |rng: &mut Rng, on: bool, high: u64| if on { rng.spread(500, high) } else { 0 };
+        Plan {
+            volumes: (0..volumes).map(|_| VolumePlan::new(rng)).collect(),
+            hosts,
+            chaos: rng.between(1500, 5000) * MS,
+            calm: rng.spread(40 * MS, 600 * MS),
+            weights,
+            quality: Quality { delay: rng.spread(100_000, 30 * MS), late: ppm(rng, true, 30_000) },
+            odds: Odds {
+                put_before: ppm(rng, faulty_objects, 100_000),
+                put_after: ppm(rng, faulty_objects, 100_000),
+                put_late: ppm(rng, faulty_objects, 60_000),
+                put_exists_own: ppm(rng, faulty_objects, 60_000),
+                get: ppm(rng, faulty_objects, 60_000),
+                slow: ppm(rng, faulty_objects, 40_000),
+            },
+            object_latency: rng.spread(500_000, 40 * MS),
+            disk: DiskOdds {
+                write: ppm(rng, disk_faults, 3000),
+                sync: ppm(rng, disk_faults, 5000),
+                misdirect: if disk_faults && rng.percent(40) { 1500 } else { 0 },
+                flip: if disk_faults && rng.percent(40) { 4000 } else { 0 },
+            },
+            disk_latency: rng.spread(20_000, 2 * MS),
+            shadow: 8,
+            wander: rng.between(0, 40),
+        }
+    }
+}
+
+impl VolumePlan {
+    fn new(rng: &mut Rng) -> VolumePlan {
+        let block = if rng.percent(50) { 8 } else { 1 };
+        VolumePlan {
+            sectors: rng.between(32, 128) * 8,
+            block,
+            acknowledge: [Acknowledge::Host, Acknowledge::Store, Acknowledge::WriteThrough]
+                [rng.weighted(&[6, 2, 2])],
+            continues: rng.percent(60),
+            file_bytes: rng.between(16, 64) * 4096,
+            files: rng.between(2, 6) as u32,
+            memory_bytes: rng.spread(64 << 10, 1 << 20),
+            batch_bytes: rng.spread(32 << 10, 512 << 10),
+            linger: rng.spread(MS, 200 * MS),
+            map_entries: rng.spread(64, 4096),
+            depth: rng.spread(1, 16),
+            think: rng.spread(100_000, 20 * MS),
+            longest: rng.spread(8, 96),
+            mix: [
+                rng.between(5, 40),
+                rng.between(20, 60),
+                rng.between(0, 8),
+                rng.between(1, 10),
+                rng.between(0, 8),
+                rng.between(0, 8),
+                rng.between(0, 4),
+                rng.between(0, 4),
+            ],
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Clients: what initiators do to a volume, and the comparison of every answer with the model.
+
+use super::{Event, MS, State, World};
+use crate::model::{Kind, Op, OpId, fill};
+use crate::note;
+use crate::plan::Acknowledge;
+use crate::rng::Rng;
+use bytes::Bytes;
+use longhaul_core::block::{BlockError, Range, Reply, Request, Seq, Time};
+use std::collections::BTreeMap;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Read,
+    /// The kind and, for each part that gets a number of its own, the numbers.
+    Write(Kind, Seq, Seq),
+    Flush,
+    Status,
+    Prefetch,
+}
+
+#[derive(Debug)]
+struct Pending {
+    asked: Asked,
+    range: Range,
+    fua: bool,
+    /// For reads and status: what they may show at least.
+    floors: Vec<u32>,
+    /// For flushes: what they cover.
+    cover: Seq,
+    issued: Time,
+}
+
+/// The client of a volume at a host.
+#[derive(Debug)]
+pub struct Client {
+    rng: Rng,
+    pending: BTreeMap<u64, Pending>,
+    /// Whether the world is ending: no new random requests.
+    pub(super) quiet: bool,
+    /// Whether the last requests of the world were made.
+    pub(super) last_asked: bool,
+    awake: bool,
+}
+
+impl Client {
+    /// A client without requests.
+    pub(super) fn new(rng: Rng) -> Client {
+        Client { rng, pending: BTreeMap::new(), quiet: false, last_asked: false, awake: false }
+    }
+
+    /// Forgets its requests: the host is gone, nobody will ever learn their outcome.
+    pub(super) fn reset(&mut self) {
+        self.pending.clear();
+        self.awake = false;
+        self.last_asked = false;
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// What is under way, in words.
+    pub(super) fn waiting(&self) -> String {
+        let oldest = self.pending.values().next();
+        let oldest =
+            oldest.map(|p| format!("{:?} {} since {} ms", p.asked, p.range, p.issued.0 / MS));
+        format!("{} requests, the oldest {oldest:?}", self.pending.len())
+    }
+}
+
+impl World {
+    /// Lets the client go on, now or a little later.
+    pub(super) fn wake_client(&mut self, host: usize, volume: usize) {
+        let think = self.plan.volumes[volume].think;
+        let at = self.at(host, volume);
+        let client = &mut self.slot(host, volume).client;
+        if client.awake {
+            return;
+        }
+        client.awake = true;
+        let pause = if client.rng.percent(40) { 0 } else { client.rng.spread(1000, think) };
+        self.after(pause, Event::Client(at));
+    }
+
+    pub(super) fn client_wakes(&mut self, host: usize, volume: usize) {
+        let depth = self.plan.volumes[volume].depth as usize;
+        let slot = self.slot(host, volume);
+        slot.client.awake = false;
+        if !matches!(slot.state, State::Running(_)) || slot.client.quiet || slot.stopping {
+            return;
+        }
+        if slot.client.pending.len() < depth {
+            self.ask_something(host, volume);
+            self.wake_client(host, volume);
+        }
+    }
+
+    fn ask_something(&mut self, host: usize, volume: usize) {
+        let plan = self.plan.volumes[volume];
+        let rng = &mut self.slot(host, volume).client.rng;
+        let what = rng.weighted(&plan.mix);
+        let blocks = plan.sectors / plan.block;
+        let longest = (plan.longest / plan.block).max(1);
+        let length = rng.spread(1, longest).min(blocks);
+        // Half of the requests hit an eighth of the volume, so that they overlap.
+        let area = if rng.percent(50) { (blocks / 8).max(length) } else { blocks };
+        let mut range = Range::new(rng.below(area - length + 1) * plan.block, length * plan.block);
+        if rng.percent(30) {
+            // Whole checksum blocks, which coalescing is about.
+            let cover = range.block_cover();
+            range = if cover.fits(plan.sectors) { cover } else { range };
+        }
+        let whole = Range::new(0, plan.sectors);
+        if matches!(what, 0 | 4 | 5 | 6) && rng.percent(4) {
+            range = whole;
+        }
+        let allocate = rng.percent(50);
+        let marker_fua = rng.percent(5);
+        match what {
+            0 => self.ask_read(host, volume, range),
+            1 => self.ask_write(host, volume, Kind::Data, range, false),
+            2 => self.ask_write(host, volume, Kind::Data, range, true),
+            3 => self.ask_flush(host, volume),
+            4 => self.ask_write(host, volume, Kind::Discard, range, marker_fua),
+            5 => self.ask_write(host, volume, Kind::Zero(allocate), range, marker_fua),
+            6 => {
+                let floors = self.floors(host, volume, range);
+                self.ask(host, volume, Asked::Status, range, floors, Request::Status(range), false);
+            }
+            _ => {
+                let request = Request::Prefetch(range);
+                self.ask(host, volume, Asked::Prefetch, range, Vec::new(), request, false);
+            }
+        }
+    }
+
+    fn floors(&self, host: usize, volume: usize, range: Range) -> Vec<u32> {
+        let epoch = self.hosts[host].slots[volume].epoch;
+        self.branches.get(&(volume, epoch)).map(|branch| branch.floors(range)).unwrap_or_default()
+    }
+
+    /// Reads a range.
+    pub(super) fn ask_read(&mut self, host: usize, volume: usize, range: Range) {
+        let floors = self.floors(host, volume, range);
+        self.ask(host, volume, Asked::Read, range, floors, Request::Read(range), false);
+    }
+
+    /// Flushes.
+    pub(super) fn ask_flush(&mut self, host: usize, volume: usize) {
+        let none = Range::new(0, 0);
+        self.ask(host, volume, Asked::Flush, none, Vec::new(), Request::Flush, false);
+    }
+
+    fn ask_write(&mut self, host: usize, volume: usize, kind: Kind, range: Range, fua: bool) {
+        let epoch = self.hosts[host].slots[volume].epoch;
+        let longest = self.record_sectors(volume);
+        let Some(branch) = self.branches.get_mut(&(volume, epoch)) else { return };
+        let first = branch.log.len() as Seq + 1;
+        let mut data = Vec::with_capacity(range.bytes() as usize);
+        for part in parts(kind, range, longest) {
+            let op = Op { volume, kind, range: part };
+            self.ops.push(op);
+            let id = self.ops.len() as OpId;
+            branch.push(id, &op);
+            for lba in part.lba..part.end() {
+                fill(volume, id, lba, &mut data);
+            }
+        }
+        let last = branch.log.len() as Seq;
+        let request = match kind {
+            Kind::Data => Request::Write { range, data: Bytes::from(data), fua },
+            Kind::Discard => Request::Discard { range, fua },
+            Kind::Zero(allocate) => Request::Zero { range, allocate, fua },
+        };
+        self.ask(host, volume, Asked::Write(kind, first, last), range, Vec::new(), request, fua);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn ask(
+        &mut self,
+        host: usize,
+        volume: usize,
+        asked: Asked,
+        range: Range,
+        floors: Vec<u32>,
+        request: Request,
+        fua: bool,
+    ) {
+        let number = self.number();
+        let now = self.now;
+        let epoch = self.hosts[host].slots[volume].epoch;
+        let cover = self.branches.get(&(volume, epoch)).map_or(0, |branch| branch.acknowledged);
+        note!(self, "h{host} v{volume} #{number} asks {asked:?} {range} fua {fua} cover {cover}");
+        let slot = self.slot(host, volume);
+        let pending = Pending { asked, range, fua, floors, cover, issued: now };
+        slot.client.pending.insert(number, pending);
+        if let State::Running(machine) = &mut slot.state {
+            machine.handle_request(now, number, request);
+        }
+        self.pump_host(host, volume);
+    }
+
+    /// Compares an answer with the model.
+    pub(super) fn answered(
+        &mut self,
+        host: usize,
+        volume: usize,
+        number: u64,
+        result: Result<Reply, BlockError>,
+    ) {
+        let Some(pending) = self.slot(host, volume).client.pending.remove(&number) else {
+            return self
+                .fail(format!("request {number} of host {host} was answered without being asked"));
+        };
+        note!(self, "h{host} v{volume} #{number} answered {}", brief(&result));
+        match result {
+            Ok(reply) => self.succeeded(host, volume, number, &pending, &reply),
+            Err(error) => self.failed(host, volume, number, &pending, error),
+        }
+        self.wake_client(host, volume);
+    }
+
+    fn succeeded(
+        &mut self,
+        host: usize,
+        volume: usize,
+        number: u64,
+        pending: &Pending,
+        reply: &Reply,
+    ) {
+        let epoch = self.hosts[host].slots[volume].epoch;
+        let now = self.now;
+        let Some(branch) = self.branches.get_mut(&(volume, epoch)) else { return };
+        match (pending.asked, reply) {
+            (Asked::Read, Reply::Data(pieces)) => {
+                self.coverage.reads_checked += 1;
+                self.coverage.sectors_checked += pending.range.sectors;
+                let checked = branch.check_read(pending.range, &pending.floors, pieces, &self.ops);
+                let context = |e| format!("read #{number} at host {host}, epoch {epoch}: {e}");
+                self.require(checked.map_err(context));
+            }
+            (Asked::Status, Reply::Status(runs)) => {
+                self.coverage.status_checked += 1;
+                let checked = branch.check_status(pending.range, &pending.floors, runs, &self.ops);
+                let context = |e| format!("status #{number} at host {host}, epoch {epoch}: {e}");
+                self.require(checked.map_err(context));
+            }
+            (Asked::Write(kind, first, seq), Reply::Done) => {
+                let written: Vec<(Seq, Range)> = (first..=seq)
+                    .map(|seq| (seq, self.ops[branch.log[seq as usize - 1] as usize - 1].range))
+                    .collect();
+                for (seq, range) in &written {
+                    branch.acknowledge(*seq, *range);
+                }
+                match kind {
+                    Kind::Data => self.coverage.writes_acknowledged += 1,
+                    _ => self.coverage.markers_acknowledged += 1,
+                }
+                let recent = &mut self.slot(host, volume).recent;
+                recent.extend(written.into_iter().map(|(seq, range)| (now, seq, range)));
+                if pending.fua {
+                    self.coverage.fua_acknowledged += 1;
+                    self.promised(host, volume, seq, "a FUA write");
+                } else if self.plan.volumes[volume].acknowledge == Acknowledge::WriteThrough {
+                    self.promised(host, volume, seq, "a write through");
+                }
+            }
+            (Asked::Flush, Reply::Done) => {
+                self.coverage.flushes_acknowledged += 1;
+                self.promised(host, volume, pending.cover, "a flush");
+            }
+            (Asked::Prefetch, Reply::Done) => {}
+            (asked, reply) => self.fail(format!("{asked:?} was answered with {reply:?}")),
+        }
+    }
+
+    /// Something said that everything up to `seq` is durable.
+    fn promised(&mut self, host: usize, volume: usize, seq: Seq, what: &str) {
+        let slot = &self.hosts[host].slots[volume];
+        let latched = match &slot.state {
+            State::Running(machine) => machine.status(self.now).latched,
+            _ => false,
+        };
+        let epoch = slot.epoch;
+        let Some(branch) = self.branches.get_mut(&(volume, epoch)) else { return };
+        branch.flushed = branch.flushed.max(seq);
+        let at_store = latched || self.plan.volumes[volume].acknowledge != Acknowledge::Host;
+        if at_store {
+            let truth = &self.volumes[volume].truth.log;
+            let held =
+                truth.len() as Seq >= seq && truth[..seq as usize] == branch.log[..seq as usize];
+            if !held {
+                let have = truth.len();
+                self.fail(format!(
+                    "{what} of host {host}, epoch {epoch}, promised writes up to {seq} to be at the \
+                     store, which holds {have}"
+                ));
+            }
+        } else if self.plan.shadow > 0 {
+            let shadow = self.plan.shadow;
+            if self.slot(host, volume).disk_rng.percent(shadow) {
+                self.shadow(host, volume, seq, what);
+            }
+        }
+    }
+
+    fn failed(
+        &mut self,
+        host: usize,
+        volume: usize,
+        number: u64,
+        pending: &Pending,
+        error: BlockError,
+    ) {
+        let slot = &self.hosts[host].slots[volume];
+        let damaged = slot.journal.as_ref().is_some_and(|journal| journal.disk.damaged);
+        let allowed = match error {
+            BlockError::Fenced => self.volumes[volume].truth.epoch > slot.epoch,
+            BlockError::ShuttingDown => slot.stopping,
+            BlockError::Stopped => {
+                let failed = match &slot.state {
+                    State::Running(machine) => machine.status(self.now).latched,
+                    _ => false,
+                };
+                failed && !self.plan.volumes[volume].continues
+            }
+            BlockError::Medium(_) => damaged,
+            BlockError::NoSpace => false,
+        };
+        if matches!(error, BlockError::Medium(_)) {
+            self.coverage.medium_errors += 1;
+        }
+        if !allowed {
+            self.fail(format!(
+                "request #{number} of host {host} ({pending:?}) failed without cause: {error}"
+            ));
+        }
+    }
+}
+
+/// A write's parts, each a record with a number of its own: at most `longest` sectors, cut where
+/// checksum blocks end.
+fn parts(kind: Kind, range: Range, longest: u64) -> Vec<Range> {
+    if kind != Kind::Data {
+        return vec![range];
+    }
+    let mut parts = Vec::new();
+    let mut lba = range.lba;
+    while lba < range.end() {
+        let end = ((lba + longest) / 8 * 8).min(range.end());
+        parts.push(Range::between(lba, end));
+        lba = end;
+    }
+    parts
+}
+
+fn brief(result: &Result<Reply, BlockError>) -> String {
+    match result {
+        Ok(Reply::Data(pieces)) => format!("{} pieces", pieces.len()),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,707 @@
+//! Hosts: processes that attach volumes, with state directories that outlive them.
+
+use super::storage::create;
+use super::{Event, MS, State, Told, World, agree};
+use crate::disk::Disk;
+use crate::link::{Direction, EncodeHead, Session, encode};
+use crate::model::{Branch, OpId};
+use crate::note;
+use crate::plan::Acknowledge;
+use longhaul_core::block::{Epoch, Seq};
+use longhaul_core::host::journal::{Geometry, Recovered};
+use longhaul_core::host::{self, Config, DiskOperation, Durability, Mode, OnJournalFailure};
+use longhaul_core::wire::link::{
+    AttachError, Attached, Frame, JournalState, Lane, ToHost, ToStore, VolumeReply,
+};
+use std::time::Duration;
+
+/// A state directory's journal, and what the model knows about it.
+pub struct Journal {
+    pub(super) disk: Disk,
+    /// The writes of the attachment that used it last.
+    view: Vec<OpId>,
+    /// Everything up to here was promised to survive.
+    flushed: Seq,
+    /// Logical positions seen, to notice that the ring came round.
+    pub(super) written_bytes: u64,
+}
+
+/// A slot that asks for an epoch.
+pub struct Attaching {
+    recovered: Option<Recovered>,
+    state: Option<JournalState>,
+    request: u64,
+}
+
+impl World {
+    pub(super) fn geometry(&self, volume: usize) -> Geometry {
+        let plan = self.plan.volumes[volume];
+        Geometry { file_bytes: plan.file_bytes, files: plan.files }
+    }
+
+    fn host_config(&self, volume: usize) -> Config {
+        let plan = self.plan.volumes[volume];
+        let mode = match plan.acknowledge {
+            Acknowledge::WriteThrough => Mode::WriteThrough,
+            Acknowledge::Host | Acknowledge::Store => Mode::Journal(self.geometry(volume)),
+        };
+        Config {
+            durability: match plan.acknowledge {
+                Acknowledge::Host => Durability::Host,
+                Acknowledge::Store | Acknowledge::WriteThrough => Durability::Store,
+            },
+            on_journal_failure: if plan.continues {
+                OnJournalFailure::Continue
+            } else {
+                OnJournalFailure::Stop
+            },
+            memory_bytes: plan.memory_bytes,
+            window_max_bytes: 4 << 20,
+            batch_bytes: plan.batch_bytes,
+            readahead_bytes: 256 << 10,
+            drain_linger: Duration::from_nanos(plan.linger),
+            sync_interval: Duration::from_nanos(plan.linger),
+            map_entries_max: plan.map_entries,
+            ..Config::new(mode)
+        }
+    }
+
+    pub(super) fn start_host(&mut self, host: usize) {
+        note!(self, "h{host} starts");
+        self.hosts[host].up = true;
+        for volume in 0..self.volumes.len() {
+            if self.slot(host, volume).wanted {
+                self.start_slot(host, volume);
+            }
+        }
+    }
+
+    /// A host's process begins to attach a volume: it recovers the journal, then asks a store.
+    pub(super) fn start_slot(&mut self, host: usize, volume: usize) {
+        self.stop_slot(host, volume);
+        let mut attaching = Attaching { recovered: None, state: None, request: 0 };
+        if self.slot(host, volume).journal.is_some() {
+            match self.recover(host, volume) {
+                Ok(recovered) => {
+                    let state = recovered.state();
+                    note!(self, "h{host} v{volume} recovered {state:?}");
+                    let asked =
+                        self.slot(host, volume).journal.as_ref().map_or(0, |j| j.view.len());
+                    let last = state.map_or(0, |state| state.last);
+                    if last > asked as Seq {
+                        return self.fail(format!(
+                            "host {host} recovered writes up to {last} of volume {volume}, asked for were {asked}"
+                        ));
+                    }
+                    self.coverage.journals_recovered += u64::from(last > 0);
+                    attaching.state = state;
+                    attaching.recovered = Some(recovered);
+                }
+                Err(error) => {
+                    note!(self, "h{host} v{volume} cannot recover: {error}");
+                    let slot = self.slot(host, volume);
+                    if !slot.journal.as_ref().is_some_and(|journal| journal.disk.damaged) {
+                        return self.fail(format!(
+                            "host {host} cannot recover the journal of volume {volume}, which nobody damaged: {error}"
+                        ));
+                    }
+                    // The operator does what the message says.
+                    slot.journal = None;
+                    self.coverage.journals_damaged += 1;
+                }
+            }
+        }
+        self.slot(host, volume).state = State::Attaching(Box::new(attaching));
+        self.reconnect(host, volume);
+    }
+
+    /// The process no longer does anything about a volume; the disk keeps what it has.
+    pub(super) fn stop_slot(&mut self, host: usize, volume: usize) {
+        let epoch = self.slot(host, volume).epoch;
+        let branch =
+            self.branches.get(&(volume, epoch)).map(|branch| (branch.log.clone(), branch.flushed));
+        let slot = self.slot(host, volume);
+        if let (State::Running(_), Some((log, flushed)), Some(journal)) =
+            (&slot.state, branch, &mut slot.journal)
+        {
+            journal.view = log;
+            journal.flushed = flushed;
+        }
+        slot.generation += 1;
+        slot.state = State::Down;
+        slot.timer = None;
+        slot.connecting = false;
+        slot.disk_queue.clear();
+        slot.disk_busy = false;
+        slot.latched = false;
+        slot.stopping = false;
+        slot.fenced = false;
+        slot.epoch = 0;
+        slot.up_since = None;
+        slot.recent.clear();
+        slot.client.reset();
+        if let Some(number) = slot.session.take() {
+            self.cut(number);
+            if let Some((session, _)) = self.sessions.get_mut(&number) {
+                session.host_open = false;
+            }
+        }
+    }
+
+    /// A host process dies, with or without its page cache.
+    pub(super) fn crash_host(&mut self, host: usize, power: bool) {
+        note!(self, "h{host} {}", if power { "loses power" } else { "dies" });
+        self.hosts[host].up = false;
+        self.hosts[host].incarnation += 1;
+        for volume in 0..self.volumes.len() {
+            let slot = self.slot(host, volume);
+            let under_way = slot.disk_queue.pop_front();
+            let mut rng = slot.disk_rng.clone();
+            slot.disk_rng.draw();
+            let mut torn = false;
+            if let Some(journal) = &mut slot.journal {
+                if let Some(DiskOperation::Write { file, offset, data, .. }) = &under_way {
+                    journal.disk.write_part(*file, *offset, data, &mut rng);
+                }
+                torn = power && journal.disk.cut_power(&mut rng);
+            }
+            self.coverage.torn_writes += u64::from(torn);
+            self.stop_slot(host, volume);
+        }
+        let incarnation = self.hosts[host].incarnation;
+        let delay = if self.finishing { MS } else { self.chaos_rng.spread(5 * MS, 1500 * MS) };
+        self.after(delay, Event::StartHost(host, incarnation));
+    }
+
+    /// A host is told to stop.
+    pub(super) fn stop_host(&mut self, host: usize) {
+        if !self.hosts[host].up {
+            return;
+        }
+        note!(self, "h{host} is told to stop");
+        for volume in 0..self.volumes.len() {
+            if matches!(self.slot(host, volume).state, State::Running(_)) {
+                self.shut_down_slot(host, volume);
+            } else {
+                self.stop_slot(host, volume);
+            }
+        }
+        let incarnation = self.hosts[host].incarnation;
+        self.after(2000 * MS, Event::HostDeadline(host, incarnation));
+        self.host_may_exit(host);
+    }
+
+    pub(super) fn shut_down_slot(&mut self, host: usize, volume: usize) {
+        let now = self.now;
+        let slot = self.slot(host, volume);
+        if std::mem::replace(&mut slot.stopping, true) {
+            return;
+        }
+        if let Some(machine) = slot.machine() {
+            machine.handle_shutdown(now);
+        }
+        self.pump_host(host, volume);
+    }
+
+    fn host_may_exit(&mut self, host: usize) {
+        let stopping = self.hosts[host].slots.iter().any(|slot| slot.stopping);
+        let done = self.hosts[host].slots.iter().all(|slot| match &slot.state {
+            State::Running(machine) => slot.stopping && machine.is_drained() && slot.detached,
+            _ => true,
+        });
+        if self.hosts[host].up && stopping && done && !self.finishing {
+            note!(self, "h{host} has stopped in order");
+            self.coverage.host_shutdowns += 1;
+            self.crash_host(host, false);
+        }
+    }
+
+    /// A host that does not get done with stopping is killed.
+    pub(super) fn host_deadline(&mut self, host: usize) {
+        if !self.finishing {
+            self.crash_host(host, false);
+        }
+    }
+
+    // Sessions.
+
+    /// Makes a new session some time soon.
+    pub(super) fn reconnect(&mut self, host: usize, volume: usize) {
+        let at = self.at(host, volume);
+        let delay = self.link_rng.spread(100_000, if self.finishing { 5 * MS } else { 300 * MS });
+        let slot = self.slot(host, volume);
+        if !std::mem::replace(&mut slot.connecting, true) {
+            self.after(delay, Event::Connect(at));
+        }
+    }
+
+    pub(super) fn connect(&mut self, host: usize, volume: usize) {
+        let now = self.now;
+        let wander = self.link_rng.percent(self.plan.wander);
+        let slot = self.slot(host, volume);
+        slot.connecting = false;
+        if slot.session.is_some() || matches!(slot.state, State::Down) {
+            return;
+        }
+        let other = 1 - slot.store;
+        if wander && self.stores[other].up {
+            self.slot(host, volume).store = other;
+            self.coverage.store_switches += 1;
+        }
+        let store = self.slot(host, volume).store;
+        if !self.stores[store].up || self.stores[store].stopping {
+            let slot = self.slot(host, volume);
+            slot.store = other;
+            return self.reconnect(host, volume);
+        }
+        let number = self.number();
+        let quality = self.plan.quality;
+        let rng = self.link_rng.fork(number);
+        let incarnation = self.stores[store].incarnation;
+        let session = Session::new((host, volume), (store, incarnation), quality, rng);
+        self.sessions.insert(number, (session, Told::default()));
+        note!(self, "h{host} v{volume} session {number} to s{store}");
+        let slot = self.slot(host, volume);
+        slot.session = Some(number);
+        match &mut slot.state {
+            State::Running(machine) => {
+                machine.handle_link_up(now);
+                self.pump_host(host, volume);
+            }
+            State::Attaching(_) => self.ask_to_attach(host, volume),
+            State::Refused(_) => {
+                let at = self.at(host, volume);
+                self.after(MS, Event::Operator(at));
+            }
+            State::Down => {}
+        }
+    }
+
+    fn ask_to_attach(&mut self, host: usize, volume: usize) {
+        let request = self.number();
+        let (name, id) = (self.volumes[volume].name.clone(), self.hosts[host].id);
+        let at = self.at(host, volume);
+        let State::Attaching(attaching) = &mut self.slot(host, volume).state else { return };
+        attaching.request = request;
+        let journal = attaching.state;
+        let message = ToStore::Attach { request, name, host: id, journal };
+        self.send_up(host, volume, Lane::Control, &message.into());
+        self.after(8000 * MS, Event::AttachTimeout(at, request));
+    }
+
+    pub(super) fn attach_timeout(&mut self, host: usize, volume: usize, request: u64) {
+        let slot = self.slot(host, volume);
+        if let State::Attaching(attaching) = &slot.state
+            && attaching.request == request
+            && let Some(number) = slot.session
+        {
+            self.cut(number);
+        }
+    }
+
+    pub(super) fn host_notices(&mut self, number: u64) {
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        let (host, volume, done) = (session.host, session.volume, !session.store_open);
+        let open = std::mem::take(&mut session.host_open);
+        if done {
+            self.sessions.remove(&number);
+        }
+        let slot = self.slot(host, volume);
+        if !open || slot.session != Some(number) {
+            return;
+        }
+        slot.session = None;
+        note!(self, "h{host} v{volume} notices the end of session {number}");
+        if let Some(machine) = self.slot(host, volume).machine() {
+            machine.handle_link_down(now);
+            self.pump_host(host, volume);
+        }
+        self.reconnect(host, volume);
+    }
+
+    /// Sends a frame to the store, if there is a session.
+    pub(super) fn send_up(
+        &mut self,
+        host: usize,
+        volume: usize,
+        lane: Lane,
+        frame: &Frame<ToStore>,
+    ) {
+        let bytes = match encode(frame) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.fail(format!("a host's frame cannot be encoded: {error}")),
+        };
+        let now = self.now;
+        let Some(number) = self.slot(host, volume).session else { return };
+        let Some((session, told)) = self.sessions.get_mut(&number) else { return };
+        match &frame.message {
+            ToStore::Announce { entries, replace, .. } => {
+                if *replace {
+                    told.announced.clear();
+                }
+                told.announced.extend(entries.iter().copied());
+            }
+            ToStore::Resume { .. } => *told = Told::default(),
+            ToStore::Batch { last, .. } => told.shipped = told.shipped.max(*last),
+            _ => {}
+        }
+        if let Some(due) = session.send(now, Direction::Up, lane, bytes) {
+            self.schedule(due, Event::Deliver(number, Direction::Up, lane));
+        }
+    }
+
+    pub(super) fn deliver_down(&mut self, number: u64, lane: Lane) {
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        let Some(bytes) = session.pipe(Direction::Down, lane).receive() else { return };
+        let (host, volume, open) = (session.host, session.volume, session.host_open);
+        if !open || self.slot(host, volume).session != Some(number) {
+            return;
+        }
+        let frame = match Frame::<ToHost>::whole(bytes) {
+            Ok(frame) => frame,
+            Err(error) => return self.fail(format!("a store's frame cannot be decoded: {error}")),
+        };
+        match &mut self.slot(host, volume).state {
+            State::Running(machine) => {
+                machine.handle_message(now, frame.clone());
+                if let ToHost::Attached { result: Ok(_), .. } = &frame.message {
+                    self.coverage.resumes += 1;
+                }
+                self.pump_host(host, volume);
+            }
+            State::Attaching(attaching) => {
+                if let ToHost::Attached { request, result } = frame.message
+                    && request == attaching.request
+                {
+                    match result {
+                        Ok(attached) => self.attached(host, volume, attached),
+                        Err(error) => self.refused(host, volume, error),
+                    }
+                }
+            }
+            State::Refused(_) => {
+                if let ToHost::Volume { result, .. } = frame.message {
+                    note!(self, "h{host} v{volume} operator is told {result:?}");
+                    if !matches!(result, Ok(VolumeReply::Lost { .. })) {
+                        self.stop_slot(host, volume);
+                        self.want(host, volume);
+                    }
+                }
+            }
+            State::Down => {}
+        }
+    }
+
+    fn refused(&mut self, host: usize, volume: usize, error: AttachError) {
+        note!(self, "h{host} v{volume} is refused: {error:?}");
+        let checked = self.check_refusal(host, volume, &error);
+        self.require(checked);
+        match &error {
+            AttachError::LossPending { .. } => self.coverage.loss_pending += 1,
+            AttachError::Diverged { .. } => self.coverage.diverged += 1,
+            _ => {}
+        }
+        let at = self.at(host, volume);
+        self.slot(host, volume).state = State::Refused(error);
+        let delay = if self.finishing { 5 * MS } else { self.chaos_rng.spread(5 * MS, 1000 * MS) };
+        self.after(delay, Event::Operator(at));
+    }
+
+    fn check_refusal(&self, host: usize, volume: usize, error: &AttachError) -> Result<(), String> {
+        let truth = &self.volumes[volume].truth;
+        let State::Attaching(attaching) = &self.hosts[host].slots[volume].state else {
+            return Ok(());
+        };
+        match error {
+            AttachError::LossPending { .. } => {
+                // Somebody must have asked for a write that the log does not hold.
+                let asked = self
+                    .branches
+                    .iter()
+                    .any(|((v, _), branch)| *v == volume && branch.log.len() > truth.log.len());
+                if asked {
+                    Ok(())
+                } else {
+                    Err("a loss is pending, and nothing is lost".to_owned())
+                }
+            }
+            AttachError::Diverged { .. } => {
+                let Some(state) = attaching.state else {
+                    return Err("diverged without a journal".to_owned());
+                };
+                let left_behind =
+                    truth.base_after(state.epoch).is_some_and(|base| state.last > base);
+                if left_behind {
+                    Ok(())
+                } else {
+                    Err(format!("{state:?} is said to have diverged"))
+                }
+            }
+            AttachError::ShuttingDown => Ok(()),
+            other => Err(format!("an attach was refused without cause: {other}")),
+        }
+    }
+
+    /// A host got its epoch: what it starts from is checked, then it serves the volume.
+    fn attached(&mut self, host: usize, volume: usize, attached: Attached) {
+        let now = self.now;
+        note!(self, "h{host} v{volume} attached {attached:?}");
+        let config = self.host_config(volume);
+        let slot = self.slot(host, volume);
+        let State::Attaching(attaching) = std::mem::replace(&mut slot.state, State::Down) else {
+            return;
+        };
+        let checked = self.lineage(host, volume, attaching.state, &attached);
+        let log = match checked {
+            Ok(log) => log,
+            Err(error) => return self.fail(error),
+        };
+        self.coverage.attaches += 1;
+        let sectors = self.volumes[volume].spec.sectors;
+        let branch = Branch::new(volume, sectors, log.clone(), &self.ops);
+        if self.branches.insert((volume, attached.epoch), branch).is_some() {
+            return self
+                .fail(format!("epoch {} of volume {volume} was granted twice", attached.epoch));
+        }
+        let (id, geometry, journals) = (
+            self.volumes[volume].id,
+            self.geometry(volume),
+            self.plan.volumes[volume].acknowledge != Acknowledge::WriteThrough,
+        );
+        let tag = self.rng.wide();
+        let slot = &mut self.hosts[host].slots[volume];
+        let mut recovered = attaching.recovered;
+        if journals && slot.journal.is_none() {
+            let mut disk = Disk::new(geometry.files, geometry.file_bytes);
+            let made = create(&mut disk, geometry, tag, id);
+            slot.journal = Some(Journal {
+                disk,
+                view: log.clone(),
+                flushed: log.len() as Seq,
+                written_bytes: 0,
+            });
+            match made {
+                Ok(fresh) => recovered = Some(fresh),
+                Err(error) => return self.fail(error),
+            }
+        }
+        slot.epoch = attached.epoch;
+        let quiet = self.finishing;
+        let machine = host::Volume::new(now, config, self.hosts[host].id, attached, recovered);
+        let slot = self.slot(host, volume);
+        slot.state = State::Running(Box::new(machine));
+        slot.detached = false;
+        slot.client.quiet = quiet;
+        self.pump_host(host, volume);
+        let whole = longhaul_core::block::Range::new(0, sectors);
+        if self.slot(host, volume).disk_rng.percent(60) {
+            self.ask_read(host, volume, whole);
+        }
+        self.wake_client(host, volume);
+    }
+
+    /// The writes that a new attachment starts from.
+    fn lineage(
+        &mut self,
+        host: usize,
+        volume: usize,
+        state: Option<JournalState>,
+        attached: &Attached,
+    ) -> Result<Vec<OpId>, String> {
+        let truth = &self.volumes[volume].truth;
+        let Some(committed) = truth.log.get(..attached.committed as usize) else {
+            return Err(format!(
+                "attached at {}, committed are {}",
+                attached.committed,
+                truth.log.len()
+            ));
+        };
+        let Some(state) = state else { return Ok(committed.to_vec()) };
+        let Some(journal) = &self.hosts[host].slots[volume].journal else {
+            return Err("a journal state without a journal".to_owned());
+        };
+        let view = &journal.view[..state.last as usize];
+        let later = truth
+            .history
+            .iter()
+            .filter(|begun| begun.epoch > state.epoch && begun.epoch < attached.epoch)
+            .map(|begun| begun.base)
+            .min();
+        if later.is_some_and(|base| state.last > base) {
+            return Err(format!(
+                "a journal that the volume left behind was let in: {state:?}, {attached:?}"
+            ));
+        }
+        if !agree(view, committed) {
+            return Err(format!(
+                "the journal of host {host} is not in line with what is committed"
+            ));
+        }
+        let log = if view.len() > committed.len() { view } else { committed };
+        if (log.len() as Seq) < journal.flushed && !journal.disk.damaged {
+            let fate = if state.epoch + 1 == attached.epoch { "lost" } else { "left behind" };
+            return Err(format!(
+                "host {host} comes back with writes up to {} ({fate}), promised were {}",
+                log.len(),
+                journal.flushed
+            ));
+        }
+        self.coverage.writes_lost +=
+            (journal.view.len() - log.len().min(journal.view.len())) as u64;
+        Ok(log.to_vec())
+    }
+
+    // The machine's outputs.
+
+    /// Takes everything a host's volume has to say.
+    pub(super) fn pump_host(&mut self, host: usize, volume: usize) {
+        loop {
+            let Some(machine) = self.slot(host, volume).machine() else { return };
+            if let Some((number, result)) = machine.poll_reply() {
+                self.answered(host, volume, number, result);
+            } else if let Some(operation) = machine.poll_disk() {
+                self.begin_disk(host, volume, operation);
+            } else if let Some((lane, frame)) = machine.poll_message() {
+                note!(
+                    self,
+                    "h{host} v{volume} {lane:?} -> {:?} +{}",
+                    frame.message,
+                    frame.payload.len()
+                );
+                self.send_up(host, volume, lane, &frame);
+            } else if let Some(event) = machine.poll_event() {
+                self.host_event(host, volume, &event);
+            } else {
+                break;
+            }
+            if self.violation.is_some() {
+                return;
+            }
+        }
+        self.arm_host(host, volume);
+        let now = self.now;
+        let slot = &mut self.hosts[host].slots[volume];
+        let State::Running(machine) = &slot.state else { return };
+        slot.up_since = match machine.status(now).link_up {
+            true => slot.up_since.or(Some(now)),
+            false => None,
+        };
+        if self.slot(host, volume).stopping {
+            self.host_may_exit(host);
+        }
+    }
+
+    fn arm_host(&mut self, host: usize, volume: usize) {
+        let at = self.at(host, volume);
+        let slot = self.slot(host, volume);
+        let State::Running(machine) = &slot.state else { return };
+        if let Some(due) = machine.poll_timeout()
+            && slot.timer.is_none_or(|timer| due < timer)
+        {
+            slot.timer = Some(due);
+            self.schedule(due, Event::HostTimer(at));
+        }
+    }
+
+    pub(super) fn host_timer(&mut self, host: usize, volume: usize) {
+        let now = self.now;
+        let slot = self.slot(host, volume);
+        slot.timer = None;
+        if let Some(machine) = slot.machine()
+            && machine.poll_timeout().is_some_and(|due| due <= now)
+        {
+            machine.handle_timeout(now);
+        }
+        self.pump_host(host, volume);
+    }
+
+    fn host_event(&mut self, host: usize, volume: usize, event: &host::Event) {
+        note!(self, "h{host} v{volume} event {event:?}");
+        let truth_epoch = self.volumes[volume].truth.epoch;
+        let slot = self.slot(host, volume);
+        let damaged = slot.journal.as_ref().is_some_and(|journal| journal.disk.damaged);
+        match event {
+            host::Event::Fenced { epoch } => {
+                slot.fenced = true;
+                if truth_epoch <= slot.epoch {
+                    let own = slot.epoch;
+                    return self.fail(format!(
+                        "host {host} in epoch {own} is told to be fenced by epoch {epoch}, the log is in {truth_epoch}"
+                    ));
+                }
+                self.coverage.fences += 1;
+                let at = self.at(host, volume);
+                self.slot(host, volume).wanted = false;
+                // The clients get their errors, then the process lets go of the volume.
+                self.after(5 * MS, Event::LetGo(at));
+            }
+            host::Event::JournalFailed { continues, .. } => {
+                slot.latched = true;
+                self.coverage.latches += 1;
+                if !continues {
+                    // The operator replaces the disk's cable and starts the process again.
+                    let at = self.at(host, volume);
+                    let delay = self.chaos_rng.spread(5 * MS, 500 * MS);
+                    self.after(delay, Event::LetGo(at));
+                }
+            }
+            host::Event::Detached => slot.detached = true,
+            host::Event::JournalDamaged { .. } if !damaged => {
+                self.fail(format!("host {host} found damage that nobody did: {event:?}"));
+            }
+            host::Event::StoreDamaged { .. } => {
+                self.fail(format!("host {host} was told of damage that nobody did: {event:?}"));
+            }
+            host::Event::StoreBehind { .. } => {
+                self.fail(format!("the store went back: {event:?}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// The process gives up a volume that it can do nothing more for; perhaps it tries again.
+    pub(super) fn let_go(&mut self, host: usize, volume: usize) {
+        let fenced = self.slot(host, volume).fenced;
+        self.stop_slot(host, volume);
+        if !fenced || self.finishing || self.chaos_rng.percent(30) {
+            self.want(host, volume);
+        }
+    }
+
+    /// Looks at a slot from time to time.
+    pub(super) fn audit_slot(&mut self, host: usize, volume: usize) -> Result<(), String> {
+        let committed = self.volumes[volume].truth.log.len() as Seq;
+        let now = self.now;
+        self.check_told(host, volume, 60 * MS)?;
+        let slot = self.slot(host, volume);
+        while slot.recent.front().is_some_and(|(_, seq, _)| *seq <= committed) {
+            slot.recent.pop_front();
+        }
+        let epoch: Epoch = slot.epoch;
+        let State::Running(machine) = &slot.state else { return Ok(()) };
+        let status = machine.status(now);
+        if status.epoch != epoch {
+            return Err(format!("host {host} serves epoch {epoch} and says {}", status.epoch));
+        }
+        self.coverage.write_waits += u64::from(status.waiting_writes > 0);
+        Ok(())
+    }
+}
+
+impl World {
+    /// Longest data record of a volume's host, in sectors, as `docs/formats.md` gives it: half of a
+    /// frame, which is at most half of a journal file or a quarter of the memory for writes.
+    pub(super) fn record_sectors(&self, volume: usize) -> u64 {
+        const PAGE: u64 = 4096;
+        let plan = self.plan.volumes[volume];
+        let area = match plan.acknowledge {
+            Acknowledge::WriteThrough => u64::MAX,
+            Acknowledge::Host | Acknowledge::Store => plan.file_bytes - PAGE,
+        };
+        let memory = (plan.memory_bytes / 4 / PAGE * PAGE).max(4 * PAGE);
+        let frame = (area / 2 / PAGE * PAGE).min(4 << 20).min(memory);
+        (frame / 2 / 512 / 8 * 8).clamp(8, longhaul_core::record::MAX_RECORD_SECTORS)
+    }
+}

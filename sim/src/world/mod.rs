@@ -1,0 +1,434 @@
+//! A world: hosts, stores, disks, links and objects around the production state machines, driven by
+//! one queue of events in virtual time.
+//!
+//! Promises: the same seed gives the same events; whatever the machines do is compared with the
+//! model at once, and the first violation of the contract ends the world. It knows the machines only
+//! by the interface that the shell uses.
+
+mod chaos;
+mod client;
+mod finish;
+mod host;
+mod object;
+mod storage;
+mod store;
+mod truth;
+
+use crate::coverage::Coverage;
+use crate::disk::Disk;
+use crate::link::{Direction, Session};
+use crate::model::{Branch, Op, OpId};
+use crate::note;
+use crate::objects::Objects;
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::trace::{Mode, Trace};
+use longhaul_core::block::{Epoch, Range, Seq, Time, VolumeId};
+use longhaul_core::wire::link::{Announced, AttachError, HostId, Lane};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+const MS: u64 = 1_000_000;
+
+/// Something that happens at a time. Events of a slot name its generation and are void when the
+/// slot has a newer one.
+#[derive(Debug)]
+enum Event {
+    Client(At),
+    /// The write or sync at the front of the slot's disk queue is done.
+    DiskDone(At),
+    /// A read of the journal is done: id, file, offset, bytes.
+    DiskRead(At, u64, u32, u64, usize),
+    /// The process lets go of a volume that it was fenced from, or starts it again.
+    LetGo(At),
+    HostTimer(At),
+    Connect(At),
+    AttachTimeout(At, u64),
+    /// A refused slot tries again, or its operator acts.
+    Operator(At),
+    Deliver(u64, Direction, Lane),
+    HostNotices(u64),
+    StoreNotices(u64),
+    StartHost(usize, u64),
+    HostDeadline(usize, u64),
+    StoreTimer(usize, u64, usize),
+    StartStore(usize, u64),
+    StoreDeadline(usize, u64),
+    ObjectEffect(u64),
+    ObjectAnswer(u64),
+    Chaos,
+    Audit,
+    Finish,
+}
+
+/// A slot: host and volume index, and the generation it was meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct At {
+    host: usize,
+    volume: usize,
+    generation: u64,
+}
+
+struct Scheduled {
+    time: Time,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        (self.time, self.order) == (other.time, other.order)
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.time, self.order).cmp(&(other.time, other.order))
+    }
+}
+
+/// What a host's process does about a volume.
+enum State {
+    /// Nothing.
+    Down,
+    /// Asks for an epoch.
+    Attaching(Box<host::Attaching>),
+    /// Serves it.
+    Running(Box<longhaul_core::host::Volume>),
+    /// Was refused.
+    Refused(AttachError),
+}
+
+/// The configuration that a slot's journal file or process does not outlive is in [`State`]; this
+/// is a volume at a host, with its state directory.
+struct Slot {
+    /// The state directory's journal, if there is one.
+    journal: Option<host::Journal>,
+    /// Whether the host is to have the volume attached.
+    wanted: bool,
+    generation: u64,
+    state: State,
+    epoch: Epoch,
+    session: Option<u64>,
+    /// Since when the machine takes its link for usable.
+    up_since: Option<Time>,
+    connecting: bool,
+    timer: Option<Time>,
+    disk_queue: VecDeque<longhaul_core::host::DiskOperation>,
+    disk_busy: bool,
+    latched: bool,
+    stopping: bool,
+    detached: bool,
+    /// The store it prefers.
+    store: usize,
+    fenced: bool,
+    client: client::Client,
+    /// Writes acknowledged of late: (when, seq, range), until committed.
+    recent: VecDeque<(Time, Seq, Range)>,
+    disk_rng: Rng,
+}
+
+struct Host {
+    id: HostId,
+    up: bool,
+    incarnation: u64,
+    slots: Vec<Slot>,
+}
+
+struct Volume {
+    id: VolumeId,
+    name: String,
+    spec: longhaul_core::store::VolumeSpec,
+    truth: truth::Truth,
+    finish: finish::Stage,
+}
+
+/// What a session's host has told the store since the session was established.
+#[derive(Default)]
+struct Told {
+    announced: Vec<Announced>,
+    shipped: Seq,
+}
+
+/// The world of a seed.
+pub struct World {
+    /// Virtual time since the beginning.
+    pub now: Time,
+    /// What happened.
+    pub trace: Trace,
+    /// What was covered.
+    pub coverage: Coverage,
+    /// Events that happened.
+    pub steps: u64,
+    plan: Plan,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    order: u64,
+    rng: Rng,
+    link_rng: Rng,
+    chaos_rng: Rng,
+    ops: Vec<Op>,
+    volumes: Vec<Volume>,
+    hosts: Vec<Host>,
+    stores: Vec<store::Process>,
+    sessions: BTreeMap<u64, (Session, Told)>,
+    branches: BTreeMap<(usize, Epoch), Branch>,
+    objects: Objects,
+    pending_objects: BTreeMap<u64, object::Pending>,
+    next_number: u64,
+    finishing: bool,
+    finished: bool,
+    violation: Option<String>,
+}
+
+/// What became of a world.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The first violation of the contract.
+    pub violation: Option<String>,
+    /// What was covered.
+    pub coverage: Coverage,
+    /// Events that happened.
+    pub steps: u64,
+    /// Hash of the trace.
+    pub hash: u64,
+    /// Virtual time that passed.
+    pub time: Time,
+}
+
+/// Runs the world of a seed until everything is verified or something is wrong.
+#[must_use]
+pub fn run(seed: u64, mode: Mode, step_limit: u64) -> Outcome {
+    let mut world = World::new(seed, mode);
+    world.run(step_limit);
+    Outcome {
+        violation: world.violation,
+        coverage: world.coverage,
+        steps: world.steps,
+        hash: world.trace.hash(),
+        time: world.now,
+    }
+}
+
+impl World {
+    /// The world of a seed, at its beginning.
+    #[must_use]
+    pub fn new(seed: u64, mode: Mode) -> World {
+        let root = Rng::new(seed);
+        let plan = Plan::new(&mut root.fork(1));
+        let mut rng = root.fork(2);
+        let volumes =
+            plan.volumes.iter().enumerate().map(|(n, v)| Volume::new(n, v, &mut rng)).collect();
+        let hosts = (0..plan.hosts)
+            .map(|host| Host {
+                id: HostId(rng.wide()),
+                up: true,
+                incarnation: 0,
+                slots: (0..plan.volumes.len())
+                    .map(|volume| Slot::new(&root, host, volume))
+                    .collect(),
+            })
+            .collect();
+        let objects = Objects::new(root.fork(3), plan.odds, plan.object_latency);
+        let mut world = World {
+            now: Time(0),
+            trace: Trace::new(mode),
+            coverage: Coverage::default(),
+            steps: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            rng,
+            link_rng: root.fork(4),
+            chaos_rng: root.fork(5),
+            ops: Vec::new(),
+            volumes,
+            hosts,
+            stores: (0..2).map(|_| store::Process::new()).collect(),
+            sessions: BTreeMap::new(),
+            branches: BTreeMap::new(),
+            objects,
+            pending_objects: BTreeMap::new(),
+            next_number: 0,
+            finishing: false,
+            finished: false,
+            violation: None,
+            plan,
+        };
+        note!(world, "plan {:?}", world.plan);
+        for volume in 0..world.volumes.len() {
+            let host = world.rng.index(world.hosts.len());
+            world.hosts[host].slots[volume].wanted = true;
+            world.start_slot(host, volume);
+        }
+        let first = world.plan.calm;
+        world.after(first, Event::Chaos);
+        world.after(20 * MS, Event::Audit);
+        let end = world.plan.chaos;
+        world.after(end, Event::Finish);
+        world
+    }
+
+    fn run(&mut self, step_limit: u64) {
+        let (mut same, mut at) = (0, Time(0));
+        while self.violation.is_none() && !self.finished {
+            let Some(Reverse(next)) = self.queue.pop() else {
+                self.fail("nothing will ever happen again, and not everything is done".to_owned());
+                break;
+            };
+            self.steps += 1;
+            same = if next.time == at { same + 1 } else { 0 };
+            at = next.time;
+            if same > 20_000 {
+                self.fail(format!("time stands still; the event is {:?}", next.event));
+                break;
+            }
+            if self.steps > step_limit {
+                self.fail(format!("not done after {step_limit} steps"));
+                break;
+            }
+            self.now = next.time;
+            self.handle(next.event);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Client(at) => self.live(at, |w| w.client_wakes(at.host, at.volume)),
+            Event::DiskDone(at) => self.live(at, |w| w.disk_done(at.host, at.volume)),
+            Event::DiskRead(at, id, file, offset, bytes) => {
+                self.live(at, |w| w.disk_read_done(at.host, at.volume, id, (file, offset, bytes)));
+            }
+            Event::LetGo(at) => self.live(at, |w| w.let_go(at.host, at.volume)),
+            Event::HostTimer(at) => self.live(at, |w| w.host_timer(at.host, at.volume)),
+            Event::Connect(at) => self.live(at, |w| w.connect(at.host, at.volume)),
+            Event::AttachTimeout(at, request) => {
+                self.live(at, |w| w.attach_timeout(at.host, at.volume, request));
+            }
+            Event::Operator(at) => self.live(at, |w| w.operator(at.host, at.volume)),
+            Event::Deliver(session, direction, lane) => self.deliver(session, direction, lane),
+            Event::HostNotices(session) => self.host_notices(session),
+            Event::StoreNotices(session) => self.store_notices(session),
+            Event::StartHost(host, incarnation) => {
+                if self.hosts[host].incarnation == incarnation {
+                    self.start_host(host);
+                }
+            }
+            Event::HostDeadline(host, incarnation) => {
+                if self.hosts[host].incarnation == incarnation {
+                    self.host_deadline(host);
+                }
+            }
+            Event::StoreTimer(store, incarnation, volume) => {
+                if self.stores[store].incarnation == incarnation {
+                    self.store_timer(store, volume);
+                }
+            }
+            Event::StartStore(store, incarnation) => {
+                if self.stores[store].incarnation == incarnation {
+                    self.start_store(store);
+                }
+            }
+            Event::StoreDeadline(store, incarnation) => {
+                if self.stores[store].incarnation == incarnation {
+                    self.store_deadline(store);
+                }
+            }
+            Event::ObjectEffect(number) => self.object_effect(number),
+            Event::ObjectAnswer(number) => self.object_answer(number),
+            Event::Chaos => self.chaos(),
+            Event::Audit => self.audit(),
+            Event::Finish => self.finish(),
+        }
+    }
+
+    fn live(&mut self, at: At, action: impl FnOnce(&mut World)) {
+        if self.hosts[at.host].slots[at.volume].generation == at.generation {
+            action(self);
+        }
+    }
+
+    fn at(&self, host: usize, volume: usize) -> At {
+        At { host, volume, generation: self.hosts[host].slots[volume].generation }
+    }
+
+    fn slot(&mut self, host: usize, volume: usize) -> &mut Slot {
+        &mut self.hosts[host].slots[volume]
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.schedule(Time(self.now.0 + delay), event);
+    }
+
+    fn schedule(&mut self, time: Time, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse(Scheduled { time: time.max(self.now), order: self.order, event }));
+    }
+
+    /// Ends the world: the contract is broken.
+    fn fail(&mut self, reason: String) {
+        note!(self, "VIOLATION {reason}");
+        self.violation.get_or_insert(reason);
+    }
+
+    fn require(&mut self, result: Result<(), String>) {
+        if let Err(reason) = result {
+            self.fail(reason);
+        }
+    }
+}
+
+impl Slot {
+    fn new(root: &Rng, host: usize, volume: usize) -> Slot {
+        let label = 1000 + 100 * host as u64 + 2 * volume as u64;
+        Slot {
+            journal: None,
+            wanted: false,
+            generation: 0,
+            state: State::Down,
+            epoch: 0,
+            session: None,
+            up_since: None,
+            connecting: false,
+            timer: None,
+            disk_queue: VecDeque::new(),
+            disk_busy: false,
+            latched: false,
+            stopping: false,
+            detached: false,
+            store: 0,
+            fenced: false,
+            client: client::Client::new(root.fork(label)),
+            recent: VecDeque::new(),
+            disk_rng: root.fork(label + 1),
+        }
+    }
+
+    /// The machine, if the slot serves its volume.
+    fn machine(&mut self) -> Option<&mut longhaul_core::host::Volume> {
+        match &mut self.state {
+            State::Running(machine) => Some(machine),
+            _ => None,
+        }
+    }
+
+    fn disk(&mut self) -> Option<&mut Disk> {
+        self.journal.as_mut().map(|journal| &mut journal.disk)
+    }
+}
+
+/// The write numbers of a log as far as both logs go, if they agree.
+fn agree(a: &[OpId], b: &[OpId]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a == b)
+}

@@ -1,0 +1,160 @@
+//! Operations on objects, from a store process to the object store and back.
+
+use super::{Event, World};
+use crate::note;
+use crate::objects::Fate;
+use bytes::{Bytes, BytesMut};
+use longhaul_core::store::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+
+/// An operation under way.
+pub struct Pending {
+    store: usize,
+    incarnation: u64,
+    volume: usize,
+    id: u64,
+    operation: ObjectOperation,
+    fate: Fate,
+    result: Option<ObjectResult>,
+    /// A late put outlives its answer.
+    answered: bool,
+}
+
+impl World {
+    /// A store process begins an operation.
+    pub(super) fn begin_object(
+        &mut self,
+        store: usize,
+        volume: usize,
+        id: u64,
+        operation: ObjectOperation,
+    ) {
+        let put = matches!(operation, ObjectOperation::Put { .. });
+        let course = self.objects.course(self.now, put);
+        let number = self.number();
+        note!(self, "s{store} v{volume} object {} {:?}", describe(&operation), course.fate);
+        self.pending_objects.insert(
+            number,
+            Pending {
+                store,
+                incarnation: self.stores[store].incarnation,
+                volume,
+                id,
+                operation,
+                fate: course.fate,
+                result: None,
+                answered: false,
+            },
+        );
+        if course.fate != Fate::FailsBefore {
+            self.schedule(course.effect, Event::ObjectEffect(number));
+        }
+        self.schedule(course.answer, Event::ObjectAnswer(number));
+    }
+
+    pub(super) fn object_effect(&mut self, number: u64) {
+        let Some(mut pending) = self.pending_objects.remove(&number) else { return };
+        let result = match &pending.operation {
+            ObjectOperation::Put { key, data } => {
+                let mut bytes = BytesMut::new();
+                for part in data {
+                    bytes.extend_from_slice(part);
+                }
+                let bytes = bytes.freeze();
+                let own = self.objects.map.get(key).is_some_and(|there| *there == bytes);
+                if self.objects.create(key, &bytes) {
+                    note!(self, "s{} put {key} takes effect", pending.store);
+                    self.object_created(
+                        pending.store,
+                        pending.incarnation,
+                        pending.volume,
+                        key,
+                        &bytes,
+                    );
+                    match pending.fate {
+                        Fate::ExistsOwn => {
+                            self.coverage.puts_exist_own += 1;
+                            ObjectResult::Put(Err(PutError::Exists))
+                        }
+                        _ => ObjectResult::Put(Ok(())),
+                    }
+                } else {
+                    if own {
+                        self.coverage.puts_exist_own += 1;
+                    } else {
+                        self.coverage.puts_exist_other += 1;
+                    }
+                    ObjectResult::Put(Err(PutError::Exists))
+                }
+            }
+            ObjectOperation::Get { key, range } => ObjectResult::Get(self.get(key, range.as_ref())),
+            ObjectOperation::List { prefix } => {
+                let found = self.objects.list(prefix);
+                let meta = |(key, bytes)| ObjectMeta { key, bytes };
+                ObjectResult::List(Ok(found.into_iter().map(meta).collect()))
+            }
+            ObjectOperation::Delete { key } => {
+                self.objects.map.remove(key);
+                ObjectResult::Delete(Ok(()))
+            }
+        };
+        pending.result = Some(result);
+        if !pending.answered {
+            self.pending_objects.insert(number, pending);
+        }
+    }
+
+    fn get(&self, key: &str, range: Option<&std::ops::Range<u64>>) -> Result<Bytes, GetError> {
+        let object = self.objects.map.get(key).ok_or(GetError::NotFound)?;
+        let Some(range) = range else { return Ok(object.clone()) };
+        let end = range.end.min(object.len() as u64);
+        let start = range.start.min(end);
+        Ok(object.slice(start as usize..end as usize))
+    }
+
+    pub(super) fn object_answer(&mut self, number: u64) {
+        let Some(mut pending) = self.pending_objects.remove(&number) else { return };
+        let failed = || "injected failure".to_owned();
+        let result = match (pending.fate, pending.result.take()) {
+            (Fate::FailsBefore | Fate::FailsAfter | Fate::Late, _) => match pending.operation {
+                ObjectOperation::Put { .. } => {
+                    match pending.fate {
+                        Fate::FailsAfter => self.coverage.puts_failed_after += 1,
+                        Fate::Late => self.coverage.puts_late += 1,
+                        _ => self.coverage.puts_failed_before += 1,
+                    }
+                    ObjectResult::Put(Err(PutError::Failed(failed())))
+                }
+                ObjectOperation::Get { .. } => {
+                    self.coverage.gets_failed += 1;
+                    ObjectResult::Get(Err(GetError::Failed(failed())))
+                }
+                ObjectOperation::List { .. } => ObjectResult::List(Err(failed())),
+                ObjectOperation::Delete { .. } => ObjectResult::Delete(Err(failed())),
+            },
+            (_, Some(result)) => result,
+            (_, None) => {
+                return self.fail("an object operation was answered before its effect".to_owned());
+            }
+        };
+        let (store, incarnation, volume, id) =
+            (pending.store, pending.incarnation, pending.volume, pending.id);
+        if pending.fate == Fate::Late {
+            pending.answered = true;
+            self.pending_objects.insert(number, pending);
+        }
+        if self.stores[store].incarnation == incarnation {
+            self.object_done(store, volume, id, result);
+        }
+    }
+}
+
+fn describe(operation: &ObjectOperation) -> String {
+    match operation {
+        ObjectOperation::Put { key, data } => {
+            format!("put {key} {} B", data.iter().map(Bytes::len).sum::<usize>())
+        }
+        ObjectOperation::Get { key, range } => format!("get {key} {range:?}"),
+        ObjectOperation::List { prefix } => format!("list {prefix}"),
+        ObjectOperation::Delete { key } => format!("delete {key}"),
+    }
+}

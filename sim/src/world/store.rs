@@ -1,0 +1,497 @@
+//! Store processes: two over one object store. Either can have any volume open, and neither knows
+//! what the other does.
+
+use super::{Event, MS, World};
+use crate::link::{Direction, EncodeHead, encode};
+use crate::note;
+use bytes::Bytes;
+use longhaul_core::block::{Epoch, Range, Seq, Time};
+use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
+use longhaul_core::wire::link::{
+    Announced, Frame, Lane, ToHost, ToStore, VolumeOperation, VolumeReply,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A store process.
+pub struct Process {
+    pub(super) up: bool,
+    pub(super) incarnation: u64,
+    pub(super) stopping: bool,
+    pub(super) open: BTreeMap<usize, Open>,
+}
+
+/// A volume that a store process has open, and what the model knows it was told.
+pub struct Open {
+    machine: store::Volume,
+    timer: Option<Time>,
+    /// The session that holds the epoch here, and the epoch.
+    holder: Option<(u64, Epoch)>,
+    /// Announcements delivered here by the holder and not settled since.
+    known: Vec<Announced>,
+    /// What was known when each segment was first put, by key.
+    known_at_put: BTreeMap<String, Vec<Announced>>,
+    /// Lanes whose input was put off.
+    held: BTreeSet<(u64, Lane)>,
+    /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one.
+    attaching: BTreeMap<(u64, u64), (Epoch, Seq)>,
+}
+
+impl Process {
+    /// A process that has just started.
+    pub(super) fn new() -> Process {
+        Process { up: true, incarnation: 0, stopping: false, open: BTreeMap::new() }
+    }
+}
+
+/// Whether every part of `known` beyond `committed` is announced in `said` with at least its number.
+fn covered(known: &[Announced], said: &[Announced], committed: Seq) -> Result<(), String> {
+    for entry in known.iter().filter(|entry| entry.seq > committed) {
+        for lba in entry.range.lba..entry.range.end() {
+            let here = |a: &Announced| {
+                a.range.intersect(Range::new(lba, 1)).is_some() && a.seq >= entry.seq
+            };
+            if !said.iter().any(here) {
+                return Err(format!(
+                    "announced write {} to {} is missing from what is outstanding after {committed} at sector {lba}",
+                    entry.seq, entry.range
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl World {
+    pub(super) fn store_config(&self) -> store::Config {
+        store::Config {
+            segment_bytes: 96 << 10,
+            queue_bytes: 192 << 10,
+            checkpoint_every_segments: 6,
+            announce_entries_max: 24,
+            announce_in_segment_max: 12,
+            read_operations_max: 4,
+            read_bytes_max: 64 << 10,
+            reads_waiting_max: 16,
+            announce_persist: Duration::from_millis(100),
+            ..store::Config::default()
+        }
+    }
+
+    fn volume_of(&self, message: &ToStore) -> Option<usize> {
+        let by_name = |name: &String| self.volumes.iter().position(|v| v.name == *name);
+        match message {
+            ToStore::Hello { .. } => None,
+            ToStore::Attach { name, .. } => by_name(name),
+            ToStore::Volume { operation, .. } => match operation {
+                VolumeOperation::Show { name }
+                | VolumeOperation::Delete { name }
+                | VolumeOperation::Lost { name, .. }
+                | VolumeOperation::AcceptLoss { name }
+                | VolumeOperation::Create { name, .. } => by_name(name),
+                VolumeOperation::List => None,
+            },
+            ToStore::Resume { volume, .. }
+            | ToStore::Detach { volume, .. }
+            | ToStore::Batch { volume, .. }
+            | ToStore::Announce { volume, .. }
+            | ToStore::Read { volume, .. }
+            | ToStore::Status { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
+        }
+    }
+
+    /// A frame is due at the store end of a session.
+    pub(super) fn deliver_up(&mut self, number: u64, lane: Lane) {
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        let (store, volume) = (session.store, session.volume);
+        let process = &mut self.stores[store];
+        let there =
+            process.up && process.incarnation == session.store_incarnation && session.store_open;
+        let pipe = session.pipe(Direction::Up, lane);
+        if !there {
+            pipe.receive();
+            return;
+        }
+        if let Some(open) = process.open.get_mut(&volume)
+            && matches!(lane, Lane::Drain | Lane::Read | Lane::ReadAhead)
+            && (pipe.held > 0 || !open.machine.wants_input())
+        {
+            pipe.held += 1;
+            open.held.insert((number, lane));
+            self.coverage.input_held += 1;
+            return;
+        }
+        let Some(bytes) = pipe.receive() else { return };
+        self.take_up(number, store, lane, bytes);
+    }
+
+    fn take_up(&mut self, number: u64, store: usize, lane: Lane, bytes: Bytes) {
+        let frame = match Frame::<ToStore>::whole(bytes) {
+            Ok(frame) => frame,
+            Err(error) => return self.fail(format!("a host's frame cannot be decoded: {error}")),
+        };
+        note!(self, "s{store} session {number} {lane:?} <- {}", brief_up(&frame));
+        let Some(volume) = self.volume_of(&frame.message) else {
+            return self.fail(format!("a frame for no volume: {:?}", frame.message));
+        };
+        if !self.stores[store].open.contains_key(&volume) {
+            self.open_volume(store, volume);
+        }
+        let now = self.now;
+        let epoch = self.volumes[volume].truth.epoch;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        match &frame.message {
+            ToStore::Attach { request, journal, .. } => {
+                let journal = journal.map_or((0, 0), |journal| (journal.epoch, journal.last));
+                open.attaching.insert((number, *request), journal);
+            }
+            ToStore::Announce { epoch: said, replace, entries, .. } => {
+                self.coverage.announcements += 1;
+                if open.holder == Some((number, *said)) && *said == epoch {
+                    if *replace {
+                        open.known.clear();
+                    }
+                    open.known.extend(entries.iter().copied());
+                }
+            }
+            _ => {}
+        }
+        open.machine.handle_message(now, SessionId(number), lane, frame);
+        self.pump_store(store, volume);
+    }
+
+    fn open_volume(&mut self, store: usize, volume: usize) {
+        let spec = self.volumes[volume].spec.clone();
+        let incarnation = self.rng.wide();
+        let machine = store::Volume::open(self.now, spec, incarnation, self.store_config());
+        note!(self, "s{store} opens v{volume}");
+        let open = Open {
+            machine,
+            timer: None,
+            holder: None,
+            known: self.volumes[volume].truth.announced.clone(),
+            known_at_put: BTreeMap::new(),
+            held: BTreeSet::new(),
+            attaching: BTreeMap::new(),
+        };
+        self.stores[store].open.insert(volume, open);
+    }
+
+    /// Takes everything a store's volume has to say.
+    pub(super) fn pump_store(&mut self, store: usize, volume: usize) {
+        loop {
+            let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+            if let Some((id, operation)) = open.machine.poll_object() {
+                if let store::ObjectOperation::Put { key, .. } = &operation
+                    && !open.known_at_put.contains_key(key)
+                {
+                    open.known_at_put.insert(key.clone(), open.known.clone());
+                }
+                self.begin_object(store, volume, id, operation);
+            } else if let Some((session, lane, frame)) = open.machine.poll_message() {
+                self.send_down(store, volume, session.0, lane, &frame);
+            } else if let Some(event) = open.machine.poll_event() {
+                note!(self, "s{store} v{volume} event {event:?}");
+                match event {
+                    store::Event::BatchRefused { .. } => {
+                        self.coverage.batches_refused += 1;
+                        // It may have stopped listening until the host resumes.
+                        open.holder = None;
+                    }
+                    store::Event::Attached { .. } | store::Event::LossAccepted { .. } => {
+                        open.known.clear();
+                    }
+                    store::Event::Rival { .. } => {
+                        self.coverage.rivals += 1;
+                        open.known.clone_from(&self.volumes[volume].truth.announced);
+                    }
+                    _ => {}
+                }
+                if let store::Event::DataDamaged { .. } | store::Event::Failed(_) = event {
+                    return self.fail(format!("the store found damage that nobody did: {event:?}"));
+                }
+            } else {
+                break;
+            }
+            if self.violation.is_some() {
+                return;
+            }
+        }
+        self.release_held(store, volume);
+        self.arm_store(store, volume);
+    }
+
+    /// Delivers what was put off, as soon as the store takes input again.
+    fn release_held(&mut self, store: usize, volume: usize) {
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        if open.held.is_empty() || !open.machine.wants_input() {
+            return;
+        }
+        for (number, lane) in std::mem::take(&mut open.held) {
+            let Some((session, _)) = self.sessions.get_mut(&number) else { continue };
+            let pipe = session.pipe(Direction::Up, lane);
+            let due = std::mem::take(&mut pipe.held);
+            for _ in 0..due {
+                self.after(0, Event::Deliver(number, Direction::Up, lane));
+            }
+        }
+    }
+
+    fn arm_store(&mut self, store: usize, volume: usize) {
+        let incarnation = self.stores[store].incarnation;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        let due = open.machine.poll_timeout();
+        if let Some(due) = due
+            && open.timer.is_none_or(|timer| due < timer)
+        {
+            open.timer = Some(due);
+            self.schedule(due, Event::StoreTimer(store, incarnation, volume));
+        }
+    }
+
+    pub(super) fn store_timer(&mut self, store: usize, volume: usize) {
+        let now = self.now;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        open.timer = None;
+        if open.machine.poll_timeout().is_some_and(|due| due <= now) {
+            open.machine.handle_timeout(now);
+        }
+        self.pump_store(store, volume);
+    }
+
+    pub(super) fn object_done(
+        &mut self,
+        store: usize,
+        volume: usize,
+        id: u64,
+        result: ObjectResult,
+    ) {
+        let now = self.now;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        open.machine.handle_object(now, id, result);
+        self.pump_store(store, volume);
+        self.store_may_exit(store);
+    }
+
+    fn send_down(
+        &mut self,
+        store: usize,
+        volume: usize,
+        number: u64,
+        lane: Lane,
+        frame: &Frame<ToHost>,
+    ) {
+        note!(self, "s{store} session {number} {lane:?} -> {}", brief_down(frame));
+        let checked = self.check_down(store, volume, number, frame);
+        self.require(checked);
+        let bytes = match encode(frame) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.fail(format!("a store's frame cannot be encoded: {error}")),
+        };
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        if let Some(due) = session.send(now, Direction::Down, lane, bytes) {
+            self.schedule(due, Event::Deliver(number, Direction::Down, lane));
+        }
+    }
+
+    /// What a store says about commits, attachments and losses has to be so.
+    fn check_down(
+        &mut self,
+        store: usize,
+        volume: usize,
+        number: u64,
+        frame: &Frame<ToHost>,
+    ) -> Result<(), String> {
+        let truth = &self.volumes[volume].truth;
+        let committed = truth.log.len() as Seq;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return Ok(()) };
+        match &frame.message {
+            ToHost::Committed { epoch, seq, .. } => {
+                let branch = self.branches.get(&(volume, *epoch));
+                let held = *seq <= committed
+                    && branch.is_none_or(|branch| {
+                        branch.log.get(..*seq as usize) == truth.log.get(..*seq as usize)
+                    });
+                if !held {
+                    return Err(format!(
+                        "store {store} says that epoch {epoch} is committed up to {seq}, but the objects hold {committed}"
+                    ));
+                }
+            }
+            ToHost::Attached { request, result: Ok(attached) } => {
+                if attached.committed > committed {
+                    return Err(format!(
+                        "store {store} attaches at {}, but the objects hold {committed}",
+                        attached.committed
+                    ));
+                }
+                if truth.epoch < attached.epoch {
+                    return Err(format!(
+                        "store {store} grants epoch {}, but the objects say {}",
+                        attached.epoch, truth.epoch
+                    ));
+                }
+                if let Some((journal, last)) = open.attaching.remove(&(number, *request)) {
+                    // The journal of the epoch before is the authority on what was announced in it.
+                    // What counts is what was known when the store decided.
+                    let begun = truth.history.iter().find(|begun| begun.epoch == attached.epoch);
+                    let key =
+                        begun.map(|begun| catalog::segment_key(attached.volume, begun.segment));
+                    let known = key.and_then(|key| open.known_at_put.get(&key)).cloned();
+                    let known = known.unwrap_or_default();
+                    let authority = journal > 0 && journal + 1 == attached.epoch;
+                    let missing = |entry: &&Announced| entry.seq > committed.max(last);
+                    if !authority && let Some(lost) = known.iter().find(missing) {
+                        return Err(format!(
+                            "store {store} grants epoch {} to a host without the announced write {} to {}",
+                            attached.epoch, lost.seq, lost.range
+                        ));
+                    }
+                }
+                open.holder = Some((number, attached.epoch));
+            }
+            ToHost::Volume {
+                result: Ok(VolumeReply::Lost { ranges, more: false, .. }), ..
+            } => {
+                let said: Vec<Announced> =
+                    ranges.iter().map(|range| Announced { range: *range, seq: u64::MAX }).collect();
+                return covered(&open.known, &said, committed);
+            }
+            ToHost::Fenced { .. } if open.holder.is_some_and(|(holder, _)| holder == number) => {
+                open.holder = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Announcements that a segment of this store has to carry.
+    pub(super) fn check_announced(
+        &self,
+        store: usize,
+        volume: usize,
+        key: &str,
+        said: &[Announced],
+        committed: Seq,
+    ) -> Result<(), String> {
+        let open = self.stores[store].open.get(&volume);
+        let Some(known) = open.and_then(|open| open.known_at_put.get(key)) else { return Ok(()) };
+        covered(known, said, committed).map_err(|e| format!("segment {key}: {e}"))
+    }
+
+    /// The store end of a session learns that the session is over.
+    pub(super) fn store_notices(&mut self, number: u64) {
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        if !std::mem::take(&mut session.store_open) {
+            return;
+        }
+        let (store, volume, incarnation) =
+            (session.store, session.volume, session.store_incarnation);
+        let done = !session.host_open;
+        if done {
+            self.sessions.remove(&number);
+        }
+        let process = &mut self.stores[store];
+        if !process.up || process.incarnation != incarnation {
+            return;
+        }
+        if let Some(open) = process.open.get_mut(&volume) {
+            note!(self, "s{store} session {number} closed");
+            if open.holder.is_some_and(|(holder, _)| holder == number) {
+                open.holder = None;
+            }
+            open.machine.handle_session_closed(now, SessionId(number));
+            self.pump_store(store, volume);
+        }
+    }
+
+    /// A store process dies; what it had under way may still reach the object store.
+    pub(super) fn crash_store(&mut self, store: usize) {
+        if !self.stores[store].up {
+            return;
+        }
+        note!(self, "s{store} dies");
+        let process = &mut self.stores[store];
+        process.up = false;
+        process.stopping = false;
+        process.incarnation += 1;
+        process.open.clear();
+        let incarnation = process.incarnation;
+        let numbers: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, (session, _))| session.store == store && session.store_open)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            if let Some((session, _)) = self.sessions.get_mut(&number) {
+                session.store_open = false;
+            }
+            self.cut(number);
+        }
+        let delay = if self.finishing { MS } else { self.chaos_rng.spread(5 * MS, 2000 * MS) };
+        self.after(delay, Event::StartStore(store, incarnation));
+    }
+
+    pub(super) fn start_store(&mut self, store: usize) {
+        note!(self, "s{store} starts");
+        self.stores[store].up = true;
+    }
+
+    /// A store process is told to stop.
+    pub(super) fn stop_store(&mut self, store: usize) {
+        let now = self.now;
+        if !self.stores[store].up || self.stores[store].stopping {
+            return;
+        }
+        note!(self, "s{store} is told to stop");
+        self.stores[store].stopping = true;
+        let volumes: Vec<usize> = self.stores[store].open.keys().copied().collect();
+        for volume in volumes {
+            if let Some(open) = self.stores[store].open.get_mut(&volume) {
+                open.machine.handle_shutdown(now);
+            }
+            self.pump_store(store, volume);
+        }
+        let incarnation = self.stores[store].incarnation;
+        self.after(3000 * MS, Event::StoreDeadline(store, incarnation));
+        self.store_may_exit(store);
+    }
+
+    fn store_may_exit(&mut self, store: usize) {
+        let process = &self.stores[store];
+        if process.up
+            && process.stopping
+            && process.open.values().all(|open| open.machine.is_idle())
+        {
+            self.coverage.store_shutdowns += 1;
+            self.crash_store(store);
+        }
+    }
+
+    pub(super) fn store_deadline(&mut self, store: usize) {
+        if self.stores[store].stopping {
+            self.crash_store(store);
+        }
+    }
+}
+
+fn brief_up(frame: &Frame<ToStore>) -> String {
+    match &frame.message {
+        ToStore::Announce { epoch, replace, entries, .. } => {
+            format!("Announce epoch {epoch} replace {replace} {} entries", entries.len())
+        }
+        message => format!("{message:?} +{}", frame.payload.len()),
+    }
+}
+
+fn brief_down(frame: &Frame<ToHost>) -> String {
+    match &frame.message {
+        ToHost::Data { request, result: Ok(pieces), .. } => {
+            format!("Data {request} {} pieces +{}", pieces.len(), frame.payload.len())
+        }
+        message => format!("{message:?}"),
+    }
+}

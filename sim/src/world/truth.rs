@@ -1,0 +1,325 @@
+//! The object log as an independent reader sees it: every segment is taken apart in the moment in
+//! which it exists, and compared with what the host of its epoch was asked to write.
+
+use super::{MS, Volume, World, agree};
+use crate::model::{Image, Kind, Op, OpId, apply, difference, stamp};
+use crate::note;
+use crate::plan::VolumePlan;
+use crate::rng::Rng;
+use bytes::Bytes;
+use longhaul_core::block::{Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
+use longhaul_core::record;
+use longhaul_core::store::segment::{self, Segment, SegmentKind};
+use longhaul_core::store::{VolumeSpec, catalog};
+use longhaul_core::wire::link::Announced;
+
+/// An epoch of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    pub epoch: Epoch,
+    /// The last number that it builds on.
+    pub base: Seq,
+    /// The segment that began it.
+    pub segment: u64,
+}
+
+/// What the objects of a volume say.
+#[derive(Debug)]
+pub struct Truth {
+    /// Segments there are.
+    pub segments: u64,
+    header_crc: u32,
+    pub epoch: Epoch,
+    pub history: Vec<Begun>,
+    /// Committed writes; the one with number `seq` is at `seq - 1`.
+    pub log: Vec<OpId>,
+    pub image: Image,
+    /// Outstanding announcements after the last segment.
+    pub announced: Vec<Announced>,
+}
+
+impl Truth {
+    fn new(sectors: u64) -> Truth {
+        Truth {
+            segments: 0,
+            header_crc: 0,
+            epoch: 0,
+            history: Vec::new(),
+            log: Vec::new(),
+            image: vec![0; sectors as usize],
+            announced: Vec::new(),
+        }
+    }
+
+    /// The least number that an epoch after `epoch` builds on.
+    pub fn base_after(&self, epoch: Epoch) -> Option<Seq> {
+        self.history.iter().filter(|begun| begun.epoch > epoch).map(|begun| begun.base).min()
+    }
+}
+
+impl Volume {
+    /// A volume without content.
+    pub(super) fn new(number: usize, plan: &VolumePlan, rng: &mut Rng) -> Volume {
+        let id = VolumeId(rng.wide());
+        let name = format!("volume-{number}");
+        let spec = VolumeSpec {
+            id,
+            name: name.clone(),
+            sectors: plan.sectors,
+            block_bytes: (plan.block * SECTOR_BYTES) as u32,
+            created: 0,
+        };
+        let truth = Truth::new(plan.sectors);
+        Volume { id, name, spec, truth, finish: super::finish::Stage::Running }
+    }
+}
+
+/// Applies the records of a segment to an image, trusting nothing but the stamps in the data.
+///
+/// # Errors
+/// Says what is wrong with which record.
+pub fn replay(
+    volume: usize,
+    image: &mut Image,
+    object: &Bytes,
+    segment: &Segment,
+    op_of: impl Fn(Seq) -> Option<(OpId, Op)>,
+) -> Result<(), String> {
+    let (mut at, end) = (segment::HEADER_BYTES, segment.header.tail().start as usize);
+    let mut last = segment.header.first;
+    let mut pieces = segment.footer.pieces.iter();
+    while at < end {
+        let found = record::parse(&object.slice(at..end))
+            .map_err(|e| format!("record at byte {at}: {e}"))?;
+        let header = found.header;
+        let piece =
+            pieces.next().ok_or_else(|| format!("the record at byte {at} is not in the footer"))?;
+        if (piece.kind, piece.range, piece.seq, piece.offset as usize)
+            != (header.kind, header.range, header.seq, at)
+        {
+            return Err(format!("the footer says {piece:?}, the record at byte {at} {header:?}"));
+        }
+        if header.seq < last || header.seq > segment.header.last {
+            return Err(format!("record {} after {last}", header.seq));
+        }
+        last = header.seq;
+        let Some((id, op)) = op_of(header.seq) else {
+            return Err(format!("record {} is a write that nobody asked for", header.seq));
+        };
+        if op.range.intersect(header.range) != Some(header.range) {
+            return Err(format!(
+                "record {} is about {}, the write {}",
+                header.seq, header.range, op.range
+            ));
+        }
+        let same = match header.kind {
+            record::Kind::Data => op.kind == Kind::Data,
+            record::Kind::Discard => matches!(op.kind, Kind::Discard | Kind::Zero(false)),
+            record::Kind::Zero => matches!(op.kind, Kind::Zero(_)),
+        };
+        if !same {
+            return Err(format!(
+                "record {} is {:?}, the write {:?}",
+                header.seq, header.kind, op.kind
+            ));
+        }
+        if header.kind == record::Kind::Data {
+            for (n, sector) in found.data.payload.chunks_exact(SECTOR_BYTES as usize).enumerate() {
+                let lba = header.range.lba + n as u64;
+                let found = stamp(volume, lba, sector)?;
+                if found != id {
+                    return Err(format!(
+                        "record {} holds write {found} at sector {lba}, not {id}",
+                        header.seq
+                    ));
+                }
+            }
+        }
+        apply(image, id, &Op { range: header.range, ..op });
+        at += header.record_bytes();
+    }
+    if pieces.next().is_some() {
+        return Err("the footer names a record that is not there".to_owned());
+    }
+    Ok(())
+}
+
+impl World {
+    /// A put took effect.
+    pub(super) fn object_created(
+        &mut self,
+        store: usize,
+        incarnation: u64,
+        volume: usize,
+        key: &str,
+        object: &Bytes,
+    ) {
+        let id = self.volumes[volume].id;
+        if catalog::parse_number(&catalog::checkpoint_prefix(id), key).is_some() {
+            self.coverage.checkpoints += 1;
+            return;
+        }
+        let Some(number) = catalog::parse_number(&catalog::segment_prefix(id), key) else {
+            return self.fail(format!("a store put an object of unknown name {key}"));
+        };
+        let live = (self.stores[store].incarnation == incarnation).then_some(store);
+        let checked = self.segment_created(live, volume, number, key, object);
+        self.require(checked.map_err(|e| format!("segment {key}: {e}")));
+    }
+
+    fn segment_created(
+        &mut self,
+        store: Option<usize>,
+        volume: usize,
+        number: u64,
+        key: &str,
+        object: &Bytes,
+    ) -> Result<(), String> {
+        let segment = segment::verify(object).map_err(|e| e.to_string())?;
+        let header = segment.header;
+        let truth = &self.volumes[volume].truth;
+        note!(
+            self,
+            "v{volume} segment {number} {:?} epoch {} writes {}..={} announced {}",
+            header.kind,
+            header.epoch,
+            header.first,
+            header.last,
+            segment.footer.announced.len()
+        );
+        let committed = truth.log.len() as Seq;
+        if number != truth.segments + 1
+            || header.number != number
+            || header.volume != self.volumes[volume].id
+        {
+            return Err(format!("it is number {}, after {}", header.number, truth.segments));
+        }
+        if header.previous != truth.header_crc {
+            return Err("it does not follow the segment before it".to_owned());
+        }
+        if header.first != committed + 1 {
+            return Err(format!("it begins with {}, committed is {committed}", header.first));
+        }
+        let epoch = truth.epoch + u64::from(header.kind.begins_epoch());
+        if header.epoch != epoch {
+            return Err(format!("it is of epoch {}, current is {}", header.epoch, truth.epoch));
+        }
+        if let Some(store) = store
+            && !header.kind.begins_epoch()
+        {
+            self.check_announced(store, volume, key, &segment.footer.announced, header.last)?;
+        }
+        self.coverage.segments_announcing += u64::from(!segment.footer.announced.is_empty());
+        match header.kind {
+            SegmentKind::Data => self.data_segment(volume, object, &segment)?,
+            SegmentKind::Attach | SegmentKind::AcceptLoss => {
+                let base = segment.footer.base;
+                let truth = &mut self.volumes[volume].truth;
+                truth.history.push(Begun { epoch, base, segment: number });
+                truth.epoch = epoch;
+                if header.kind == SegmentKind::AcceptLoss {
+                    self.coverage.losses_accepted += 1;
+                    if !segment.footer.announced.is_empty() {
+                        return Err("it accepts a loss and keeps announcements".to_owned());
+                    }
+                }
+            }
+            SegmentKind::Detach => {
+                self.coverage.detaches += 1;
+                if !segment.footer.announced.is_empty() {
+                    return Err("it detaches with announcements outstanding".to_owned());
+                }
+            }
+            SegmentKind::Announce => {}
+        }
+        let truth = &mut self.volumes[volume].truth;
+        truth.segments = number;
+        truth.header_crc = segment.header_crc;
+        truth.announced = segment.footer.announced;
+        Ok(())
+    }
+
+    fn data_segment(
+        &mut self,
+        volume: usize,
+        object: &Bytes,
+        segment: &Segment,
+    ) -> Result<(), String> {
+        let header = segment.header;
+        let (first, last) = (header.first as usize, header.last as usize);
+        let truth = &self.volumes[volume].truth;
+        let Some(branch) = self.branches.get(&(volume, header.epoch)) else {
+            return Err(format!("nobody serves epoch {}", header.epoch));
+        };
+        if last > branch.log.len() {
+            return Err(format!("it commits up to {last}, asked for were {}", branch.log.len()));
+        }
+        if !agree(&truth.log, &branch.log) {
+            return Err(format!("epoch {} does not build on what is committed", header.epoch));
+        }
+        let mut expected = truth.image.clone();
+        for id in &branch.log[first - 1..last] {
+            apply(&mut expected, *id, &self.ops[*id as usize - 1]);
+        }
+        let mut image = truth.image.clone();
+        replay(volume, &mut image, object, segment, |seq| {
+            let id = *branch.log.get(usize::try_from(seq).ok()?.checked_sub(1)?)?;
+            Some((id, self.ops[id as usize - 1]))
+        })?;
+        if let Some(difference) = difference(&expected, &image) {
+            return Err(format!("after write {last} {difference}"));
+        }
+        self.coverage.segments += 1;
+        let distinct = segment.footer.pieces.chunk_by(|a, b| a.seq == b.seq).count();
+        self.coverage.segments_coalesced += u64::from(distinct < last - first + 1);
+        let log = branch.log[first - 1..last].to_vec();
+        let truth = &mut self.volumes[volume].truth;
+        truth.log.extend(log);
+        truth.image = image;
+        Ok(())
+    }
+
+    /// Looks at every host from time to time.
+    pub(super) fn audit(&mut self) {
+        for host in 0..self.hosts.len() {
+            for volume in 0..self.volumes.len() {
+                let checked = self.audit_slot(host, volume);
+                self.require(checked);
+            }
+        }
+        if !self.finished {
+            self.after(20 * MS, super::Event::Audit);
+        }
+    }
+
+    /// What is acknowledged and on its way to nowhere has to be announced soon.
+    pub(super) fn check_told(&self, host: usize, volume: usize, grace: u64) -> Result<(), String> {
+        let slot = &self.hosts[host].slots[volume];
+        let Some((_, told)) = slot.session.and_then(|number| self.sessions.get(&number)) else {
+            return Ok(());
+        };
+        let Some(since) = slot.up_since else { return Ok(()) };
+        if slot.fenced || self.now.since(since).as_nanos() < u128::from(grace) {
+            return Ok(());
+        }
+        let settled = told.shipped.max(self.volumes[volume].truth.log.len() as Seq);
+        for (when, seq, range) in &slot.recent {
+            if *seq <= settled || self.now.since(*when).as_nanos() < u128::from(grace) {
+                continue;
+            }
+            for lba in range.lba..range.end() {
+                let here = |a: &Announced| {
+                    a.seq >= *seq && a.range.intersect(Range::new(lba, 1)).is_some()
+                };
+                if !told.announced.iter().any(here) {
+                    return Err(format!(
+                        "host {host} acknowledged write {seq} to {range} more than {} ms ago and has \
+                         neither announced nor shipped it",
+                        grace / MS
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
