@@ -70,7 +70,7 @@ pub enum Command {
     BenchNull(BenchNullArgs),
 }
 
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct DemoArgs {
     /// Where store and host keep their state [default: a new temporary directory, removed at exit].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_DIR")]

@@ -6,14 +6,14 @@ use anyhow::Result;
 /// Runs a command to its end.
 pub fn run(command: Command) -> Result<()> {
     match command {
-        Command::Demo(_) => anyhow::bail!("not built yet"),
-        Command::Store(_) => anyhow::bail!("not built yet"),
+        Command::Demo(args) => crate::demo::run(&args),
+        Command::Store(args) => crate::store::run(&args),
         Command::Host(args) => crate::host::run(&args),
-        Command::Volume(_) => anyhow::bail!("not built yet"),
-        Command::Credential(_) => anyhow::bail!("not built yet"),
+        Command::Volume(args) => crate::volume::run(&args),
+        Command::Credential(args) => crate::volume::credential(&args),
         Command::Status(args) => crate::host::status(&args.admin, args.json),
-        Command::BenchNull(args) => crate::host::null::bench(&args.nbd, args.size),
         Command::Check(args) => crate::check::check(&args.dir, args.json),
+        Command::BenchNull(args) => crate::host::null::bench(&args.nbd, args.size),
         Command::Relay(args) => {
             let shape = crate::relay::Shape {
                 delay: args.delay,

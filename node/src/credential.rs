@@ -373,9 +373,9 @@ impl Pair {
 
 fn new_ca(now: OffsetDateTime) -> Result<Pair> {
     // Named at random: a client can then tell another installation's CA from a forged certificate.
-    let name = format!("longhaul {:032x}", fastrand::u128(..));
+    let name = format!("longhaul {:032x}", crate::random::identity()?);
     let key = KeyPair::generate()?;
-    let mut params = params(&name, now, CA_DAYS);
+    let mut params = params(&name, now, CA_DAYS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     let certificate = params.self_signed(&key)?;
@@ -391,7 +391,7 @@ fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, server: bool) -> Result<P
     } else {
         ("admin", ExtendedKeyUsagePurpose::ClientAuth)
     };
-    let mut params = params(name, now, days);
+    let mut params = params(name, now, days)?;
     if server {
         params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into()?)];
     }
@@ -402,7 +402,7 @@ fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, server: bool) -> Result<P
     Ok(Pair { certificate: certificate.der().clone(), key: key.serialize_der().into() })
 }
 
-fn params(name: &str, now: OffsetDateTime, days: i64) -> CertificateParams {
+fn params(name: &str, now: OffsetDateTime, days: i64) -> Result<CertificateParams> {
     let mut params = CertificateParams::default();
     // Clocks of two machines differ.
     params.not_before = now - Duration::days(1);
@@ -410,10 +410,10 @@ fn params(name: &str, now: OffsetDateTime, days: i64) -> CertificateParams {
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     // Positive and without leading zero bytes, as RFC 5280 §4.1.2.2 wants it.
-    let mut serial = fastrand::u128(..).to_be_bytes();
+    let mut serial = crate::random::identity()?.to_be_bytes();
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
-    params
+    Ok(params)
 }
 
 /// What a certificate says.

@@ -1,15 +1,21 @@
 //! `longhaul`: the one binary, with the storage gateway, the host gateway and the commands that
 //! manage them.
 
+mod admin;
 mod check;
 mod cli;
 mod commands;
 mod credential;
+mod demo;
 mod files;
 mod host;
 mod link;
+mod objects;
+mod random;
 mod relay;
+mod store;
 mod units;
+mod volume;
 
 use clap::Parser as _;
 use std::process::ExitCode;

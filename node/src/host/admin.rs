@@ -1,208 +1,191 @@
-//! The admin listener of a host: `/status`, `/metrics`, `/healthz`.
-//!
-//! It has a thread of its own, so that whoever scrapes it costs the front thread one question, not
-//! HTTP. It does not authenticate: it only listens on loopback.
+//! What the admin listener of a host shows: a question to the front thread, and its answer as JSON
+//! or as numbers for Prometheus.
 
 use super::metrics::Kind;
 use super::report::{Answer, Question, VolumeReport};
-use anyhow::{Context as _, Result, bail};
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use std::fmt::Write as _;
-use std::net::SocketAddr;
+use crate::admin::{self, Metrics};
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// How long the front thread may take for an answer before the host counts as hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// A running admin listener; it ends when dropped.
-pub struct Admin {
-    _stop: Option<oneshot::Sender<()>>,
-}
-
-impl Admin {
-    /// Listens on `address`, unless that is `none`.
-    ///
-    /// # Errors
-    /// If it is no address, not of loopback, or taken.
-    pub fn start(address: &str, questions: mpsc::Sender<Question>) -> Result<Admin> {
-        if address == "none" {
-            return Ok(Admin { _stop: None });
-        }
-        let parsed: SocketAddr = address
-            .replace("localhost:", "127.0.0.1:")
-            .parse()
-            .with_context(|| format!("--admin {address}: neither ADDR:PORT nor `none`"))?;
-        if !parsed.ip().is_loopback() {
-            bail!(
-                "refusing to listen on {address} for --admin: it does not ask who is there; use a \
-                 loopback address and put an authenticating proxy in front of it"
-            );
-        }
-        let listener = std::net::TcpListener::bind(parsed).with_context(|| {
-            format!("cannot listen on {address} for --admin: stop what does, or choose another one")
-        })?;
-        listener.set_nonblocking(true)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let app = Router::new()
-            .route("/healthz", get(healthz))
-            .route("/status", get(status))
-            .route("/metrics", get(metrics))
-            .with_state(questions);
-        std::thread::Builder::new().name("admin".into()).spawn(move || {
-            runtime.block_on(async move {
-                let serve =
-                    async { axum::serve(tokio::net::TcpListener::from_std(listener)?, app).await };
-                tokio::select! {
-                    served = serve => {
-                        if let Err(error) = served {
-                            tracing::error!("the admin listener ended: {error}");
-                        }
-                    }
-                    _ = stopped => {}
-                }
-            });
-        })?;
-        Ok(Admin { _stop: Some(stop) })
+/// Serves `address` from a thread of its own, unless that is `none`.
+///
+/// # Errors
+/// If it cannot be listened on.
+pub fn start(address: &str, questions: mpsc::Sender<Question>) -> Result<()> {
+    match admin::bind(address)? {
+        Some(listener) => admin::start(listener, Arc::new(Host(questions))),
+        None => Ok(()),
     }
 }
 
-async fn ask(questions: &mpsc::Sender<Question>) -> Result<Answer, Response> {
-    let (question, answer) = oneshot::channel();
-    let asked = async {
-        questions.send(question).await.ok()?;
-        answer.await.ok()
-    };
-    match tokio::time::timeout(ANSWER_LIMIT, asked).await {
-        Ok(Some(answer)) => Ok(answer),
-        Ok(None) => {
-            Err((StatusCode::SERVICE_UNAVAILABLE, "the host is stopping\n").into_response())
+struct Host(mpsc::Sender<Question>);
+
+impl Host {
+    async fn ask(&self) -> Result<Answer> {
+        let (question, answer) = oneshot::channel();
+        let asked = async {
+            self.0.send(question).await.ok()?;
+            answer.await.ok()
+        };
+        tokio::time::timeout(ANSWER_LIMIT, asked)
+            .await
+            .context("the host's front thread does not answer")?
+            .context("the host is stopping")
+    }
+}
+
+#[async_trait]
+impl admin::Report for Host {
+    async fn metrics(&self) -> String {
+        match self.ask().await {
+            Ok(answer) => prometheus(&answer),
+            // Missing numbers are what alarms are made for.
+            Err(error) => format!("# {error:#}\n"),
         }
-        Err(_) => {
-            let text = "the host's front thread does not answer\n";
-            Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response())
-        }
+    }
+
+    async fn status(&self) -> serde_json::Value {
+        let answer = self.ask().await;
+        answer
+            .and_then(|answer| Ok(serde_json::to_value(answer.report)?))
+            .unwrap_or_else(|error| serde_json::json!({ "error": format!("{error:#}") }))
+    }
+
+    async fn health(&self) -> Result<(), String> {
+        self.ask().await.map(|_| ()).map_err(|error| format!("{error:#}"))
     }
 }
 
-async fn healthz(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions).await {
-        Ok(_) => "ok\n".into_response(),
-        Err(response) => response,
-    }
-}
+/// A number of a volume: name, help, value.
+type Number = (&'static str, &'static str, fn(&VolumeReport) -> f64);
 
-async fn status(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions).await {
-        Ok(answer) => axum::Json(answer.report).into_response(),
-        Err(response) => response,
-    }
-}
-
-async fn metrics(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions).await {
-        Ok(answer) => {
-            let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-            (kind, prometheus(&answer)).into_response()
-        }
-        Err(response) => response,
-    }
-}
-
-/// A gauge or counter of a volume: name, kind, help, value.
-type VolumeMetric = (&'static str, &'static str, &'static str, fn(&VolumeReport) -> f64);
-
-const VOLUME_METRICS: [VolumeMetric; 14] = [
-    ("volume_attached", "gauge", "Whether the volume is attached.", |v| {
+const GAUGES: [Number; 15] = [
+    ("longhaul_host_volume_attached", "Whether the volume is attached.", |v| {
         f64::from(u8::from(v.state == "attached"))
     }),
-    ("epoch", "gauge", "Writing epoch.", |v| v.epoch as f64),
-    ("size_bytes", "gauge", "Size of the volume.", |v| v.size_bytes as f64),
-    ("lag_bytes", "gauge", "Bytes the store has not committed.", |v| v.lag_bytes as f64),
-    ("lag_seconds", "gauge", "Age of the oldest write the store has not committed.", |v| {
+    ("longhaul_host_epoch", "Writing epoch.", |v| v.epoch as f64),
+    ("longhaul_host_size_bytes", "Size of the volume.", |v| v.size_bytes as f64),
+    ("longhaul_host_lag_bytes", "Bytes the store has not committed.", |v| v.lag_bytes as f64),
+    ("longhaul_host_lag_seconds", "Age of the oldest write the store has not committed.", |v| {
         v.lag_seconds
     }),
-    ("journal_bytes", "gauge", "Journal space taken by undelivered writes.", |v| {
+    ("longhaul_host_journal_used_bytes", "Journal space taken by undelivered writes.", |v| {
         v.journal_bytes as f64
     }),
-    ("journal_capacity_bytes", "gauge", "Journal space.", |v| v.journal_capacity_bytes as f64),
-    ("journal_failed", "gauge", "Whether the journal has failed.", |v| {
+    ("longhaul_host_journal_capacity_bytes", "Journal space.", |v| v.journal_capacity_bytes as f64),
+    ("longhaul_host_journal_failed", "Whether the journal has failed.", |v| {
         f64::from(u8::from(v.journal_failed))
     }),
-    ("memory_bytes", "gauge", "Buffers of writes in memory.", |v| v.memory_bytes as f64),
-    ("dirty_entries", "gauge", "Entries of the dirty map.", |v| v.dirty_entries as f64),
-    ("waiting_reads", "gauge", "Reads that wait for disk or store.", |v| v.waiting_reads as f64),
-    ("waiting_writes", "gauge", "Writes that wait for room.", |v| v.waiting_writes as f64),
-    ("waiting_flushes", "gauge", "Flushes that wait for durability.", |v| v.waiting_flushes as f64),
-    ("connections", "gauge", "NBD clients.", |v| v.connections as f64),
+    ("longhaul_host_memory_bytes", "Buffers of writes in memory.", |v| v.memory_bytes as f64),
+    ("longhaul_host_dirty_entries", "Entries of the dirty map.", |v| v.dirty_entries as f64),
+    ("longhaul_host_in_flight_bytes", "Bytes shipped and not committed.", |v| {
+        v.in_flight_bytes as f64
+    }),
+    ("longhaul_host_waiting_reads", "Reads that wait for disk or store.", |v| {
+        v.waiting_reads as f64
+    }),
+    ("longhaul_host_waiting_writes", "Writes that wait for room.", |v| v.waiting_writes as f64),
+    ("longhaul_host_waiting_flushes", "Flushes that wait for durability.", |v| {
+        v.waiting_flushes as f64
+    }),
+    ("longhaul_host_connections", "NBD clients.", |v| v.connections as f64),
+];
+
+/// Counters of `/status` with name and help.
+const COUNTERS: [(&str, &str, &str); 18] = [
+    ("reads", "longhaul_host_reads_total", "Read requests."),
+    ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
+    ("writes", "longhaul_host_writes_total", "Write requests."),
+    ("write_bytes", "longhaul_host_write_bytes_total", "Bytes they brought."),
+    ("markers", "longhaul_host_markers_total", "Discard and zero requests."),
+    ("flushes", "longhaul_host_flushes_total", "Flush requests."),
+    ("prefetches", "longhaul_host_prefetches_total", "Prefetch requests."),
+    ("errors", "longhaul_host_errors_total", "Requests that failed."),
+    ("memory_hit_bytes", "longhaul_host_memory_hit_bytes_total", "Bytes read from memory."),
+    ("journal_hit_bytes", "longhaul_host_journal_hit_bytes_total", "Bytes read from the journal."),
+    (
+        "readahead_hit_bytes",
+        "longhaul_host_readahead_hit_bytes_total",
+        "Bytes read from what was read ahead.",
+    ),
+    (
+        "store_read_bytes",
+        "longhaul_host_store_read_bytes_total",
+        "Bytes that had to be read from the store.",
+    ),
+    ("batches", "longhaul_host_batches_total", "Batches shipped, repeats included."),
+    ("batch_bytes", "longhaul_host_batch_bytes_total", "Bytes in them."),
+    (
+        "coalesced_bytes",
+        "longhaul_host_coalesced_bytes_total",
+        "Bytes overwritten before they were shipped.",
+    ),
+    ("journal_writes", "longhaul_host_journal_writes_total", "Write calls of the journal."),
+    (
+        "journal_write_bytes",
+        "longhaul_host_journal_write_bytes_total",
+        "Bytes written to the journal.",
+    ),
+    ("journal_syncs", "longhaul_host_journal_syncs_total", "Syncs of the journal."),
 ];
 
 /// The text format of Prometheus.
 fn prometheus(answer: &Answer) -> String {
-    let mut out = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {
-        // Writing to a string does not fail.
-        let _ =
-            writeln!(out, "# HELP longhaul_host_{name} {help}\n# TYPE longhaul_host_{name} {kind}");
-        for (suffix, value) in samples {
-            let _ = writeln!(out, "longhaul_host_{name}{suffix} {value}");
-        }
-    };
+    let mut metrics = Metrics::default();
     let volumes = &answer.report.volumes;
-    let labels = |name: &str| format!("{{volume=\"{name}\"}}");
-    for (name, kind, help, value) in VOLUME_METRICS {
-        let samples = volumes.iter().map(|v| (labels(&v.name), value(v))).collect();
-        family(name, kind, help, samples);
-    }
-    let counters: std::collections::BTreeSet<&String> =
-        volumes.iter().flat_map(|v| v.counters.keys()).collect();
-    for counter in counters {
-        let samples = volumes
-            .iter()
-            .filter_map(|v| Some((labels(&v.name), *v.counters.get(counter)? as f64)))
-            .collect();
-        let help = format!("{} since the attach.", counter.replace('_', " "));
-        family(&format!("{counter}_total"), "counter", &help, samples);
-    }
-    let mut samples = Vec::new();
-    for (name, metrics) in &answer.metrics {
-        for (kind, label) in Kind::ALL {
-            let histogram = metrics.of(kind);
-            let labels = format!("volume=\"{name}\",kind=\"{label}\"");
-            for (bound, count) in histogram.cumulative() {
-                samples.push((format!("_bucket{{{labels},le=\"{bound}\"}}"), count as f64));
-            }
-            let count = histogram.count() as f64;
-            samples.push((format!("_bucket{{{labels},le=\"+Inf\"}}"), count));
-            samples.push((format!("_sum{{{labels}}}"), histogram.seconds()));
-            samples.push((format!("_count{{{labels}}}"), count));
+    for (name, help, value) in GAUGES {
+        let mut family = metrics.family(name, "gauge", help);
+        for volume in volumes {
+            family.sample(&[("volume", &volume.name)], value(volume));
         }
     }
-    family("request_seconds", "histogram", "Time from request to reply.", samples);
+    for (key, name, help) in COUNTERS {
+        let mut family = metrics.family(name, "counter", help);
+        for volume in volumes {
+            if let Some(value) = volume.counters.get(key) {
+                family.sample(&[("volume", &volume.name)], *value as f64);
+            }
+        }
+    }
+    let name = "longhaul_host_request_seconds";
+    let mut family = metrics.family(name, "histogram", "Time from request to reply.");
+    for (volume, numbers) in &answer.metrics {
+        for (kind, label) in Kind::ALL {
+            let histogram = numbers.of(kind);
+            family.histogram(
+                &[("volume", volume), ("kind", label)],
+                histogram.buckets(),
+                histogram.above(),
+                histogram.seconds(),
+            );
+        }
+    }
     let link = &answer.report.link;
-    let one = |value: f64| vec![(String::new(), value)];
-    family("link_up", "gauge", "Whether a store is connected.", one(f64::from(u8::from(link.up))));
+    let up = f64::from(u8::from(link.up));
+    metrics.single("longhaul_host_link_up", "gauge", "Whether a store is connected.", up);
     if let Some(rtt) = link.rtt_ms {
-        family("link_rtt_seconds", "gauge", "Round-trip time to the store.", one(rtt / 1e3));
+        let name = "longhaul_host_link_rtt_seconds";
+        metrics.single(name, "gauge", "Round-trip time to the store.", rtt / 1e3);
     }
     let totals = [
-        ("link_sent_bytes_total", "Bytes sent to the store.", link.sent_bytes),
-        ("link_received_bytes_total", "Bytes received from the store.", link.received_bytes),
-        ("link_lost_packets_total", "Packets that count as lost.", link.lost_packets),
-        ("link_reconnects_total", "Connections after the first.", link.reconnects),
+        ("longhaul_host_link_sent_bytes_total", "Bytes sent.", link.sent_bytes),
+        ("longhaul_host_link_received_bytes_total", "Bytes received.", link.received_bytes),
+        ("longhaul_host_link_lost_packets_total", "Packets lost.", link.lost_packets),
+        ("longhaul_host_link_reconnects_total", "Connections after the first.", link.reconnects),
         (
-            "connections_refused_total",
+            "longhaul_host_connections_refused_total",
             "NBD clients turned away.",
             answer.report.connections_refused,
         ),
     ];
     for (name, help, value) in totals {
-        family(name, "counter", help, one(value as f64));
+        metrics.single(name, "counter", help, value as f64);
     }
-    out
+    metrics.finish()
 }

@@ -70,32 +70,20 @@ impl Histogram {
         self.nanos = self.nanos.saturating_add(nanos);
     }
 
-    /// How many there were.
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
-
     /// All of their time in seconds.
     pub fn seconds(&self) -> f64 {
         self.nanos as f64 / 1e9
     }
 
-    /// For each bound in seconds, how many took no longer.
-    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        let mut count = 0;
-        self.buckets[..BUCKETS].iter().enumerate().map(move |(bucket, n)| {
-            count += n;
-            ((1u64 << (FIRST_BUCKET_BITS + bucket as u32)) as f64 / 1e9, count)
-        })
+    /// For each upper bound in seconds, how many lie between the bound before and this one.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let bound = |bucket: usize| (1u64 << (FIRST_BUCKET_BITS + bucket as u32)) as f64 / 1e9;
+        self.buckets[..BUCKETS].iter().enumerate().map(move |(bucket, n)| (bound(bucket), *n))
     }
 
-    /// The bound below which this share of them lies, in seconds.
-    pub fn quantile(&self, share: f64) -> Option<f64> {
-        let all = self.count();
-        let wanted = (all as f64 * share).ceil() as u64;
-        (all > 0)
-            .then(|| self.cumulative().find(|(_, count)| *count >= wanted).map(|(bound, _)| bound))
-            .flatten()
+    /// How many took longer than the last bound.
+    pub fn above(&self) -> u64 {
+        self.buckets[BUCKETS]
     }
 }
 
@@ -152,12 +140,10 @@ mod tests {
         for nanos in [1, 4096, 4097, 8192, 8193, u64::MAX / 4] {
             histogram.record(Duration::from_nanos(nanos));
         }
-        let counts: Vec<u64> = histogram.cumulative().map(|(_, count)| count).collect();
-        assert_eq!(counts[..4], [2, 4, 5, 5]);
-        assert_eq!(*counts.last().unwrap(), 5, "the longest is beyond every bound");
-        assert_eq!(histogram.count(), 6);
-        assert_eq!(histogram.quantile(0.3), Some(4096e-9));
-        assert_eq!(Histogram::default().quantile(0.5), None);
+        let counts: Vec<u64> = histogram.buckets().map(|(_, count)| count).collect();
+        assert_eq!(counts[..4], [2, 2, 1, 0]);
+        assert_eq!(histogram.buckets().next().unwrap().0, 4096e-9);
+        assert_eq!(histogram.above(), 1, "the longest is beyond every bound");
     }
 
     #[test]

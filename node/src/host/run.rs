@@ -1,6 +1,6 @@
 //! `longhaul host`: from the command line to the last drained byte.
 
-use super::admin::Admin;
+use super::admin;
 use super::front::{Front, Options, Stage};
 use super::nbd::{Address, Listener, Server, tls_config};
 use super::report::{self, Question};
@@ -61,7 +61,7 @@ async fn serve(args: &HostArgs) -> Result<()> {
         })
         .collect::<Result<Vec<_>>>()?;
     let (questions, asked) = mpsc::channel(16);
-    let admin = Admin::start(&args.admin, questions)?;
+    admin::start(&args.admin, questions)?;
     let (client, events) = Client::start(credential, args.store.clone())?;
 
     let router = Rc::new(Router::new(client));
@@ -110,7 +110,6 @@ async fn serve(args: &HostArgs) -> Result<()> {
         move || client.close()
     });
     let _ = closed.await;
-    drop(admin);
     Ok(())
 }
 

@@ -1,0 +1,232 @@
+//! The admin address of a store or host: `/metrics` (Prometheus text), `/healthz` and `/status` (JSON).
+//!
+//! Nobody is asked who they are, so it listens on loopback only. It knows nothing of what it shows:
+//! that is a [`Report`].
+
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+/// What there is to show.
+#[async_trait]
+pub trait Report: Send + Sync + 'static {
+    /// Numbers in Prometheus text format, as [`Metrics::finish`] gives them.
+    async fn metrics(&self) -> String;
+    /// The state for people and scripts.
+    async fn status(&self) -> serde_json::Value;
+    /// Whether it works; the error says what does not.
+    async fn health(&self) -> Result<(), String>;
+}
+
+/// Binds the address of `--admin`; `none` is no listener.
+///
+/// # Errors
+/// If it is no address, not a loopback address, or cannot be bound.
+pub fn bind(address: &str) -> Result<Option<TcpListener>> {
+    if address == "none" {
+        return Ok(None);
+    }
+    let parsed: SocketAddr = address
+        .parse()
+        .with_context(|| format!("--admin {address} is not an address: give IP:PORT, or `none`"))?;
+    if !parsed.ip().is_loopback() {
+        bail!(
+            "--admin {address} is not a loopback address, and whoever reaches it is not asked for credentials: use \
+             127.0.0.1:PORT, and a proxy that authenticates if it must be reached from elsewhere"
+        );
+    }
+    let listener = TcpListener::bind(parsed).with_context(|| {
+        format!("cannot listen on {address} for --admin: choose another port, or `none`")
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(Some(listener))
+}
+
+/// Serves until the task is dropped.
+///
+/// # Errors
+/// If the listener fails.
+pub async fn serve(listener: TcpListener, report: Arc<dyn Report>) -> Result<()> {
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/status", get(status))
+        .with_state(report);
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    axum::serve(listener, router).await.context("the admin listener failed")
+}
+
+/// Serves from a thread of its own, for as long as the process lives.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub fn start(listener: TcpListener, report: Arc<dyn Report>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("admin".into()).spawn(move || {
+        if let Err(error) = runtime.block_on(serve(listener, report)) {
+            tracing::error!("{error:#}");
+        }
+    })?;
+    Ok(())
+}
+
+async fn metrics(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], report.metrics().await)
+}
+
+async fn status(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
+    axum::Json(report.status().await)
+}
+
+async fn health(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
+    match report.health().await {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
+    }
+}
+
+/// Writes numbers in the Prometheus text format, version 0.0.4.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    text: String,
+}
+
+impl Metrics {
+    /// Begins a metric; its samples follow before the next one. `kind` is `counter`, `gauge` or
+    /// `histogram`.
+    pub fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Family { text: &mut self.text, name }
+    }
+
+    /// A metric with one sample without labels.
+    pub fn single(&mut self, name: &'static str, kind: &str, help: &str, value: impl Into<f64>) {
+        self.family(name, kind, help).sample(&[], value);
+    }
+
+    /// The text.
+    pub fn finish(self) -> String {
+        self.text
+    }
+}
+
+/// A metric whose samples are being written.
+#[derive(Debug)]
+pub struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+}
+
+impl Family<'_> {
+    /// Adds a sample.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<f64>) -> &mut Self {
+        self.line("", labels, None, value.into());
+        self
+    }
+
+    /// Adds a histogram: upper bounds in ascending order, each with the number of observations up to
+    /// it *and above the bound before*; then the number above the last bound, and the sum of all.
+    pub fn histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        above: u64,
+        sum: f64,
+    ) -> &mut Self {
+        let mut count = 0;
+        for (bound, observed) in buckets {
+            count += observed;
+            self.line("_bucket", labels, Some(bound), count as f64);
+        }
+        count += above;
+        self.line("_bucket", labels, Some(f64::INFINITY), count as f64);
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, count as f64);
+        self
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<f64>, value: f64) {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
+        let bound = bound
+            .map(|bound| if bound.is_infinite() { "+Inf".to_owned() } else { bound.to_string() });
+        let all = labels.iter().copied().chain(bound.as_deref().map(|bound| ("le", bound)));
+        for (n, (label, text)) in all.clone().enumerate() {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.text, "{}{label}=\"{text}\"", if n == 0 { '{' } else { ',' });
+        }
+        let end = if all.count() > 0 { "}" } else { "" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    #[test]
+    fn the_text_format() {
+        let mut metrics = Metrics::default();
+        metrics.single("up", "gauge", "Whether.", 1);
+        let mut family = metrics.family("seconds", "histogram", "How long.");
+        family.histogram(&[("volume", "a\"b")], [(0.5, 2), (1.0, 3)], 1, 4.25);
+        assert_eq!(
+            metrics.finish(),
+            "# HELP up Whether.\n# TYPE up gauge\nup 1\n\
+             # HELP seconds How long.\n# TYPE seconds histogram\n\
+             seconds_bucket{volume=\"a\\\"b\",le=\"0.5\"} 2\n\
+             seconds_bucket{volume=\"a\\\"b\",le=\"1\"} 5\n\
+             seconds_bucket{volume=\"a\\\"b\",le=\"+Inf\"} 6\n\
+             seconds_sum{volume=\"a\\\"b\"} 4.25\nseconds_count{volume=\"a\\\"b\"} 6\n"
+        );
+    }
+
+    #[test]
+    fn only_loopback() {
+        assert!(bind("none").unwrap().is_none());
+        assert!(bind("127.0.0.1:0").unwrap().is_some());
+        assert!(format!("{:#}", bind("0.0.0.0:0").unwrap_err()).contains("not a loopback"));
+        assert!(bind("localhost").is_err());
+    }
+
+    struct Sick;
+
+    #[async_trait]
+    impl Report for Sick {
+        async fn metrics(&self) -> String {
+            "m 1\n".into()
+        }
+        async fn status(&self) -> serde_json::Value {
+            serde_json::json!({"a": 1})
+        }
+        async fn health(&self) -> Result<(), String> {
+            Err("no disk".into())
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_over_http() {
+        let listener = bind("127.0.0.1:0").unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        start(listener, Arc::new(Sick)).unwrap();
+        for (path, expected) in
+            [("metrics", "m 1"), ("status", "{\"a\":1}"), ("healthz", "503"), ("else", "404")]
+        {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let request = format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).await.unwrap();
+            assert!(reply.contains(expected), "{path}: {reply}");
+        }
+    }
+}

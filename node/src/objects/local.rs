@@ -1,0 +1,438 @@
+//! Objects as files of a local directory.
+//!
+//! A put writes a file in `tmp/`, makes its content durable (fdatasync), gives it its name if that is
+//! free (renameat2 with RENAME_NOREPLACE, else link(2)), and makes the name durable (fsync of the
+//! directory). What a crash leaves in `tmp/` is removed at the next start. `docs/decisions/objects.md`
+//! says why this is not the `object_store` crate.
+
+use super::{GetError, ObjectMeta, Objects, PutError};
+use crate::files;
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use bytes::{Buf as _, Bytes};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Write as _};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Files kept open for reading.
+const OPEN_FILES: usize = 256;
+/// Largest object that is read whole.
+const MAX_WHOLE_BYTES: u64 = 1 << 30;
+
+/// Objects in a directory.
+pub struct LocalObjects {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    root: PathBuf,
+    temporary: PathBuf,
+    next: AtomicU64,
+    open: Mutex<OpenFiles>,
+}
+
+#[derive(Default)]
+struct OpenFiles {
+    files: HashMap<String, (Arc<File>, u64)>,
+    clock: u64,
+}
+
+impl LocalObjects {
+    /// Objects in `data`/objects. Nobody else may use it at the same time: the caller holds a lock.
+    ///
+    /// # Errors
+    /// If the directory cannot be created or cleaned up.
+    pub fn open(data: &Path) -> Result<LocalObjects> {
+        let (root, temporary) = (data.join("objects"), data.join("tmp"));
+        files::create_dir(&root)?;
+        files::create_dir(&temporary)?;
+        let left = std::fs::read_dir(&temporary)
+            .with_context(|| format!("cannot read {}", temporary.display()))?;
+        for entry in left {
+            let path = entry?.path();
+            std::fs::remove_file(&path)
+                .with_context(|| format!("cannot remove the left-over {}", path.display()))?;
+        }
+        Ok(LocalObjects {
+            inner: Arc::new(Inner {
+                root,
+                temporary,
+                next: AtomicU64::new(0),
+                open: Mutex::default(),
+            }),
+        })
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let inner = self.inner.clone();
+        tokio::task::spawn_blocking(move || work(&inner))
+            .await
+            .map_err(|error| format!("a thread of ours failed: {error}"))
+    }
+}
+
+#[async_trait]
+impl Objects for LocalObjects {
+    async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
+        let key = key.to_owned();
+        self.blocking(move |inner| inner.put(&key, data)).await.map_err(PutError::Failed)?
+    }
+
+    async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+        let key = key.to_owned();
+        self.blocking(move |inner| inner.get(&key, range)).await.map_err(GetError::Failed)?
+    }
+
+    fn try_get(&self, key: &str, range: Option<&Range<u64>>) -> Option<Result<Bytes, GetError>> {
+        let range = range?;
+        let file = self.inner.cached(key)?;
+        let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+        let mut data = vec![0; bytes];
+        // Short at the end of the file, or where the page cache ends: the other way sorts that out.
+        let mut buffers = [IoSliceMut::new(&mut data)];
+        let read = rustix::io::preadv2(&file, &mut buffers, range.start, ReadWriteFlags::NOWAIT);
+        (read == Ok(bytes)).then(|| Ok(data.into()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+        let prefix = prefix.to_owned();
+        self.blocking(move |inner| inner.list(&prefix)).await?
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), String> {
+        let key = key.to_owned();
+        self.blocking(move |inner| inner.delete(&key)).await?
+    }
+}
+
+impl Inner {
+    /// The file of a key. Keys come from the engine, but no name may lead out of the directory.
+    fn path(&self, key: &str) -> Result<PathBuf, String> {
+        let parts = key.split('/');
+        if parts.clone().any(|part| part.is_empty() || part == "." || part == "..") {
+            return Err(format!("`{key}` is not an object name"));
+        }
+        Ok(parts.fold(self.root.clone(), |path, part| path.join(part)))
+    }
+
+    fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
+        let path = self.path(key).map_err(PutError::Failed)?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.temporary.join(format!("{number:x}"));
+        let result = self.put_as(&temporary, &path, data);
+        if !matches!(result, Ok(())) {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        result.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => PutError::Exists,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => PutError::Failed(format!(
+                "no space left for {}: free some; until then nothing is committed, reads go on",
+                path.display()
+            )),
+            _ => PutError::Failed(format!("cannot write {}: {error}", path.display())),
+        })
+    }
+
+    fn put_as(&self, temporary: &Path, path: &Path, data: Vec<Bytes>) -> std::io::Result<()> {
+        let dir = path.parent().unwrap_or(&self.root);
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(temporary)?;
+        write_all(&mut file, data)?;
+        file.sync_data()?;
+        drop(file);
+        let mut named = rename_new(temporary, path);
+        if matches!(&named, Err(error) if error.kind() == ErrorKind::NotFound) {
+            // A deletion may take an empty directory away again, hence only now.
+            files::create_dir(dir).map_err(std::io::Error::other)?;
+            named = rename_new(temporary, path);
+        }
+        if matches!(&named, Err(error) if error.kind() != ErrorKind::AlreadyExists) {
+            return named;
+        }
+        // Also if it exists: it may be ours from an attempt that failed here.
+        files::sync_dir(dir)?;
+        named
+    }
+
+    fn cached(&self, key: &str) -> Option<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.clock += 1;
+        let clock = open.clock;
+        let (file, used) = open.files.get_mut(key)?;
+        *used = clock;
+        Some(file.clone())
+    }
+
+    fn file(&self, key: &str) -> Result<Arc<File>, GetError> {
+        if let Some(file) = self.cached(key) {
+            return Ok(file);
+        }
+        let path = self.path(key).map_err(GetError::Failed)?;
+        let file = match File::open(&path) {
+            Ok(file) => Arc::new(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(GetError::NotFound),
+            Err(error) => return Err(failed(&path, &error)),
+        };
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.files.len() >= OPEN_FILES {
+            let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                open.files.remove(&oldest);
+            }
+        }
+        let clock = open.clock;
+        open.files.insert(key.to_owned(), (file.clone(), clock));
+        Ok(file)
+    }
+
+    fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+        let file = self.file(key)?;
+        let read = || -> std::io::Result<Bytes> {
+            let length = file.metadata()?.len();
+            let range = range.unwrap_or(0..length);
+            let end = range.end.min(length);
+            let wanted = end.saturating_sub(range.start);
+            if wanted > MAX_WHOLE_BYTES {
+                return Err(std::io::Error::other("too large to be read at once"));
+            }
+            let mut data = vec![0; wanted as usize];
+            file.read_exact_at(&mut data, range.start)?;
+            Ok(data.into())
+        };
+        read().map_err(|error| failed(&self.root.join(key), &error))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+        let (dir, _) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+        let top = if dir.is_empty() { self.root.clone() } else { self.path(dir)? };
+        let mut found = Vec::new();
+        let mut pending = vec![(dir.to_owned(), top)];
+        while let Some((name, path)) = pending.pop() {
+            let error = |error: std::io::Error| format!("cannot list {}: {error}", path.display());
+            let entries = match std::fs::read_dir(&path) {
+                Ok(entries) => entries,
+                Err(missing) if missing.kind() == ErrorKind::NotFound => continue,
+                Err(other) => return Err(error(other)),
+            };
+            for entry in entries {
+                let entry = entry.map_err(error)?;
+                // Whatever is not in UTF-8 is none of ours.
+                let Ok(last) = entry.file_name().into_string() else { continue };
+                let key = if name.is_empty() { last } else { format!("{name}/{last}") };
+                match entry.metadata() {
+                    Ok(metadata) if metadata.is_dir() => pending.push((key, entry.path())),
+                    Ok(metadata) if key.starts_with(prefix) => {
+                        found.push(ObjectMeta { key, bytes: metadata.len() });
+                    }
+                    Ok(_) => {}
+                    Err(gone) if gone.kind() == ErrorKind::NotFound => {}
+                    Err(other) => return Err(error(other)),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), String> {
+        let path = self.path(key)?;
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).files.remove(key);
+        let error = |error: std::io::Error| format!("cannot delete {}: {error}", path.display());
+        match std::fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(missing) if missing.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(other) => return Err(error(other)),
+        }
+        let mut dir = path.parent().unwrap_or(&self.root);
+        files::sync_dir(dir).map_err(error)?;
+        // What is empty now goes too; a put that needs it makes it again.
+        while dir != self.root && std::fs::remove_dir(dir).is_ok() {
+            dir = dir.parent().unwrap_or(&self.root);
+        }
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> GetError {
+    GetError::Failed(format!("cannot read {}: {error}", path.display()))
+}
+
+/// Gives a file another name unless that is taken.
+fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Some file systems do not know the flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
+        }
+        result => result.map_err(Into::into),
+    }
+}
+
+fn write_all(file: &mut File, mut data: Vec<Bytes>) -> std::io::Result<()> {
+    data.retain(|part| !part.is_empty());
+    let mut at = 0;
+    while at < data.len() {
+        // IOV_MAX is 1024.
+        let slices: Vec<_> = data[at..].iter().take(1024).map(|part| IoSlice::new(part)).collect();
+        let mut written = file.write_vectored(&slices)?;
+        if written == 0 {
+            return Err(ErrorKind::WriteZero.into());
+        }
+        while written > 0 {
+            let part = written.min(data[at].len());
+            data[at].advance(part);
+            written -= part;
+            if data[at].is_empty() {
+                at += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects() -> (tempfile::TempDir, LocalObjects) {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        (dir, objects)
+    }
+
+    #[tokio::test]
+    async fn what_is_put_can_be_read_listed_and_deleted() {
+        let (dir, objects) = objects();
+        let parts = vec![Bytes::from("hello "), Bytes::new(), Bytes::from("world")];
+        objects.put("v/1/seg/a", parts.clone()).await.unwrap();
+        assert_eq!(objects.put("v/1/seg/a", parts).await, Err(PutError::Exists));
+        assert_eq!(objects.get("v/1/seg/a", None).await.unwrap(), "hello world");
+        assert_eq!(objects.get("v/1/seg/a", Some(6..9)).await.unwrap(), "wor");
+        assert_eq!(objects.try_get("v/1/seg/a", Some(&(6..9))).unwrap().unwrap(), "wor");
+        assert_eq!(objects.get("v/1/seg/a", Some(6..99)).await.unwrap(), "world");
+        assert_eq!(objects.get("v/1/seg/a", Some(50..99)).await.unwrap(), "");
+        assert_eq!(objects.get("v/1/seg/b", None).await, Err(GetError::NotFound));
+
+        objects.put("v/1/map/b", vec![Bytes::from("x")]).await.unwrap();
+        let mut all = objects.list("v/1/").await.unwrap();
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        let all: Vec<_> = all.iter().map(|meta| (meta.key.as_str(), meta.bytes)).collect();
+        assert_eq!(all, [("v/1/map/b", 1), ("v/1/seg/a", 11)]);
+        assert_eq!(objects.list("v/1/seg/").await.unwrap().len(), 1);
+        assert_eq!(objects.list("v/2/").await.unwrap(), []);
+
+        objects.delete("v/1/seg/a").await.unwrap();
+        objects.delete("v/1/seg/a").await.unwrap();
+        objects.delete("v/1/map/b").await.unwrap();
+        assert_eq!(objects.get("v/1/seg/a", None).await, Err(GetError::NotFound));
+        assert!(!dir.path().join("objects/v").exists());
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn of_many_that_create_a_name_one_succeeds() {
+        let (_dir, objects) = objects();
+        let objects = Arc::new(objects);
+        for round in 0..20 {
+            let mut tasks = tokio::task::JoinSet::new();
+            for n in 0..8_u8 {
+                let (objects, key) = (objects.clone(), format!("v/{round}/seg/1"));
+                tasks.spawn(async move {
+                    let data = vec![Bytes::from(vec![n; 5000]); 2];
+                    objects.put(&key, data).await.map(|()| n)
+                });
+            }
+            let results = tasks.join_all().await;
+            let winners: Vec<_> = results.iter().filter_map(|result| result.clone().ok()).collect();
+            assert_eq!(winners.len(), 1, "{results:?}");
+            let lost = results.iter().filter(|result| **result == Err(PutError::Exists)).count();
+            assert_eq!(lost, 7, "{results:?}");
+            let data = objects.get(&format!("v/{round}/seg/1"), None).await.unwrap();
+            assert_eq!(data, vec![winners[0]; 10_000]);
+        }
+    }
+
+    #[tokio::test]
+    async fn names_stay_within_the_directory_and_leftovers_go() {
+        let (dir, objects) = objects();
+        for key in ["../x", "a/../../x", "/x", "a//b", "", "a/."] {
+            assert!(matches!(objects.put(key, vec![]).await, Err(PutError::Failed(_))), "{key}");
+            assert!(matches!(objects.get(key, None).await, Err(GetError::Failed(_))), "{key}");
+        }
+        std::fs::write(dir.path().join("tmp/17"), "torn").unwrap();
+        LocalObjects::open(dir.path()).unwrap();
+        assert!(!dir.path().join("tmp/17").exists());
+    }
+
+    /// Numbers for docs/decisions/objects.md; LONGHAUL_BENCH_DIR is on the disk to measure.
+    #[tokio::test]
+    #[ignore = "a measurement"]
+    #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+    async fn compare() {
+        use object_store::{
+            ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
+        };
+        use std::time::Instant;
+        let base = std::env::var_os("LONGHAUL_BENCH_DIR").unwrap_or(".".into());
+        let dir = tempfile::tempdir_in(base).unwrap();
+        let ours = LocalObjects::open(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("theirs")).unwrap();
+        let theirs =
+            object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("theirs"))
+                .unwrap()
+                .with_fsync(true);
+        let data = Bytes::from(vec![5; 4 << 20]);
+        let create = || PutOptions { mode: PutMode::Create, ..Default::default() };
+        let report = |what: &str, mut times: Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            let sum: f64 = times.iter().sum();
+            println!(
+                "{what}: mean {:.3} ms, median {:.3} ms, p99 {:.3} ms",
+                sum / times.len() as f64,
+                times[times.len() / 2],
+                times[times.len() * 99 / 100]
+            );
+        };
+        for round in 0..2 {
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            for n in 0..60 {
+                let key = format!("v/{round}/seg/{n}");
+                let begun = Instant::now();
+                ours.put(&key, vec![data.clone()]).await.unwrap();
+                a.push(begun.elapsed().as_secs_f64() * 1e3);
+                let begun = Instant::now();
+                let payload = PutPayload::from(data.clone());
+                theirs.put_opts(&key.as_str().into(), payload, create()).await.unwrap();
+                b.push(begun.elapsed().as_secs_f64() * 1e3);
+            }
+            report("put 4 MiB, ours", a);
+            report("put 4 MiB, object_store", b);
+            let (mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new());
+            for n in 0..20_000_u64 {
+                let key = format!("v/{round}/seg/{}", n % 60);
+                let at = n * 8192 % (4 << 20);
+                let begun = Instant::now();
+                ours.get(&key, Some(at..at + 8192)).await.unwrap();
+                a.push(begun.elapsed().as_secs_f64() * 1e3);
+                let begun = Instant::now();
+                ours.try_get(&key, Some(&(at..at + 8192))).unwrap().unwrap();
+                b.push(begun.elapsed().as_secs_f64() * 1e3);
+                let begun = Instant::now();
+                theirs.get_range(&key.as_str().into(), at..at + 8192).await.unwrap();
+                c.push(begun.elapsed().as_secs_f64() * 1e3);
+            }
+            report("get 8 KiB, ours, thread", a);
+            report("get 8 KiB, ours, inline", b);
+            report("get 8 KiB, object_store", c);
+        }
+    }
+}

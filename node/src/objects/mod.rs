@@ -1,0 +1,45 @@
+//! Where a store keeps its objects.
+//!
+//! An object is created whole, never changed, and durable before its creation succeeds. Of two that
+//! create the same name exactly one succeeds. What is in an object is not this module's business.
+
+mod local;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::ops::Range;
+
+pub use local::LocalObjects;
+pub use longhaul_core::store::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+
+/// An object store.
+#[async_trait]
+pub trait Objects: Send + Sync {
+    /// Creates an object from the concatenation of `data`.
+    async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError>;
+
+    /// Reads an object, or what there is of a range of it.
+    async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError>;
+
+    /// As [`Objects::get`], if the answer is at hand without waiting for a disk or a network.
+    fn try_get(&self, key: &str, range: Option<&Range<u64>>) -> Option<Result<Bytes, GetError>> {
+        let _ = (key, range);
+        None
+    }
+
+    /// All objects whose names begin with `prefix`, in any order.
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String>;
+
+    /// Deletes an object, durably. One that does not exist counts as deleted.
+    async fn delete(&self, key: &str) -> Result<(), String>;
+}
+
+/// Carries out an operation of the engine.
+pub async fn execute(objects: &dyn Objects, operation: ObjectOperation) -> ObjectResult {
+    match operation {
+        ObjectOperation::Put { key, data } => ObjectResult::Put(objects.put(&key, data).await),
+        ObjectOperation::Get { key, range } => ObjectResult::Get(objects.get(&key, range).await),
+        ObjectOperation::List { prefix } => ObjectResult::List(objects.list(&prefix).await),
+        ObjectOperation::Delete { key } => ObjectResult::Delete(objects.delete(&key).await),
+    }
+}

@@ -1,0 +1,233 @@
+//! The storage gateway: link, objects, admin address and signals around the engines.
+//!
+//! One thread owns everything: sessions, the catalog and an engine for each volume that is in use.
+//! Objects are written and read by threads that know nothing of volumes.
+
+mod catalog;
+mod shell;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use view::info_json;
+
+use crate::cli::StoreArgs;
+use crate::credential::{self, Issued};
+use crate::files::{self, Lock};
+use crate::link::Listener;
+use crate::link::quic::Acceptor;
+use crate::objects::LocalObjects;
+use crate::{admin, random};
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use shell::Shell;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Threads for objects: enough to keep a disk's queue full.
+const OBJECT_THREADS: usize = 32;
+/// How long a shutdown may take; what is not committed by then stays in the journals of the hosts.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs `longhaul store` until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// If it cannot start, or cannot go on.
+pub fn run(args: &StoreArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(OBJECT_THREADS)
+        .build()
+        .context("cannot start the store's runtime")?;
+    runtime.block_on(async {
+        let admin = admin::bind(&args.admin)?;
+        let mut terminate =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let store = Store::start(&Options {
+            data: &args.data,
+            state: args.state.as_deref().unwrap_or(&args.data),
+            listen: args.listen,
+            advertise: args.advertise.as_deref(),
+        })
+        .await?;
+        if let Some(listener) = admin {
+            let view = Arc::new(store.view());
+            tokio::spawn(async move {
+                if let Err(error) = admin::serve(listener, view).await {
+                    tracing::error!("{error:#}");
+                }
+            });
+        }
+        tracing::info!("store ready on {} (UDP), data in {}", store.address(), args.data.display());
+        notify(sd_notify::NotifyState::Ready);
+        let stop = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            notify(sd_notify::NotifyState::Stopping);
+        };
+        store.run(stop).await;
+        Ok(())
+    })
+}
+
+fn notify(state: sd_notify::NotifyState<'_>) {
+    // Without systemd there is nobody to tell.
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::debug!("sd_notify: {error}");
+    }
+}
+
+/// How to run a store.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// Where volumes are kept.
+    pub data: &'a Path,
+    /// Where credentials and lock are kept; may be the same.
+    pub state: &'a Path,
+    /// UDP address for hosts.
+    pub listen: SocketAddr,
+    /// Address to write into credentials, if not the one of `listen`.
+    pub advertise: Option<&'a str>,
+}
+
+/// A store that listens.
+pub struct Store {
+    shell: Shell,
+    address: SocketAddr,
+    view: mpsc::Sender<view::Question>,
+    _locks: Vec<Lock>,
+}
+
+impl Store {
+    /// Takes the directories, makes credentials if there are none, reads the catalog and listens.
+    ///
+    /// # Errors
+    /// If any of it fails; the message says what to do.
+    pub async fn start(options: &Options<'_>) -> Result<Store> {
+        let Options { data, state, listen, advertise } = *options;
+        files::create_dir(data)?;
+        files::create_dir(state)?;
+        let mut locks = vec![Lock::acquire(data)?];
+        if data.canonicalize()? != state.canonicalize()? {
+            locks.push(Lock::acquire(state)?);
+        }
+        let installation = marker(data)?;
+        let objects = Arc::new(LocalObjects::open(data)?);
+        let issued = Arc::new(Issued::new(state));
+        // The port is known once it is bound, and the credential names it; binding takes a
+        // certificate, so the port is found first.
+        let listen = match listen.port() {
+            0 => UdpSocket::bind(listen)
+                .and_then(|socket| socket.local_addr())
+                .with_context(|| format!("cannot listen on {listen} (UDP)"))?,
+            _ => listen,
+        };
+        let stores = vec![advertise.map_or_else(|| reachable(listen), str::to_owned)];
+        let identity = credential::prepare(state, &stores)?;
+        let acceptor = Acceptor::bind(listen, &identity, issued.clone())?;
+        let address = acceptor.local_addr()?;
+        let catalog = catalog::load(&*objects).await?;
+        tracing::info!("installation {installation}: {} volumes", catalog.len());
+        let listener = Listener::start(acceptor, issued, stores);
+        let (view, questions) = mpsc::channel(16);
+        let shell = Shell::new(listener, objects, catalog, questions);
+        Ok(Store { shell, address, view, _locks: locks })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What the admin address shows.
+    pub fn view(&self) -> view::View {
+        view::View::new(self.view.clone())
+    }
+
+    /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
+    /// [`SHUTDOWN_LIMIT`].
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            () = self.shell.serve() => {}
+            () = stop => {}
+        }
+        tracing::info!("shutting down");
+        if tokio::time::timeout(SHUTDOWN_LIMIT, self.shell.finish()).await.is_err() {
+            tracing::warn!(
+                "not everything could be finished within {} s: hosts will send it again",
+                SHUTDOWN_LIMIT.as_secs()
+            );
+        }
+        self.shell.close().await;
+    }
+}
+
+/// Identifies a data directory and the format of what is in it.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    format: u32,
+    installation: String,
+    created_by: String,
+}
+
+const MARKER: &str = "longhaul-store.json";
+const FORMAT: u32 = 1;
+
+/// Reads or makes the marker; returns the installation's identity.
+fn marker(data: &Path) -> Result<String> {
+    let path = data.join(MARKER);
+    match std::fs::read(&path) {
+        Ok(text) => {
+            let marker: Marker = serde_json::from_slice(&text).with_context(|| {
+                format!("{} is damaged: bring it back from a copy", path.display())
+            })?;
+            if marker.format != FORMAT {
+                bail!(
+                    "{} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
+                    path.display(),
+                    marker.format
+                );
+            }
+            Ok(marker.installation)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // A directory with objects and no marker is not a new one.
+            if data.join("objects").exists() {
+                bail!(
+                    "{} has objects but no {MARKER}: if it is the data directory of a store, bring that file back; \
+                     else give another directory",
+                    data.display()
+                );
+            }
+            let marker = Marker {
+                format: FORMAT,
+                installation: format!("{:032x}", random::identity()?),
+                created_by: crate::link::software(),
+            };
+            files::replace(&path, &serde_json::to_vec_pretty(&marker)?, 0o600)?;
+            Ok(marker.installation)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// The address at which others most likely reach `listen`.
+fn reachable(listen: SocketAddr) -> String {
+    if !listen.ip().is_unspecified() {
+        return listen.to_string();
+    }
+    // Connecting a UDP socket sends nothing; the system picks the address it would send from. The
+    // target is of RFC 5737.
+    let outward = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+        socket.connect(("192.0.2.1", 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let ip = outward().unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    SocketAddr::new(ip, listen.port()).to_string()
+}

@@ -1,0 +1,600 @@
+//! Drives the engines: frames and outcomes in, frames and operations out.
+
+use super::catalog;
+use super::view::{Counts, Question, SessionState, Snapshot, VolumeState};
+use crate::link::{Listener, ListenerEvent};
+use crate::objects::{self, Objects};
+use crate::random;
+use longhaul_core::block::{Time, VolumeId};
+use longhaul_core::store::{
+    Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
+};
+use longhaul_core::wire::link::{
+    AttachError, Frame, Lane, ReadError, RequestId, ToHost, ToStore, VolumeError, VolumeOperation,
+    VolumeReply,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Frames taken before engines' timers and other inputs are looked at again.
+const FRAMES_AT_ONCE: usize = 64;
+
+/// The store's one owner.
+pub struct Shell {
+    listener: Listener,
+    objects: Arc<dyn Objects>,
+    /// All volumes by name.
+    catalog: BTreeMap<String, VolumeSpec>,
+    names: HashMap<VolumeId, String>,
+    /// Those in use.
+    engines: BTreeMap<VolumeId, Engine>,
+    outcomes: (mpsc::UnboundedSender<Outcome>, mpsc::UnboundedReceiver<Outcome>),
+    questions: mpsc::Receiver<Question>,
+    /// Creations and deletions, one after the other.
+    jobs: VecDeque<Job>,
+    working: bool,
+    counts: Counts,
+    origin: Instant,
+}
+
+struct Engine {
+    volume: Volume,
+    /// Sessions that have spoken to it.
+    sessions: BTreeSet<u64>,
+    paused: bool,
+    /// Deletions that wait until it is open, and then until it is idle.
+    deletions: Vec<Asked>,
+    leaving: bool,
+    /// The last failure of an operation that has not succeeded since.
+    retrying: Option<String>,
+}
+
+/// Who asked for a volume operation.
+#[derive(Clone, Copy)]
+struct Asked {
+    session: u64,
+    lane: Lane,
+    request: RequestId,
+}
+
+struct Job {
+    asked: Vec<Asked>,
+    work: Work,
+}
+
+enum Work {
+    Create { name: String, sectors: u64, block_bytes: u32 },
+    Delete(VolumeSpec),
+}
+
+enum Outcome {
+    Object { volume: VolumeId, id: u64, result: ObjectResult, bytes: u64, took: Duration },
+    Created(Vec<Asked>, Result<VolumeSpec, VolumeError>),
+    Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>),
+}
+
+impl Shell {
+    /// Owns what is given.
+    pub fn new(
+        listener: Listener,
+        objects: Arc<dyn Objects>,
+        catalog: BTreeMap<String, VolumeSpec>,
+        questions: mpsc::Receiver<Question>,
+    ) -> Shell {
+        let names = catalog.values().map(|spec| (spec.id, spec.name.clone())).collect();
+        Shell {
+            listener,
+            objects,
+            catalog,
+            names,
+            engines: BTreeMap::new(),
+            outcomes: mpsc::unbounded_channel(),
+            questions,
+            jobs: VecDeque::new(),
+            working: false,
+            counts: Counts::default(),
+            origin: Instant::now(),
+        }
+    }
+
+    /// Serves for ever; may be dropped between any two events.
+    pub async fn serve(&mut self) {
+        loop {
+            self.step().await;
+        }
+    }
+
+    /// Lets the engines finish what is under way.
+    pub async fn finish(&mut self) {
+        let now = self.now();
+        for id in self.engines.keys().copied().collect::<Vec<_>>() {
+            if let Some(engine) = self.engines.get_mut(&id) {
+                engine.volume.handle_shutdown(now);
+            }
+            self.drive(id);
+        }
+        while self.working || self.engines.values().any(|engine| !engine.volume.is_idle()) {
+            self.step().await;
+        }
+    }
+
+    /// Ends all sessions.
+    pub async fn close(self) {
+        self.listener.shutdown().await;
+    }
+
+    async fn step(&mut self) {
+        let deadline =
+            self.engines.values().filter_map(|engine| engine.volume.poll_timeout()).min();
+        let wait = deadline.map(|at| at.since(self.now()));
+        let timeout = async {
+            match wait {
+                // Timers of the runtime have a millisecond's grain: zero must not wait for one.
+                Some(Duration::ZERO) => tokio::task::yield_now().await,
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(outcome) = self.outcomes.1.recv() => {
+                self.outcome(outcome);
+                while let Ok(outcome) = self.outcomes.1.try_recv() {
+                    self.outcome(outcome);
+                }
+            }
+            Some(event) = self.listener.event() => {
+                self.event(event);
+                for _ in 1..FRAMES_AT_ONCE {
+                    let Some(event) = self.listener.try_event() else { break };
+                    self.event(event);
+                }
+            }
+            Some(question) = self.questions.recv() => {
+                let _ = question.send(self.snapshot());
+            }
+            () = timeout => self.timeouts(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn timeouts(&mut self) {
+        let now = self.now();
+        let due = |engine: &Engine| engine.volume.poll_timeout().is_some_and(|at| at <= now);
+        let due: Vec<_> = self.engines.iter().filter(|(_, e)| due(e)).map(|(id, _)| *id).collect();
+        for id in due {
+            if let Some(engine) = self.engines.get_mut(&id) {
+                engine.volume.handle_timeout(now);
+            }
+            self.drive(id);
+        }
+    }
+
+    fn event(&mut self, event: ListenerEvent) {
+        match event {
+            ListenerEvent::Opened { session, peer, serial, software } => {
+                tracing::info!("session {session}: {peer} ({software}, credential {serial})");
+            }
+            ListenerEvent::Closed { session, reason } => {
+                tracing::info!("session {session} closed: {reason}");
+                let now = self.now();
+                for id in self.engines.keys().copied().collect::<Vec<_>>() {
+                    let Some(engine) = self.engines.get_mut(&id) else { continue };
+                    if engine.sessions.remove(&session) {
+                        engine.volume.handle_session_closed(now, SessionId(session));
+                        self.drive(id);
+                    }
+                }
+            }
+            ListenerEvent::Frame { session, lane, frame } => {
+                self.counts.frames += 1;
+                self.counts.received_bytes += frame.payload.len() as u64;
+                self.frame(session, lane, frame);
+            }
+        }
+    }
+
+    fn frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        let volume = match &frame.message {
+            ToStore::Hello { .. } => {
+                let code = crate::link::CloseCode::Protocol;
+                return self.listener.close_session(session, code, "a second Hello");
+            }
+            ToStore::Attach { name, .. } => self.catalog.get(name).map(|spec| spec.id),
+            ToStore::Resume { volume, .. }
+            | ToStore::Detach { volume, .. }
+            | ToStore::Batch { volume, .. }
+            | ToStore::Announce { volume, .. }
+            | ToStore::Read { volume, .. }
+            | ToStore::Status { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            ToStore::Volume { request, operation } => {
+                let asked = Asked { session, lane, request: *request };
+                match self.volume_operation(asked, operation) {
+                    Some(volume) => Some(volume),
+                    None => return,
+                }
+            }
+        };
+        let opened = volume.is_some_and(|volume| self.open(volume));
+        let (Some(id), true) = (volume, opened) else {
+            if let Some(reply) = no_such_volume(frame.message) {
+                self.listener.send(session, lane, reply.into());
+            }
+            return;
+        };
+        let now = self.now();
+        if let Some(engine) = self.engines.get_mut(&id) {
+            if engine.sessions.insert(session) && engine.paused {
+                self.listener.pause_drain(session, true);
+            }
+            engine.volume.handle_message(now, SessionId(session), lane, frame);
+        }
+        self.drive(id);
+    }
+
+    /// Does what concerns the catalog; returns the volume whose engine is to do the rest.
+    fn volume_operation(&mut self, asked: Asked, operation: &VolumeOperation) -> Option<VolumeId> {
+        match operation {
+            VolumeOperation::Create { name, sectors, block_bytes } => {
+                let (name, sectors, block_bytes) = (name.clone(), *sectors, *block_bytes);
+                let work = Work::Create { name, sectors, block_bytes };
+                self.jobs.push_back(Job { asked: vec![asked], work });
+                self.next_job();
+                None
+            }
+            VolumeOperation::List => {
+                let list = self.catalog.values().map(|spec| {
+                    let engine = self.engines.get(&spec.id);
+                    spec.info(engine.and_then(|engine| engine.volume.info()))
+                });
+                let reply = VolumeReply::List(list.collect());
+                self.reply(&[asked], &Ok(reply));
+                None
+            }
+            VolumeOperation::Show { name }
+            | VolumeOperation::Lost { name, .. }
+            | VolumeOperation::AcceptLoss { name } => match self.catalog.get(name) {
+                Some(spec) => Some(spec.id),
+                None => {
+                    self.reply(&[asked], &Err(VolumeError::NotFound));
+                    None
+                }
+            },
+            VolumeOperation::Delete { name } => {
+                let Some(spec) = self.catalog.get(name) else {
+                    self.reply(&[asked], &Err(VolumeError::NotFound));
+                    return None;
+                };
+                // Whether it is attached, its log says.
+                let id = spec.id;
+                if self.open(id) {
+                    if let Some(engine) = self.engines.get_mut(&id) {
+                        engine.deletions.push(asked);
+                    }
+                    self.drive(id);
+                } else {
+                    self.reply(&[asked], &Err(VolumeError::NotFound));
+                }
+                None
+            }
+        }
+    }
+
+    /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
+    fn open(&mut self, id: VolumeId) -> bool {
+        if let Some(engine) = self.engines.get(&id) {
+            return !engine.leaving;
+        }
+        let spec = self.names.get(&id).and_then(|name| self.catalog.get(name));
+        let Some(spec) = spec.cloned() else { return false };
+        let incarnation = match random::identity() {
+            Ok(incarnation) => incarnation,
+            Err(error) => {
+                tracing::error!("cannot open volume {}: {error:#}", spec.name);
+                return false;
+            }
+        };
+        let engine = Engine {
+            volume: Volume::open(self.now(), spec, incarnation, Config::default()),
+            sessions: BTreeSet::new(),
+            paused: false,
+            deletions: Vec::new(),
+            leaving: false,
+            retrying: None,
+        };
+        self.engines.insert(id, engine);
+        true
+    }
+
+    /// Takes everything an engine has to give.
+    fn drive(&mut self, id: VolumeId) {
+        loop {
+            let now = self.now();
+            let Some(engine) = self.engines.get_mut(&id) else { return };
+            let mut again = false;
+            while let Some((number, operation)) = engine.volume.poll_object() {
+                if let ObjectOperation::Get { key, range } = &operation
+                    && let Some(result) = self.objects.try_get(key, range.as_ref())
+                {
+                    self.counts.gets += 1;
+                    self.counts.get_bytes += result.as_ref().map_or(0, |data| data.len() as u64);
+                    engine.volume.handle_object(now, number, ObjectResult::Get(result));
+                    again = true;
+                } else {
+                    start(&self.objects, &self.outcomes.0, id, number, operation);
+                }
+            }
+            while let Some((session, lane, frame)) = engine.volume.poll_message() {
+                self.counts.sent_bytes += frame.payload.len() as u64;
+                self.listener.send(session.0, lane, frame);
+            }
+            while let Some(event) = engine.volume.poll_event() {
+                if let Event::Retry { error, .. } = &event {
+                    engine.retrying = Some(error.clone());
+                }
+                log(&engine.volume.spec().name, &event);
+            }
+            if !again {
+                break;
+            }
+        }
+        self.pause(id);
+        self.delete(id);
+    }
+
+    /// Stops reading what a volume's sessions drain while the volume has no room.
+    fn pause(&mut self, id: VolumeId) {
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        let paused = !engine.volume.wants_input();
+        if paused == std::mem::replace(&mut engine.paused, paused) {
+            return;
+        }
+        for session in engine.sessions.clone() {
+            let others = self.engines.values();
+            let any = others.clone().any(|other| other.paused && other.sessions.contains(&session));
+            self.listener.pause_drain(session, any);
+        }
+    }
+
+    /// Goes on with the deletion of a volume, if one waits for its engine.
+    fn delete(&mut self, id: VolumeId) {
+        let now = self.now();
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        if engine.deletions.is_empty() {
+            return;
+        }
+        if !engine.leaving {
+            let failed = engine.volume.failed().is_some();
+            let refusal = match engine.volume.info() {
+                None if !failed => return,
+                // What cannot be opened cannot be attached either.
+                None => None,
+                Some(_) if failed => None,
+                Some(live) => match live.host {
+                    Some(host) if live.connected => Some(VolumeError::InUse(host)),
+                    Some(host) if !live.clean => Some(VolumeError::Invalid(format!(
+                        "host {host} has the volume attached but is not connected: start it and let it stop in order, \
+                         or give up what it holds with `longhaul volume accept-loss {}`, then delete",
+                        engine.volume.spec().name
+                    ))),
+                    _ => None,
+                },
+            };
+            if let Some(error) = refusal {
+                let asked = std::mem::take(&mut engine.deletions);
+                return self.reply(&asked, &Err(error));
+            }
+            engine.leaving = true;
+            engine.volume.handle_shutdown(now);
+            // What that asks for is taken like any other.
+            return self.drive(id);
+        }
+        if engine.volume.is_idle()
+            && let Some(engine) = self.engines.remove(&id)
+        {
+            let work = Work::Delete(engine.volume.spec().clone());
+            self.names.remove(&id);
+            self.jobs.push_back(Job { asked: engine.deletions, work });
+            self.next_job();
+        }
+    }
+
+    fn next_job(&mut self) {
+        if self.working {
+            return;
+        }
+        let Some(Job { asked, work }) = self.jobs.pop_front() else { return };
+        self.working = true;
+        let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+        tokio::spawn(async move {
+            let outcome = match work {
+                Work::Create { name, sectors, block_bytes } => Outcome::Created(
+                    asked,
+                    catalog::create(&*objects, name, sectors, block_bytes).await,
+                ),
+                Work::Delete(spec) => {
+                    let result = catalog::delete(&*objects, &spec).await;
+                    Outcome::Deleted(asked, spec, result)
+                }
+            };
+            let _ = outcomes.send(outcome);
+        });
+    }
+
+    fn outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Object { volume, id, result, bytes, took } => {
+                self.count(&result, bytes, took);
+                let now = self.now();
+                if let Some(engine) = self.engines.get_mut(&volume) {
+                    if matches!(result, ObjectResult::Put(Ok(()))) {
+                        engine.retrying = None;
+                    }
+                    engine.volume.handle_object(now, id, result);
+                }
+                self.drive(volume);
+            }
+            Outcome::Created(asked, result) => {
+                self.working = false;
+                let reply = result.map(|spec| {
+                    tracing::info!("created volume {} ({})", spec.name, spec.id);
+                    self.names.insert(spec.id, spec.name.clone());
+                    let info = spec.info(None);
+                    self.catalog.insert(spec.name.clone(), spec);
+                    VolumeReply::Volume(info)
+                });
+                self.reply(&asked, &reply);
+                self.next_job();
+            }
+            Outcome::Deleted(asked, spec, result) => {
+                self.working = false;
+                if result.is_ok() {
+                    tracing::info!("deleted volume {} ({})", spec.name, spec.id);
+                    self.catalog.remove(&spec.name);
+                } else {
+                    self.names.insert(spec.id, spec.name);
+                }
+                self.reply(&asked, &result.map(|()| VolumeReply::Done));
+                self.next_job();
+            }
+        }
+    }
+
+    fn count(&mut self, result: &ObjectResult, bytes: u64, took: Duration) {
+        let counts = &mut self.counts;
+        match result {
+            ObjectResult::Put(Ok(())) => {
+                counts.puts += 1;
+                counts.put_bytes += bytes;
+                counts.put_seconds += took.as_secs_f64();
+            }
+            ObjectResult::Get(Ok(data)) => {
+                counts.gets += 1;
+                counts.get_bytes += data.len() as u64;
+            }
+            ObjectResult::Put(Err(PutError::Failed(_)))
+            | ObjectResult::Get(Err(objects::GetError::Failed(_)))
+            | ObjectResult::List(Err(_))
+            | ObjectResult::Delete(Err(_)) => counts.failures += 1,
+            _ => {}
+        }
+    }
+
+    fn reply(&self, asked: &[Asked], result: &Result<VolumeReply, VolumeError>) {
+        for asked in asked {
+            let reply = ToHost::Volume { request: asked.request, result: result.clone() };
+            self.listener.send(asked.session, asked.lane, reply.into());
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let volumes = self.catalog.values().map(|spec| {
+            let engine = self.engines.get(&spec.id);
+            VolumeState {
+                info: spec.info(engine.and_then(|engine| engine.volume.info())),
+                failed: engine.and_then(|e| e.volume.failed()).map(ToString::to_string),
+                retrying: engine.and_then(|engine| engine.retrying.clone()),
+            }
+        });
+        let sessions = self.listener.statistics().into_iter().map(|(session, peer, stats)| {
+            let rtt_seconds = stats.rtt.as_secs_f64();
+            SessionState { session, peer, rtt_seconds, lost_packets: stats.lost_packets }
+        });
+        Snapshot { volumes: volumes.collect(), sessions: sessions.collect(), counts: self.counts }
+    }
+}
+
+/// Carries out an operation in a task of its own.
+fn start(
+    objects: &Arc<dyn Objects>,
+    outcomes: &mpsc::UnboundedSender<Outcome>,
+    volume: VolumeId,
+    id: u64,
+    operation: ObjectOperation,
+) {
+    let bytes = match &operation {
+        ObjectOperation::Put { data, .. } => data.iter().map(|part| part.len() as u64).sum(),
+        _ => 0,
+    };
+    let (objects, outcomes) = (objects.clone(), outcomes.clone());
+    tokio::spawn(async move {
+        let begun = Instant::now();
+        let result = objects::execute(&*objects, operation).await;
+        let took = begun.elapsed();
+        let _ = outcomes.send(Outcome::Object { volume, id, result, bytes, took });
+    });
+}
+
+/// What to answer when a message names a volume that is not there.
+fn no_such_volume(message: ToStore) -> Option<ToHost> {
+    match message {
+        ToStore::Attach { request, .. } | ToStore::Resume { request, .. } => {
+            Some(ToHost::Attached { request, result: Err(AttachError::NotFound) })
+        }
+        ToStore::Detach { request, .. } => Some(ToHost::Detached { request }),
+        ToStore::Batch { volume, epoch, .. } => {
+            let reason = "there is no such volume".to_owned();
+            Some(ToHost::BatchRefused { volume, epoch, reason })
+        }
+        ToStore::Read { request, volume, .. } => {
+            Some(ToHost::Data { request, volume, result: Err(ReadError::NotAttached) })
+        }
+        ToStore::Status { request, volume, .. } => {
+            Some(ToHost::Status { request, volume, result: Err(ReadError::NotAttached) })
+        }
+        ToStore::Volume { request, .. } => {
+            Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })
+        }
+        ToStore::Hello { .. } | ToStore::Announce { .. } => None,
+    }
+}
+
+fn log(volume: &str, event: &Event) {
+    match event {
+        Event::Opened { segments, replayed, epoch, committed } => tracing::info!(
+            "volume {volume}: opened, {segments} segments ({replayed} replayed), epoch {epoch}, committed {committed}"
+        ),
+        Event::Failed(error) => tracing::error!("volume {volume}: {error}"),
+        Event::CheckpointDamaged { key, reason } => {
+            tracing::warn!("volume {volume}: checkpoint {key} is not used: {reason}");
+        }
+        Event::CheckpointWritten { number, entries } => {
+            tracing::debug!("volume {volume}: checkpoint at segment {number}, {entries} entries");
+        }
+        Event::Attached { epoch, host, unclean } => match unclean {
+            None => tracing::info!("volume {volume}: epoch {epoch}, host {host}"),
+            Some(before) => tracing::warn!(
+                "volume {volume}: epoch {epoch}, host {host}; host {before} had not detached and is fenced"
+            ),
+        },
+        Event::LossAccepted { epoch, bytes } => {
+            tracing::warn!("volume {volume}: epoch {epoch}, {bytes} undelivered bytes given up");
+        }
+        Event::Rival { epoch, host, segments } => tracing::error!(
+            "volume {volume}: another store wrote {segments} segments (epoch {epoch}, host {host:?}): is it running twice \
+             over the same data?"
+        ),
+        Event::BatchRefused { session, reason } => {
+            tracing::warn!("volume {volume}: refused a batch of session {}: {reason}", session.0);
+        }
+        Event::AnnounceIgnored { session, entries } => tracing::warn!(
+            "volume {volume}: ignored {entries} announced ranges of session {} that make no sense",
+            session.0
+        ),
+        Event::DataDamaged { key, range, reason } => tracing::error!(
+            "volume {volume}: {range} cannot be read: {reason} in {key}; bring that object back from a copy"
+        ),
+        Event::Retry { key, error, failures } => {
+            // Said once a doubling: it may go on for days.
+            if failures.is_power_of_two() {
+                tracing::error!(
+                    "volume {volume}: {key}: {error} (failed {failures} times, trying on)"
+                );
+            }
+        }
+    }
+}

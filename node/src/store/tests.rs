@@ -1,0 +1,271 @@
+//! A whole store over loopback, with the commands as its clients.
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::credential::Credential;
+use crate::link::{Client, LinkEvent, Requests};
+use clap::Parser as _;
+use longhaul_core::block::Range;
+use longhaul_core::record;
+use longhaul_core::wire::link::{
+    Announced, AttachError, Attached, Frame, HostId, Lane, ToHost, ToStore, VolumeOperation,
+    VolumeReply,
+};
+use std::path::PathBuf;
+use tokio::sync::oneshot;
+
+struct Running {
+    dir: PathBuf,
+    address: SocketAddr,
+    view: Arc<view::View>,
+    stop: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn start(dir: &Path) -> Running {
+    let options =
+        Options { data: dir, state: dir, listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
+    let store = Store::start(&options).await.unwrap();
+    let (address, view) = (store.address(), Arc::new(store.view()));
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(store.run(async {
+        let _ = stopped.await;
+    }));
+    Running { dir: dir.to_owned(), address, view, stop, task }
+}
+
+impl Running {
+    fn credential(&self) -> PathBuf {
+        self.dir.join("credentials/admin.toml")
+    }
+
+    async fn requests(&self) -> Requests {
+        let credential = Credential::load(&self.credential()).unwrap();
+        Requests::connect(&credential, None).await.unwrap()
+    }
+
+    /// Runs a command as the binary would.
+    async fn volume(&self, args: &[&str]) -> Result<()> {
+        let credential = self.credential();
+        let fixed = ["longhaul", "volume", "--credential", credential.to_str().unwrap()];
+        let all: Vec<String> = fixed.iter().chain(args).map(|arg| (*arg).to_owned()).collect();
+        let run = move || {
+            let Command::Volume(args) = Cli::try_parse_from(all).unwrap().command else { panic!() };
+            crate::volume::run(&args)
+        };
+        tokio::task::spawn_blocking(run).await.unwrap()
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap();
+    }
+}
+
+async fn attach(requests: &Requests, host: u128) -> Result<Attached, AttachError> {
+    let attach =
+        |request| ToStore::Attach { request, name: "a".into(), host: HostId(host), journal: None };
+    let reply = requests.call(Lane::Control, attach).await.unwrap();
+    let ToHost::Attached { result, .. } = reply.message else { panic!() };
+    result
+}
+
+fn said(result: Result<()>) -> String {
+    format!("{:#}", result.unwrap_err())
+}
+
+#[tokio::test]
+async fn volumes_are_created_listed_and_deleted_and_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "1GiB"]).await.unwrap();
+    store.volume(&["create", "b", "--size", "1MiB", "--block-size", "4096"]).await.unwrap();
+    assert!(said(store.volume(&["create", "a", "--size", "1GiB"]).await).contains("exists"));
+    assert!(said(store.volume(&["create", "x/y", "--size", "1GiB"]).await).contains("x/y"));
+    assert!(said(store.volume(&["create", "c", "--size", "100"]).await).contains("multiple"));
+    store.volume(&["list"]).await.unwrap();
+    store.volume(&["show", "a", "--json"]).await.unwrap();
+    assert!(said(store.volume(&["show", "c"]).await).contains("no such volume"));
+    store.volume(&["delete", "b"]).await.unwrap();
+    assert!(said(store.volume(&["delete", "b"]).await).contains("no such volume"));
+    store.volume(&["create", "b", "--size", "2MiB"]).await.unwrap();
+    store.stop().await;
+
+    let store = start(dir.path()).await;
+    let requests = store.requests().await;
+    let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await.unwrap() else {
+        panic!()
+    };
+    let sizes: Vec<_> = list.iter().map(|info| (info.name.as_str(), info.sectors)).collect();
+    assert_eq!(sizes, [("a", 2 << 20), ("b", 4096)]);
+    requests.close().await;
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn one_store_over_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    let options = Options {
+        data: dir.path(),
+        state: dir.path(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        advertise: None,
+    };
+    let error = format!("{:#}", Store::start(&options).await.err().unwrap());
+    assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+    store.stop().await;
+    std::fs::remove_file(dir.path().join(MARKER)).unwrap();
+    let error = format!("{:#}", Store::start(&options).await.err().unwrap());
+    assert!(error.contains("has objects but no"), "{error}");
+}
+
+#[tokio::test]
+async fn an_attached_volume_is_neither_deleted_nor_imported_into() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
+    let host = store.requests().await;
+    let attached = attach(&host, 7).await.unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, [1; 512]).unwrap();
+    let image = image.to_str().unwrap();
+    assert!(said(store.volume(&["delete", "a"]).await).contains("stop that host"));
+    assert!(said(store.volume(&["import", "a", image]).await).contains("stop that host"));
+
+    let message = ToStore::Announce {
+        volume: attached.volume,
+        epoch: attached.epoch,
+        replace: true,
+        entries: vec![Announced { range: Range::new(8, 8), seq: 1 }],
+    };
+    host.send(Lane::Control, message.into());
+    host.close().await;
+    let requests = store.requests().await;
+    // The store may notice the end of the host's session a little later.
+    let lost = loop {
+        let operation = VolumeOperation::Lost { name: "a".into(), from_lba: 0 };
+        match requests.volume(operation).await.unwrap() {
+            VolumeReply::Lost { connected: false, ranges, .. } => break ranges,
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    assert_eq!(lost, [Range::new(8, 8)]);
+    let refused = attach(&requests, 8).await.unwrap_err();
+    assert!(matches!(refused, AttachError::LossPending { bytes: 4096, .. }), "{refused}");
+    store.volume(&["lost", "a", "--json"]).await.unwrap();
+    assert!(said(store.volume(&["delete", "a"]).await).contains("accept-loss a"));
+    store.volume(&["accept-loss", "a"]).await.unwrap();
+    store.volume(&["delete", "a"]).await.unwrap();
+    assert!(!dir.path().join("objects/v").exists());
+    requests.close().await;
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn an_image_comes_out_as_it_went_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "64MiB"]).await.unwrap();
+    // Data, holes, zeroes, and an end within a sector.
+    let (image, copy) = (dir.path().join("image"), dir.path().join("copy"));
+    let file = std::fs::File::create(&image).unwrap();
+    {
+        use std::os::unix::fs::FileExt as _;
+        let mut data = vec![0; 9 << 20];
+        let mut random = fastrand::Rng::with_seed(1);
+        random.fill(&mut data);
+        data[1 << 20..2 << 20].fill(0);
+        data[(5 << 20) + 700..(5 << 20) + 40_000].fill(0);
+        file.write_all_at(&data, 0).unwrap();
+        file.write_all_at(&data[..100_001], 40 << 20).unwrap();
+    }
+    let mut expected = std::fs::read(&image).unwrap();
+    expected.resize(64 << 20, 0);
+    let (image, out) = (image.to_str().unwrap(), copy.to_str().unwrap());
+    store.volume(&["import", "a", image]).await.unwrap();
+    store.volume(&["export", "a", out]).await.unwrap();
+    assert!(std::fs::read(&copy).unwrap() == expected, "the copy differs");
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let allocated = std::fs::metadata(&copy).unwrap().blocks() * 512;
+        assert!(allocated < 16 << 20, "{allocated} bytes are not sparse");
+    }
+    // A second image replaces all of the first, and the store starts anew in between.
+    store.stop().await;
+    let store = start(dir.path()).await;
+    std::fs::write(dir.path().join("second"), [3; 5000]).unwrap();
+    let second = dir.path().join("second");
+    store.volume(&["import", "a", second.to_str().unwrap()]).await.unwrap();
+    store.volume(&["export", "a", out, "--json"]).await.unwrap();
+    let mut expected = vec![3; 5000];
+    expected.resize(64 << 20, 0);
+    assert!(std::fs::read(&copy).unwrap() == expected, "the second copy differs");
+    std::fs::File::create(&second).unwrap().set_len(65 << 20).unwrap();
+    let error = said(store.volume(&["import", "a", second.to_str().unwrap()]).await);
+    assert!(error.contains("only 67108864"), "{error}");
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn the_admin_view_shows_volumes_and_sessions() {
+    use crate::admin::Report as _;
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
+    let host = store.requests().await;
+    attach(&host, 7).await.unwrap();
+    let metrics = store.view.metrics().await;
+    assert!(metrics.contains("longhaul_store_volume_attached{volume=\"a\"} 1"), "{metrics}");
+    assert!(metrics.contains("longhaul_store_sessions 1"), "{metrics}");
+    let status = store.view.status().await;
+    assert_eq!(status["volumes"][0]["live"]["epoch"], 1);
+    assert_eq!(store.view.health().await, Ok(()));
+    let view = store.view.clone();
+    host.close().await;
+    store.stop().await;
+    assert!(view.health().await.is_err());
+}
+
+#[tokio::test]
+async fn a_host_resumes_after_a_restart_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
+    let credential = Credential::load(&store.credential()).unwrap();
+    let address = store.address.to_string();
+    let (client, mut events) = Client::start(credential, Some(address)).unwrap();
+    assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
+    let attach = ToStore::Attach { request: 1, name: "a".into(), host: HostId(7), journal: None };
+    client.send(Lane::Control, attach.into());
+    let Some(LinkEvent::Frame(_, frame)) = events.recv().await else { panic!() };
+    let ToHost::Attached { result: Ok(attached), .. } = frame.message else { panic!() };
+    let (volume, epoch) = (attached.volume, attached.epoch);
+    let mut payload = bytes::BytesMut::new();
+    record::encode_data(epoch, 1, Range::new(0, 8), &[5; 4096], &mut payload);
+    let message = ToStore::Batch { volume, epoch, first: 1, last: 1 };
+    client.send(Lane::Drain, Frame { message, payload: payload.freeze() });
+    let Some(LinkEvent::Frame(_, frame)) = events.recv().await else { panic!() };
+    assert_eq!(frame.message, ToHost::Committed { volume, epoch, seq: 1 });
+    let listen = store.address;
+    store.stop().await;
+    assert!(matches!(events.recv().await, Some(LinkEvent::Down { .. })));
+    while UdpSocket::bind(listen).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let options = Options { data: dir.path(), state: dir.path(), listen, advertise: None };
+    let store = Store::start(&options).await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(store.run(async {
+        let _ = stopped.await;
+    }));
+    assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
+    let resume = ToStore::Resume { request: 2, volume, epoch, host: HostId(7) };
+    client.send(Lane::Control, resume.into());
+    let Some(LinkEvent::Frame(_, frame)) = events.recv().await else { panic!() };
+    let ToHost::Attached { result: Ok(resumed), .. } = frame.message else { panic!("{frame:?}") };
+    assert_eq!((resumed.epoch, resumed.committed), (epoch, 1));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    stop.send(()).unwrap();
+    task.await.unwrap();
+}

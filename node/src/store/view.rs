@@ -1,0 +1,252 @@
+//! What the admin address of a store shows. The shell answers questions between two events.
+
+use crate::admin::{Metrics, Report};
+use async_trait::async_trait;
+use longhaul_core::wire::link::VolumeInfo;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use tokio::sync::{mpsc, oneshot};
+
+/// Asks the shell for its state.
+pub type Question = oneshot::Sender<Snapshot>;
+
+/// The state of a store at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// All volumes.
+    pub volumes: Vec<VolumeState>,
+    /// Connected hosts.
+    pub sessions: Vec<SessionState>,
+    /// Counters since the start.
+    pub counts: Counts,
+}
+
+/// A volume at a moment.
+#[derive(Clone, Debug)]
+pub struct VolumeState {
+    /// What is known of it.
+    pub info: VolumeInfo,
+    /// Why it cannot be used.
+    pub failed: Option<String>,
+    /// An operation on its objects that fails and is tried on and on.
+    pub retrying: Option<String>,
+}
+
+/// A session at a moment.
+#[derive(Clone, Debug)]
+pub struct SessionState {
+    /// Its number.
+    pub session: u64,
+    /// Where the host is.
+    pub peer: SocketAddr,
+    /// Round-trip time in seconds.
+    pub rtt_seconds: f64,
+    /// Packets sent that count as lost.
+    pub lost_packets: u64,
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Frames from hosts.
+    pub frames: u64,
+    /// Payload bytes from hosts.
+    pub received_bytes: u64,
+    /// Payload bytes to hosts.
+    pub sent_bytes: u64,
+    /// Objects created.
+    pub puts: u64,
+    /// Bytes in them.
+    pub put_bytes: u64,
+    /// Seconds it took, together.
+    pub put_seconds: f64,
+    /// Ranges of objects read.
+    pub gets: u64,
+    /// Bytes in them.
+    pub get_bytes: u64,
+    /// Operations on objects that failed.
+    pub failures: u64,
+}
+
+/// The admin address's way to the shell.
+#[derive(Debug)]
+pub struct View {
+    questions: mpsc::Sender<Question>,
+}
+
+impl View {
+    /// Asks over this channel.
+    pub fn new(questions: mpsc::Sender<Question>) -> View {
+        View { questions }
+    }
+
+    async fn snapshot(&self) -> Option<Snapshot> {
+        let (sender, snapshot) = oneshot::channel();
+        self.questions.send(sender).await.ok()?;
+        snapshot.await.ok()
+    }
+}
+
+#[async_trait]
+impl Report for View {
+    async fn metrics(&self) -> String {
+        let snapshot = self.snapshot().await.unwrap_or_default();
+        let mut out = Metrics::default();
+        let counts = snapshot.counts;
+        out.single(
+            "longhaul_store_sessions",
+            "gauge",
+            "Connected hosts.",
+            snapshot.sessions.len() as f64,
+        );
+        out.single("longhaul_store_volumes", "gauge", "Volumes.", snapshot.volumes.len() as f64);
+        for (name, help, value) in [
+            ("longhaul_store_frames_total", "Frames from hosts.", counts.frames),
+            (
+                "longhaul_store_received_bytes_total",
+                "Payload bytes from hosts.",
+                counts.received_bytes,
+            ),
+            ("longhaul_store_sent_bytes_total", "Payload bytes to hosts.", counts.sent_bytes),
+            ("longhaul_store_object_puts_total", "Objects created.", counts.puts),
+            (
+                "longhaul_store_object_put_bytes_total",
+                "Bytes in objects created.",
+                counts.put_bytes,
+            ),
+            ("longhaul_store_object_gets_total", "Ranges of objects read.", counts.gets),
+            ("longhaul_store_object_get_bytes_total", "Bytes read from objects.", counts.get_bytes),
+            (
+                "longhaul_store_object_failures_total",
+                "Operations on objects that failed.",
+                counts.failures,
+            ),
+        ] {
+            out.single(name, "counter", help, value as f64);
+        }
+        out.single(
+            "longhaul_store_object_put_seconds_total",
+            "counter",
+            "Time spent creating objects.",
+            counts.put_seconds,
+        );
+        let live = |value: fn(&longhaul_core::wire::link::LiveInfo) -> f64| {
+            let volumes = snapshot.volumes.iter();
+            volumes
+                .filter_map(move |volume| {
+                    Some((volume.info.name.as_str(), value(volume.info.live.as_ref()?)))
+                })
+                .collect::<Vec<_>>()
+        };
+        for (name, help, samples) in [
+            (
+                "longhaul_store_volume_epoch",
+                "Current epoch of an open volume.",
+                live(|live| live.epoch as f64),
+            ),
+            (
+                "longhaul_store_volume_attached",
+                "Whether a host that has the volume attached is connected.",
+                live(|live| f64::from(live.connected)),
+            ),
+            (
+                "longhaul_store_volume_committed_seq",
+                "Last committed number.",
+                live(|live| live.committed as f64),
+            ),
+            (
+                "longhaul_store_volume_segments",
+                "Segments in the log.",
+                live(|live| live.segments as f64),
+            ),
+            (
+                "longhaul_store_volume_mapped_bytes",
+                "Bytes of data that the map refers to.",
+                live(|live| live.mapped_bytes as f64),
+            ),
+            (
+                "longhaul_store_volume_announced_bytes",
+                "Bytes acknowledged at the host that have not arrived.",
+                live(|live| live.announced_bytes as f64),
+            ),
+        ] {
+            let mut family = out.family(name, "gauge", help);
+            for (volume, value) in samples {
+                family.sample(&[("volume", volume)], value);
+            }
+        }
+        let mut family = out.family(
+            "longhaul_store_volume_failed",
+            "gauge",
+            "Whether the volume cannot be used, or its objects not be written.",
+        );
+        for volume in &snapshot.volumes {
+            let failed = volume.failed.is_some() || volume.retrying.is_some();
+            family.sample(&[("volume", &volume.info.name)], f64::from(failed));
+        }
+        let mut family =
+            out.family("longhaul_store_session_rtt_seconds", "gauge", "Round-trip time to a host.");
+        for session in &snapshot.sessions {
+            family.sample(&[("peer", &session.peer.to_string())], session.rtt_seconds);
+        }
+        out.finish()
+    }
+
+    async fn status(&self) -> Value {
+        let Some(snapshot) = self.snapshot().await else {
+            return json!({ "error": "the store is shutting down" });
+        };
+        let volumes: Vec<_> = snapshot
+            .volumes
+            .iter()
+            .map(|volume| {
+                let mut value = info_json(&volume.info);
+                value["failed"] = json!(volume.failed);
+                value["retrying"] = json!(volume.retrying);
+                value
+            })
+            .collect();
+        let sessions: Vec<_> = snapshot
+            .sessions
+            .iter()
+            .map(|session| {
+                json!({
+                    "peer": session.peer.to_string(),
+                    "rtt_ms": session.rtt_seconds * 1e3,
+                    "lost_packets": session.lost_packets,
+                })
+            })
+            .collect();
+        json!({ "volumes": volumes, "sessions": sessions })
+    }
+
+    async fn health(&self) -> Result<(), String> {
+        let snapshot = self.snapshot().await.ok_or("the store is shutting down")?;
+        let mut wrong = snapshot.volumes.iter().filter_map(|volume| {
+            let reason = volume.failed.as_ref().or(volume.retrying.as_ref())?;
+            Some(format!("volume {}: {reason}", volume.info.name))
+        });
+        wrong.next().map_or(Ok(()), Err)
+    }
+}
+
+/// A volume as JSON, the same everywhere.
+pub fn info_json(info: &VolumeInfo) -> Value {
+    json!({
+        "name": info.name,
+        "id": info.id.to_string(),
+        "size_bytes": info.sectors.saturating_mul(512),
+        "block_bytes": info.block_bytes,
+        "created": info.created,
+        "live": info.live.as_ref().map(|live| json!({
+            "epoch": live.epoch,
+            "host": live.host.map(|host| host.to_string()),
+            "connected": live.connected,
+            "clean": live.clean,
+            "committed": live.committed,
+            "segments": live.segments,
+            "mapped_bytes": live.mapped_bytes,
+            "announced_bytes": live.announced_bytes,
+        })),
+    })
+}

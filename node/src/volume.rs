@@ -1,0 +1,307 @@
+//! `longhaul volume` and `longhaul credential`.
+//!
+//! What was asked for goes to stdout, as a table or as JSON; everything else to stderr.
+
+mod export;
+mod import;
+
+use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
+use crate::credential::{self, Credential};
+use crate::link::Requests;
+use crate::store::info_json;
+use crate::units::show_bytes;
+use anyhow::{Context as _, Result, bail};
+use longhaul_core::block::{Range, SECTOR_BYTES};
+use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
+use serde_json::{Value, json};
+use std::io::Write as _;
+
+/// Runs `longhaul volume`.
+///
+/// # Errors
+/// If it does not succeed; the message says why and what to do.
+pub fn run(args: &VolumeArgs) -> Result<()> {
+    let path = args.credential.as_deref().context(
+        "no credential: give --credential FILE or LONGHAUL_CREDENTIAL, the admin.toml that the store wrote",
+    )?;
+    let credential = Credential::load(path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let requests = Requests::connect(&credential, args.store.as_deref()).await?;
+        let result = command(&requests, args).await;
+        requests.close().await;
+        result
+    })
+}
+
+async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
+    let named = |name: &str| format!("volume {name}");
+    match &args.command {
+        VolumeCommand::Create { name, size, block_size } => {
+            if size % SECTOR_BYTES != 0 {
+                bail!("--size {size} is not a multiple of {SECTOR_BYTES} bytes");
+            }
+            let operation = VolumeOperation::Create {
+                name: name.clone(),
+                sectors: size / SECTOR_BYTES,
+                block_bytes: block_size.parse().context("--block-size is not a number")?,
+            };
+            let reply = requests.volume(operation).await.with_context(|| named(name))?;
+            let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
+            if args.json {
+                return print(&pretty(&info_json(&info))?);
+            }
+            tell(&format!("created volume {name} of {}", show_bytes(*size)));
+            Ok(())
+        }
+        VolumeCommand::List => {
+            let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await? else {
+                return Err(unexpected());
+            };
+            if args.json {
+                let list: Vec<_> = list.iter().map(info_json).collect();
+                return print(&pretty(&json!({ "volumes": list }))?);
+            }
+            print(&table(&list))
+        }
+        VolumeCommand::Show { name } => {
+            let info = show(requests, name).await?;
+            if args.json {
+                return print(&pretty(&info_json(&info))?);
+            }
+            print(&details(&info))
+        }
+        VolumeCommand::Delete { name } => {
+            let operation = VolumeOperation::Delete { name: name.clone() };
+            requests.volume(operation).await.with_context(|| named(name))?;
+            done(args.json, &format!("deleted volume {name}"))
+        }
+        VolumeCommand::Lost { name } => lost(requests, name, args.json).await,
+        VolumeCommand::AcceptLoss { name } => {
+            let operation = VolumeOperation::AcceptLoss { name: name.clone() };
+            requests.volume(operation).await.with_context(|| named(name))?;
+            done(args.json, &format!("volume {name} can be attached without what was lost"))
+        }
+        VolumeCommand::Import { name, file } => {
+            let outcome = import::run(requests, name, file, !args.json).await?;
+            if args.json {
+                return print(&pretty(&outcome)?);
+            }
+            tell(&format!("imported {} into volume {name}", file.display()));
+            Ok(())
+        }
+        VolumeCommand::Export { name, file } => {
+            let outcome = export::run(requests, name, file, !args.json).await?;
+            if args.json && file.as_os_str() != "-" {
+                return print(&pretty(&outcome)?);
+            }
+            tell(&format!("exported volume {name} to {}", file.display()));
+            Ok(())
+        }
+    }
+}
+
+/// What is known of a volume; opens it at the store if it is not.
+async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> {
+    // A volume that the store opens for this answers what it knows, which may be nothing yet.
+    let operation = VolumeOperation::Show { name: name.to_owned() };
+    match requests.volume(operation).await.with_context(|| format!("volume {name}"))? {
+        VolumeReply::Volume(info) => Ok(info),
+        _ => Err(unexpected()),
+    }
+}
+
+async fn lost(requests: &Requests, name: &str, json: bool) -> Result<()> {
+    let mut all: Vec<Range> = Vec::new();
+    let mut from_lba = 0;
+    let (host, connected, clean, rounded) = loop {
+        let operation = VolumeOperation::Lost { name: name.to_owned(), from_lba };
+        let reply = requests.volume(operation).await.with_context(|| format!("volume {name}"))?;
+        let VolumeReply::Lost { host, connected, clean, rounded, ranges, more } = reply else {
+            return Err(unexpected());
+        };
+        let end = ranges.last().map(|last| last.end());
+        all.extend(ranges);
+        match end {
+            Some(end) if more && end > from_lba => from_lba = end,
+            _ => break (host, connected, clean, rounded),
+        }
+    };
+    let bytes: u64 = all.iter().map(|range| range.bytes()).sum();
+    if json {
+        let ranges: Vec<_> = all
+            .iter()
+            .map(|range| json!({"offset": range.lba * SECTOR_BYTES, "bytes": range.bytes()}))
+            .collect();
+        return print(&pretty(&json!({
+            "name": name,
+            "host": host.map(|host| host.to_string()),
+            "connected": connected,
+            "clean": clean,
+            "rounded": rounded,
+            "bytes": bytes,
+            "ranges": ranges,
+        }))?);
+    }
+    match host {
+        _ if all.is_empty() => tell("nothing is known to be lost"),
+        Some(host) if connected => tell(&format!(
+            "host {host} is connected and delivering: {} are under way",
+            show_bytes(bytes)
+        )),
+        host => tell(&format!(
+            "{} acknowledged by {} have not arrived{}",
+            show_bytes(bytes),
+            host.map_or("a host".to_owned(), |host| format!("host {host}")),
+            if rounded { " (ranges are rounded up)" } else { "" }
+        )),
+    }
+    if all.is_empty() {
+        return Ok(());
+    }
+    let rows = all
+        .iter()
+        .map(|range| vec![(range.lba * SECTOR_BYTES).to_string(), range.bytes().to_string()]);
+    print(&columns(&["OFFSET", "BYTES"], rows.collect()))
+}
+
+/// Runs `longhaul credential`.
+///
+/// # Errors
+/// If it does not succeed; the message says why and what to do.
+pub fn credential(args: &CredentialArgs) -> Result<()> {
+    match &args.command {
+        CredentialCommand::Rotate { state } => {
+            let path = credential::rotate(state)?;
+            tell("the old credential is refused from now on; copy the new one to the hosts:");
+            print(&format!("{}\n", path.display()))
+        }
+        CredentialCommand::Show { file, json } => {
+            let credential = Credential::read(file)?;
+            let now = time::OffsetDateTime::now_utc();
+            let days = (credential.not_after - now).whole_days();
+            let expired = credential.not_after <= now;
+            if *json {
+                return print(&pretty(&json!({
+                    "stores": credential.stores,
+                    "serial": credential.serial,
+                    "not_after": credential.not_after.unix_timestamp(),
+                    "expired": expired,
+                }))?);
+            }
+            let until = credential::date(credential.not_after);
+            let state = if expired { "expired".to_owned() } else { format!("{days} days left") };
+            print(&fields(&[
+                ("stores", credential.stores.join(", ")),
+                ("serial", credential.serial),
+                ("valid until", format!("{until} ({state})")),
+            ]))
+        }
+    }
+}
+
+fn unexpected() -> anyhow::Error {
+    anyhow::anyhow!("the store gave an answer that does not fit: are both of the same version?")
+}
+
+fn done(json: bool, message: &str) -> Result<()> {
+    if json {
+        return print("{}\n");
+    }
+    tell(message);
+    Ok(())
+}
+
+/// A message for people.
+fn tell(message: &str) {
+    eprintln!("{message}");
+}
+
+/// Data, to stdout.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
+}
+
+fn pretty(value: &Value) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn table(list: &[VolumeInfo]) -> String {
+    let rows = list.iter().map(|info| {
+        let live = info.live.as_ref();
+        vec![
+            info.name.clone(),
+            show_bytes(info.sectors.saturating_mul(SECTOR_BYTES)),
+            live.map_or("-".to_owned(), |live| show_bytes(live.mapped_bytes)),
+            state(info).to_owned(),
+        ]
+    });
+    columns(&["NAME", "SIZE", "DATA", "STATE"], rows.collect())
+}
+
+fn state(info: &VolumeInfo) -> &'static str {
+    match &info.live {
+        None => "not in use",
+        Some(live) if live.connected => "attached",
+        Some(live) if live.announced_bytes > 0 => "host gone, writes missing",
+        Some(live) if live.host.is_some() && !live.clean => "host gone",
+        Some(_) => "detached",
+    }
+}
+
+fn details(info: &VolumeInfo) -> String {
+    let mut all = vec![
+        ("name", info.name.clone()),
+        ("id", info.id.to_string()),
+        ("size", show_bytes(info.sectors.saturating_mul(SECTOR_BYTES))),
+        ("block size", show_bytes(info.block_bytes.into())),
+        ("state", state(info).to_owned()),
+    ];
+    if let Some(live) = &info.live {
+        all.extend([
+            ("host", live.host.map_or("none".to_owned(), |host| host.to_string())),
+            ("epoch", live.epoch.to_string()),
+            ("committed", live.committed.to_string()),
+            ("segments", live.segments.to_string()),
+            ("data", show_bytes(live.mapped_bytes)),
+            ("not arrived", show_bytes(live.announced_bytes)),
+        ]);
+    }
+    fields(&all)
+}
+
+fn fields(all: &[(&str, String)]) -> String {
+    all.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+}
+
+fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
+    let mut widths: Vec<usize> = head.iter().map(String::len).collect();
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.len());
+        }
+    }
+    let mut text = String::new();
+    for row in std::iter::once(&head).chain(&rows) {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A progress bar on a terminal, nothing elsewhere.
+fn progress(total: u64, wanted: bool) -> indicatif::ProgressBar {
+    use std::io::IsTerminal as _;
+    if !wanted || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let bar = indicatif::ProgressBar::new(total);
+    let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+    if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,180 @@
+//! Copies what is committed of a volume into a raw image, as an observer who attaches nothing.
+//!
+//! Holes and zeroes are asked for first and not read; many reads are under way at once. Of a volume
+//! that is written meanwhile the image mixes states.
+
+use super::{progress, show, tell};
+use crate::link::Requests;
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use futures_util::stream::{StreamExt as _, iter};
+use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
+use longhaul_core::wire::link::{
+    Lane, MAX_READ_SECTORS, ReadPart, ToHost, ToStore, VolumeInfo, decode_data,
+};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+/// Reads under way: with 1 MiB each, enough for 1 Gbit/s over 250 ms.
+const READS: usize = 32;
+/// The epoch of an observer.
+const OBSERVER: u64 = 0;
+
+/// Exports the volume `name` to `file`.
+///
+/// # Errors
+/// If the file cannot be written, the store fails or what it has is damaged.
+pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Result<Value> {
+    let info = show(requests, name).await?;
+    if info.live.as_ref().is_some_and(|live| live.connected) {
+        tell("a host has the volume attached: the image holds what is committed while it is read");
+    }
+    let mut target = Target::open(file)?;
+    let bar = progress(info.sectors.saturating_mul(SECTOR_BYTES), bar);
+    let result = copy(requests, &info, &mut target, &bar).await;
+    bar.finish_and_clear();
+    let data_bytes = result.with_context(|| format!("{} is incomplete", file.display()))?;
+    Ok(json!({ "name": name, "data_bytes": data_bytes }))
+}
+
+async fn copy(
+    requests: &Requests,
+    info: &VolumeInfo,
+    target: &mut Target,
+    bar: &indicatif::ProgressBar,
+) -> Result<u64> {
+    let mut data_bytes = 0;
+    let mut at = 0;
+    while at < info.sectors {
+        let asked = Range::between(at, info.sectors);
+        let ranges = data_ranges(requests, info.id, asked, &mut at).await?;
+        let reads = ranges.into_iter().flat_map(|range| {
+            let starts = (range.lba..range.end()).step_by(MAX_READ_SECTORS as usize);
+            starts.map(move |lba| Range::between(lba, range.end().min(lba + MAX_READ_SECTORS)))
+        });
+        let mut pieces =
+            std::pin::pin!(iter(reads.map(|range| read(requests, info.id, range))).buffered(READS));
+        while let Some(piece) = pieces.next().await {
+            for (lba, data) in piece? {
+                data_bytes += data.len() as u64;
+                target.write(lba * SECTOR_BYTES, &data)?;
+                bar.set_position(lba * SECTOR_BYTES);
+            }
+        }
+    }
+    target.finish(info.sectors.saturating_mul(SECTOR_BYTES))?;
+    Ok(data_bytes)
+}
+
+/// The parts of `range` that hold data, as far as the store says at once; moves `at` to where it
+/// stopped.
+async fn data_ranges(
+    requests: &Requests,
+    volume: VolumeId,
+    range: Range,
+    at: &mut u64,
+) -> Result<Vec<Range>> {
+    let status = |request| ToStore::Status { request, volume, epoch: OBSERVER, range };
+    let ToHost::Status { result, .. } = requests.call(Lane::Read, status).await?.message else {
+        return Err(super::unexpected());
+    };
+    let runs = result.context("the store cannot say what the volume holds")?;
+    let mut ranges = Vec::new();
+    for run in runs {
+        let part = Range::new(*at, run.sectors);
+        if run.sectors == 0 || !part.fits(range.end()) {
+            return Err(super::unexpected());
+        }
+        if run.state == BlockState::Data {
+            ranges.push(part);
+        }
+        *at = part.end();
+    }
+    if *at == range.lba {
+        return Err(super::unexpected());
+    }
+    Ok(ranges)
+}
+
+async fn read(requests: &Requests, volume: VolumeId, range: Range) -> Result<Vec<(u64, Bytes)>> {
+    let message = |request| ToStore::Read { request, volume, epoch: OBSERVER, range };
+    let frame = requests.call(Lane::Read, message).await?;
+    let ToHost::Data { result, .. } = frame.message else { return Err(super::unexpected()) };
+    let pieces = result.with_context(|| format!("cannot read {range}"))?;
+    let parts = decode_data(range, &pieces, frame.payload)?;
+    let mut at = range.lba;
+    let mut found = Vec::new();
+    for part in parts {
+        match part {
+            ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => at += sectors,
+            ReadPart::Data { wanted, fragment } => {
+                fragment.verify().with_context(|| format!("{wanted} was damaged on its way"))?;
+                found.push((wanted.lba, fragment.sectors(wanted)));
+                at = wanted.end();
+            }
+        }
+    }
+    if at != range.end() {
+        bail!("the store's answer to a read of {range} is cut short");
+    }
+    Ok(found)
+}
+
+/// Where the image goes.
+enum Target {
+    /// Where nothing is written there is a hole.
+    Sparse(File),
+    /// Everything is written in order, zeroes too.
+    Stream { out: Box<dyn std::io::Write>, at: u64 },
+}
+
+const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+impl Target {
+    fn open(path: &Path) -> Result<Target> {
+        if path.as_os_str() == "-" {
+            return Ok(Target::Stream { out: Box::new(std::io::stdout()), at: 0 });
+        }
+        let open = || -> std::io::Result<Target> {
+            let file = File::options().write(true).create(true).truncate(true).open(path)?;
+            if file.metadata()?.is_file() {
+                Ok(Target::Sparse(file))
+            } else {
+                Ok(Target::Stream { out: Box::new(file), at: 0 })
+            }
+        };
+        open().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let result = match self {
+            Target::Sparse(file) => file.write_all_at(data, offset),
+            Target::Stream { out, at } => {
+                fill(out, at, offset).and_then(|()| out.write_all(data)).map(|()| {
+                    *at += data.len() as u64;
+                })
+            }
+        };
+        result.context("cannot write the image: is there space?")
+    }
+
+    fn finish(&mut self, length: u64) -> Result<()> {
+        let result = match self {
+            Target::Sparse(file) => file.set_len(length).and_then(|()| file.sync_all()),
+            Target::Stream { out, at } => fill(out, at, length).and_then(|()| out.flush()),
+        };
+        result.context("cannot finish the image: is there space?")
+    }
+}
+
+fn fill(out: &mut dyn std::io::Write, at: &mut u64, until: u64) -> std::io::Result<()> {
+    while *at < until {
+        let bytes = (until - *at).min(ZEROES.len() as u64);
+        out.write_all(&ZEROES[..bytes as usize])?;
+        *at += bytes;
+    }
+    Ok(())
+}

@@ -1,0 +1,309 @@
+//! Copies a raw image into a volume, as a host without journal: each batch is sent as it is read, and
+//! done when the store has committed it.
+//!
+//! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
+
+use super::{progress, show, tell};
+use crate::link::Requests;
+use crate::random;
+use anyhow::{Context as _, Result, bail};
+use bytes::{Bytes, BytesMut};
+use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
+use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS};
+use longhaul_core::wire::link::{Attached, Frame, HostId, Lane, ToHost, ToStore};
+use rustix::fs::SeekFrom;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use tokio::sync::mpsc;
+
+/// Bytes read and sent as one record.
+const PIECE_BYTES: usize = (MAX_RECORD_SECTORS * SECTOR_BYTES) as usize;
+/// Zeroes are left out in units of this many bytes.
+const ZERO_BYTES: usize = 16 << 10;
+/// A batch is sent once it has this many bytes; the last record may take it beyond.
+const BATCH_BYTES: usize = 3 << 20;
+/// Bytes sent and not committed.
+const WINDOW_BYTES: usize = 32 << 20;
+
+/// Imports `file` into the volume `name`.
+///
+/// # Errors
+/// If the file does not fit or cannot be read, the volume is attached, or the store fails.
+pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Result<Value> {
+    let source = Source::open(file)?;
+    let info = show(requests, name).await?;
+    if let Some(live) = &info.live
+        && let Some(host) = live.host
+        && (live.connected || !live.clean)
+    {
+        let advice = if live.connected {
+            "stop that host first".to_owned()
+        } else {
+            format!(
+                "let it finish, or give up what it holds with `longhaul volume accept-loss {name}`"
+            )
+        };
+        bail!("host {host} has volume {name} attached: {advice}");
+    }
+    let size = info.sectors.saturating_mul(SECTOR_BYTES);
+    if let Some(length) = source.length
+        && length > size
+    {
+        bail!(
+            "{} has {length} bytes, volume {name} only {size}: create one with --size {}",
+            file.display(),
+            length.next_multiple_of(u64::from(info.block_bytes))
+        );
+    }
+    let host = HostId(random::identity()?);
+    let reply = requests.call(Lane::Control, |request| ToStore::Attach {
+        request,
+        name: name.to_owned(),
+        host,
+        journal: None,
+    });
+    let ToHost::Attached { result, .. } = reply.await?.message else {
+        return Err(super::unexpected());
+    };
+    let attached = result.with_context(|| format!("cannot attach volume {name}"))?;
+    let bar = progress(source.length.unwrap_or(size), bar);
+    let mut writer = Writer::new(requests, &attached);
+    let result = copy(&mut writer, source, attached.sectors, &bar).await;
+    bar.finish_and_clear();
+    if let Err(error) = result {
+        tell(&format!("volume {name} is incomplete now: import again"));
+        let _ = writer.detach(&attached).await;
+        return Err(error);
+    }
+    writer.detach(&attached).await?;
+    Ok(json!({ "name": name, "data_bytes": writer.data_bytes }))
+}
+
+async fn copy(
+    writer: &mut Writer<'_>,
+    source: Source,
+    sectors: u64,
+    bar: &indicatif::ProgressBar,
+) -> Result<()> {
+    writer.discard(Range::new(0, sectors));
+    let (sender, mut pieces) = mpsc::channel(8);
+    // Ends by itself once nobody takes its pieces.
+    let reader = tokio::task::spawn_blocking(move || source.read_all(&sender));
+    while let Some((offset, piece)) = pieces.recv().await {
+        bar.set_position(offset + piece.len() as u64);
+        let end = (offset + piece.len() as u64).div_ceil(SECTOR_BYTES);
+        if end > sectors {
+            bail!("there is more input than the volume has room for ({sectors} sectors)");
+        }
+        writer.write(offset, &piece).await?;
+    }
+    reader.await.context("the reading thread failed")??;
+    writer.send();
+    writer.committed(0).await
+}
+
+/// Batches on their way.
+struct Writer<'a> {
+    requests: &'a Requests,
+    attached: Attached,
+    batch: BytesMut,
+    first: Seq,
+    next: Seq,
+    under_way: VecDeque<(Seq, usize)>,
+    under_way_bytes: usize,
+    data_bytes: u64,
+}
+
+impl<'a> Writer<'a> {
+    fn new(requests: &'a Requests, attached: &Attached) -> Writer<'a> {
+        let next = attached.committed + 1;
+        Writer {
+            requests,
+            attached: attached.clone(),
+            batch: BytesMut::new(),
+            first: next,
+            next,
+            under_way: VecDeque::new(),
+            under_way_bytes: 0,
+            data_bytes: 0,
+        }
+    }
+
+    fn discard(&mut self, range: Range) {
+        let epoch = self.attached.epoch;
+        record::encode_marker(Kind::Discard, epoch, self.next, range, &mut self.batch);
+        self.next += 1;
+    }
+
+    /// Writes what is not zero of a piece at a multiple of [`PIECE_BYTES`].
+    async fn write(&mut self, offset: u64, piece: &[u8]) -> Result<()> {
+        let mut start = None;
+        let mut at = 0;
+        while at <= piece.len() {
+            let unit = &piece[at..piece.len().min(at + ZERO_BYTES)];
+            let data = unit.iter().any(|byte| *byte != 0);
+            match (data, start) {
+                (true, None) => start = Some(at),
+                (false, Some(from)) => {
+                    self.record(offset + from as u64, &piece[from..at.min(piece.len())]);
+                    start = None;
+                }
+                _ => {}
+            }
+            at += ZERO_BYTES;
+        }
+        if let Some(from) = start {
+            self.record(offset + from as u64, &piece[from..]);
+        }
+        if self.batch.len() >= BATCH_BYTES {
+            self.send();
+            self.committed(WINDOW_BYTES).await?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, offset: u64, data: &[u8]) {
+        let padded;
+        // The last sector of an image may be cut short.
+        let data = if data.len().is_multiple_of(SECTOR_BYTES as usize) {
+            data
+        } else {
+            let mut longer = data.to_vec();
+            longer.resize(data.len().next_multiple_of(SECTOR_BYTES as usize), 0);
+            padded = longer;
+            &padded
+        };
+        let range = Range::new(offset / SECTOR_BYTES, data.len() as u64 / SECTOR_BYTES);
+        record::encode_data(self.attached.epoch, self.next, range, data, &mut self.batch);
+        self.next += 1;
+        self.data_bytes += data.len() as u64;
+    }
+
+    fn send(&mut self) {
+        if self.next == self.first {
+            return;
+        }
+        let payload = self.batch.split().freeze();
+        let last = self.next - 1;
+        let Attached { volume, epoch, .. } = self.attached;
+        self.under_way.push_back((last, payload.len()));
+        self.under_way_bytes += payload.len();
+        let message = ToStore::Batch { volume, epoch, first: self.first, last };
+        self.requests.send(Lane::Drain, Frame { message, payload });
+        self.first = self.next;
+    }
+
+    /// Waits until no more than `limit` bytes are under way.
+    async fn committed(&mut self, limit: usize) -> Result<()> {
+        while self.under_way_bytes > limit {
+            match self.requests.notice().await? {
+                ToHost::Committed { volume, seq, .. } if volume == self.attached.volume => {
+                    while let Some((_, bytes)) =
+                        self.under_way.pop_front_if(|(last, _)| *last <= seq)
+                    {
+                        self.under_way_bytes -= bytes;
+                    }
+                }
+                ToHost::Fenced { .. } => bail!("another host attached the volume meanwhile"),
+                ToHost::BatchRefused { reason, .. } => bail!("the store refused a batch: {reason}"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn detach(&self, attached: &Attached) -> Result<()> {
+        let (volume, epoch) = (attached.volume, attached.epoch);
+        let detach = |request| ToStore::Detach { request, volume, epoch };
+        self.requests.call(Lane::Control, detach).await.map(drop)
+    }
+}
+
+/// An image, or what comes from standard input.
+struct Source {
+    file: Option<File>,
+    length: Option<u64>,
+    name: String,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source> {
+        let name = path.display().to_string();
+        if path.as_os_str() == "-" {
+            return Ok(Source { file: None, length: None, name: "standard input".into() });
+        }
+        let open = || -> std::io::Result<(File, Option<u64>)> {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            // A block device says its length only when its end is looked for.
+            let length = rustix::fs::seek(&file, SeekFrom::End(0)).ok();
+            rustix::fs::seek(&file, SeekFrom::Start(0)).ok();
+            Ok((file, if metadata.is_file() { Some(metadata.len()) } else { length }))
+        };
+        let (file, length) = open().with_context(|| format!("cannot read the image {name}"))?;
+        Ok(Source { file: Some(file), length, name })
+    }
+
+    fn read_all(self, pieces: &mpsc::Sender<(u64, Bytes)>) -> Result<()> {
+        match (&self.file, self.length) {
+            (Some(file), Some(length)) => self.read_file(file, length, pieces),
+            (Some(file), None) => self.read_stream(file, pieces),
+            (None, _) => self.read_stream(std::io::stdin().lock(), pieces),
+        }
+    }
+
+    fn read_file(
+        &self,
+        file: &File,
+        length: u64,
+        pieces: &mpsc::Sender<(u64, Bytes)>,
+    ) -> Result<()> {
+        let piece_bytes = PIECE_BYTES as u64;
+        let mut at = 0;
+        while at < length {
+            // ENXIO: nothing but a hole follows. Other errors: a file system without holes.
+            match rustix::fs::seek(file, SeekFrom::Data(at)) {
+                Ok(data) => at = at.max(data / piece_bytes * piece_bytes),
+                Err(rustix::io::Errno::NXIO) => return Ok(()),
+                Err(_) => {}
+            }
+            let bytes = piece_bytes.min(length - at) as usize;
+            let mut piece = vec![0; bytes];
+            file.read_exact_at(&mut piece, at)
+                .with_context(|| format!("cannot read {} at byte {at}", self.name))?;
+            if pieces.blocking_send((at, piece.into())).is_err() {
+                return Ok(());
+            }
+            at += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn read_stream(&self, mut from: impl Read, pieces: &mpsc::Sender<(u64, Bytes)>) -> Result<()> {
+        let mut at = 0;
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            let mut filled = 0;
+            while filled < piece.len() {
+                match from.read(&mut piece[filled..]) {
+                    Ok(0) => break,
+                    Ok(bytes) => filled += bytes,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        return Err(error).with_context(|| format!("cannot read {}", self.name));
+                    }
+                }
+            }
+            piece.truncate(filled);
+            let last = filled < PIECE_BYTES;
+            if filled == 0 || pieces.blocking_send((at, piece.into())).is_err() || last {
+                return Ok(());
+            }
+            at += filled as u64;
+        }
+    }
+}
