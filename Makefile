@@ -1,0 +1,58 @@
+# Everything there is to do here; CI runs `make test`. `make help` lists it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+SEEDS ?= 1000
+FROM ?= 0
+TIME ?= 60
+ROUNDS ?= 200
+WAN_DELAY ?= 0
+WRITE_THROUGH ?=
+BENCH ?=
+
+.PHONY: help demo test check build sim sim-mutants fuzz soak bench deny
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Build, start a store, a host and a volume, and use it (WAN_DELAY=8ms, WRITE_THROUGH=1)
+	@scripts/packages demo
+	cargo build --locked --release --workspace --bin longhaul
+	target/release/longhaul demo --wan-delay $(WAN_DELAY) $(if $(WRITE_THROUGH),--write-through)
+
+test: ## Everything that CI runs, as root
+	@scripts/test
+
+check: ## The inner loop: format, lints, unit tests, 100 seeds of the simulator
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo test --locked --workspace --lib --bins
+	cargo build --locked --workspace --bins
+	target/debug/longhaul-sim --seeds 100
+
+build: ## Build the release binaries
+	cargo build --locked --release --workspace --bins
+
+sim: ## Run the simulator (SEEDS=1000 FROM=0)
+	cargo run --locked --release -p longhaul-sim -- --seeds $(SEEDS) --from $(FROM)
+
+sim-mutants: ## Break the core in known ways; the simulator has to notice each
+	sim/mutants/run
+
+fuzz: ## Fuzz each parser and state machine (TIME=60 seconds each, TARGET=name for one)
+	@scripts/fuzz $(TIME) $(TARGET)
+
+soak: ## Kill hosts and stores under load (ROUNDS=200)
+	cargo build --locked --workspace --bins
+	LONGHAUL_BIN=target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
+	  cargo test --locked --workspace --test e2e crashes -- --nocapture --test-threads 2
+
+bench: ## Measure against peers (BENCH='--rounds 3 flush' for a part)
+	@scripts/packages test
+	cargo build --locked --release --workspace --bins
+	target/release/longhaul-lab bench $(BENCH)
+
+deny: ## Licences, bans, sources and advisories of the dependencies
+	@scripts/deny

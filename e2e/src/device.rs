@@ -1,0 +1,111 @@
+//! A volume as a block device: nbdfuse shows it as a file, a loop device makes it a disk, and a file
+//! system is mounted on it. All of it is taken down on drop, in the order that loses nothing.
+
+use crate::process::{LIMIT, Server, command, run};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A volume as `/dev/loopN`.
+pub struct Device {
+    nbdfuse: Server,
+    mountpoint: PathBuf,
+    device: Option<String>,
+}
+
+impl Device {
+    /// Connects `uri`; `dir` is an empty directory to work in.
+    #[track_caller]
+    #[must_use]
+    pub fn connect(uri: &str, dir: &Path) -> Device {
+        let mountpoint = dir.join("fuse");
+        std::fs::create_dir_all(&mountpoint).unwrap();
+        let file = mountpoint.join("disk");
+        let mut nbdfuse = command("nbdfuse");
+        nbdfuse.arg(&file).arg(uri);
+        let nbdfuse = Server::start("nbdfuse", nbdfuse, &dir.join("nbdfuse.log"));
+        let mut this = Device { nbdfuse, mountpoint, device: None };
+        this.nbdfuse.wait_until("the volume as a file", Duration::from_secs(30), || file.exists());
+        let losetup = run("losetup", ["--find".as_ref(), "--show".as_ref(), file.as_os_str()]).ok();
+        this.device = Some(losetup.stdout.trim().to_owned());
+        this
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.device.as_deref().expect("connected")
+    }
+
+    /// Mounts the file system on it.
+    #[track_caller]
+    #[must_use]
+    pub fn mount(&self, at: &Path, options: &str) -> Mount {
+        std::fs::create_dir_all(at).unwrap();
+        let at_text = at.to_str().expect("temporary paths are text");
+        run("mount", ["-o", options, self.path(), at_text]).ok();
+        Mount { at: Some(at.to_owned()) }
+    }
+
+    /// Takes it down; panics if something is not written back or still in use.
+    #[track_caller]
+    pub fn disconnect(mut self) {
+        run("losetup", ["--detach", self.path()]).ok();
+        self.device = None;
+        // Detaching is lazy while the kernel still holds the device for a moment.
+        crate::wait_for("the file to be let go", LIMIT, || {
+            run("fusermount3", ["-u".as_ref(), self.mountpoint.as_os_str()]).status.success()
+        });
+        let status = self.nbdfuse.wait(LIMIT);
+        assert!(status.success(), "nbdfuse: {status}\n{}", self.nbdfuse.log());
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.take() {
+            let _ = command("losetup").args(["--detach", &device]).status();
+        }
+        if self.nbdfuse.ended().is_none() {
+            let _ = command("fusermount3").arg("-uz").arg(&self.mountpoint).status();
+        }
+    }
+}
+
+/// A mounted file system.
+pub struct Mount {
+    at: Option<PathBuf>,
+}
+
+impl Mount {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.at.as_deref().expect("mounted")
+    }
+
+    /// Unmounts it, everything written.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        let at = self.at.take().expect("mounted");
+        run("umount", [at]).ok();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(at) = self.at.take() {
+            let _ = command("umount").arg("-l").arg(at).status();
+        }
+    }
+}
+
+/// A small file system of its own, for a directory that can run full.
+#[track_caller]
+#[must_use]
+pub fn small_disk(at: &Path, mib: u64) -> Mount {
+    std::fs::create_dir_all(at).unwrap();
+    let size = format!("size={mib}m,mode=700");
+    let at_text = at.to_str().expect("temporary paths are text");
+    run("mount", ["-t", "tmpfs", "-o", &size, "longhaul-e2e", at_text]).ok();
+    Mount { at: Some(at.to_owned()) }
+}

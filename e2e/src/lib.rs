@@ -1,0 +1,64 @@
+//! What the end-to-end tests are made of: the real binary and real clients as child processes, and a
+//! client of our own that knows what was acknowledged and flushed.
+//!
+//! - [`process`]: commands with a time limit, servers that end with the test.
+//! - [`site`]: a store, hosts and relays with their directories and ports.
+//! - [`nbd`]: a minimal NBD client.
+//! - [`stamp`]: a workload whose every block says which write it is from, and its checker.
+//! - [`device`]: a volume as a block device and a mounted file system.
+//!
+//! Everything here panics with a message when something is not as it should be: the caller is a test,
+//! and the message is its failure. Nothing is waited for without a limit.
+
+// A test's harness: a panic is how it reports.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+pub mod device;
+pub mod nbd;
+pub mod process;
+pub mod site;
+pub mod stamp;
+
+use std::time::{Duration, Instant};
+
+/// Polls until `ready`, at most `limit`; panics naming `what` otherwise.
+pub fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the test can go on where it needs root, loop devices and FUSE. Without them it fails in CI
+/// (`CI=true`), and elsewhere says loudly that it did not run.
+#[must_use]
+pub fn can_use_devices(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !std::path::Path::new("/dev/fuse").exists() {
+        "/dev/fuse"
+    } else if !std::path::Path::new("/dev/loop-control").exists() {
+        "/dev/loop-control"
+    } else {
+        return true;
+    };
+    assert!(!in_ci(), "{test} needs {missing}, and in CI (CI=true) no test may be left out");
+    eprintln!("SKIPPED {test}: it needs {missing}. Run `make test` as root to run it.");
+    false
+}
+
+/// Whether `CI=true`.
+#[must_use]
+pub fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
+
+/// A number from the environment, or what it is otherwise.
+#[must_use]
+pub fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Err(_) => default,
+    }
+}

@@ -1,0 +1,468 @@
+//! A store, hosts and relays with their directories and ports, as an operator would start them.
+
+use crate::nbd::Client;
+use crate::process::{LIMIT, Output, Server, command, longhaul, run_within};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long starting, attaching and stopping may take.
+pub const START: Duration = Duration::from_secs(60);
+
+/// Smallest journal there is.
+pub const SMALLEST_JOURNAL: &str = "128MiB";
+
+/// A port that nobody listens on, over UDP or TCP, and that no other test was given.
+#[must_use]
+pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap();
+    loop {
+        // Below the range that the system gives outgoing connections.
+        let port = fastrand::u16(12_000..32_000);
+        let free = UdpSocket::bind(("127.0.0.1", port)).is_ok()
+            && TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free && given.insert(port) {
+            return port;
+        }
+    }
+}
+
+/// A free address on loopback.
+#[must_use]
+pub fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+/// Status code and body of an HTTP GET; `None` if nobody answers.
+#[must_use]
+pub fn http_get(address: &str, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let code = head.split_whitespace().nth(1)?.parse().ok()?;
+    Some((code, body.to_owned()))
+}
+
+/// A temporary directory with a store in it, and all that a test adds.
+pub struct Site {
+    /// The store.
+    pub store: Store,
+    dir: TempDir,
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Site {
+    /// Starts a store.
+    #[track_caller]
+    #[must_use]
+    pub fn new() -> Site {
+        let dir = temp_dir();
+        let store = Store::start(&dir.path().join("store"));
+        Site { store, dir }
+    }
+
+    /// Starts a store with a volume of `mib` MiB.
+    #[track_caller]
+    #[must_use]
+    pub fn with_volume(name: &str, mib: u64) -> Site {
+        let site = Site::new();
+        site.create(name, mib);
+        site
+    }
+
+    /// Creates a volume.
+    #[track_caller]
+    pub fn create(&self, name: &str, mib: u64) {
+        self.volume(["create", name, "--size", &format!("{mib}MiB")]).ok();
+    }
+
+    /// A path in the directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs `longhaul volume …` with the store's credential.
+    #[track_caller]
+    pub fn volume<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        let mut volume = command(longhaul());
+        volume.arg("volume").arg("--credential").arg(self.store.credential()).args(args);
+        run_within(volume, LIMIT)
+    }
+
+    /// What the store has committed of a volume.
+    #[track_caller]
+    #[must_use]
+    pub fn export(&self, name: &str) -> Vec<u8> {
+        let file = self.path(&format!("export-{name}"));
+        let _ = std::fs::remove_file(&file);
+        self.volume(["export", name, file.to_str().expect("temporary paths are text")]).ok();
+        std::fs::read(file).unwrap()
+    }
+
+    /// A host with its state in `name`, not started.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Host {
+        Host::new(&self.path(name), &self.store.credential())
+    }
+}
+
+/// A directory that goes with the test; kept with `LONGHAUL_E2E_KEEP=1`, to look at.
+#[must_use]
+pub fn temp_dir() -> TempDir {
+    let mut dir = tempfile::Builder::new().prefix("longhaul-e2e-").tempdir().unwrap();
+    if std::env::var_os("LONGHAUL_E2E_KEEP").is_some() {
+        eprintln!("kept: {}", dir.path().display());
+        dir.disable_cleanup(true);
+    }
+    dir
+}
+
+/// A storage gateway.
+pub struct Store {
+    dir: PathBuf,
+    /// Where hosts reach it.
+    pub address: String,
+    /// Its admin address.
+    pub admin: String,
+    server: Option<Server>,
+}
+
+impl Store {
+    /// Starts one on a data directory.
+    #[track_caller]
+    #[must_use]
+    pub fn start(dir: &Path) -> Store {
+        let mut store = Store::stopped(dir);
+        store.restart();
+        store
+    }
+
+    /// One that has not been started.
+    #[must_use]
+    pub fn stopped(dir: &Path) -> Store {
+        let (address, admin) = (free_address(), free_address());
+        Store { dir: dir.into(), address, admin, server: None }
+    }
+
+    /// The command that starts it.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut store = command(longhaul());
+        store.args(["store", "--listen", &self.address, "--admin", &self.admin, "--data"]);
+        store.arg(&self.dir);
+        store
+    }
+
+    /// Starts it, after a kill or a stop, on the same directory and addresses.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.server = None;
+        std::fs::create_dir_all(&self.dir).unwrap();
+        let mut server = Server::start("store", self.command(), &self.dir.with_extension("log"));
+        let admin = self.admin.clone();
+        server.wait_until("the store is ready", START, || {
+            http_get(&admin, "/healthz").is_some_and(|(code, _)| code == 200)
+        });
+        self.server = Some(server);
+    }
+
+    /// The running process.
+    #[track_caller]
+    pub fn server(&mut self) -> &mut Server {
+        self.server.as_mut().expect("the store was started")
+    }
+
+    /// Its data directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The credential it wrote.
+    #[must_use]
+    pub fn credential(&self) -> PathBuf {
+        self.dir.join("credentials/admin.toml")
+    }
+
+    /// SIGTERM, and waits.
+    #[track_caller]
+    pub fn stop(&mut self) -> ExitStatus {
+        let status = self.server().terminate(START);
+        self.server = None;
+        status
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+
+    /// All segments of the one volume in it, oldest first.
+    #[must_use]
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let mut found = files_below(&self.dir);
+        found.retain(|path| path.parent().is_some_and(|parent| parent.ends_with("seg")));
+        found.sort();
+        found
+    }
+}
+
+/// All files below a directory.
+#[must_use]
+pub fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files_below(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+/// A host gateway.
+pub struct Host {
+    state: PathBuf,
+    credential: PathBuf,
+    /// Its admin address.
+    pub admin: String,
+    /// Flags in addition to those that every host gets.
+    pub flags: Vec<String>,
+    /// Journal of each volume.
+    pub journal_size: String,
+    server: Option<Server>,
+}
+
+impl Host {
+    /// With a state directory and a credential; not started.
+    #[must_use]
+    pub fn new(state: &Path, credential: &Path) -> Host {
+        Host {
+            state: state.into(),
+            credential: credential.into(),
+            admin: free_address(),
+            flags: Vec::new(),
+            journal_size: SMALLEST_JOURNAL.into(),
+            server: None,
+        }
+    }
+
+    /// With these flags in addition.
+    #[must_use]
+    pub fn with<'a>(mut self, flags: impl IntoIterator<Item = &'a str>) -> Host {
+        self.flags.extend(flags.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// The command that starts it.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut host = command(longhaul());
+        host.args(["host", "--admin", &self.admin, "--journal-size", &self.journal_size]);
+        host.arg("--credential").arg(&self.credential).arg("--state").arg(&self.state);
+        host.arg("--nbd").arg(self.nbd()).args(&self.flags);
+        host
+    }
+
+    /// Starts it; it need not be ready yet.
+    #[track_caller]
+    pub fn launch(&mut self) {
+        self.server = None;
+        let log = self.state.with_extension("log");
+        self.server = Some(Server::start("host", self.command(), &log));
+    }
+
+    /// Starts it and waits until clients can connect.
+    #[track_caller]
+    pub fn start(&mut self) {
+        self.launch();
+        let socket = self.socket();
+        self.server().wait_until("the host listens", START, || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+    }
+
+    /// Starts it and waits for its end, which the test expects within a moment.
+    #[track_caller]
+    #[must_use]
+    pub fn run_to_failure(&self) -> Output {
+        run_within(self.command(), START)
+    }
+
+    /// The running process.
+    #[track_caller]
+    pub fn server(&mut self) -> &mut Server {
+        self.server.as_mut().expect("the host was started")
+    }
+
+    /// Its state directory.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Uses another state directory from the next start on.
+    pub fn set_state(&mut self, state: &Path) {
+        self.state = state.into();
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.state.with_extension("nbd")
+    }
+
+    /// Its NBD address as longhaul and [`Client::connect`] take it.
+    #[must_use]
+    pub fn nbd(&self) -> String {
+        format!("unix:{}", self.socket().display())
+    }
+
+    /// A volume as NBD clients name it.
+    #[must_use]
+    pub fn uri(&self, volume: &str) -> String {
+        format!("nbd+unix:///{volume}?socket={}", self.socket().display())
+    }
+
+    /// A client of a volume; tries for a while, as one that was told to reconnect.
+    #[track_caller]
+    #[must_use]
+    pub fn client(&self, volume: &str) -> Client {
+        let start = Instant::now();
+        loop {
+            match Client::connect(&self.nbd(), volume) {
+                Ok(client) => return client,
+                Err(error) if start.elapsed() > START => panic!("no client connects: {error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// A client of a volume, or none if the host refuses at once.
+    #[must_use]
+    pub fn client_or_refused(&self, volume: &str) -> Option<Client> {
+        Client::connect(&self.nbd(), volume).ok()
+    }
+
+    /// The text with which the host refuses to export a volume, waiting for as long as it does not answer at all.
+    ///
+    /// # Panics
+    /// If it exports it.
+    #[track_caller]
+    #[must_use]
+    pub fn refusal(&self, volume: &str) -> String {
+        let start = Instant::now();
+        loop {
+            match Client::connect(&self.nbd(), volume) {
+                Ok(_) => panic!("volume {volume} is exported, and must not be"),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    return error.to_string();
+                }
+                Err(error) if start.elapsed() > START => panic!("no answer: {error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// `longhaul status --json`.
+    #[track_caller]
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let mut status = command(longhaul());
+        status.args(["status", "--json", "--admin", &self.admin]);
+        run_within(status, LIMIT).ok().json()
+    }
+
+    /// What the status says of a volume.
+    #[track_caller]
+    #[must_use]
+    pub fn volume_status(&self, name: &str) -> Value {
+        let status = self.status();
+        let volumes = status["volumes"].as_array().expect("status has volumes");
+        let found = volumes.iter().find(|volume| volume["name"] == name);
+        found.unwrap_or_else(|| panic!("no volume {name} in {status}")).clone()
+    }
+
+    /// What the store has not committed, in bytes.
+    #[track_caller]
+    #[must_use]
+    pub fn lag_bytes(&self, volume: &str) -> u64 {
+        self.volume_status(volume)["lag_bytes"].as_u64().expect("lag_bytes is a number")
+    }
+
+    /// Waits until the store has everything.
+    #[track_caller]
+    pub fn wait_drained(&self, volume: &str, limit: Duration) {
+        crate::wait_for("the store has everything", limit, || self.lag_bytes(volume) == 0);
+    }
+
+    /// Whether the process is there.
+    #[must_use]
+    pub fn server_is_alive(&self) -> bool {
+        let pid = self.server.as_ref().map(Server::pid);
+        pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}/exe")).exists())
+    }
+
+    /// SIGTERM, and waits.
+    #[track_caller]
+    pub fn stop(&mut self) -> ExitStatus {
+        let status = self.server().terminate(START);
+        self.server = None;
+        status
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+}
+
+/// A line between host and store that can be throttled and cut.
+pub struct Relay {
+    /// Where hosts reach it.
+    pub address: String,
+    server: Server,
+}
+
+impl Relay {
+    /// Starts one in front of `store`.
+    #[track_caller]
+    #[must_use]
+    pub fn start<'a>(site: &Site, flags: impl IntoIterator<Item = &'a str>) -> Relay {
+        let address = free_address();
+        let mut relay = command(longhaul());
+        relay.args(["relay", "--listen", &address, "--to", &site.store.address]).args(flags);
+        let log = site.path(&format!("relay-{address}.log"));
+        let mut server = Server::start("relay", relay, &log);
+        let bound = address.clone();
+        server.wait_until("the relay listens", START, || UdpSocket::bind(&bound).is_err());
+        Relay { address, server }
+    }
+
+    /// Lets nothing through from now on.
+    pub fn cut(&self) {
+        self.server.signal(Signal::USR1);
+    }
+
+    /// Lets everything through again.
+    pub fn restore(&self) {
+        self.server.signal(Signal::USR2);
+    }
+}

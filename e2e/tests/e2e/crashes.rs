@@ -1,0 +1,183 @@
+//! `kill -9` at random moments under a workload that knows what was promised.
+
+use longhaul_e2e::process::LIMIT;
+use longhaul_e2e::setting;
+use longhaul_e2e::site::{Host, Site};
+use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
+use rustix::process::{Pid, Signal, kill_process};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const BLOCKS: usize = 8192;
+const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
+
+/// More of them with `make soak ROUNDS=N`.
+fn rounds(default: u64) -> u64 {
+    setting("LONGHAUL_E2E_ROUNDS", default)
+}
+
+fn seed() -> u64 {
+    let seed = setting("LONGHAUL_E2E_SEED", fastrand::u64(..));
+    eprintln!("LONGHAUL_E2E_SEED={seed}");
+    seed
+}
+
+fn kill_later(pid: u32, after: Duration) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        std::thread::sleep(after);
+        let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        let _ = kill_process(pid, Signal::KILL);
+    })
+}
+
+/// Everything there, at the host, at the store, and for another host.
+fn nothing_is_missing(site: &Site, host: &mut Host, history: &History) {
+    let mut client = host.client("disk");
+    client.flush().unwrap();
+    let image = read_all(&mut client, history.bytes()).unwrap();
+    history.prefix_of(&image, history.len()).unwrap();
+    client.disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    history.prefix_of(&site.export("disk"), history.len()).unwrap();
+    let mut other = site.host("fresh");
+    other.start();
+    let image = read_all(&mut other.client("disk"), history.bytes()).unwrap();
+    history.prefix_of(&image, history.len()).unwrap();
+}
+
+fn host_crashes(flags: &[&str], rounds: u64, seed: u64) {
+    let site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host").with(flags.iter().copied());
+    let mut history = History::new(BLOCKS);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for round in 0..rounds {
+        let at_store = if round % 4 == 3 {
+            // What is still in the store's queues comes to rest first.
+            std::thread::sleep(Duration::from_secs(1));
+            let image = site.export("disk");
+            Some(
+                history
+                    .prefixes_of(&image, 0)
+                    .unwrap_or_else(|e| panic!("round {round}, store: {e}")),
+            )
+        } else {
+            None
+        };
+        host.start();
+        let mut client = host.client("disk");
+        let image = read_all(&mut client, history.bytes()).unwrap();
+        let count = history
+            .prefix_of(&image, history.flushed())
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        if let Some((shortest, _)) = at_store {
+            assert!(
+                shortest <= count,
+                "round {round}: the store had {shortest}, the host recovered {count}"
+            );
+        }
+        history.cut(count);
+        let killer = kill_later(host.server().pid(), Duration::from_millis(rng.u64(20..1200)));
+        let shape = Shape { depth: rng.usize(1..64), flushes: rng.u32(1..40), ..Shape::default() };
+        let mut workload = Workload::new(&mut history, &mut client, rng.u64(..), shape);
+        let end = workload.run(|_| false).expect_err("it was killed");
+        assert!(end.kind() != std::io::ErrorKind::Other, "round {round}: {end}");
+        killer.join().unwrap();
+        host.kill();
+    }
+    host.start();
+    let mut client = host.client("disk");
+    let image = read_all(&mut client, history.bytes()).unwrap();
+    let count = history.prefix_of(&image, history.flushed()).unwrap();
+    history.cut(count);
+    client.disconnect();
+    nothing_is_missing(&site, &mut host, &history);
+}
+
+#[test]
+fn host_is_killed() {
+    host_crashes(&[], rounds(20), seed());
+}
+
+#[test]
+fn host_is_killed_with_durability_store() {
+    host_crashes(&["--durability", "store"], rounds(5), seed());
+}
+
+#[test]
+fn host_is_killed_in_write_through() {
+    host_crashes(&["--write-through"], rounds(5), seed());
+}
+
+#[test]
+fn store_is_killed_and_no_client_notices() {
+    let mut site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host");
+    host.start();
+    let mut rng = fastrand::Rng::with_seed(seed());
+    let mut history = History::new(BLOCKS);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = host.client("disk");
+        let (done, history, seed) = (&done, &mut history, rng.u64(..));
+        let work = scope.spawn(move || {
+            let mut client = client;
+            // Cold reads wait for the store, so there are few.
+            let shape =
+                Shape { depth: 64, reads: 5, bytes_per_second: 8 << 20, ..Shape::default() };
+            Workload::new(history, &mut client, seed, shape).run(|_| done.load(Ordering::Relaxed))
+        });
+        let mut crash = || {
+            for _ in 0..rounds(20) {
+                std::thread::sleep(Duration::from_millis(rng.u64(20..1000)));
+                site.store.kill();
+                std::thread::sleep(Duration::from_millis(rng.u64(..300)));
+                site.store.restart();
+                assert!(!work.is_finished(), "the client has seen an error");
+            }
+        };
+        let crashed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut crash));
+        done.store(true, Ordering::Relaxed);
+        let worked = work.join().expect("reads return what was written");
+        worked.expect("no request fails");
+        if let Err(panic) = crashed {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    nothing_is_missing(&site, &mut host, &history);
+}
+
+#[test]
+fn both_are_killed() {
+    let mut site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host");
+    let mut history = History::new(BLOCKS);
+    let seed = seed();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for round in 0..rounds(6) {
+        host.start();
+        let mut client = host.client("disk");
+        let image = read_all(&mut client, history.bytes()).unwrap();
+        let count = history
+            .prefix_of(&image, history.flushed())
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        history.cut(count);
+        let after = Duration::from_millis(rng.u64(20..1200));
+        let killers =
+            [kill_later(host.server().pid(), after), kill_later(site.store.server().pid(), after)];
+        // No reads: those that the journal cannot answer would wait for a dead store.
+        let shape = Shape { reads: 0, ..Shape::default() };
+        let mut workload = Workload::new(&mut history, &mut client, rng.u64(..), shape);
+        workload.run(|_| false).expect_err("it was killed");
+        killers.into_iter().for_each(|killer| killer.join().unwrap());
+        host.kill();
+        site.store.restart();
+    }
+    host.start();
+    let mut client = host.client("disk");
+    let image = read_all(&mut client, history.bytes()).unwrap();
+    let count = history.prefix_of(&image, history.flushed()).unwrap();
+    history.cut(count);
+    client.disconnect();
+    nothing_is_missing(&site, &mut host, &history);
+}

@@ -1,0 +1,16 @@
+//! The built binary under real clients, crashes, cuts and mistakes. See the crate's documentation.
+
+// A test's harness: a panic is how it reports.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod clients;
+mod crashes;
+mod damage;
+mod docs;
+mod filesystems;
+mod harness;
+mod hosts;
+mod operation;
+mod outages;
+mod refusals;
+mod tls;

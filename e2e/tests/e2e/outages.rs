@@ -1,0 +1,248 @@
+//! Cut lines and full disks: nothing fails at the host, and all is as before when they end.
+
+use longhaul_e2e::device::small_disk;
+use longhaul_e2e::process::LIMIT;
+use longhaul_e2e::site::{Host, Relay, Site};
+use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
+use longhaul_e2e::{can_use_devices, setting, wait_for};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A workload in a thread of its own, to do something to its world meanwhile.
+struct Busy<'a> {
+    done: &'a AtomicBool,
+    changes: &'a AtomicUsize,
+}
+
+impl Busy<'_> {
+    /// How many changes were asked for so far.
+    fn changes(&self) -> usize {
+        self.changes.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs `meanwhile` beside a workload, which must not fail; returns the slowest reply.
+fn beside(
+    host: &Host,
+    history: &mut History,
+    shape: Shape,
+    meanwhile: impl FnOnce(&Busy<'_>),
+) -> Duration {
+    let (done, changes) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut client = host.client("disk");
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let mut workload = Workload::new(history, &mut client, 5, shape);
+            let end = workload.run(|history| {
+                changes.store(history.len(), Ordering::Relaxed);
+                done.load(Ordering::Relaxed)
+            });
+            (end, workload.slowest())
+        });
+        let busy = Busy { done: &done, changes: &changes };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&busy)));
+        busy.done.store(true, Ordering::Relaxed);
+        let (end, slowest) = work.join().expect("reads return what was written");
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+        end.expect("no request fails");
+        slowest
+    })
+}
+
+fn store_has_all(site: &Site, host: &mut Host, history: &History) {
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    history.prefix_of(&site.export("disk"), history.len()).unwrap();
+}
+
+#[test]
+fn a_cut_line_is_not_noticed() {
+    let cut = Duration::from_secs(setting("LONGHAUL_E2E_CUT_SECONDS", 60));
+    let site = Site::with_volume("disk", 32);
+    let relay = Relay::start(&site, []);
+    let mut host = site.host("host").with(["--store", &relay.address]);
+    host.start();
+    let mut history = History::new(8192);
+    // All of the volume is written first: what the journal has is read without the store.
+    let mut client = host.client("disk");
+    let shape = Shape {
+        reads: 0,
+        zeroes: 0,
+        max_blocks: 256,
+        bytes_per_second: 1 << 30,
+        ..Shape::default()
+    };
+    Workload::new(&mut history, &mut client, 4, shape).run(|history| history.len() >= 400).unwrap();
+    client.disconnect();
+    // 32 MiB and a minute of this fit the smallest journal.
+    let shape = Shape { depth: 4, reads: 0, bytes_per_second: 500_000, ..Shape::default() };
+    let slowest = beside(&host, &mut history, shape, |busy| {
+        std::thread::sleep(Duration::from_secs(2));
+        relay.cut();
+        let start = Instant::now();
+        let mut before = busy.changes();
+        wait_for("the link to be seen down", Duration::from_secs(30), || {
+            host.status()["link"]["up"] == false
+        });
+        while start.elapsed() < cut {
+            std::thread::sleep(Duration::from_secs(5).min(cut));
+            let now = busy.changes();
+            assert!(now > before, "writes stand still while the line is cut");
+            before = now;
+        }
+        assert!(host.lag_bytes("disk") > 0);
+        let lag = host.volume_status("disk")["lag_seconds"].as_f64().unwrap();
+        assert!(lag >= cut.as_secs_f64() - 5.0, "the lag is {lag} s after a cut of {cut:?}");
+        relay.restore();
+        wait_for("the lag to end", LIMIT, || {
+            host.volume_status("disk")["lag_seconds"].as_f64().unwrap() < 3.0
+        });
+    });
+    assert!(slowest < Duration::from_secs(10), "a write took {slowest:?}");
+    store_has_all(&site, &mut host, &history);
+}
+
+#[test]
+fn many_short_cuts() {
+    let site = Site::with_volume("disk", 32);
+    let relay = Relay::start(&site, ["--delay", "2ms", "--loss", "0.5%"]);
+    let mut host = site.host("host").with(["--store", &relay.address]);
+    host.start();
+    let mut history = History::new(8192);
+    let shape = Shape { bytes_per_second: 4 << 20, depth: 32, ..Shape::default() };
+    beside(&host, &mut history, shape, |_| {
+        let mut rng = fastrand::Rng::with_seed(6);
+        for _ in 0..8 {
+            std::thread::sleep(Duration::from_millis(rng.u64(100..1500)));
+            relay.cut();
+            std::thread::sleep(Duration::from_millis(rng.u64(100..3000)));
+            relay.restore();
+        }
+    });
+    store_has_all(&site, &mut host, &history);
+}
+
+#[test]
+fn a_full_journal_makes_writes_wait() {
+    let site = Site::with_volume("disk", 32);
+    let relay = Relay::start(&site, []);
+    let mut host = site.host("host").with(["--store", &relay.address]);
+    host.start();
+    let mut history = History::new(8192);
+    let shape = Shape {
+        reads: 0,
+        zeroes: 0,
+        max_blocks: 64,
+        bytes_per_second: 1 << 30,
+        ..Shape::default()
+    };
+    beside(&host, &mut history, shape, |busy| {
+        relay.cut();
+        let mut seen = (busy.changes(), Instant::now());
+        wait_for("writes to wait for room in the journal", LIMIT, || {
+            if busy.changes() != seen.0 {
+                seen = (busy.changes(), Instant::now());
+            }
+            seen.0 > 100 && seen.1.elapsed() > Duration::from_secs(5)
+        });
+        let status = host.volume_status("disk");
+        let (used, capacity) = (&status["journal_bytes"], &status["journal_capacity_bytes"]);
+        let (used, capacity) = (used.as_f64().unwrap(), capacity.as_f64().unwrap());
+        assert!(used > 0.7 * capacity && used <= capacity, "{status}");
+        assert!(host.server_is_alive(), "the host has died");
+        relay.restore();
+        let before = busy.changes();
+        wait_for("writes to go on", LIMIT, || busy.changes() > before + 100);
+    });
+    store_has_all(&site, &mut host, &history);
+}
+
+#[test]
+fn reads_of_what_the_journal_has_go_on_without_the_store() {
+    let mut site = Site::with_volume("disk", 32);
+    let mut host = site.host("host");
+    host.start();
+    let mut client = host.client("disk");
+    let data = vec![7; 1 << 20];
+    for at in 0..16u64 {
+        client.write(at << 20, &data).unwrap();
+    }
+    client.flush().unwrap();
+    host.wait_drained("disk", LIMIT);
+    site.store.kill();
+    let start = Instant::now();
+    for at in 0..16u64 {
+        assert!(client.read(at << 20, 1 << 20).unwrap() == data);
+    }
+    assert!(start.elapsed() < Duration::from_secs(4), "reads took {:?}", start.elapsed());
+    // What only the store can answer waits until it is back, and is right then.
+    let cold = std::thread::spawn(move || client.read(20 << 20, 4096).map(|data| (client, data)));
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!cold.is_finished(), "a cold read was answered without the store");
+    site.store.restart();
+    let (client, data) = cold.join().unwrap().unwrap();
+    assert_eq!(data, [0; 4096]);
+    client.disconnect();
+}
+
+#[test]
+fn no_room_for_the_journal_is_said_before_anything_is_attached() {
+    if !can_use_devices("no_room_for_the_journal_is_said_before_anything_is_attached") {
+        return;
+    }
+    let site = Site::with_volume("disk", 32);
+    let small = small_disk(&site.path("small"), 64);
+    let mut host = site.host("host").with(["--volume", "disk"]);
+    host.set_state(&small.path().join("state"));
+    host.launch();
+    wait_for("the host to say so", LIMIT, || {
+        host.server().log().to_lowercase().contains("no space left")
+    });
+    let log = host.server().log();
+    assert!(log.contains("small/state"), "the place is not named:\n{log}");
+    let show = site.volume(["show", "disk", "--json"]).ok().json();
+    assert_eq!(show["epoch"].as_u64().unwrap_or(0), 0, "an epoch has begun: {show}");
+    host.kill();
+    small.unmount();
+}
+
+#[test]
+fn a_full_disk_at_the_store_is_waited_out() {
+    if !can_use_devices("a_full_disk_at_the_store_is_waited_out") {
+        return;
+    }
+    let mut site = Site::new();
+    let disk = small_disk(&site.path("small"), 48);
+    site.store.stop();
+    let data = disk.path().join("data");
+    site.store = longhaul_e2e::site::Store::start(&data);
+    site.create("disk", 32);
+    let mut host = site.host("host");
+    host.start();
+    let mut history = History::new(8192);
+    let mut client = host.client("disk");
+    let shape = Shape { reads: 0, zeroes: 0, bytes_per_second: 1 << 30, ..Shape::default() };
+    let mut workload = Workload::new(&mut history, &mut client, 3, shape);
+    // 80 MiB: more than the store has room for, less than the journal has.
+    workload.run(|history| history.len() >= 80 * 256 / 8).unwrap();
+    client.flush().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(host.lag_bytes("disk") > 20 << 20, "the store cannot have taken all of it");
+    client.write(0, &[0; 4096]).unwrap();
+    client.disconnect();
+    let at = disk.path().to_str().unwrap();
+    longhaul_e2e::process::run("mount", ["-o", "remount,size=512m", at]).ok();
+    host.wait_drained("disk", LIMIT);
+    let mut client = host.client("disk");
+    let image = read_all(&mut client, history.bytes()).unwrap();
+    client.disconnect();
+    assert!(host.stop().success());
+    assert!(site.export("disk") == image, "the store has something else than the host");
+    let mut restored = image;
+    restored[..4096].copy_from_slice(&history.expected(0));
+    history.prefix_of(&restored, history.len()).unwrap();
+    site.store.stop();
+    disk.unmount();
+}
