@@ -659,6 +659,10 @@ impl Journal {
 
     /// Nothing is written any more; what is not on stable storage lives in memory from now on.
     pub(crate) fn latch(&mut self) {
+        if self.memory_only {
+            // The second call no longer knows what was being adopted.
+            return;
+        }
         self.seal();
         self.memory_only = true;
         self.memory_from = self.stable;
