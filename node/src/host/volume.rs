@@ -104,6 +104,9 @@ struct Pending {
     started: Time,
 }
 
+/// Requests with their outcome.
+type Answered = Vec<(Pending, Result<Reply, BlockError>)>;
+
 /// Requests without a reply, numbered by place.
 #[derive(Default)]
 struct Requests {
@@ -139,7 +142,7 @@ pub struct Volume {
     clock: Clock,
     inner: RefCell<Inner>,
     /// Reused between turns, so that a turn does not allocate.
-    replies: Cell<Vec<(Pending, Result<Reply, BlockError>)>>,
+    replies: Cell<Answered>,
     /// Wakes [`Volume::run`] when its timer has to fire earlier.
     rearm: Notify,
     uplink: Rc<dyn Uplink>,
