@@ -85,6 +85,8 @@ counters! {
     torn_writes,
     /// Journals recovered with writes in them.
     journals_recovered,
+    /// Page caches with what a failed sync had left in them, dropped before recovery.
+    deceptive_caches_dropped,
     /// Journals found damaged by recovery, after the disk had damaged them.
     journals_damaged,
     /// Attachments granted.

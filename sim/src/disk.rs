@@ -56,10 +56,18 @@ impl Disk {
         self.files.len() as u32
     }
 
-    /// Whether a failed sync left data that reads see and that no sync will ever save.
-    #[must_use]
-    pub fn deceives(&self) -> bool {
-        self.files.iter().any(|file| !file.limbo.is_empty())
+    /// Syncs everything and drops the cache, as a host does before it recovers a journal: reads see
+    /// what the disk has from then on, also where a failed sync had left something else. True if it
+    /// had.
+    pub fn settle(&mut self) -> bool {
+        let mut deceived = false;
+        for file in 0..self.files() {
+            self.sync(file);
+            let file = &mut self.files[file as usize];
+            deceived |= !std::mem::take(&mut file.limbo).is_empty();
+            file.live.copy_from_slice(&file.durable);
+        }
+        deceived
     }
 
     /// Length of a file in bytes.

@@ -160,7 +160,9 @@ impl World {
         let Some(branch) = self.branches.get(&(volume, epoch)) else {
             return Err(format!("nobody serves epoch {epoch}"));
         };
-        if truth.epoch != epoch || truth.log != branch.log {
+        // A later epoch may have begun on a request that was on its way all the time; it has written
+        // nothing then.
+        if truth.epoch < epoch || truth.log != branch.log {
             return Err(format!(
                 "host {owner} says that it is drained; {} writes were asked for in epoch {epoch}, {} are committed in \
                  epoch {}",

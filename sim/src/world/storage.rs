@@ -14,9 +14,10 @@ impl World {
         let Some(journal) = &mut self.slot(host, volume).journal else {
             return Err("there is no journal".to_owned());
         };
-        // Recovery cannot tell what a failed sync left in the page cache from what is on the disk.
-        journal.disk.damaged |= journal.disk.deceives();
-        recover(&mut journal.disk, id)
+        let dropped = journal.disk.settle();
+        let outcome = recover(&mut journal.disk, id);
+        self.coverage.deceptive_caches_dropped += u64::from(dropped);
+        outcome
     }
 
     /// Recovers a copy of the disk as a power cut now would leave it.

@@ -29,6 +29,8 @@ pub struct Open {
     holder: Option<(u64, Epoch)>,
     /// Announcements delivered here by the holder and not settled since.
     known: Vec<Announced>,
+    /// The epoch that it was announced in.
+    known_epoch: Epoch,
     /// What was known when each segment was first put, by key.
     known_at_put: BTreeMap<String, Vec<Announced>>,
     /// Lanes whose input was put off.
@@ -154,6 +156,7 @@ impl World {
                         open.known.clear();
                     }
                     open.known.extend(entries.iter().copied());
+                    open.known_epoch = epoch;
                 }
             }
             _ => {}
@@ -171,7 +174,8 @@ impl World {
             machine,
             timer: None,
             holder: None,
-            known: self.volumes[volume].truth.announced.clone(),
+            known: Vec::new(),
+            known_epoch: 0,
             known_at_put: BTreeMap::new(),
             held: BTreeSet::new(),
             attaching: BTreeMap::new(),
@@ -196,9 +200,20 @@ impl World {
                     store::Event::Attached { .. } | store::Event::LossAccepted { .. } => {
                         open.known.clear();
                     }
+                    store::Event::Opened { segments, .. } => {
+                        // What the log said while it was being read may be settled by now.
+                        let truth = &self.volumes[volume].truth;
+                        if segments == truth.segments {
+                            open.known.clone_from(&truth.announced);
+                            open.known_epoch = truth.epoch;
+                        } else {
+                            open.known.clear();
+                        }
+                    }
                     store::Event::Rival { .. } => {
                         self.coverage.rivals += 1;
                         open.known.clone_from(&self.volumes[volume].truth.announced);
+                        open.known_epoch = self.volumes[volume].truth.epoch;
                     }
                     _ => {}
                 }
@@ -373,9 +388,11 @@ impl World {
             } => {
                 let said: Vec<Announced> =
                     ranges.iter().map(|range| Announced { range: *range, seq: u64::MAX }).collect();
-                // A store that another one has overtaken answers for the log as it knows it.
-                let current =
-                    open.machine.info().is_some_and(|info| info.segments == truth.segments);
+                // A store that another one has overtaken answers for the log as it knows it; once it
+                // has read that its holder's epoch is over, what that holder announced is history.
+                let current = open.machine.info().is_some_and(|info| {
+                    info.segments == truth.segments && info.epoch == open.known_epoch
+                });
                 return if current { covered(&open.known, &said, committed) } else { Ok(()) };
             }
             ToHost::Fenced { .. } if open.holder.is_some_and(|(holder, _)| holder == number) => {
