@@ -6,7 +6,7 @@
 
 use super::SessionId;
 use super::map::{Map, Place};
-use crate::block::{Range, Seq};
+use crate::block::{Epoch, Range, Seq};
 use crate::record::{Fragment, Location, RecordError};
 use crate::wire::link::{Lane, ReadPart, RequestId};
 use bytes::Bytes;
@@ -23,6 +23,8 @@ pub(super) struct Request {
     pub session: SessionId,
     pub lane: Lane,
     pub request: RequestId,
+    /// 0 for an observer.
+    pub epoch: Epoch,
     pub range: Range,
 }
 
@@ -73,6 +75,8 @@ pub(super) struct Reads {
     bytes_max: u64,
     next: u64,
     /// Someone waits for the first kind, nobody yet for the second.
+    /// The epoch of the map, as of the last look.
+    epoch: Epoch,
     waiting: [VecDeque<Request>; 2],
     backlog: [VecDeque<(u64, usize)>; 2],
     active: BTreeMap<u64, Active>,
@@ -90,6 +94,7 @@ impl Reads {
             operations_max: operations_max.max(2),
             bytes_max,
             next: 1,
+            epoch: 0,
             waiting: Default::default(),
             backlog: Default::default(),
             active: BTreeMap::new(),
@@ -115,6 +120,24 @@ impl Reads {
         for queue in &mut self.waiting {
             queue.retain(|request| session.is_some_and(|session| request.session != session));
         }
+    }
+
+    /// Takes out the reads that have not begun and belong to another epoch than the one that the map
+    /// is of from now on. Without this a host that does not know yet that it is fenced would be
+    /// answered with what the next one wrote.
+    pub fn fence(&mut self, epoch: Epoch) -> Vec<Request> {
+        if std::mem::replace(&mut self.epoch, epoch) == epoch {
+            return Vec::new();
+        }
+        let mut fenced = Vec::new();
+        for queue in &mut self.waiting {
+            let (stale, kept) = std::mem::take(queue)
+                .into_iter()
+                .partition::<VecDeque<_>, _>(|read| read.epoch != 0 && read.epoch != epoch);
+            *queue = kept;
+            fenced.extend(stale);
+        }
+        fenced
     }
 
     /// Begins waiting reads as far as the limits allow, and gives the next fetch to issue or the

@@ -465,8 +465,6 @@ impl Volume {
         let held = holder.epoch;
         let (volume, epoch) = (self.spec.id, self.state.epoch());
         if epoch != held {
-            // Reads that still wait would find what the new epoch wrote.
-            self.reads.forget(Some(holder.session));
             self.send(holder.session, Lane::Control, ToHost::Fenced { volume, epoch });
         } else {
             // The same epoch went on elsewhere: its host may come back here, but not unasked.

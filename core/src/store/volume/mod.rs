@@ -394,7 +394,7 @@ impl Volume {
                 self.announce(session, epoch, replace, &entries);
             }
             ToStore::Read { request, volume, epoch, range } if volume == ours => {
-                let request = Request { session, lane, request, range };
+                let request = Request { session, lane, request, epoch, range };
                 match self.check_read(session, epoch, range, MAX_READ_SECTORS) {
                     Ok(()) => self.reads.push(request),
                     Err(error) => self.read_failed(request, error),
@@ -465,6 +465,10 @@ impl Volume {
     }
 
     fn advance_reads(&mut self) {
+        let epoch = self.state.epoch();
+        for read in self.reads.fence(epoch) {
+            self.read_failed(read, ReadError::Fenced(epoch));
+        }
         while let Some(next) = self.reads.poll(&self.state.map) {
             match next {
                 Ok((read, index, fetch)) => self.book.issue(

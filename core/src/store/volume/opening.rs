@@ -120,10 +120,6 @@ impl Volume {
                     if let Err(reason) = self.state.apply(&segment) {
                         let key = catalog::segment_key(self.spec.id, segment.header.number);
                         self.fail(OpenError::Damaged { key, reason: reason.to_owned() });
-                    } else if self.holder.is_some_and(|h| h.epoch != self.state.epoch()) {
-                        // At once, not at the end of the log: a read that waits must not see what
-                        // the epoch that ended its own has written.
-                        self.drop_holder();
                     }
                 }
                 Step::Wait => {
