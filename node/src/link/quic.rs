@@ -35,8 +35,13 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Unacknowledged bytes a sender keeps, over all lanes.
 const SEND_WINDOW: u64 = 8 << 20;
-/// Largest datagram tried, in bytes: a jumbo frame's.
-const MAX_DATAGRAM: u16 = 8952;
+/// Largest datagram tried, in bytes. quinn hands the kernel up to ten at once (UDP segmentation
+/// offload), the kernel takes 65,507 bytes, and quinn-udp counts what is refused as too long as
+/// sent: with larger datagrams every full burst would be lost, again and again.
+const MAX_DATAGRAM: u16 = 6144;
+/// quinn's `MAX_TRANSMIT_SEGMENTS`.
+const SEGMENTS_AT_ONCE: usize = 10;
+const _: () = assert!(MAX_DATAGRAM as usize * SEGMENTS_AT_ONCE <= 65_507);
 /// Socket buffers asked for, in bytes; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
@@ -71,8 +76,11 @@ fn endpoint(
 ) -> std::io::Result<quinn::Endpoint> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    // Refused by nobody; clamped to net.core.rmem_max and wmem_max.
-    socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    // Without the privilege to go beyond net.core.rmem_max and wmem_max they are clamped to these.
+    use rustix::net::sockopt;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
+        socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    }
     socket.set_send_buffer_size(SOCKET_BUFFER)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
