@@ -8,6 +8,8 @@ fn site(mib: u64) -> (Site, Host) {
     let site = Site::with_volume("disk", mib);
     let mut host = site.host("host");
     host.start();
+    // Real clients do not try again.
+    host.client("disk").disconnect();
     (site, host)
 }
 
@@ -137,7 +139,10 @@ print("done")
         host.uri("disk"),
         text(&script)
     );
-    let out = run("nbdsh", ["-c", &wrapper]).ok();
+    let mut nbdsh = command("nbdsh");
+    // Its module is the distribution's, and so must be the interpreter.
+    nbdsh.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").args(["-c", &wrapper]);
+    let out = run_within(nbdsh, LIMIT).ok();
     assert!(out.stdout.contains("done"), "{out}");
 }
 
@@ -250,10 +255,11 @@ fn fio_verifies_what_it_wrote() {
     let uri = format!("--uri={}", host.uri("disk"));
     let job = |rest: &[&str]| {
         let mut fio = command("fio");
-        fio.current_dir(site.path("")).arg(&uri);
+        fio.current_dir(site.path(""));
         fio.args([
             "--name=verify",
             "--ioengine=nbd",
+            &uri,
             "--rw=randrw",
             "--bsrange=4k-64k",
             "--size=64m",
@@ -274,12 +280,14 @@ fn fio_verifies_what_it_wrote() {
     assert!(host.stop().success());
     let mut other = site.host("other");
     other.start();
+    other.client("disk").disconnect();
     let uri = format!("--uri={}", other.uri("disk"));
     let mut fio = command("fio");
-    fio.current_dir(site.path("")).arg(&uri);
+    fio.current_dir(site.path(""));
     fio.args([
         "--name=verify",
         "--ioengine=nbd",
+        &uri,
         "--rw=write",
         "--bs=64k",
         "--size=64m",

@@ -185,8 +185,7 @@ fn volume_commands_print_what_they_did() {
     let args = ["create", "b", "--size", "1TiB", "--block-size", "4096"];
     site.volume(args).ok();
     let list = site.volume(["list", "--json"]).ok();
-    let names: Vec<String> = list
-        .json()
+    let names: Vec<String> = list.json()["volumes"]
         .as_array()
         .unwrap_or_else(|| panic!("{list}"))
         .iter()
@@ -196,7 +195,7 @@ fn volume_commands_print_what_they_did() {
     let table = site.volume(["list"]).ok();
     assert!(table.stdout.contains('a') && table.stdout.contains("1TiB"), "{table}");
     let show = site.volume(["show", "b", "--json"]).ok();
-    assert_eq!(show.json()["bytes"], 1u64 << 40, "{show}");
+    assert_eq!(show.json()["size_bytes"], 1u64 << 40, "{show}");
     assert_eq!(show.json()["block_bytes"], 4096, "{show}");
     site.volume(["create", "a", "--size", "1MiB"]).fails(1, &["exists"]);
     site.volume(["create", "bad/name", "--size", "1MiB"]).fails(1, &["letters"]);

@@ -203,7 +203,7 @@ fn no_room_for_the_journal_is_said_before_anything_is_attached() {
     let log = host.server().log();
     assert!(log.contains("small/state"), "the place is not named:\n{log}");
     let show = site.volume(["show", "disk", "--json"]).ok().json();
-    assert_eq!(show["epoch"].as_u64().unwrap_or(0), 0, "an epoch has begun: {show}");
+    assert_eq!(show["live"]["epoch"].as_u64().unwrap_or(0), 0, "an epoch has begun: {show}");
     host.kill();
     small.unmount();
 }
