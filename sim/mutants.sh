@@ -15,6 +15,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/longhaul-mutants.XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}/mutants"
 export CARGO_TARGET_DIR
+# Built once and run for seconds: not worth the optimiser's last word.
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=false
 
 copy() {
     rm -rf "$work/tree"

@@ -56,6 +56,12 @@ impl Disk {
         self.files.len() as u32
     }
 
+    /// Whether a failed sync left data that reads see and that no sync will ever save.
+    #[must_use]
+    pub fn deceives(&self) -> bool {
+        self.files.iter().any(|file| !file.limbo.is_empty())
+    }
+
     /// Length of a file in bytes.
     #[must_use]
     pub fn length(&self, file: u32) -> u64 {

@@ -134,12 +134,17 @@ impl Drain {
         self.next = self.next.max(seq + 1);
     }
 
+    /// The batch being put together will not be sent: reads for it count no more.
+    pub(crate) fn abandon(&mut self) {
+        self.assembly = None;
+        self.generation += 1;
+    }
+
     /// Everything after `committed` is shipped again.
     pub(crate) fn restart(&mut self, committed: Seq) {
         self.next = committed + 1;
         self.addr = 0;
-        self.assembly = None;
-        self.generation += 1;
+        self.abandon();
         self.shipped.clear();
         self.in_flight = 0;
     }

@@ -199,8 +199,7 @@ impl Volume {
     fn unreadable(&mut self, addr: u64, range: Range, problem: String) {
         let (file, offset) = self.journal.spot(addr);
         self.event(Event::JournalDamaged { range, file, offset, problem });
-        self.drain.assembly = None;
-        self.drain.generation += 1;
+        self.drain.abandon();
         let pause =
             self.drain_retry.map_or(REREAD_FIRST, |(_, pause)| (pause * 2).min(REREAD_LAST));
         self.drain_retry = Some((self.now.after(pause), pause));

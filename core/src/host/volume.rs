@@ -138,10 +138,9 @@ impl Volume {
             volume: attached.volume,
             epoch: attached.epoch,
             journal,
-            // What the store has beyond the journal was written elsewhere or from memory, nobody
-            // knows where: what the journal holds of the same sectors may be older.
+            // When the store has more than the journal, what the journal has may be outdated.
             dirty: recovered
-                .filter(|recovered| committed <= recovered.last)
+                .filter(|recovered| recovered.last >= committed)
                 .map(|recovered| recovered.map)
                 .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
@@ -253,6 +252,7 @@ impl Volume {
             self.detach = Detach::No;
         }
         self.messages.clear();
+        self.drain.abandon();
         self.reads.link_lost();
     }
 
@@ -376,7 +376,7 @@ impl Volume {
             && self.replies.is_empty()
             && self.disk.is_empty()
             && self.journal.is_stable()
-            && (!self.journal.is_memory_only() || self.all_committed())
+            && (!self.journal.is_memory_only() || self.all_committed() || self.fenced.is_some())
     }
 
     /// Whether, in addition, the store has committed everything.
@@ -440,12 +440,11 @@ impl Volume {
         }
         self.admit();
         self.wake();
-        if self.fenced.is_some() {
-            return;
+        if self.fenced.is_none() {
+            self.announce_some();
+            self.ship();
+            self.end_epoch();
         }
-        self.announce_some();
-        self.ship();
-        self.end_epoch();
         let want_sync = self.want_sync();
         if let Some(operation) = self.journal.next_operation(self.now, want_sync, &mut self.ids) {
             match &operation {
@@ -466,6 +465,8 @@ impl Volume {
             || self.commit_waiters.back().is_some_and(|(_, seq)| *seq > self.journal.stable_seq())
             || !self.waiting.is_empty()
             || self.shutting_down
+            // What was acknowledged is kept for salvage.
+            || self.fenced.is_some()
             || self.journal.unsynced_bytes() >= SYNC_BYTES.min(self.config.memory_bytes / 4)
             || self
                 .journal
@@ -617,6 +618,8 @@ impl Volume {
         if self.fenced.is_some() {
             return;
         }
+        // Nothing that was prepared for the conversation before may follow the resume.
+        self.drain.abandon();
         let request = self.next_request();
         self.link = Link::Resuming(request);
         let (volume, epoch, host) = (self.volume, self.epoch, self.host);
@@ -625,6 +628,7 @@ impl Volume {
 
     /// Asks the store to resume after a pause that grows.
     pub(super) fn hold(&mut self) {
+        self.drain.abandon();
         self.link = Link::Held(self.now.after(self.retry));
         self.retry = (self.retry * 2).min(RETRY_LAST);
     }

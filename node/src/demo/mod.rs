@@ -63,26 +63,33 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     crate::files::create_dir(&dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let processes = Processes::default();
-    let result = runtime.block_on(until_stopped(args, &dir, &processes));
+    let relay = Arc::default();
+    let result = runtime.block_on(until_stopped(args, &dir, &processes, &relay));
     // The host first: it still has something to tell the store.
     let stopped = stop_all(&processes);
+    drop(relay);
     if temporary && let Err(error) = std::fs::remove_dir_all(&dir) {
         eprintln!("longhaul: cannot remove {}: {error}", dir.display());
     }
     result.and(stopped)
 }
 
-async fn until_stopped(args: &DemoArgs, dir: &Path, processes: &Processes) -> Result<()> {
+async fn until_stopped(
+    args: &DemoArgs,
+    dir: &Path,
+    processes: &Processes,
+    relay: &Arc<Mutex<Option<Relay>>>,
+) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let show = {
-        let (args, dir, processes) = (args.clone(), dir.to_owned(), processes.clone());
-        tokio::task::spawn_blocking(move || start_and_show(&args, &dir, &processes))
+        let (args, dir) = (args.clone(), dir.to_owned());
+        let (processes, relay) = (processes.clone(), relay.clone());
+        tokio::task::spawn_blocking(move || start_and_show(&args, &dir, &processes, &relay))
     };
     let work = async {
-        // It delays for as long as it is kept.
-        let _relay = show.await.context("the show failed")??;
+        show.await.context("the show failed")??;
         if args.once {
             return Ok(());
         }
@@ -139,7 +146,13 @@ fn stop_all(processes: &Processes) -> Result<()> {
     result
 }
 
-fn start_and_show(args: &DemoArgs, dir: &Path, processes: &Processes) -> Result<Option<Relay>> {
+/// Leaves the relay in `kept`: the host still drains through it when it stops.
+fn start_and_show(
+    args: &DemoArgs,
+    dir: &Path,
+    processes: &Processes,
+    kept: &Mutex<Option<Relay>>,
+) -> Result<()> {
     let program = std::env::current_exe().context("cannot find the longhaul program")?;
     nbd_is_free(&args.nbd)?;
     let store_udp = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
@@ -187,6 +200,7 @@ fn start_and_show(args: &DemoArgs, dir: &Path, processes: &Processes) -> Result<
     if let Some(relay) = &relay {
         host.args(["--store", &relay.address().to_string()]);
     }
+    *kept.lock().unwrap_or_else(PoisonError::into_inner) = relay;
     if args.write_through {
         host.arg("--write-through");
     }
@@ -203,7 +217,7 @@ fn start_and_show(args: &DemoArgs, dir: &Path, processes: &Processes) -> Result<
     if !args.once {
         explain(args, dir, host_admin, store_admin)?;
     }
-    Ok(relay)
+    Ok(())
 }
 
 /// A command that does not take its settings from this one's environment.

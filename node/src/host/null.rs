@@ -44,6 +44,17 @@ pub fn volume(
     clock: Clock,
     geometry: engine::journal::Geometry,
 ) -> Rc<Volume> {
+    volume_with(name, sectors, clock, geometry, Rc::new(NullStore))
+}
+
+/// A volume with a journal in memory.
+pub fn volume_with(
+    name: &str,
+    sectors: u64,
+    clock: Clock,
+    geometry: engine::journal::Geometry,
+    store: Rc<dyn Uplink>,
+) -> Rc<Volume> {
     let attached =
         Attached { volume: VolumeId(1), sectors, block_bytes: 512, epoch: 1, committed: 0 };
     let config = engine::Config::new(engine::Mode::Journal(geometry));
@@ -53,17 +64,9 @@ pub fn volume(
     let file = usize::try_from(geometry.file_bytes).unwrap_or(usize::MAX);
     let files = (0..geometry.files).map(|_| vec![0; file]).collect();
     let backing = Backing::Memory(files);
-    let volume = Volume::new(
-        name.into(),
-        attached,
-        clock,
-        engine,
-        backing,
-        Rc::new(NullStore),
-        |_, event| {
-            tracing::warn!("{event:?}");
-        },
-    );
+    let volume = Volume::new(name.into(), attached, clock, engine, backing, store, |_, event| {
+        tracing::warn!("{event:?}");
+    });
     tokio::task::spawn_local(volume.clone().run());
     volume
 }

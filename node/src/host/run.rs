@@ -6,7 +6,7 @@ use super::nbd::{Address, Listener, Server, tls_config};
 use super::report::{self, Question};
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
-use super::volume::Clock;
+use super::volume::{Clock, Volume};
 use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
 use crate::credential::Credential;
 use crate::link::Client;
@@ -99,8 +99,9 @@ async fn serve(args: &HostArgs) -> Result<()> {
         listener.abort();
     }
     server.stop();
+    let volumes = front.volumes();
     tokio::select! {
-        () = wind_down(&front, &server, args.drain_limit) => {}
+        () = wind_down(&volumes, &server, args.drain_limit) => {}
         () = stop.wait() => tracing::warn!("leaving at once"),
     }
     farewell(&front);
@@ -115,11 +116,10 @@ async fn serve(args: &HostArgs) -> Result<()> {
 
 /// Finishes what is in flight and drains, within `limit`; then the journal still gets the time to
 /// make stable what was acknowledged.
-async fn wind_down(front: &Rc<Front>, server: &Server, limit: Duration) {
+async fn wind_down(volumes: &[Rc<Volume>], server: &Server, limit: Duration) {
     let deadline = Instant::now() + limit;
     until(deadline.min(Instant::now() + SETTLE_LIMIT), || server.connections() == 0).await;
-    let volumes = front.volumes();
-    for volume in &volumes {
+    for volume in volumes {
         volume.with(|now, engine| engine.handle_shutdown(now));
     }
     until(deadline, || volumes.iter().all(|volume| volume.is_detached())).await;
@@ -198,5 +198,93 @@ impl Stop {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::null::{One, volume, volume_with};
+    use crate::host::volume::{Client as Asker, Uplink};
+    use bytes::Bytes;
+    use longhaul_core::block::{BlockError, Range, Reply, Request, VolumeId};
+    use longhaul_core::host::journal::Geometry;
+    use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
+    use std::cell::Cell;
+
+    const GEOMETRY: Geometry = Geometry { file_bytes: 1 << 20, files: 4 };
+
+    /// A store that takes everything and never answers.
+    struct SilentStore;
+
+    impl Uplink for SilentStore {
+        fn send(&self, _: Lane, _: Frame<ToStore>) -> Option<Frame<ToHost>> {
+            None
+        }
+
+        fn submit(&self) {}
+
+        fn set_drain_urgent(&self, _: VolumeId, _: bool) {}
+    }
+
+    #[derive(Default)]
+    struct Counter(Cell<usize>);
+
+    impl Asker for Counter {
+        fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
+            assert_eq!(reply, Ok(Reply::Done));
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn flush(&self) {}
+
+        fn mark(&self) -> bool {
+            true
+        }
+    }
+
+    fn write(volume: &Rc<Volume>) {
+        let counter = Rc::new(Counter::default());
+        let asker: Rc<dyn Asker> = counter.clone();
+        let data = Bytes::from_static(&[7; 4096]);
+        let write = Request::Write { range: Range::new(0, 8), data, fua: false };
+        volume.submit(&asker, [(1, write), (2, Request::Flush)].into_iter());
+        assert_eq!(counter.0.get(), 2, "answered by the turn that asked");
+    }
+
+    fn local(test: impl Future<Output = ()>) {
+        let runtime = crate::host::front_runtime().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(test));
+    }
+
+    #[test]
+    fn draining_ends_with_the_store_having_everything() {
+        local(async {
+            let volume = volume("v", 2048, Clock::start(), GEOMETRY);
+            let server = Server::new(Rc::new(One(volume.clone())), None);
+            write(&volume);
+            let started = Instant::now();
+            wind_down(std::slice::from_ref(&volume), &server, Duration::from_secs(60)).await;
+            assert!(started.elapsed() < Duration::from_secs(10));
+            assert!(volume.is_detached());
+            assert_eq!(volume.status().0.lag_bytes, 0);
+        });
+    }
+
+    #[test]
+    fn the_drain_limit_holds_and_what_is_left_is_known() {
+        local(async {
+            let silent = Rc::new(SilentStore);
+            let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
+            let server = Server::new(Rc::new(One(volume.clone())), None);
+            write(&volume);
+            let (started, limit) = (Instant::now(), Duration::from_millis(300));
+            wind_down(std::slice::from_ref(&volume), &server, limit).await;
+            let took = started.elapsed();
+            assert!((limit..limit + SETTLE_LIMIT / 2).contains(&took), "{took:?}");
+            assert!(!volume.is_detached() && volume.is_idle());
+            // Lag counts whole records.
+            assert!((4096..4300).contains(&volume.status().0.lag_bytes));
+        });
     }
 }

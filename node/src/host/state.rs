@@ -450,7 +450,7 @@ mod tests {
             file.read_exact(&mut start).unwrap();
             assert_eq!((start[0], start[16]), (number as u8 + 1, 0));
         }
-        assert_eq!(state.volumes().unwrap(), [volume.clone()]);
+        assert_eq!(state.volumes().unwrap(), std::slice::from_ref(&volume));
         assert_eq!(state.volume(VolumeId(7)).unwrap(), Some(volume.clone()));
         assert_eq!(state.volume(VolumeId(8)).unwrap(), None);
         let file = journal_path(&state.volume_dir(VolumeId(7)), 1);

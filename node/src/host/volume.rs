@@ -104,6 +104,9 @@ struct Pending {
     started: Time,
 }
 
+/// Requests with their outcome.
+type Answered = Vec<(Pending, Result<Reply, BlockError>)>;
+
 /// Requests without a reply, numbered by place.
 #[derive(Default)]
 struct Requests {
@@ -130,10 +133,6 @@ impl Requests {
         self.free.push(id as usize);
         Some(pending)
     }
-
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
 }
 
 /// An attached volume.
@@ -143,7 +142,7 @@ pub struct Volume {
     clock: Clock,
     inner: RefCell<Inner>,
     /// Reused between turns, so that a turn does not allocate.
-    replies: Cell<Vec<(Pending, Result<Reply, BlockError>)>>,
+    replies: Cell<Answered>,
     /// Wakes [`Volume::run`] when its timer has to fire earlier.
     rearm: Notify,
     uplink: Rc<dyn Uplink>,
@@ -364,11 +363,6 @@ impl Volume {
             Backing::None | Backing::Memory(_) => None,
         };
         (inner.engine.status(self.clock.now()), disk, inner.metrics.clone())
-    }
-
-    /// Requests without a reply.
-    pub fn in_flight(&self) -> usize {
-        self.inner.borrow().requests.len()
     }
 
     /// Whether the store has everything and confirmed the end of the epoch.

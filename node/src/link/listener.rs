@@ -150,19 +150,14 @@ impl Listener {
         }
     }
 
-    /// How many sessions are open.
-    pub fn sessions(&self) -> usize {
-        self.shared.sessions().len()
-    }
-
     /// Numbers about the connections that are open.
-    pub fn statistics(&self) -> Vec<(u64, SocketAddr, super::transport::Statistics)> {
+    pub fn statistics(&self) -> Vec<(SocketAddr, super::transport::Statistics)> {
         let sessions = self.shared.sessions();
         let mut all: Vec<_> = sessions
-            .iter()
-            .map(|(id, session)| (*id, session.connection.peer(), session.connection.statistics()))
+            .values()
+            .map(|session| (session.connection.peer(), session.connection.statistics()))
             .collect();
-        all.sort_unstable_by_key(|(id, ..)| *id);
+        all.sort_unstable_by_key(|(peer, _)| *peer);
         all
     }
 

@@ -40,9 +40,9 @@ const MAX_DATAGRAM: u16 = 8952;
 /// Socket buffers asked for, in bytes; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
-/// to the discovery of a lost last packet.
+/// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
-/// Asked of the peer: how many packets it may receive without acknowledging.
+/// Asked of the peer: how many packets it may receive without acknowledging. Guessed.
 const ACK_THRESHOLD: u32 = 10;
 
 fn transport_config() -> TransportConfig {

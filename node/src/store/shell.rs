@@ -500,9 +500,9 @@ impl Shell {
                 retrying: engine.and_then(|engine| engine.retrying.clone()),
             }
         });
-        let sessions = self.listener.statistics().into_iter().map(|(session, peer, stats)| {
+        let sessions = self.listener.statistics().into_iter().map(|(peer, stats)| {
             let rtt_seconds = stats.rtt.as_secs_f64();
-            SessionState { session, peer, rtt_seconds, lost_packets: stats.lost_packets }
+            SessionState { peer, rtt_seconds, lost_packets: stats.lost_packets }
         });
         Snapshot { volumes: volumes.collect(), sessions: sessions.collect(), counts: self.counts }
     }

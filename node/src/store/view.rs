@@ -35,8 +35,6 @@ pub struct VolumeState {
 /// A session at a moment.
 #[derive(Clone, Debug)]
 pub struct SessionState {
-    /// Its number.
-    pub session: u64,
     /// Where the host is.
     pub peer: SocketAddr,
     /// Round-trip time in seconds.

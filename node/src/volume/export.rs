@@ -131,7 +131,7 @@ enum Target {
     Stream { out: Box<dyn std::io::Write>, at: u64 },
 }
 
-const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 impl Target {
     fn open(path: &Path) -> Result<Target> {

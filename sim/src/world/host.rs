@@ -415,18 +415,6 @@ impl World {
             return Ok(());
         };
         match error {
-            AttachError::LossPending { .. } => {
-                // Somebody must have asked for a write that the log does not hold.
-                let asked = self
-                    .branches
-                    .iter()
-                    .any(|((v, _), branch)| *v == volume && branch.log.len() > truth.log.len());
-                if asked {
-                    Ok(())
-                } else {
-                    Err("a loss is pending, and nothing is lost".to_owned())
-                }
-            }
             AttachError::Diverged { .. } => {
                 let Some(state) = attaching.state else {
                     return Err("diverged without a journal".to_owned());
@@ -439,7 +427,8 @@ impl World {
                     Err(format!("{state:?} is said to have diverged"))
                 }
             }
-            AttachError::ShuttingDown => Ok(()),
+            // A pending loss was checked when the store said so.
+            AttachError::ShuttingDown | AttachError::LossPending { .. } => Ok(()),
             other => Err(format!("an attach was refused without cause: {other}")),
         }
     }

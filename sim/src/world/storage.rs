@@ -14,6 +14,8 @@ impl World {
         let Some(journal) = &mut self.slot(host, volume).journal else {
             return Err("there is no journal".to_owned());
         };
+        // Recovery cannot tell what a failed sync left in the page cache from what is on the disk.
+        journal.disk.damaged |= journal.disk.deceives();
         recover(&mut journal.disk, id)
     }
 
@@ -105,6 +107,8 @@ impl World {
         let slot = self.slot(host, volume);
         let Some(disk) = slot.disk() else { return };
         let data = Bytes::from(disk.read(place.0, place.1, place.2));
+        note!(self, "h{host} v{volume} disk read {id} file {} at {}+{}", place.0, place.1, place.2);
+        let slot = self.slot(host, volume);
         if let Some(machine) = slot.machine() {
             machine.handle_disk(now, DiskResult::Data { id, data });
         }

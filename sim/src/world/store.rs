@@ -8,7 +8,7 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, Seq, Time};
 use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
 use longhaul_core::wire::link::{
-    Announced, Frame, Lane, ToHost, ToStore, VolumeOperation, VolumeReply,
+    Announced, AttachError, Frame, Lane, ToHost, ToStore, VolumeOperation, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn covered(known: &[Announced], said: &[Announced], committed: Seq) -> Result<()
             };
             if !said.iter().any(here) {
                 return Err(format!(
-                    "announced write {} to {} is missing from what is outstanding after {committed} at sector {lba}",
+                    "announced write {} to {} is missing from what is outstanding after {committed} at sector {lba}: {said:?}",
                     entry.seq, entry.range
                 ));
             }
@@ -139,6 +139,8 @@ impl World {
         }
         let now = self.now;
         let epoch = self.volumes[volume].truth.epoch;
+        // A store that stops takes nothing any more: the host tells another one when it resumes.
+        let stopping = self.stores[store].stopping;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
         match &frame.message {
             ToStore::Attach { request, journal, .. } => {
@@ -147,7 +149,7 @@ impl World {
             }
             ToStore::Announce { epoch: said, replace, entries, .. } => {
                 self.coverage.announcements += 1;
-                if open.holder == Some((number, *said)) && *said == epoch {
+                if open.holder == Some((number, *said)) && *said == epoch && !stopping {
                     if *replace {
                         open.known.clear();
                     }
@@ -181,22 +183,15 @@ impl World {
     pub(super) fn pump_store(&mut self, store: usize, volume: usize) {
         loop {
             let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
-            if let Some((id, operation)) = open.machine.poll_object() {
-                if let store::ObjectOperation::Put { key, .. } = &operation
-                    && !open.known_at_put.contains_key(key)
-                {
-                    open.known_at_put.insert(key.clone(), open.known.clone());
-                }
-                self.begin_object(store, volume, id, operation);
-            } else if let Some((session, lane, frame)) = open.machine.poll_message() {
-                self.send_down(store, volume, session.0, lane, &frame);
-            } else if let Some(event) = open.machine.poll_event() {
+            if let Some(event) = open.machine.poll_event() {
                 note!(self, "s{store} v{volume} event {event:?}");
                 match event {
-                    store::Event::BatchRefused { .. } => {
+                    store::Event::BatchRefused { session, .. } => {
                         self.coverage.batches_refused += 1;
                         // It may have stopped listening until the host resumes.
-                        open.holder = None;
+                        if open.holder.is_some_and(|(holder, _)| holder == session.0) {
+                            open.holder = None;
+                        }
                     }
                     store::Event::Attached { .. } | store::Event::LossAccepted { .. } => {
                         open.known.clear();
@@ -210,6 +205,15 @@ impl World {
                 if let store::Event::DataDamaged { .. } | store::Event::Failed(_) = event {
                     return self.fail(format!("the store found damage that nobody did: {event:?}"));
                 }
+            } else if let Some((id, operation)) = open.machine.poll_object() {
+                if let store::ObjectOperation::Put { key, .. } = &operation
+                    && !open.known_at_put.contains_key(key)
+                {
+                    open.known_at_put.insert(key.clone(), open.known.clone());
+                }
+                self.begin_object(store, volume, id, operation);
+            } else if let Some((session, lane, frame)) = open.machine.poll_message() {
+                self.send_down(store, volume, session.0, lane, &frame);
             } else {
                 break;
             }
@@ -351,12 +355,28 @@ impl World {
                 }
                 open.holder = Some((number, attached.epoch));
             }
+            ToHost::Attached { result: Err(AttachError::LossPending { .. }), .. } => {
+                // Somebody must have been asked for a write that this store does not hold.
+                let held = open.machine.info().map_or(0, |info| info.committed);
+                let asked = self
+                    .branches
+                    .iter()
+                    .any(|((v, _), branch)| *v == volume && branch.log.len() as Seq > held);
+                if !asked {
+                    return Err(format!(
+                        "store {store} says that a loss is pending, and nothing is lost"
+                    ));
+                }
+            }
             ToHost::Volume {
                 result: Ok(VolumeReply::Lost { ranges, more: false, .. }), ..
             } => {
                 let said: Vec<Announced> =
                     ranges.iter().map(|range| Announced { range: *range, seq: u64::MAX }).collect();
-                return covered(&open.known, &said, committed);
+                // A store that another one has overtaken answers for the log as it knows it.
+                let current =
+                    open.machine.info().is_some_and(|info| info.segments == truth.segments);
+                return if current { covered(&open.known, &said, committed) } else { Ok(()) };
             }
             ToHost::Fenced { .. } if open.holder.is_some_and(|(holder, _)| holder == number) => {
                 open.holder = None;
@@ -364,6 +384,16 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// What a store knew when it put a segment.
+    pub(super) fn known_at_put(
+        &self,
+        store: usize,
+        volume: usize,
+        key: &str,
+    ) -> Option<Vec<Announced>> {
+        self.stores[store].open.get(&volume)?.known_at_put.get(key).cloned()
     }
 
     /// Announcements that a segment of this store has to carry.

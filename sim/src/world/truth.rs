@@ -34,7 +34,7 @@ pub struct Truth {
     /// Committed writes; the one with number `seq` is at `seq - 1`.
     pub log: Vec<OpId>,
     pub image: Image,
-    /// Outstanding announcements after the last segment.
+    /// Announcements that were known when the last segment was put, as far as they are certain.
     pub announced: Vec<Announced>,
 }
 
@@ -209,6 +209,11 @@ impl World {
         {
             self.check_announced(store, volume, key, &segment.footer.announced, header.last)?;
         }
+        // Not the segment's own list, which may be rounded: the next segment need not repeat that.
+        let announced = store
+            .filter(|_| !header.kind.begins_epoch())
+            .and_then(|store| self.known_at_put(store, volume, key))
+            .unwrap_or_default();
         self.coverage.segments_announcing += u64::from(!segment.footer.announced.is_empty());
         match header.kind {
             SegmentKind::Data => self.data_segment(volume, object, &segment)?,
@@ -235,7 +240,7 @@ impl World {
         let truth = &mut self.volumes[volume].truth;
         truth.segments = number;
         truth.header_crc = segment.header_crc;
-        truth.announced = segment.footer.announced;
+        truth.announced = announced;
         Ok(())
     }
 

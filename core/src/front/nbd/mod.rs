@@ -17,8 +17,8 @@
 //!    [`Session::wanted`] bytes in total, and pass it to [`Session::handle_input`];
 //! 2. take every event with [`Session::poll_event`] and act on it;
 //! 3. write everything from [`Session::poll_output`];
-//! 4. after replies went in or output was taken, pass a buffer that is not empty to `handle_input`
-//!    again: what stopped it before may be gone.
+//! 4. after an answer to an event went in or output was taken, pass a buffer that is not empty to
+//!    `handle_input` again: what stopped it before may be gone.
 //!
 //! Handshakes take no time limit from here: the shell closes connections that dawdle before
 //! [`Event::Ready`].
@@ -58,7 +58,9 @@ pub enum Tls {
 
 /// What one session may hold at a time. Memory is bounded by `max_bytes` plus two transfers of
 /// [`MAX_TRANSFER_BYTES`] (one admitted just below the limit, one being received), plus less than
-/// 1 KiB for each request.
+/// 1 KiB for each request, plus an eighth where reads find data and zeroes alternating by sector.
+/// A payload also keeps alive the rest of the buffer it was split from: the shell bounds that by
+/// the size of the buffers it reads into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests without a reply; at least one is always allowed.

@@ -282,6 +282,7 @@ impl Handshake {
     }
 
     /// Starts the negotiation afresh; only the client's flags remain, which have no second chance.
+    /// FORCEDTLS lets nothing be negotiated before; that it is forgotten does not rely on it.
     pub(super) fn handle_tls_established(&mut self) {
         if let State::Upgrade = self.state {
             self.state = State::Header;

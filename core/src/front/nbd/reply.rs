@@ -121,34 +121,26 @@ impl Answer {
         }
         let Some(headers) = self.chunks else {
             output.head(|out| wire::put_simple(out, self.cookie, None));
-            send(output, pieces);
+            send(output, &pieces);
             return true;
         };
         let chunks = self.chunks(headers);
-        let mixed = pieces.windows(2).any(|pair| is_hole(&pair[0]) != is_hole(&pair[1]));
-        if whole && mixed {
+        // Chunks are as long as they can be: one for each run of pieces of the same kind.
+        let runs = || pieces.chunk_by(|a, b| is_hole(a) == is_hole(b));
+        if whole && runs().nth(1).is_some() {
             output.head(|out| chunks.put_data(out, true, self.offset, self.length as u32));
-            send(output, pieces);
+            send(output, &pieces);
             return true;
         }
-        // Chunks are as long as they can be: one for each run of pieces of the same kind.
-        let mut rest = pieces.into_iter().peekable();
-        let (mut run, mut at) = (Vec::new(), self.offset);
-        while let Some(first) = rest.next() {
-            let hole = is_hole(&first);
-            let mut length = bytes_of(&first);
-            run.push(first);
-            while let Some(piece) = rest.next_if(|piece| is_hole(piece) == hole) {
-                length += bytes_of(&piece);
-                run.push(piece);
-            }
-            let done = rest.peek().is_none();
-            if hole {
+        let (mut at, end) = (self.offset, self.offset + self.length);
+        for run in runs() {
+            let length: u64 = run.iter().map(bytes_of).sum();
+            let done = at + length == end;
+            if run.first().is_some_and(is_hole) {
                 output.head(|out| chunks.put_hole(out, done, at, length as u32));
-                run.clear();
             } else {
                 output.head(|out| chunks.put_data(out, done, at, length as u32));
-                send(output, run.drain(..));
+                send(output, run);
             }
             at += length;
         }
@@ -179,10 +171,10 @@ fn bytes_of(piece: &ReadPiece) -> u64 {
     }
 }
 
-fn send(output: &mut Output, pieces: impl IntoIterator<Item = ReadPiece>) {
+fn send(output: &mut Output, pieces: &[ReadPiece]) {
     for piece in pieces {
         match piece {
-            ReadPiece::Data(data) => output.payload(data),
+            ReadPiece::Data(data) => output.payload(data.clone()),
             ReadPiece::Zeroes(sectors) => output.zeroes(sectors * SECTOR_BYTES),
         }
     }

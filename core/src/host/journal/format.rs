@@ -349,7 +349,8 @@ struct RawFrame {
     synced_addr: U64,
     tail_prev_crc: U32,
     prev_crc: U32,
-    reserved2: [u8; 20],
+    tail_before: U64,
+    reserved2: [u8; 12],
     crc: U32,
 }
 
@@ -389,6 +390,8 @@ pub struct FrameRef {
     pub number: u64,
     /// Header checksum of the frame before it.
     pub prev_crc: u32,
+    /// The last write before it.
+    pub before: Seq,
 }
 
 impl FrameHeader {
@@ -426,7 +429,8 @@ impl FrameHeader {
             synced_addr: self.synced_addr.into(),
             tail_prev_crc: self.tail.prev_crc.into(),
             prev_crc: self.prev_crc.into(),
-            reserved2: [0; 20],
+            tail_before: self.tail.before.into(),
+            reserved2: [0; 12],
             crc: 0.into(),
         };
         let crc = crc32c::crc32c(&raw.as_bytes()[..FRAME_HEADER_BYTES - 4]);
@@ -463,6 +467,7 @@ impl FrameHeader {
                 addr: raw.tail_addr.get(),
                 number: raw.tail_number.get(),
                 prev_crc: raw.tail_prev_crc.get(),
+                before: raw.tail_before.get(),
             },
             synced_addr: raw.synced_addr.get(),
             prev_crc: raw.prev_crc.get(),

@@ -500,7 +500,7 @@ impl Journal {
         let charge = data.capacity() as u64;
         self.memory += charge.saturating_sub(before);
 
-        let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc };
+        let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc, before: first - 1 };
         let tail = self.frames.front().map_or(at, |frame| frame.at);
         let header = FrameHeader {
             journal: self.id,
@@ -659,6 +659,10 @@ impl Journal {
 
     /// Nothing is written any more; what is not on stable storage lives in memory from now on.
     pub(crate) fn latch(&mut self) {
+        if self.memory_only {
+            // The second call no longer knows what was being adopted.
+            return;
+        }
         self.seal();
         self.memory_only = true;
         self.memory_from = self.stable;

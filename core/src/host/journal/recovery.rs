@@ -135,7 +135,6 @@ struct Walk {
     skipped: Option<(u64, String)>,
     expected: FrameRef,
     incarnation: u32,
-    seq: Option<Seq>,
 }
 
 /// A machine that asks for reads ([`Recovery::poll_disk`]) until it has an outcome
@@ -154,6 +153,8 @@ pub struct Recovery {
     found: Option<Recovered>,
     newest_incarnation: u32,
     tail: FrameRef,
+    /// The epoch of a frame that names the tail.
+    tail_epoch: Epoch,
     /// Highest address anyone says was synced, and the frame that says so.
     synced: (u64, u64),
     outcome: Option<Result<Recovered, JournalError>>,
@@ -184,6 +185,7 @@ impl Recovery {
             found: None,
             newest_incarnation: 0,
             tail: FrameRef::default(),
+            tail_epoch: 0,
             synced: (0, 0),
             outcome: None,
             lengths,
@@ -353,6 +355,7 @@ impl Recovery {
             self.newest_incarnation = self.newest_incarnation.max(frame.incarnation);
             if frame.tail.addr > self.tail.addr || self.report.headers == 1 {
                 self.tail = frame.tail;
+                self.tail_epoch = frame.epoch;
             }
             if frame.synced_addr > self.synced.0 {
                 self.synced = (frame.synced_addr, frame.addr);
@@ -369,6 +372,10 @@ impl Recovery {
         let mut found = Recovered::empty(file.geometry, file.journal, file.volume);
         found.incarnation = self.newest_incarnation;
         found.tail = self.tail;
+        // Should the tail frame itself be lost, this is still known: all before it is committed.
+        // The epoch was on record before any write of it was acknowledged.
+        found.last = self.tail.before;
+        found.epoch = self.tail_epoch;
         found.used = self.report.headers > 0;
         found.end = self.tail.addr;
         found.number = self.tail.number;
@@ -383,7 +390,6 @@ impl Recovery {
             skipped: None,
             expected: self.tail,
             incarnation: 0,
-            seq: None,
         });
         if self.report.headers == 0 {
             self.end_walk(self.tail.addr, "no frame was ever written".into());
@@ -461,7 +467,7 @@ impl Recovery {
         {
             return Step::Broken("the frame here does not belong to the chain".into());
         }
-        if walk.seq.is_some_and(|seq| header.first_seq != seq + 1) {
+        if header.first_seq != walk.expected.before.saturating_add(1) {
             return Step::Broken("write numbers do not follow each other".into());
         }
         let bytes = header.frame_bytes();
@@ -509,9 +515,13 @@ impl Recovery {
         found.number = header.number + 1;
         found.prev_crc = crc;
         walk.addr += bytes;
-        walk.expected = FrameRef { addr: walk.addr, number: header.number + 1, prev_crc: crc };
+        walk.expected = FrameRef {
+            addr: walk.addr,
+            number: header.number + 1,
+            prev_crc: crc,
+            before: header.last_seq,
+        };
         walk.incarnation = header.incarnation;
-        walk.seq = Some(header.last_seq);
         walk.skipped = None;
         walk.need = PAGE_BYTES;
         Step::Frame

@@ -115,6 +115,10 @@ impl Volume {
             return;
         }
         let holds = self.holder.filter(|holder| holder.session == session);
+        if epoch < current && holds.is_some() {
+            // A straggler of an epoch that this very session has replaced.
+            return;
+        }
         if epoch < current {
             self.send(session, Lane::Control, ToHost::Fenced { volume, epoch: current });
             return;
@@ -207,6 +211,7 @@ impl Volume {
             return;
         }
         let mut ignored = entries.len().saturating_sub(MAX_ANNOUNCE_ENTRIES) as u64;
+        let mut changed = replace && !self.state.announced.is_empty();
         if replace {
             self.state.announced.clear();
         }
@@ -215,9 +220,10 @@ impl Volume {
                 ignored += 1;
             } else if entry.seq > self.state.committed {
                 self.state.announced.insert(*entry);
+                changed = true;
             }
         }
-        if replace || !entries.is_empty() {
+        if changed {
             self.announce_unsaved.get_or_insert(self.now);
         }
         if ignored > 0 {
@@ -459,6 +465,8 @@ impl Volume {
         let held = holder.epoch;
         let (volume, epoch) = (self.spec.id, self.state.epoch());
         if epoch != held {
+            // Reads that still wait would find what the new epoch wrote.
+            self.reads.forget(Some(holder.session));
             self.send(holder.session, Lane::Control, ToHost::Fenced { volume, epoch });
         } else {
             // The same epoch went on elsewhere: its host may come back here, but not unasked.

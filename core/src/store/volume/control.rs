@@ -209,6 +209,8 @@ impl Volume {
             && before.session != work.session()
         {
             let volume = self.spec.id;
+            // Reads that still wait would find what the new epoch writes.
+            self.reads.forget(Some(before.session));
             self.send(before.session, Lane::Control, ToHost::Fenced { volume, epoch });
         }
         match work {

@@ -184,7 +184,13 @@ impl Volume {
         {
             holder.connected = false;
         }
-        self.queue.retain(|work| work.is_batch() || work.session() != session);
+        let leaves = |work: &Work| !work.is_batch() && work.session() == session;
+        if self.queue.front().is_some_and(leaves) {
+            // What is being read from the log was read for the one that leaves: it may be older
+            // than what the next one knows.
+            self.probed = false;
+        }
+        self.queue.retain(|work| !leaves(work));
         if let Some(put) = &mut self.put {
             put.session_closed(session);
         }

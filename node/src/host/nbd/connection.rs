@@ -22,7 +22,6 @@ const LEAST_ROOM_BYTES: usize = 16 << 10;
 
 /// A client's connection.
 pub struct Connection {
-    id: u64,
     peer: String,
     state: RefCell<State>,
 }
@@ -75,7 +74,6 @@ impl Connection {
         let id = server.next_id.get();
         server.next_id.set(id + 1);
         let connection = Rc::new(Connection {
-            id,
             peer,
             state: RefCell::new(State {
                 session: Session::new(server.session_config()),
@@ -341,11 +339,6 @@ impl Connection {
             // Collected by the caller.
             Event::Request { .. } => {}
         }
-    }
-
-    /// Its number at the server.
-    pub fn id(&self) -> u64 {
-        self.id
     }
 }
 

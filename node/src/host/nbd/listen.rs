@@ -124,7 +124,7 @@ impl Listener {
     /// If the address is taken or not of this machine, or clients from elsewhere could connect
     /// without showing who they are.
     pub fn bind(address: &Address, tls: bool, ca: bool) -> Result<Listener> {
-        if !address.is_local() && !(tls && ca) {
+        if !(address.is_local() || tls && ca) {
             bail!(
                 "refusing to serve NBD on {address}, which other machines can reach, without TLS and \
                  client certificates: give --nbd-tls-cert, --nbd-tls-key and --nbd-tls-ca, or \

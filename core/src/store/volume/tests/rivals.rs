@@ -66,6 +66,8 @@ struct Host {
     store: usize,
     session: u64,
     attached: bool,
+    /// It has told what its journal holds, and writes nothing until it is answered.
+    attaching: bool,
     fenced: bool,
     committed: u64,
     shipped: u64,
@@ -116,7 +118,7 @@ impl World {
                     write.tag = 0;
                 }
                 let host = &mut self.hosts[host];
-                if host.epoch > 0 && !host.fenced {
+                if host.epoch > 0 && !host.fenced && !host.attaching {
                     host.writes.push(write);
                 }
             }
@@ -144,6 +146,7 @@ impl World {
             }
             Action::Attach { host, store, close } => {
                 self.connect(host, store, close);
+                self.hosts[host].attaching = true;
                 let journal = (self.hosts[host].epoch > 0).then(|| JournalState {
                     volume: ID,
                     epoch: self.hosts[host].epoch,
@@ -158,7 +161,8 @@ impl World {
                 self.stores[store].send(self.hosts[host].session, Lane::Control, message);
             }
             Action::Resume { host, store, close } => {
-                if self.hosts[host].epoch > 0 && !self.hosts[host].fenced {
+                let asks = &self.hosts[host];
+                if asks.epoch > 0 && !asks.fenced && !asks.attaching {
                     self.connect(host, store, close);
                     let message = ToStore::Resume {
                         request: 1,
@@ -237,6 +241,7 @@ impl World {
                 else {
                     continue;
                 };
+                host.attaching &= !matches!(frame.message, ToHost::Attached { .. });
                 match frame.message {
                     ToHost::Attached { result: Ok(attached), .. } => {
                         let committed = attached.committed as usize;

@@ -171,6 +171,25 @@ fn announcements_without_data_get_a_segment_of_their_own() {
 }
 
 #[test]
+fn announcing_nothing_new_costs_no_segment() {
+    let (mut objects, mut rig) = attached();
+    let segments = rig.volume.state().number;
+    rig.send(1, Lane::Control, announce(1, true, &[]));
+    rig.settle(&mut objects);
+    assert_eq!(rig.volume.state().number, segments);
+}
+
+#[test]
+fn stragglers_of_an_epoch_replaced_over_the_same_session_fence_nobody() {
+    let (mut objects, mut rig) = attached();
+    assert_eq!(rig.attach(&mut objects, 1, 1, Some((1, 0))).unwrap().epoch, 2);
+    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
+    rig.settle(&mut objects);
+    assert!(!rig.fenced(1) && !rig.refused(1));
+    commit(&mut rig, &mut objects, 2, 1, &[data(0, 8, 1)]);
+}
+
+#[test]
 fn what_cannot_be_announced_is_ignored() {
     let (mut objects, mut rig) = attached();
     rig.send(1, Lane::Control, announce(1, false, &[(60, 8, 1), (0, 0, 1), (5, 1, 2)]));
@@ -210,6 +229,16 @@ fn the_rest_of_a_journal_is_owed_even_if_none_of_it_was_announced() {
     assert_eq!(refused, Err(AttachError::LossPending { host: HostId(1), bytes: 0 }));
     // Its own journal is welcome, in whichever of the two epochs it wrote last.
     rig.attach(&mut objects, 4, 1, Some((1, 9))).unwrap();
+}
+
+#[test]
+fn what_was_announced_is_remembered_across_an_attach_with_the_journal() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, true, &[(8, 8, 1), (40, 2, 3)]));
+    // The journal's tail, unflushed, went down with the host.
+    rig.attach(&mut objects, 2, 1, Some((1, 2))).unwrap();
+    let mut rig = opened(&mut objects, 2);
+    assert_eq!(lost(&mut rig), [(8, 8)]);
 }
 
 #[test]
@@ -301,6 +330,25 @@ fn resuming_at_a_store_that_slept_tells_what_the_other_committed() {
     commit(&mut second, &mut objects, 1, 1, &[data(0, 8, 1)]);
     assert_eq!(first.resume(&mut objects, 2, 1, 1).unwrap().committed, 1);
     assert!(!first.fenced(1) && first.refused(1));
+}
+
+/// The look at the log that was taken for a host that has left is too old for the next one.
+#[test]
+fn a_look_at_the_log_serves_only_the_request_it_was_taken_for() {
+    let (mut objects, mut first) = attached();
+    let mut second = opened(&mut objects, 2);
+    second.resume(&mut objects, 1, 1, 1).unwrap();
+    let resume = || ToStore::Resume { request: 1, volume: ID, epoch: 1, host: HostId(1) };
+    first.send(7, Lane::Control, resume());
+    let (id, operation) = first.pending.remove(0);
+    let old = objects.execute(&operation, Fate::Good);
+    commit(&mut second, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    first.volume.handle_session_closed(first.now, SessionId(7));
+    first.send(8, Lane::Control, resume());
+    first.volume.handle_object(first.now, id, old);
+    first.collect();
+    first.settle(&mut objects);
+    assert_eq!(first.take_attached(8).unwrap().unwrap().committed, 1);
 }
 
 #[test]
@@ -454,6 +502,23 @@ fn a_damaged_or_missing_segment_is_named() {
     assert!(opened(&mut swapped, 2).volume.failed().is_some());
 }
 
+/// The right number, the right numbers of writes, but of another past.
+#[test]
+fn a_segment_of_another_history_is_noticed() {
+    let (mut objects, mut rig) = attached();
+    let mut other = objects.clone();
+    let mut twin = opened(&mut other, 2);
+    twin.resume(&mut other, 1, 1, 1).unwrap();
+    commit(&mut twin, &mut other, 1, 1, &[data(0, 8, 9)]);
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    commit(&mut rig, &mut objects, 1, 2, &[data(8, 8, 2)]);
+    let key = catalog::segment_key(ID, 2);
+    objects.0.insert(key.clone(), other.0[&key].clone());
+    let again = opened(&mut objects, 3);
+    let key = catalog::segment_key(ID, 3);
+    assert!(again.volume.failed().unwrap().to_string().contains(&key));
+}
+
 #[test]
 fn a_log_shorter_than_its_checkpoint_is_refused() {
     let (mut objects, mut rig) = attached();
@@ -531,6 +596,10 @@ fn a_checkpoint_made_in_steps_is_right_after_replay() {
     (state.number, state.committed) = (1, 10_000);
     let mut builder = Builder::new(&state, 10);
     let later = |map: &mut crate::store::map::Map, number: u64| {
+        // An entry that reaches across the end of the page before.
+        if number == 3 {
+            map.apply(number, Kind::Zero, Range::new(0, 70_000), 1, 128);
+        }
         for n in 0..400u64 {
             let p = piece(((number * 7919 + n * 613) % 80_000) / 2 * 2, n + 1);
             map.apply(number, p.kind, p.range, p.seq, 128);

@@ -1,0 +1,326 @@
+//! What an acknowledgement and a flush are worth, and what happens when the disk fails or is full.
+
+use super::world::{SECTORS, World};
+use crate::block::BlockError;
+use crate::host::{Config, DiskOperation, Durability, Event, Mode, OnJournalFailure};
+use crate::wire::link::Lane;
+use std::time::Duration;
+
+/// A world at rest whose link is down.
+fn alone(config: Config) -> World {
+    let mut world = World::new(11, config);
+    world.settle();
+    world.link_down();
+    world
+}
+
+fn finish_all(world: &mut World) {
+    world.poll();
+    while world.finish_mutation() {
+        world.poll();
+    }
+}
+
+#[test]
+fn a_write_is_acknowledged_from_memory_and_a_flush_is_not() {
+    let mut world = alone(World::small());
+    let write = world.write(0, 8, false);
+    world.poll();
+    assert!(!world.is_outstanding(write));
+    let flush = world.flush();
+    world.poll();
+    assert!(world.is_outstanding(flush));
+    finish_all(&mut world);
+    assert!(!world.is_outstanding(flush));
+}
+
+#[test]
+fn nothing_is_acknowledged_before_the_epoch_is_on_record() {
+    let mut world = World::new(11, World::small());
+    let write = world.write(0, 8, false);
+    world.poll();
+    assert!(world.is_outstanding(write));
+    finish_all(&mut world);
+    assert!(!world.is_outstanding(write));
+}
+
+#[test]
+fn many_flushes_share_one_sync() {
+    let mut world = alone(World::small());
+    let before = world.disk.syncs;
+    for n in 0..20 {
+        world.write(n * 8, 1, false);
+        world.poll();
+    }
+    for _ in 0..20 {
+        world.flush();
+    }
+    finish_all(&mut world);
+    assert_eq!(world.outstanding(), 0);
+    // One for the frame under way when the flushes came and what had gathered behind it.
+    assert_eq!(world.disk.syncs - before, 1);
+    assert_eq!(world.volume.status(world.now).counters.flushes, 20);
+}
+
+#[test]
+fn writes_that_arrive_together_share_a_frame() {
+    let mut world = alone(World::small());
+    let before = world.volume.status(world.now).counters.disk_writes;
+    for n in 0..10 {
+        world.write(n * 8, 1, true);
+    }
+    finish_all(&mut world);
+    assert_eq!(world.outstanding(), 0);
+    assert_eq!(world.volume.status(world.now).counters.disk_writes - before, 1);
+}
+
+#[test]
+fn an_idle_journal_is_synced_after_the_interval() {
+    let mut world = alone(World::small());
+    world.write(0, 8, false);
+    finish_all(&mut world);
+    let before = world.disk.syncs;
+    let at = world.volume.poll_timeout().unwrap();
+    assert!(at <= world.now.after(Duration::from_millis(100)));
+    world.advance(Duration::from_millis(100));
+    finish_all(&mut world);
+    assert_eq!(world.disk.syncs, before + 1);
+    assert_eq!(world.volume.poll_timeout(), None);
+}
+
+#[test]
+fn a_full_journal_makes_writes_wait_in_order() {
+    let mut world = alone(World::small());
+    let mut ids = Vec::new();
+    for n in 0..60 {
+        ids.push(world.write(n * 16 % (SECTORS - 16), 16, false));
+        finish_all(&mut world);
+    }
+    let waiting: Vec<bool> = ids.iter().map(|id| world.is_outstanding(*id)).collect();
+    assert!(waiting.contains(&true) && waiting.contains(&false));
+    assert!(waiting.is_sorted(), "a later write went ahead of an earlier one");
+    // What was acknowledged can still be flushed and read.
+    let flush = world.flush();
+    let read = world.read(0, 16);
+    finish_all(&mut world);
+    while world.finish_read() {
+        world.poll();
+    }
+    assert!(!world.is_outstanding(flush) && !world.is_outstanding(read));
+    // A crash in this state loses nothing and ends up in the same state.
+    let mut acknowledged = world.last();
+    acknowledged -= waiting.iter().filter(|waits| **waits).count() as u64;
+    world.crash(true);
+    assert_eq!(world.last(), acknowledged);
+    for n in 0..60 {
+        world.write(n * 16 % (SECTORS - 16), 16, false);
+    }
+    world.settle();
+    world.check_settled();
+}
+
+#[test]
+fn a_full_dirty_map_makes_writes_wait() {
+    let mut world = alone(Config { map_entries_max: 10, ..World::small() });
+    let ids: Vec<u64> = (0..20).map(|n| world.write(n * 10, 1, false)).collect();
+    finish_all(&mut world);
+    assert!(world.is_outstanding(ids[19]) && !world.is_outstanding(ids[0]));
+    world.settle();
+    world.check_settled();
+}
+
+#[test]
+fn a_write_larger_than_memory_goes_through_in_parts() {
+    let mut world = World::new(2, Config { memory_bytes: 64 << 10, ..World::small() });
+    world.settle();
+    let range = crate::block::Range::new(3, 250);
+    let data = super::world::payload(1, range);
+    let request = crate::block::Request::Write { range, data: data.clone(), fua: true };
+    world.raw(request);
+    world.settle();
+    assert_eq!(world.outstanding(), 0);
+    assert_eq!(&world.store.image[3 * 512..253 * 512], &data[..]);
+}
+
+#[test]
+fn store_durability_waits_for_the_commit() {
+    let mut world = World::new(11, Config { durability: Durability::Store, ..World::small() });
+    world.settle();
+    world.write(0, 8, false);
+    world.poll();
+    let flush = world.flush();
+    finish_all(&mut world);
+    assert!(world.is_outstanding(flush) && world.volume.drain_is_urgent());
+    while world.deliver(Lane::Control) {}
+    assert!(world.deliver(Lane::Drain), "shipped without lingering");
+    world.answer();
+    world.poll();
+    assert!(!world.is_outstanding(flush) && !world.volume.drain_is_urgent());
+}
+
+#[test]
+fn write_through_acknowledges_commits() {
+    let mut world = World::new(11, Config { mode: Mode::WriteThrough, ..World::small() });
+    world.settle();
+    let write = world.write(0, 8, false);
+    world.poll();
+    assert!(world.is_outstanding(write));
+    assert!(world.deliver(Lane::Drain));
+    assert!(world.is_outstanding(write));
+    world.answer();
+    world.poll();
+    assert!(!world.is_outstanding(write));
+}
+
+/// Fails a write (`sync` false) or a sync, with a flush waiting.
+fn failing(on_journal_failure: OnJournalFailure, sync: bool) -> (World, u64) {
+    let mut world = alone(Config { on_journal_failure, ..World::small() });
+    world.write(0, 8, false);
+    if sync {
+        finish_all(&mut world);
+    }
+    let flush = world.flush();
+    world.poll();
+    match &world.mutations[0] {
+        DiskOperation::Sync { .. } => assert!(sync),
+        DiskOperation::Write { .. } => assert!(!sync),
+        DiskOperation::Read { .. } => unreachable!(),
+    }
+    world.fail_mutation();
+    world.poll();
+    (world, flush)
+}
+
+#[test]
+fn after_a_failure_the_volume_goes_on_in_store_durability() {
+    for sync in [false, true] {
+        let (mut world, flush) = failing(OnJournalFailure::Continue, sync);
+        assert!(matches!(world.events[..], [.., Event::JournalFailed { continues: true, .. }]));
+        assert!(world.is_outstanding(flush), "nothing local makes it durable any more");
+        let write = world.write(8, 8, false);
+        world.poll();
+        assert!(!world.is_outstanding(write));
+        assert!(world.mutations.is_empty(), "nothing is written or synced after a failure");
+        world.settle();
+        assert!(!world.is_outstanding(flush) && world.mutations.is_empty());
+        world.check_settled();
+        assert!(world.volume.status(world.now).latched);
+    }
+}
+
+#[test]
+fn after_a_failure_the_volume_stops_if_told_so() {
+    for sync in [false, true] {
+        let (mut world, flush) = failing(OnJournalFailure::Stop, sync);
+        assert!(matches!(world.events[..], [.., Event::JournalFailed { continues: false, .. }]));
+        let read = world.read(0, 8);
+        world.poll();
+        assert_eq!(world.errors, [(flush, BlockError::Stopped), (read, BlockError::Stopped)]);
+        // What it had acknowledged still reaches the store.
+        world.settle();
+        assert_eq!(world.store.committed, 1);
+        world.check_store();
+    }
+}
+
+/// After a failure the store may know more than the journal: the next run takes that over.
+#[test]
+fn a_journal_that_the_store_has_overtaken_is_adopted() {
+    let (mut world, _) = failing(OnJournalFailure::Continue, true);
+    for n in 0..5 {
+        world.write(n * 8, 8, false);
+    }
+    world.settle();
+    assert_eq!(world.store.committed, 6);
+    let recovered = world.disk.recover().unwrap();
+    assert!(recovered.last < 6);
+    world.restart(recovered);
+    world.settle();
+    world.write(100, 8, true);
+    world.settle();
+    world.check_settled();
+    world.crash(true);
+    world.settle();
+    world.check_settled();
+    assert_eq!(world.last(), 7);
+}
+
+#[test]
+fn memory_is_the_ring_after_a_failure() {
+    let (mut world, _) = failing(OnJournalFailure::Continue, false);
+    for n in 0..100 {
+        world.write(n * 2 % 200, 16, false);
+    }
+    world.poll();
+    assert!(world.volume.status(world.now).waiting_writes > 0);
+    assert!(world.max_memory <= world.config.memory_bytes + 4096);
+    world.settle();
+    world.check_settled();
+}
+
+#[test]
+fn a_damaged_dirty_block_is_a_medium_error_and_stops_the_drain() {
+    let mut world = alone(Config { memory_bytes: 64 << 10, ..World::small() });
+    for n in 0..12 {
+        world.write(n * 16, 16, true);
+        finish_all(&mut world);
+    }
+    // Flip a bit in every page of the first frames.
+    for page in (4096..40960).step_by(4096) {
+        world.disk.live[0][page + 1000] ^= 1;
+    }
+    let read = world.read(0, 4);
+    world.poll();
+    assert!(world.finish_read());
+    world.poll();
+    assert_eq!(world.errors.len(), 1);
+    assert!(matches!(world.errors[0], (id, BlockError::Medium(_)) if id == read));
+    assert!(world.events.iter().any(|e| matches!(e, Event::JournalDamaged { file: 0, .. })));
+    world.link_up();
+    for _ in 0..200 {
+        world.poll();
+        world.finish_read();
+        for lane in Lane::ALL {
+            world.deliver(lane);
+        }
+        world.answer();
+        world.advance(Duration::from_millis(50));
+    }
+    assert_eq!(world.store.committed, 0, "nothing goes past the damage");
+}
+
+#[test]
+fn shutdown_drains_and_detaches() {
+    let mut world = World::new(4, World::small());
+    world.settle();
+    for n in 0..5 {
+        world.write(n * 8, 8, false);
+    }
+    world.poll();
+    world.volume.handle_shutdown(world.now);
+    let refused = world.write(0, 8, false);
+    world.poll();
+    assert_eq!(world.errors, [(refused, BlockError::ShuttingDown)]);
+    assert!(!world.volume.is_idle());
+    finish_all(&mut world);
+    assert!(world.volume.is_idle() && !world.volume.is_drained());
+    world.settle();
+    assert!(world.volume.is_drained() && world.volume.is_detached());
+    assert_eq!(world.store.committed, 5);
+}
+
+#[test]
+fn what_is_written_and_not_synced_stays_in_memory() {
+    let mut world = alone(Config { memory_bytes: 64 << 10, ..World::small() });
+    for n in 0..40 {
+        world.write(n * 16 % (SECTORS - 16), 16, false);
+        world.poll();
+        while let Some(DiskOperation::Write { sync: false, .. }) = world.mutations.front() {
+            world.finish_mutation();
+            world.poll();
+        }
+    }
+    assert!(world.fail_mutation(), "a sync is under way");
+    world.settle();
+    world.check_settled();
+}

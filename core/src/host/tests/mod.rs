@@ -1,0 +1,7 @@
+//! The engine against a plain array, a disk that tears, a store and a link that lose things.
+
+mod durability;
+mod random;
+mod recovery;
+mod shipping;
+mod world;

@@ -1,0 +1,392 @@
+//! Batches, their window, announcements, resuming, fencing, and reads that go to the store.
+
+use super::world::{HOST, SECTORS, World};
+use crate::block::{BlockError, BlockState, Epoch, Range, Seq, StatusRun};
+use crate::host::{Config, Event, Volume};
+use crate::record;
+use crate::wire::link::{AttachError, Frame, Lane, ReadError, ToHost, ToStore};
+use bytes::{Buf, BytesMut};
+use std::time::Duration;
+
+fn world() -> World {
+    let mut world = World::new(21, World::small());
+    world.settle();
+    world
+}
+
+/// Everything but the store: the disk is done, batches lie in the lane.
+fn local(world: &mut World) {
+    for _ in 0..100 {
+        world.poll();
+        if !(world.finish_mutation() | world.finish_read()) {
+            break;
+        }
+    }
+}
+
+fn batches(world: &World) -> Vec<(Seq, Seq)> {
+    let lane = world.lanes.get(&Lane::Drain);
+    let batch = |frame: &Frame<ToStore>| match frame.message {
+        ToStore::Batch { first, last, .. } => (first, last),
+        _ => panic!("only batches travel in the drain's lane"),
+    };
+    lane.into_iter().flatten().map(batch).collect()
+}
+
+#[test]
+fn only_what_is_stable_is_shipped_after_lingering() {
+    let mut world = world();
+    world.write(0, 8, false);
+    local(&mut world);
+    world.advance(Duration::from_millis(99));
+    world.poll();
+    // Lingering ends with the sync interval; the sync is not done yet.
+    world.advance(Duration::from_millis(2));
+    world.poll();
+    assert_eq!(batches(&world), []);
+    local(&mut world);
+    assert_eq!(batches(&world), [(1, 1)]);
+}
+
+#[test]
+fn coalescing_stays_inside_a_batch_and_keeps_the_order() {
+    let mut world = world();
+    for _ in 0..6 {
+        world.write(0, 8, false);
+    }
+    world.write(4, 8, false);
+    world.discard(64, 64);
+    world.write(80, 8, false);
+    world.settle();
+    let counters = world.volume.status(world.now).counters;
+    assert_eq!((counters.batches, world.store.batches.len()), (1, 1));
+    assert_eq!(counters.coalesced_bytes, 5 * (4096 + 52));
+    world.write(0, 8, false);
+    world.settle();
+    assert_eq!(world.volume.status(world.now).counters.coalesced_bytes, 5 * (4096 + 52));
+    world.check_settled();
+}
+
+#[test]
+fn the_window_bounds_what_is_under_way_and_batches_follow_each_other() {
+    let config = Config {
+        batch_bytes: 64 << 10,
+        memory_bytes: 64 << 20,
+        ..Config::new(crate::host::Mode::Journal(crate::host::journal::Geometry {
+            file_bytes: 16 << 20,
+            files: 4,
+        }))
+    };
+    let mut world = World::new(22, Config { window_max_bytes: 1, ..config });
+    world.settle();
+    // Nothing overlaps within 64 KiB, so nothing is coalesced.
+    for n in 0..900 {
+        world.write(n % 16 * 16, 16, false);
+        local(&mut world);
+    }
+    world.flush();
+    local(&mut world);
+    let under_way = batches(&world);
+    let status = world.volume.status(world.now);
+    assert!(status.in_flight_bytes <= status.window_bytes, "{status:?}");
+    assert!(under_way.len() >= 2 && under_way.last().unwrap().1 < 900, "{under_way:?}");
+    assert!(under_way.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0));
+    world.settle();
+    world.check_settled();
+}
+
+#[test]
+fn what_was_not_committed_is_shipped_again_after_a_resume() {
+    let mut world = world();
+    for n in 0..4 {
+        world.write(n * 8, 8, false);
+        world.settle();
+    }
+    let committed = world.store.committed;
+    world.write(0, 8, true);
+    local(&mut world);
+    world.advance(Duration::from_millis(200));
+    local(&mut world);
+    assert_eq!(batches(&world), [(committed + 1, committed + 1)]);
+    world.link_down();
+    world.poll();
+    world.link_up();
+    world.settle();
+    assert!(world.events.contains(&Event::Resumed { committed }));
+    world.check_settled();
+}
+
+#[test]
+fn a_refused_batch_leads_to_a_resume() {
+    let mut world = world();
+    world.write(0, 8, true);
+    world.advance(Duration::from_millis(200));
+    local(&mut world);
+    world.advance(Duration::from_millis(200));
+    local(&mut world);
+    world.lanes.clear();
+    let (volume, reason) = (super::world::VOLUME, "no".to_owned());
+    world.to_host.push_back(ToHost::BatchRefused { volume, epoch: 1, reason }.into());
+    world.settle();
+    assert!(world.events.iter().any(|event| matches!(event, Event::BatchRefused { .. })));
+    world.check_settled();
+}
+
+#[test]
+fn announcements_cover_what_was_acknowledged_and_not_shipped() {
+    let mut world = world();
+    for (lba, sectors) in [(0, 8), (8, 8), (100, 4), (50, 1)] {
+        world.write(lba, sectors, false);
+    }
+    world.poll();
+    assert_eq!(world.store.announced, []);
+    world.advance(Duration::from_millis(5));
+    world.poll();
+    while world.deliver(Lane::Control) {}
+    let expected = [(Range::new(0, 16), 2), (Range::new(50, 1), 4), (Range::new(100, 4), 3)];
+    assert_eq!(world.store.announced, expected);
+    // After a resume everything uncommitted is told again, from scratch.
+    world.link_down();
+    world.write(200, 2, false);
+    world.poll();
+    world.link_up();
+    for _ in 0..3 {
+        world.poll();
+        while world.deliver(Lane::Control) {}
+        world.answer();
+    }
+    assert_eq!(world.store.announced[..3], expected);
+    assert_eq!(world.store.announced[3..], [(Range::new(200, 2), 5)]);
+    world.settle();
+    assert_eq!(world.store.announced, []);
+}
+
+#[test]
+fn a_range_is_announced_before_its_data_is_shipped() {
+    let mut world =
+        World::new(21, Config { durability: crate::host::Durability::Store, ..World::small() });
+    world.settle();
+    world.write(0, 8, true);
+    local(&mut world);
+    assert_eq!(batches(&world).len(), 1);
+    while world.deliver(Lane::Control) {}
+    assert_eq!(world.store.announced, [(Range::new(0, 8), 1)]);
+}
+
+#[test]
+fn an_attach_with_a_journal_announces_what_it_holds() {
+    let mut world = world();
+    world.link_down();
+    for n in 0..10 {
+        world.write(n * 20, 8, true);
+        local(&mut world);
+    }
+    world.crash(true);
+    world.poll();
+    while world.deliver(Lane::Control) {}
+    assert_eq!(world.store.announced.len(), 10);
+    world.settle();
+    world.check_settled();
+}
+
+fn fenced(world: &mut World, epoch: Epoch) {
+    assert!(world.events.contains(&Event::Fenced { epoch }));
+    let id = world.write(0, 8, false);
+    world.poll();
+    assert!(world.errors.contains(&(id, BlockError::Fenced)));
+    assert!(world.errors.iter().all(|(_, error)| *error == BlockError::Fenced));
+}
+
+#[test]
+fn a_newer_epoch_fences_by_message_by_read_and_at_resume() {
+    let prepared = || {
+        let mut world = world();
+        world.read(0, 8);
+        world.write(0, 8, true);
+        world.poll();
+        world.store.epoch = 5;
+        world
+    };
+    let mut by_read = prepared();
+    by_read.settle();
+    fenced(&mut by_read, 5);
+
+    let mut by_message = prepared();
+    // Acknowledged, and still in memory when the end comes.
+    by_message.write(8, 8, false);
+    by_message.poll();
+    let volume = super::world::VOLUME;
+    by_message.to_host.push_front(ToHost::Fenced { volume, epoch: 5 }.into());
+    by_message.answer();
+    by_message.poll();
+    fenced(&mut by_message, 5);
+    local(&mut by_message);
+    by_message.disk.live = by_message.disk.durable.clone();
+    assert_eq!(by_message.disk.recover().unwrap().last, 2);
+
+    let mut at_resume = prepared();
+    at_resume.link_down();
+    at_resume.settle();
+    fenced(&mut at_resume, 5);
+    assert!(at_resume.store.batches.is_empty());
+    // The journal is kept.
+    assert_eq!(at_resume.disk.recover().unwrap().map.len(), 1);
+}
+
+#[test]
+fn a_refused_resume_is_tried_again() {
+    let mut world = world();
+    world.write(0, 8, false);
+    world.link_down();
+    world.link_up();
+    world.poll();
+    let Some(Frame { message: ToStore::Resume { request, .. }, .. }) =
+        world.lanes.get_mut(&Lane::Control).and_then(|lane| lane.pop_back())
+    else {
+        panic!("no resume")
+    };
+    let result = Err(AttachError::ShuttingDown);
+    world.to_host.push_back(ToHost::Attached { request, result }.into());
+    world.settle();
+    assert!(world.events.contains(&Event::Refused(AttachError::ShuttingDown)));
+    world.check_settled();
+}
+
+#[test]
+fn cold_reads_wait_for_the_link() {
+    let mut world = world();
+    world.write(0, 8, false);
+    world.link_down();
+    let hit = world.read(0, 8);
+    let miss = world.read(4, 8);
+    local(&mut world);
+    assert!(!world.is_outstanding(hit) && world.is_outstanding(miss));
+    world.settle();
+    world.check_settled();
+}
+
+/// The request of the only read under way.
+fn only_read(world: &mut World) -> u64 {
+    world.poll();
+    let frame = world.lanes.get_mut(&Lane::Read).and_then(|lane| lane.pop_front());
+    match frame.map(|frame| frame.message) {
+        Some(ToStore::Read { request, .. }) => request,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_damaged_answer_is_asked_for_once_more() {
+    let mut world = world();
+    let volume = super::world::VOLUME;
+    let read = world.read(0, 8);
+    for _ in 0..2 {
+        assert!(world.is_outstanding(read));
+        let request = only_read(&mut world);
+        let mut out = BytesMut::new();
+        record::encode_data(1, 1, Range::new(0, 8), &[7; 4096], &mut out);
+        out.advance(48);
+        out[100] ^= 1;
+        let pieces = vec![crate::wire::link::Piece::Data { sectors: 8, cover: Range::new(0, 8) }];
+        let message = ToHost::Data { request, volume, result: Ok(pieces) };
+        world.to_host.push_back(Frame { message, payload: out.freeze() });
+        world.answer();
+        world.poll();
+    }
+    assert_eq!(world.errors, [(read, BlockError::Medium(Range::new(0, 8)))]);
+    assert!(world.events.contains(&Event::StoreDamaged { range: Range::new(0, 8) }));
+}
+
+#[test]
+fn a_store_that_lost_the_attachment_is_resumed() {
+    let mut world = world();
+    let read = world.read(0, 8);
+    let request = only_read(&mut world);
+    let (volume, result) = (super::world::VOLUME, Err(ReadError::NotAttached));
+    world.to_host.push_back(ToHost::Data { request, volume, result }.into());
+    world.settle();
+    assert!(!world.is_outstanding(read));
+    world.check_settled();
+}
+
+#[test]
+fn prefetched_data_is_used_until_it_is_overwritten() {
+    let mut world = world();
+    world.write(0, 16, true);
+    world.settle();
+    // A new run without the clean part of the map: all of it is at the store.
+    let store_reads = |world: &World| world.volume.status(world.now).counters.store_read_bytes;
+    let mut cold = World::new(5, World::small());
+    cold.store.image = world.store.image.clone();
+    cold.settle();
+    cold.raw(crate::block::Request::Prefetch(Range::new(0, 16)));
+    cold.settle();
+    cold.raw(crate::block::Request::Read(Range::new(0, 16)));
+    cold.settle();
+    assert_eq!(store_reads(&cold), 0);
+    assert_eq!(cold.volume.status(cold.now).counters.readahead_hit_bytes, 8192);
+    // A prefetch that a write overtakes is not kept.
+    cold.prefetch(64, 16);
+    cold.poll();
+    cold.write(64, 4, false);
+    cold.settle();
+    cold.read(64, 16);
+    cold.settle();
+    assert_eq!(store_reads(&cold), 12 * 512);
+}
+
+#[test]
+fn status_merges_both_sides() {
+    let mut world = world();
+    world.write(0, 8, true);
+    world.settle();
+    let mut fresh = World::new(5, World::small());
+    fresh.store.image = world.store.image.clone();
+    fresh.settle();
+    fresh.write(16, 8, false);
+    fresh.zero(20, 2, true);
+    fresh.discard(4, 2);
+    fresh.settle();
+    fresh.status(0, 64);
+    fresh.settle();
+    let run = |sectors, state| StatusRun { sectors, state };
+    use BlockState::{Data, Hole, Zero};
+    assert_eq!(
+        fresh.statuses,
+        [vec![
+            run(4, Data),
+            run(2, Hole),
+            run(2, Data),
+            run(8, Hole),
+            run(4, Data),
+            run(2, Zero),
+            run(2, Data),
+            run(40, Hole),
+        ]]
+    );
+    fresh.link_down();
+    fresh.status(16, SECTORS - 16);
+    fresh.poll();
+    assert_eq!(fresh.statuses[1], [run(4, Data), run(2, Zero), run(2, Data)]);
+}
+
+#[test]
+fn a_store_that_has_less_than_it_said_gets_nothing_more() {
+    let mut world = world();
+    world.write(0, 8, true);
+    world.settle();
+    world.write(8, 8, true);
+    world.link_down();
+    world.store.committed = 0;
+    world.settle();
+    assert!(world.events.contains(&Event::StoreBehind { committed: 0, from: 2 }));
+    assert_eq!(world.store.batches.len(), 1);
+}
+
+#[test]
+fn without_a_journal_in_journal_mode_the_volume_says_so() {
+    let mut store = super::world::Store::new();
+    let config = World::small();
+    let mut volume = Volume::new(crate::block::Time(0), config, HOST, store.attach(), None);
+    assert!(matches!(volume.poll_event(), Some(Event::JournalFailed { continues: true, .. })));
+}

@@ -1,0 +1,789 @@
+//! A scripted world around one engine.
+//!
+//! The disk has a live and a durable image: a power cut keeps any subset of the unsynced pages. The
+//! store is an array that commits whole batches. The model knows for each sector which writes it has
+//! seen, in the order in which they were submitted; since the engine numbers them in that order and
+//! every write here is one record, write `n` has number `n`.
+
+use crate::block::{
+    BlockError, BlockState, Range, ReadPiece, Reply, Request, Seq, StatusRun, Time, VolumeId,
+};
+use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
+use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
+use crate::record::{self, Kind};
+use crate::wire::link::{
+    self, AttachError, Attached, Frame, HostId, Lane, ReadPart, ToHost, ToStore,
+};
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+pub const SECTORS: u64 = 256;
+/// Writes up to this length are one record in every geometry used here.
+pub const ONE_RECORD: u64 = 16;
+pub const VOLUME: VolumeId = VolumeId(0xabcd);
+pub const HOST: HostId = HostId(7);
+pub const JOURNAL: u128 = 0x1122_3344_5566_7788;
+pub const SMALL: Geometry = Geometry { file_bytes: 64 << 10, files: 3 };
+
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// Content of a sector after write `op` (0: never written).
+pub fn sector(op: u64, lba: u64) -> [u8; 512] {
+    let mut bytes = [0; 512];
+    if op > 0 {
+        for (n, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            let word = op << 32 | lba << 8 | n as u64;
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+pub fn payload(op: u64, range: Range) -> Bytes {
+    let mut out = BytesMut::new();
+    for lba in range.lba..range.end() {
+        out.extend_from_slice(&sector(op, lba));
+    }
+    out.freeze()
+}
+
+pub struct Disk {
+    pub live: Vec<Vec<u8>>,
+    pub durable: Vec<Vec<u8>>,
+    pub unsynced: Vec<BTreeSet<usize>>,
+    pub syncs: usize,
+}
+
+impl Disk {
+    pub fn new(geometry: Geometry, journal: u128) -> Disk {
+        let mut files = vec![vec![0; geometry.file_bytes as usize]; geometry.files as usize];
+        for (file, page) in create_plan(geometry, journal, VOLUME).unwrap() {
+            files[file as usize][..4096].copy_from_slice(&page);
+        }
+        Disk {
+            live: files.clone(),
+            durable: files,
+            unsynced: vec![BTreeSet::new(); geometry.files as usize],
+            syncs: 0,
+        }
+    }
+    pub fn write(&mut self, file: u32, offset: u64, data: &[u8]) {
+        assert!(offset >= 4096 && offset.is_multiple_of(4096) && data.len().is_multiple_of(4096));
+        let (file, offset) = (file as usize, offset as usize);
+        self.live[file][offset..offset + data.len()].copy_from_slice(data);
+        self.unsynced[file].extend((offset..offset + data.len()).step_by(4096));
+    }
+    pub fn sync(&mut self, file: u32) {
+        self.syncs += 1;
+        let file = file as usize;
+        for page in std::mem::take(&mut self.unsynced[file]) {
+            self.durable[file][page..page + 4096]
+                .copy_from_slice(&self.live[file][page..page + 4096]);
+        }
+    }
+    /// Power goes; each unsynced page may or may not have made it.
+    pub fn cut(&mut self, rng: &mut Rng) {
+        let keep = [0, 50, 90, 100][rng.below(4) as usize];
+        for file in 0..self.live.len() {
+            for page in std::mem::take(&mut self.unsynced[file]) {
+                if rng.chance(keep) {
+                    self.durable[file][page..page + 4096]
+                        .copy_from_slice(&self.live[file][page..page + 4096]);
+                }
+            }
+        }
+        self.live = self.durable.clone();
+    }
+    pub fn recover(&self) -> Result<Recovered, JournalError> {
+        recover(&self.live)
+    }
+}
+
+pub fn recover(files: &[Vec<u8>]) -> Result<Recovered, JournalError> {
+    run(files, Recovery::new(Some(VOLUME), files.iter().map(|f| f.len() as u64).collect())).0
+}
+
+pub fn run(
+    files: &[Vec<u8>],
+    mut recovery: Recovery,
+) -> (Result<Recovered, JournalError>, Recovery) {
+    loop {
+        if let Some(outcome) = recovery.poll_outcome() {
+            return (outcome, recovery);
+        }
+        let mut operations = Vec::new();
+        while let Some(operation) = recovery.poll_disk() {
+            operations.push(operation);
+        }
+        assert!(!operations.is_empty(), "recovery neither reads nor ends");
+        for operation in operations.into_iter().rev() {
+            let DiskOperation::Read { id, file, offset, bytes } = operation else { panic!() };
+            let data = &files[file as usize][offset as usize..offset as usize + bytes];
+            recovery.handle_disk(DiskResult::Data { id, data: Bytes::copy_from_slice(data) });
+        }
+    }
+}
+
+pub struct Store {
+    pub image: Vec<u8>,
+    pub committed: Seq,
+    pub epoch: u64,
+    pub batches: Vec<(Seq, Seq)>,
+    pub announced: Vec<(Range, Seq)>,
+    pub bytes: u64,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        Store {
+            image: vec![0; (SECTORS * 512) as usize],
+            committed: 0,
+            epoch: 0,
+            batches: Vec::new(),
+            announced: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    pub fn attach(&mut self) -> Attached {
+        self.epoch += 1;
+        self.announced.clear();
+        self.attached()
+    }
+
+    fn attached(&self) -> Attached {
+        Attached {
+            volume: VOLUME,
+            sectors: SECTORS,
+            block_bytes: 512,
+            epoch: self.epoch,
+            committed: self.committed,
+        }
+    }
+
+    pub fn handle(&mut self, frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
+        match frame.message {
+            ToStore::Resume { request, epoch, host, .. } => {
+                let result = if epoch == self.epoch && host == HOST {
+                    Ok(self.attached())
+                } else {
+                    Err(AttachError::Fenced { epoch: self.epoch, host: HostId(9) })
+                };
+                Some(ToHost::Attached { request, result }.into())
+            }
+            ToStore::Batch { volume, epoch, first, last } => {
+                if epoch != self.epoch {
+                    return Some(ToHost::Fenced { volume, epoch: self.epoch }.into());
+                }
+                assert!(frame.payload.len() <= link::MAX_BATCH_BYTES);
+                assert_eq!(first, self.committed + 1, "batches follow each other");
+                self.apply(first, last, frame.payload);
+                self.batches.push((first, last));
+                self.committed = last;
+                self.announced.retain(|(_, seq)| *seq > last);
+                Some(ToHost::Committed { volume, epoch, seq: last }.into())
+            }
+            ToStore::Announce { replace, entries, .. } => {
+                if replace {
+                    self.announced.clear();
+                }
+                let entries = entries.into_iter().filter(|e| e.seq > self.committed);
+                self.announced.extend(entries.map(|e| (e.range, e.seq)));
+                None
+            }
+            ToStore::Read { request, volume, epoch, range } => {
+                assert!(!range.is_empty() && range.sectors <= link::MAX_READ_SECTORS);
+                if epoch != self.epoch {
+                    let result = Err(link::ReadError::Fenced(self.epoch));
+                    return Some(ToHost::Data { request, volume, result }.into());
+                }
+                Some(self.answer(request, range))
+            }
+            ToStore::Status { request, volume, range, .. } => {
+                let runs = (range.lba..range.end()).map(|lba| StatusRun {
+                    sectors: 1,
+                    state: if self.sector(lba).iter().all(|b| *b == 0) {
+                        BlockState::Hole
+                    } else {
+                        BlockState::Data
+                    },
+                });
+                Some(ToHost::Status { request, volume, result: Ok(runs.collect()) }.into())
+            }
+            ToStore::Detach { request, .. } => {
+                assert!(self.announced.is_empty());
+                Some(ToHost::Detached { request }.into())
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn sector(&self, lba: u64) -> &[u8] {
+        &self.image[(lba * 512) as usize..(lba * 512 + 512) as usize]
+    }
+
+    fn answer(&self, request: u64, range: Range) -> Frame<ToHost> {
+        let mut parts = Vec::new();
+        for lba in range.lba..range.end() {
+            if self.sector(lba).iter().all(|b| *b == 0) {
+                parts.push(ReadPart::Hole(1));
+                continue;
+            }
+            let wanted = Range::new(lba, 1);
+            let cover = wanted.block_cover();
+            let data = &self.image[(cover.lba * 512) as usize..(cover.end() * 512) as usize];
+            let mut out = BytesMut::new();
+            record::encode_data(1, 1, cover, data, &mut out);
+            let fragment = record::parse(&out.freeze()).unwrap().data;
+            parts.push(ReadPart::Data { wanted, fragment });
+        }
+        link::encode_data(request, VOLUME, &parts)
+    }
+
+    fn apply(&mut self, first: Seq, last: Seq, payload: Bytes) {
+        self.bytes += payload.len() as u64;
+        let mut rest = payload;
+        let mut before = first;
+        while !rest.is_empty() {
+            let record = record::parse(&rest).expect("batches hold verified records");
+            rest.advance(record.header.record_bytes());
+            assert!(record.header.seq >= before && record.header.seq <= last);
+            before = record.header.seq;
+            let range = record.header.range;
+            let place = &mut self.image[(range.lba * 512) as usize..(range.end() * 512) as usize];
+            match record.header.kind {
+                Kind::Data => place.copy_from_slice(&record.data.payload),
+                Kind::Discard | Kind::Zero => place.fill(0),
+            }
+        }
+    }
+}
+
+/// What was submitted.
+#[derive(Clone, Debug)]
+struct Submitted {
+    range: Range,
+    zero: bool,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    Write(Seq),
+    Flush(Seq),
+    Read { range: Range, floors: Vec<Seq> },
+    Prefetch,
+    Status(Range),
+    Anything,
+}
+
+pub struct World {
+    pub now: Time,
+    pub rng: Rng,
+    pub volume: Volume,
+    pub config: Config,
+    pub disk: Disk,
+    pub store: Store,
+    pub link_up: bool,
+    pub lanes: BTreeMap<Lane, VecDeque<Frame<ToStore>>>,
+    pub to_host: VecDeque<Frame<ToHost>>,
+    /// Writes and syncs taken and not answered.
+    pub mutations: VecDeque<DiskOperation>,
+    pub reads: Vec<DiskOperation>,
+    log: Vec<Submitted>,
+    acknowledged: BTreeSet<Seq>,
+    /// Highest number that a flush has made durable.
+    pub flushed: Seq,
+    outstanding: BTreeMap<u64, Wanted>,
+    next_id: u64,
+    pub errors: Vec<(u64, BlockError)>,
+    pub events: Vec<Event>,
+    pub statuses: Vec<Vec<StatusRun>>,
+    pub max_memory: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, config: Config) -> World {
+        let geometry = match config.mode {
+            Mode::Journal(geometry) => geometry,
+            Mode::WriteThrough => SMALL,
+        };
+        let disk = Disk::new(geometry, JOURNAL);
+        let mut store = Store::new();
+        let recovered = match config.mode {
+            Mode::Journal(_) => Some(disk.recover().unwrap()),
+            Mode::WriteThrough => None,
+        };
+        let now = Time(1_000_000_000);
+        let volume = Volume::new(now, config.clone(), HOST, store.attach(), recovered);
+        World {
+            now,
+            rng: Rng(seed),
+            volume,
+            config,
+            disk,
+            store,
+            link_up: true,
+            lanes: BTreeMap::new(),
+            to_host: VecDeque::new(),
+            mutations: VecDeque::new(),
+            reads: Vec::new(),
+            log: Vec::new(),
+            acknowledged: BTreeSet::new(),
+            flushed: 0,
+            outstanding: BTreeMap::new(),
+            next_id: 0,
+            errors: Vec::new(),
+            events: Vec::new(),
+            statuses: Vec::new(),
+            max_memory: 0,
+        }
+    }
+
+    pub fn small() -> Config {
+        Config {
+            memory_bytes: 256 << 10,
+            readahead_bytes: 64 << 10,
+            ..Config::new(Mode::Journal(SMALL))
+        }
+    }
+
+    pub fn last(&self) -> Seq {
+        self.log.len() as Seq
+    }
+
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    pub fn is_outstanding(&self, id: u64) -> bool {
+        self.outstanding.contains_key(&id)
+    }
+
+    /// Takes all outputs.
+    pub fn poll(&mut self) {
+        while let Some((id, result)) = self.volume.poll_reply() {
+            self.replied(id, result);
+        }
+        while let Some(operation) = self.volume.poll_disk() {
+            match operation {
+                DiskOperation::Read { .. } => self.reads.push(operation),
+                DiskOperation::Write { file, offset, ref data, .. } => {
+                    self.check_overwrite(data);
+                    // Any part of it may reach the medium from now on.
+                    self.disk.write(file, offset, data);
+                    self.mutations.push_back(operation);
+                }
+                DiskOperation::Sync { .. } => self.mutations.push_back(operation),
+            }
+        }
+        while let Some((lane, frame)) = self.volume.poll_message() {
+            frame.encode_head().unwrap();
+            if self.link_up {
+                self.lanes.entry(lane).or_default().push_back(frame);
+            }
+        }
+        while let Some(event) = self.volume.poll_event() {
+            self.events.push(event);
+        }
+        let status = self.volume.status(self.now);
+        self.max_memory = self.max_memory.max(status.memory_bytes);
+        // A frame without records may exceed the limit by its page.
+        assert!(status.memory_bytes <= self.config.memory_bytes + 4096);
+        assert!(status.dirty_entries <= self.config.map_entries_max);
+        let timeout = self.volume.poll_timeout();
+        assert!(timeout.is_none_or(|at| at > self.now), "a timeout that is due would spin");
+    }
+
+    /// Whatever becomes of this write, recovery must not need what it overwrites: a durable frame
+    /// says that the journal begins after that.
+    fn check_overwrite(&self, frame: &[u8]) {
+        let Mode::Journal(geometry) = self.config.mode else { return };
+        let (header, _) = FrameHeader::parse(frame).unwrap().unwrap();
+        let overwritten = (header.addr + frame.len() as u64).saturating_sub(geometry.ring());
+        if overwritten == 0 {
+            return;
+        }
+        let pages = self.disk.durable.iter().flat_map(|file| file.chunks(4096));
+        let tails = pages.filter_map(|page| FrameHeader::parse(page).unwrap());
+        let tail = tails.map(|(header, _)| header.tail.addr).max().unwrap_or(0);
+        assert!(tail >= overwritten, "durable tail {tail}, overwritten up to {overwritten}");
+    }
+
+    fn replied(&mut self, id: u64, result: Result<Reply, BlockError>) {
+        let wanted = self.outstanding.remove(&id).expect("one reply a request");
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(error) => return self.errors.push((id, error)),
+        };
+        match wanted {
+            Wanted::Write(seq) => {
+                self.acknowledged.insert(seq);
+            }
+            Wanted::Flush(seq) => self.flushed = self.flushed.max(seq),
+            Wanted::Anything => {}
+            Wanted::Prefetch => assert_eq!(reply, Reply::Done),
+            Wanted::Status(range) => {
+                let Reply::Status(runs) = reply else { panic!("{reply:?}") };
+                let sectors: u64 = runs.iter().map(|run| run.sectors).sum();
+                assert!(sectors >= 1 && sectors <= range.sectors);
+                self.statuses.push(runs);
+            }
+            Wanted::Read { range, floors } => {
+                let Reply::Data(pieces) = reply else { panic!("{reply:?}") };
+                let mut lba = range.lba;
+                for piece in pieces {
+                    match piece {
+                        ReadPiece::Zeroes(sectors) => {
+                            for lba in lba..lba + sectors {
+                                self.check(lba, floors[(lba - range.lba) as usize], &[0; 512]);
+                            }
+                            lba += sectors;
+                        }
+                        ReadPiece::Data(data) => {
+                            for data in data.chunks(512) {
+                                self.check(lba, floors[(lba - range.lba) as usize], data);
+                                lba += 1;
+                            }
+                        }
+                    }
+                }
+                assert_eq!(lba, range.end());
+            }
+        }
+    }
+
+    /// `data` is a legal content: of a write not older than `floor`, the newest acknowledged one.
+    fn check(&self, lba: u64, floor: Seq, data: &[u8]) {
+        let zero = data.iter().all(|b| *b == 0);
+        if floor == 0 && zero {
+            return;
+        }
+        for seq in (floor.max(1)..=self.last()).rev() {
+            let op = &self.log[seq as usize - 1];
+            if Range::new(lba, 1).intersect(op.range).is_none() {
+                continue;
+            }
+            if (op.zero && zero) || (!op.zero && data == sector(seq, lba)) {
+                return;
+            }
+        }
+        let word = u64::from_le_bytes(data[..8].try_into().unwrap());
+        panic!(
+            "sector {lba}: got write {} of sector {}, floor {floor}",
+            word >> 32,
+            word >> 8 & 0xffffff
+        );
+    }
+
+    /// Content of a sector after writes up to `seq`.
+    fn expected(&self, lba: u64, seq: Seq) -> [u8; 512] {
+        let newest = (1..=seq)
+            .rev()
+            .find(|seq| Range::new(lba, 1).intersect(self.log[*seq as usize - 1].range).is_some());
+        match newest {
+            Some(seq) if !self.log[seq as usize - 1].zero => sector(seq, lba),
+            _ => [0; 512],
+        }
+    }
+
+    // --- requests ---
+
+    fn submit(&mut self, wanted: Wanted, request: Request) -> u64 {
+        self.next_id += 1;
+        self.outstanding.insert(self.next_id, wanted);
+        self.volume.handle_request(self.now, self.next_id, request);
+        self.next_id
+    }
+
+    pub fn write(&mut self, lba: u64, sectors: u64, fua: bool) -> u64 {
+        let range = Range::new(lba, sectors);
+        self.log.push(Submitted { range, zero: false });
+        let seq = self.last();
+        let request = Request::Write { range, data: payload(seq, range), fua };
+        self.submit(Wanted::Write(seq), request)
+    }
+
+    pub fn zero(&mut self, lba: u64, sectors: u64, allocate: bool) -> u64 {
+        let range = Range::new(lba, sectors);
+        self.log.push(Submitted { range, zero: true });
+        let request = Request::Zero { range, allocate, fua: false };
+        self.submit(Wanted::Write(self.last()), request)
+    }
+
+    pub fn discard(&mut self, lba: u64, sectors: u64) -> u64 {
+        let range = Range::new(lba, sectors);
+        self.log.push(Submitted { range, zero: true });
+        self.submit(Wanted::Write(self.last()), Request::Discard { range, fua: false })
+    }
+
+    pub fn flush(&mut self) -> u64 {
+        // All acknowledged ones are covered; numbers are given in order.
+        let covered = self.acknowledged.last().copied().unwrap_or(0);
+        self.submit(Wanted::Flush(covered), Request::Flush)
+    }
+
+    pub fn read(&mut self, lba: u64, sectors: u64) -> u64 {
+        let range = Range::new(lba, sectors);
+        let floor = |lba| {
+            let acknowledged = self.acknowledged.iter().rev();
+            acknowledged
+                .copied()
+                .find(|seq| {
+                    Range::new(lba, 1).intersect(self.log[*seq as usize - 1].range).is_some()
+                })
+                .unwrap_or(0)
+        };
+        let floors = (range.lba..range.end()).map(floor).collect();
+        self.submit(Wanted::Read { range, floors }, Request::Read(range))
+    }
+
+    pub fn prefetch(&mut self, lba: u64, sectors: u64) -> u64 {
+        self.submit(Wanted::Prefetch, Request::Prefetch(Range::new(lba, sectors)))
+    }
+
+    pub fn status(&mut self, lba: u64, sectors: u64) -> u64 {
+        let range = Range::new(lba, sectors);
+        self.submit(Wanted::Status(range), Request::Status(range))
+    }
+
+    /// A request that the model knows nothing of.
+    pub fn raw(&mut self, request: Request) -> u64 {
+        self.submit(Wanted::Anything, request)
+    }
+
+    pub fn random_request(&mut self) {
+        let lba = self.rng.below(SECTORS - ONE_RECORD);
+        let sectors = 1 + self.rng.below(ONE_RECORD);
+        let fua = self.rng.chance(10);
+        match self.rng.below(20) {
+            0..10 => self.write(lba, sectors, fua),
+            10 => self.zero(lba, sectors, fua),
+            11 => {
+                let long = self.rng.below(SECTORS - lba) + 1;
+                self.discard(lba, long)
+            }
+            12..14 => self.flush(),
+            14 => self.prefetch(lba, sectors),
+            15 => self.status(lba, sectors),
+            _ => {
+                let long = self.rng.below(SECTORS - lba) + 1;
+                self.read(lba, long)
+            }
+        };
+    }
+
+    // --- the world's moves ---
+
+    /// Answers the oldest write or sync.
+    pub fn finish_mutation(&mut self) -> bool {
+        let Some(operation) = self.mutations.pop_front() else { return false };
+        let id = match operation {
+            DiskOperation::Write { id, file, sync, .. } => {
+                if sync {
+                    self.disk.sync(file);
+                }
+                id
+            }
+            DiskOperation::Sync { id, file } => {
+                self.disk.sync(file);
+                id
+            }
+            DiskOperation::Read { .. } => unreachable!(),
+        };
+        self.volume.handle_disk(self.now, DiskResult::Done { id });
+        true
+    }
+
+    /// Fails the oldest write or sync.
+    pub fn fail_mutation(&mut self) -> bool {
+        let Some(operation) = self.mutations.pop_front() else { return false };
+        // The page cache may drop what it could not write.
+        self.disk.live = self.disk.durable.clone();
+        let (DiskOperation::Write { id, .. }
+        | DiskOperation::Sync { id, .. }
+        | DiskOperation::Read { id, .. }) = operation;
+        let error = "input/output error".to_owned();
+        self.volume.handle_disk(self.now, DiskResult::Failed { id, error });
+        true
+    }
+
+    pub fn finish_read(&mut self) -> bool {
+        if self.reads.is_empty() {
+            return false;
+        }
+        let at = self.rng.below(self.reads.len() as u64) as usize;
+        let DiskOperation::Read { id, file, offset, bytes } = self.reads.swap_remove(at) else {
+            unreachable!()
+        };
+        let data = &self.disk.live[file as usize][offset as usize..offset as usize + bytes];
+        let data = Bytes::copy_from_slice(data);
+        self.volume.handle_disk(self.now, DiskResult::Data { id, data });
+        true
+    }
+
+    pub fn deliver(&mut self, lane: Lane) -> bool {
+        let Some(frame) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        if let Some(reply) = self.store.handle(frame) {
+            self.to_host.push_back(reply);
+        }
+        true
+    }
+
+    pub fn answer(&mut self) -> bool {
+        let Some(frame) = self.to_host.pop_front() else { return false };
+        self.volume.handle_message(self.now, frame);
+        true
+    }
+
+    pub fn link_down(&mut self) {
+        if self.link_up {
+            self.link_up = false;
+            self.lanes.clear();
+            self.to_host.clear();
+            self.volume.handle_link_down(self.now);
+        }
+    }
+
+    pub fn link_up(&mut self) {
+        if !self.link_up {
+            self.link_up = true;
+            self.volume.handle_link_up(self.now);
+        }
+    }
+
+    pub fn advance(&mut self, by: Duration) {
+        self.now = self.now.after(by);
+        self.volume.handle_timeout(self.now);
+    }
+
+    /// One move of any kind, then everything is polled.
+    pub fn step(&mut self) {
+        match self.rng.below(16) {
+            0..5 => self.random_request(),
+            5..8 => {
+                self.finish_mutation();
+            }
+            8..10 => {
+                self.finish_read();
+            }
+            10..12 => {
+                let lane = Lane::ALL[self.rng.below(4) as usize];
+                self.deliver(lane);
+            }
+            12..14 => {
+                self.answer();
+            }
+            14 => {
+                let by = self.rng.below(20_000_000);
+                self.advance(Duration::from_nanos(by));
+            }
+            _ if self.rng.chance(20) => self.link_down(),
+            _ => self.link_up(),
+        }
+        // Sometimes several inputs come before the shell gets round to the outputs.
+        if self.rng.chance(70) {
+            self.poll();
+        }
+    }
+
+    /// Everything gets done; time passes as needed, no fault happens.
+    pub fn settle(&mut self) {
+        self.poll();
+        self.link_up();
+        for _ in 0..200_000 {
+            self.poll();
+            let mut moved = self.finish_mutation();
+            moved |= self.finish_read();
+            for lane in Lane::ALL {
+                moved |= self.deliver(lane);
+            }
+            moved |= self.answer();
+            if moved {
+                continue;
+            }
+            let Some(at) = self.volume.poll_timeout() else { return };
+            self.now = at;
+            self.volume.handle_timeout(at);
+        }
+        panic!("the world never comes to rest: {:#?}", self.volume.status(self.now));
+    }
+
+    /// After [`World::settle`]: everything is answered and committed, and reads agree.
+    pub fn check_settled(&mut self) {
+        assert_eq!(self.outstanding.len(), 0, "{:?}", self.outstanding);
+        assert_eq!(self.errors, []);
+        assert_eq!(self.store.committed, self.last());
+        self.check_store();
+        for lba in (0..SECTORS).step_by(32) {
+            self.read(lba, 32);
+        }
+        self.settle();
+        assert_eq!(self.outstanding.len(), 0);
+        assert_eq!(self.errors, []);
+        let status = self.volume.status(self.now);
+        assert_eq!((status.lag_bytes, status.in_flight_bytes), (0, 0));
+    }
+
+    /// What the store holds is exactly the prefix it says.
+    pub fn check_store(&self) {
+        for lba in 0..SECTORS {
+            let expected = self.expected(lba, self.store.committed);
+            assert!(self.store.sector(lba) == expected, "sector {lba} at the store");
+        }
+    }
+
+    /// The process is gone (with the power, unless `power` is off); then it starts again.
+    pub fn crash(&mut self, power: bool) {
+        if power {
+            self.disk.cut(&mut self.rng);
+        }
+        let recovered = self.disk.recover().expect("nothing stable was lost");
+        let last = recovered.last;
+        assert!(last >= self.flushed, "flushed up to {}, recovered {last}", self.flushed);
+        assert!(
+            last >= self.store.committed,
+            "the store has {}, recovered {last}",
+            self.store.committed
+        );
+        assert!(last <= self.last());
+        self.restart(recovered);
+    }
+
+    pub fn restart(&mut self, recovered: Recovered) {
+        let last = recovered.last.max(self.store.committed);
+        self.log.truncate(last as usize);
+        // What survived has been there for all to see: it is as good as acknowledged.
+        self.acknowledged = (1..=last).collect();
+        self.flushed = 0;
+        self.outstanding.clear();
+        self.mutations.clear();
+        self.reads.clear();
+        self.lanes.clear();
+        self.to_host.clear();
+        self.link_up = true;
+        let attached = self.store.attach();
+        let (now, config) = (self.now, self.config.clone());
+        self.volume = Volume::new(now, config, HOST, attached, Some(recovered));
+        self.poll();
+    }
+}

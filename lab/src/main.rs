@@ -1,0 +1,55 @@
+//! `longhaul-lab`: measures longhaul against its peers on one machine.
+//!
+//! Every figure is a ratio between two things measured in the same run, in turn (A B A B …); what is
+//! reported is the median over the rounds. Absolute numbers are printed too, for orientation: they say
+//! more about the machine than about the product.
+
+mod bench;
+mod process;
+mod report;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Measures longhaul against its peers.
+#[derive(Parser)]
+#[command(name = "longhaul-lab", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the benchmarks of docs/performance.md: host, link and store on this machine.
+    Bench(BenchArgs),
+}
+
+/// What all benchmarks share.
+#[derive(clap::Args)]
+pub struct BenchArgs {
+    /// The binary to measure [default: `longhaul` beside this program].
+    #[arg(long, value_name = "FILE")]
+    longhaul: Option<PathBuf>,
+    /// Directory on the disk to measure on; about 12 GiB are needed.
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    dir: PathBuf,
+    /// Rounds of each pair.
+    #[arg(long, default_value = "5")]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value = "4")]
+    seconds: u32,
+    /// Append each result as a JSON line.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only these: null, host, flush, cold, drain, recovery.
+    only: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
+    }
+}
