@@ -41,7 +41,7 @@ fn nbdinfo_sees_what_is_offered() {
     assert_eq!(info["structured"], true, "{info}");
     assert_eq!(export["export-name"], "disk", "{info}");
     assert_eq!(export["export-size"], 32 << 20, "{info}");
-    assert_eq!(export["block_minimum"], 512, "{info}");
+    assert_eq!(export["block_size_minimum"], 512, "{info}");
     assert_eq!(export["is_read_only"], false, "{info}");
     for able in ["can_flush", "can_fua", "can_trim", "can_zero", "can_cache", "can_df"] {
         assert_eq!(export[able], true, "{able} in {info}");
@@ -256,14 +256,7 @@ fn fio_verifies_what_it_wrote() {
     let job = |rest: &[&str]| {
         let mut fio = command("fio");
         fio.current_dir(site.path(""));
-        fio.args([
-            "--name=verify",
-            "--ioengine=nbd",
-            &uri,
-            "--rw=randrw",
-            "--bsrange=4k-64k",
-            "--size=64m",
-        ]);
+        fio.args(["--name=verify", "--ioengine=nbd", &uri, "--rw=randrw", "--bs=8k", "--size=64m"]);
         fio.args([
             "--iodepth=16",
             "--verify=crc32c",
@@ -274,7 +267,7 @@ fn fio_verifies_what_it_wrote() {
         fio.args(rest);
         run_within(fio, LIMIT).ok();
     };
-    job(&["--io_size=96m"]);
+    job(&["--verify_backlog=256"]);
     // Once more from the store, after a restart with an empty state directory.
     job(&["--rw=write", "--bs=64k", "--do_verify=0"]);
     assert!(host.stop().success());

@@ -193,7 +193,7 @@ fn volume_commands_print_what_they_did() {
         .collect();
     assert_eq!(names, ["a", "b"]);
     let table = site.volume(["list"]).ok();
-    assert!(table.stdout.contains('a') && table.stdout.contains("1TiB"), "{table}");
+    assert!(table.stdout.contains('a') && table.stdout.contains("1 TiB"), "{table}");
     let show = site.volume(["show", "b", "--json"]).ok();
     assert_eq!(show.json()["size_bytes"], 1u64 << 40, "{show}");
     assert_eq!(show.json()["block_bytes"], 4096, "{show}");
@@ -205,7 +205,7 @@ fn volume_commands_print_what_they_did() {
     site.volume(["delete", "no-such-volume"]).fails(1, &["no such volume", "volume list"]);
     site.volume(["lost", "a"]).ok();
     site.volume(["delete", "b"]).ok();
-    assert!(!site.volume(["list"]).ok().stdout.contains("1TiB"));
+    assert!(!site.volume(["list"]).ok().stdout.contains("1 TiB"));
 }
 
 #[test]
