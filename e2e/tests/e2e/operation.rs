@@ -200,7 +200,7 @@ fn volume_commands_print_what_they_did() {
     site.volume(["create", "a", "--size", "1MiB"]).fails(1, &["exists"]);
     site.volume(["create", "bad/name", "--size", "1MiB"]).fails(1, &["letters"]);
     site.volume(["create", "c", "--size", "1000"]).fails(1, &["multiple"]);
-    site.volume(["create", "c", "--size", "0"]).fails(1, &["size"]);
+    site.volume(["create", "c", "--size", "0"]).fails(1, &["positive"]);
     site.volume(["create", "c"]).fails(2, &["--size"]);
     site.volume(["delete", "no-such-volume"]).fails(1, &["no such volume", "volume list"]);
     site.volume(["lost", "a"]).ok();
