@@ -21,7 +21,7 @@ export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARG
 copy() {
     rm -rf "$work/tree"
     mkdir "$work/tree"
-    (cd "$root" && git ls-files -z -- Cargo.toml Cargo.lock rust-toolchain.toml core node sim |
+    (cd "$root" && git ls-files -z -- Cargo.toml Cargo.lock rust-toolchain.toml core node sim lab e2e |
         xargs -0 tar cf - ) | tar xf - -C "$work/tree"
 }
 
