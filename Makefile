@@ -11,6 +11,7 @@ ROUNDS ?= 200
 WAN_DELAY ?= 0
 WRITE_THROUGH ?=
 BENCH ?=
+MUTANTS ?=
 
 .PHONY: help demo test check build sim sim-mutants fuzz soak bench deny
 
@@ -38,8 +39,8 @@ build: ## Build the release binaries
 sim: ## Run the simulator (SEEDS=1000 FROM=0)
 	cargo run --locked --release -p longhaul-sim -- --seeds $(SEEDS) --from $(FROM)
 
-sim-mutants: ## Break the core in known ways; the simulator has to notice each
-	sim/mutants/run
+sim-mutants: ## Break the core in known ways; the simulator has to notice each (MUTANTS=name for some)
+	sim/mutants.sh $(MUTANTS)
 
 fuzz: ## Fuzz each parser and state machine (TIME=60 seconds each, TARGET=name for one)
 	@scripts/fuzz $(TIME) $(TARGET)

@@ -65,9 +65,10 @@ impl Drop for Device {
         if let Some(device) = self.device.take() {
             let _ = command("losetup").args(["--detach", &device]).status();
         }
-        if self.nbdfuse.ended().is_none() {
-            let _ = command("fusermount3").arg("-uz").arg(&self.mountpoint).status();
-        }
+        // After a loss of the server the mount stays although nbdfuse has ended.
+        let mut unmount = command("fusermount3");
+        unmount.arg("-uz").arg(&self.mountpoint);
+        let _ = unmount.stderr(std::process::Stdio::null()).status();
     }
 }
 

@@ -359,7 +359,8 @@ impl Host {
         Client::connect(&self.nbd(), volume).ok()
     }
 
-    /// The text with which the host refuses to export a volume, waiting for as long as it does not answer at all.
+    /// The text with which the host refuses to export a volume for good; while it only waits for the
+    /// store, it is asked again.
     ///
     /// # Panics
     /// If it exports it.
@@ -370,7 +371,10 @@ impl Host {
         loop {
             match Client::connect(&self.nbd(), volume) {
                 Ok(_) => panic!("volume {volume} is exported, and must not be"),
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(error)
+                    if error.kind() == ErrorKind::PermissionDenied
+                        && !error.to_string().contains("not attached yet") =>
+                {
                     return error.to_string();
                 }
                 Err(error) if start.elapsed() > START => panic!("no answer: {error}"),
@@ -408,7 +412,10 @@ impl Host {
     /// Waits until the store has everything.
     #[track_caller]
     pub fn wait_drained(&self, volume: &str, limit: Duration) {
-        crate::wait_for("the store has everything", limit, || self.lag_bytes(volume) == 0);
+        crate::wait_for("the store has everything", limit, || {
+            let status = self.volume_status(volume);
+            status["state"] == "attached" && status["lag_bytes"] == 0
+        });
     }
 
     /// Whether the process is there.

@@ -8,7 +8,7 @@
 //! Protocol versions, one line each:
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
 
-use crate::block::{BLOCK_BYTES, Epoch, Range, Seq, StatusRun, VolumeId};
+use crate::block::{BLOCK_BYTES, Epoch, MAX_VOLUME_SECTORS, Range, Seq, StatusRun, VolumeId};
 use crate::record::{Fragment, MAX_RECORD_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -656,6 +656,9 @@ pub fn decode_data(
             Piece::Hole(sectors) => ReadPart::Hole(sectors),
             Piece::Zero(sectors) => ReadPart::Zero(sectors),
             Piece::Data { cover, .. } => {
+                if !cover.fits(MAX_VOLUME_SECTORS) {
+                    return Err(FrameError::Payload);
+                }
                 let table = cover.blocks().saturating_mul(4);
                 let bytes = table.saturating_add(cover.bytes());
                 if cover.intersect(wanted) != Some(wanted) || bytes > payload.len() as u64 {

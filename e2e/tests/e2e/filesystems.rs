@@ -22,6 +22,7 @@ fn survives_moving(mib: u64, make: &[&str], check: impl Fn(&str) -> Output) {
     let site = Site::with_volume("disk", mib);
     let mut host = site.host("host");
     host.start();
+    host.client("disk").disconnect();
     let device = Device::connect(&host.uri("disk"), &site.path(""));
     run(make[0], make[1..].iter().copied().chain([device.path()])).ok();
     let mount = device.mount(&site.path("mounted"), "discard");
@@ -39,6 +40,7 @@ fn survives_moving(mib: u64, make: &[&str], check: impl Fn(&str) -> Output) {
 
     let mut other = site.host("other");
     other.start();
+    other.client("disk").disconnect();
     let dir = site.path("elsewhere");
     let device = Device::connect(&other.uri("disk"), &dir);
     check(device.path()).ok();
@@ -72,6 +74,7 @@ fn ext4_survives_a_killed_host() {
     let site = Site::with_volume("disk", 256);
     let mut host = site.host("host");
     host.start();
+    host.client("disk").disconnect();
     let device = Device::connect(&host.uri("disk"), &site.path(""));
     run("mkfs.ext4", ["-q", device.path()]).ok();
     // Without readers that would wait for a device that is gone.
@@ -94,6 +97,7 @@ fn ext4_survives_a_killed_host() {
 
     let mut host = site.host("host");
     host.start();
+    host.client("disk").disconnect();
     let dir = site.path("again");
     let device = Device::connect(&host.uri("disk"), &dir);
     let mount = device.mount(&dir.join("mounted"), "defaults");
@@ -107,8 +111,8 @@ fn ext4_survives_a_killed_host() {
 fn images_go_in_and_out() {
     let site = Site::with_volume("disk", 96);
     let (image, qcow2, out) = (site.path("image"), site.path("image.qcow2"), site.path("out"));
-    // Filled without mounting it.
-    run("mkfs.ext4", ["-q", "-d", TREE, text(&image), "96M"]).ok();
+    // Filled without mounting it, with a part that leaves room.
+    run("mkfs.ext4", ["-q", "-d", "/usr/include/linux", text(&image), "96M"]).ok();
     site.volume(["import", "disk", text(&image)]).ok();
     site.volume(["export", "disk", text(&out)]).ok();
     run("cmp", [&image, &out]).ok();
@@ -118,6 +122,7 @@ fn images_go_in_and_out() {
 
     let mut host = site.host("host");
     host.start();
+    host.client("disk").disconnect();
     let uri = host.uri("disk");
     run("qemu-img", ["compare", "-f", "raw", "-F", "raw", text(&image), &uri]).ok();
     run("qemu-img", ["convert", "-f", "raw", "-O", "qcow2", &uri, text(&qcow2)]).ok();

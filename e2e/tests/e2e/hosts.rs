@@ -137,7 +137,7 @@ fn the_newer_host_fences_the_older() {
         client.write(0, &[1; BLOCK]).is_err()
     });
     let status = older.volume_status("disk");
-    assert_eq!(status["fenced"], true, "{status}");
+    assert_eq!(status["state"], "fenced", "{status}");
     assert!(client.read(0, 4096).is_err(), "a fenced host still answers reads");
     write(&newer, &mut history, 50, 2);
     shows_all(&newer, &history);
@@ -179,7 +179,7 @@ fn a_host_that_was_cut_off_is_fenced_when_it_comes_back_and_keeps_its_journal() 
 
     relay.restore();
     wait_for("the older host to be fenced", LIMIT, || {
-        older.volume_status("disk")["fenced"] == true
+        older.volume_status("disk")["state"] == "fenced"
     });
     older.stop();
     let journal = journal_of(&older);

@@ -185,8 +185,7 @@ fn volume_commands_print_what_they_did() {
     let args = ["create", "b", "--size", "1TiB", "--block-size", "4096"];
     site.volume(args).ok();
     let list = site.volume(["list", "--json"]).ok();
-    let names: Vec<String> = list
-        .json()
+    let names: Vec<String> = list.json()["volumes"]
         .as_array()
         .unwrap_or_else(|| panic!("{list}"))
         .iter()
@@ -194,19 +193,19 @@ fn volume_commands_print_what_they_did() {
         .collect();
     assert_eq!(names, ["a", "b"]);
     let table = site.volume(["list"]).ok();
-    assert!(table.stdout.contains('a') && table.stdout.contains("1TiB"), "{table}");
+    assert!(table.stdout.contains('a') && table.stdout.contains("1 TiB"), "{table}");
     let show = site.volume(["show", "b", "--json"]).ok();
-    assert_eq!(show.json()["bytes"], 1u64 << 40, "{show}");
+    assert_eq!(show.json()["size_bytes"], 1u64 << 40, "{show}");
     assert_eq!(show.json()["block_bytes"], 4096, "{show}");
     site.volume(["create", "a", "--size", "1MiB"]).fails(1, &["exists"]);
     site.volume(["create", "bad/name", "--size", "1MiB"]).fails(1, &["letters"]);
     site.volume(["create", "c", "--size", "1000"]).fails(1, &["multiple"]);
-    site.volume(["create", "c", "--size", "0"]).fails(1, &["size"]);
+    site.volume(["create", "c", "--size", "0"]).fails(1, &["positive"]);
     site.volume(["create", "c"]).fails(2, &["--size"]);
     site.volume(["delete", "no-such-volume"]).fails(1, &["no such volume", "volume list"]);
     site.volume(["lost", "a"]).ok();
     site.volume(["delete", "b"]).ok();
-    assert!(!site.volume(["list"]).ok().stdout.contains("1TiB"));
+    assert!(!site.volume(["list"]).ok().stdout.contains("1 TiB"));
 }
 
 #[test]

@@ -1,0 +1,44 @@
+//! Configuration files: whatever the text, either a message or arguments that the command line takes
+//! or refuses in words; no panic.
+#![no_main]
+#![allow(dead_code, unused_imports)]
+
+use clap::Parser as _;
+use libfuzzer_sys::fuzz_target;
+use longhaul_fuzz::seeds;
+use std::ffi::OsString;
+
+// The node crate is a binary: its files are taken as they are.
+#[path = "../../node/src/cli.rs"]
+mod cli;
+#[path = "../../node/src/units.rs"]
+mod units;
+
+fn make_seeds() -> Vec<Vec<u8>> {
+    [
+        "[host]\nstate = \"/s\"\ncredential = \"/c\"\njournal-size = \"2GiB\"\nnbd = [\"unix:/x\"]\n",
+        "[store]\ndata = \"/d\"\nlisten = \"127.0.0.1:1\"\nadmin = \"none\"\n",
+        "[demo]\nwan-delay = \"8ms\"\nsize = 1073741824\nwrite-through = true\nonce = false\n",
+        "[host]\nvolume = [1, 2.5, \"a\"]\ndrain-limit = \"10s\"\n[status]\n",
+        "[hosts]\n",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+fuzz_target!(init: seeds("config", make_seeds), |data: &[u8]| {
+    let path = std::env::temp_dir().join(format!("longhaul-fuzz-{}.toml", std::process::id()));
+    std::fs::write(&path, data).unwrap();
+    for command in ["host", "store", "demo"] {
+        let args = [OsString::from("longhaul"), "--config".into(), path.clone().into(), command.into()];
+        if let Ok(args) = cli::arguments(args.to_vec()) {
+            assert!(args.len() >= 4);
+            if let Err(error) = cli::Cli::try_parse_from(args) {
+                assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+    let text = String::from_utf8_lossy(data);
+    let _ = (units::bytes(&text), units::duration(&text));
+    let _ = std::fs::remove_file(&path);
+});

@@ -1,0 +1,121 @@
+//! Link frames, both directions: whatever the bytes and however they are cut, no panic, no
+//! allocation beyond the limits, the same frames; what is accepted encodes to something that decodes
+//! to the same.
+//!
+//! Input: direction, cuts, stream.
+#![no_main]
+
+use bytes::{Bytes, BytesMut};
+use libfuzzer_sys::fuzz_target;
+use longhaul_core::block::Range;
+use longhaul_core::record::Fragment;
+use longhaul_core::wire::link::{
+    Announced, AttachError, FRAME_PREFIX_BYTES, Frame, HostId, MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES,
+    Piece, ReadPart, ToHost, ToStore, VolumeOperation, decode_data, encode_data,
+};
+use longhaul_fuzz::{Input, pieces, seeds, world};
+use serde::{Serialize, de::DeserializeOwned};
+
+fn stream<M: Serialize + DeserializeOwned>(direction: u8, frames: Vec<Frame<M>>) -> Vec<u8> {
+    let mut bytes = vec![direction, 1, 2, 3, 4];
+    for frame in frames {
+        bytes.extend(frame.encode_head().unwrap());
+        bytes.extend(&frame.payload);
+    }
+    bytes
+}
+
+fn make_seeds() -> Vec<Vec<u8>> {
+    let announced = Announced { range: Range::new(8, 8), seq: 3 };
+    let hello = ToStore::Hello { min_version: 1, max_version: 1, software: "x".into() };
+    let (volume, host) = (world::VOLUME, world::HOST);
+    let create = VolumeOperation::Create { name: "v".into(), sectors: 1024, block_bytes: 512 };
+    let to_store = vec![
+        hello.into(),
+        ToStore::Attach { request: 1, name: "v".into(), host, journal: None }.into(),
+        ToStore::Announce { volume, epoch: 1, replace: true, entries: vec![announced] }.into(),
+        world::batch(1, 1, 3),
+        ToStore::Read { request: 2, volume, epoch: 1, range: Range::new(0, 8) }.into(),
+        ToStore::Volume { request: 3, operation: create }.into(),
+    ];
+    let lost = AttachError::LossPending { host: HostId(3), bytes: 4096 };
+    let fragment = Fragment {
+        range: Range::new(0, 8),
+        table: Bytes::from_static(&[1; 4]),
+        payload: Bytes::from_static(&[2; 4096]),
+    };
+    let parts = [ReadPart::Hole(3), ReadPart::Data { wanted: Range::new(3, 4), fragment }];
+    let to_host = vec![
+        ToHost::Attached { request: 1, result: Ok(world::attached(1, 0)) }.into(),
+        ToHost::Attached { request: 2, result: Err(lost) }.into(),
+        ToHost::Committed { volume, epoch: 1, seq: 3 }.into(),
+        encode_data(2, volume, &parts),
+        ToHost::Fenced { volume, epoch: 2 }.into(),
+    ];
+    // A block that no volume can have.
+    let cover = Range::new(u64::MAX - 8, 8);
+    let result = Ok(vec![Piece::Data { sectors: 1, cover }]);
+    let absurd = vec![ToHost::Data { request: 3, volume, result }.into()];
+    vec![stream(0, to_store), stream(1, to_host), stream(1, absurd)]
+}
+
+fn take_all<M>(data: &[u8], cuts: Option<u32>) -> (Vec<Frame<M>>, bool)
+where
+    M: Serialize + DeserializeOwned,
+{
+    let (mut buffer, mut frames) = (BytesMut::new(), Vec::new());
+    let whole = cuts.is_none().then_some(data);
+    let cut = cuts.into_iter().flat_map(|cuts| pieces(data, cuts));
+    for piece in whole.into_iter().chain(cut) {
+        buffer.extend_from_slice(piece);
+        loop {
+            match Frame::take(&mut buffer) {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => break,
+                Err(_) => return (frames, true),
+            }
+        }
+        let limit = FRAME_PREFIX_BYTES + MAX_HEAD_BYTES + MAX_PAYLOAD_BYTES;
+        assert!(buffer.capacity() <= 2 * limit + data.len());
+    }
+    (frames, false)
+}
+
+fn check<M>(data: &[u8], cuts: u32) -> Vec<Frame<M>>
+where
+    M: Serialize + DeserializeOwned + Clone + PartialEq + std::fmt::Debug,
+{
+    let (frames, failed) = take_all::<M>(data, None);
+    assert_eq!(take_all::<M>(data, Some(cuts)), (frames.clone(), failed));
+    for frame in &frames {
+        let head = frame.encode_head().unwrap();
+        let again = Frame::<M>::decode(&head[FRAME_PREFIX_BYTES..], frame.payload.clone());
+        assert_eq!(again.as_ref(), Ok(frame));
+    }
+    frames
+}
+
+fuzz_target!(init: seeds("link", make_seeds), |data: &[u8]| {
+    let mut input = Input(data);
+    let (direction, cuts) = (input.byte(), input.u32());
+    if direction & 1 == 0 {
+        check::<ToStore>(input.0, cuts);
+        return;
+    }
+    for frame in check::<ToHost>(input.0, cuts) {
+        let ToHost::Data { result: Ok(pieces), request, volume } = frame.message else { continue };
+        let sectors = pieces.iter().map(|piece| match piece {
+            Piece::Hole(sectors) | Piece::Zero(sectors) | Piece::Data { sectors, .. } => *sectors,
+        });
+        let range = Range::new(0, sectors.fold(0, u64::saturating_add));
+        let Ok(parts) = decode_data(range, &pieces, frame.payload.clone()) else { continue };
+        for part in &parts {
+            if let ReadPart::Data { wanted, fragment } = part {
+                assert!(fragment.range.intersect(*wanted) == Some(*wanted));
+                let _ = fragment.verify();
+                assert_eq!(fragment.sectors(*wanted).len() as u64, wanted.bytes());
+            }
+        }
+        assert_eq!(encode_data(request, volume, &parts).payload, frame.payload);
+    }
+});
