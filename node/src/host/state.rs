@@ -158,8 +158,17 @@ impl StateDir {
     /// Opens a state directory, making it if need be, and locks it.
     ///
     /// # Errors
-    /// If it cannot be made or read, another process holds it, or a later version wrote it.
+    /// If it cannot be made or read, another process holds it, a later version wrote it, or it is
+    /// a store's.
     pub fn open(path: &Path) -> Result<StateDir> {
+        // Before anything is written.
+        if crate::store::is_data_dir(path) {
+            bail!(
+                "{} is the data directory of a store: give the host a directory of its own with \
+                 --state",
+                path.display()
+            );
+        }
         files::create_dir(&path.join("volumes"))?;
         let lock = files::Lock::acquire(path)?;
         let host = identity(path, true)?;
