@@ -5,7 +5,9 @@
 
 use super::disk::Disk;
 use super::front::Front;
-use super::state::{JournalShape, StateDir, VolumeFile, journal_path};
+use super::state::{
+    JournalShape, StateDir, VolumeFile, journal_path, save_zeroed_files, zeroed_files,
+};
 use super::uplink::LinkLost;
 use super::volume::{Backing, Volume};
 use crate::units::show_bytes;
@@ -52,8 +54,8 @@ struct Opened {
     file: VolumeFile,
     files: Vec<File>,
     recovered: Recovered,
-    /// First file to be zeroed in the background, if the journal is new.
-    zero_from: Option<u32>,
+    /// First file to be zeroed in the background: it and all after it hold no frame.
+    zero_from: u32,
 }
 
 /// Attaches a volume by name.
@@ -121,8 +123,15 @@ fn start(
             file.block_bytes = attached.block_bytes;
             file.released = false;
             front.state.save_volume(&file)?;
-            let names = journal_names(&front.state.volume_dir(attached.volume));
-            let disk = Disk::start(files, names, zero_from)
+            let dir = front.state.volume_dir(attached.volume);
+            let names = journal_names(&dir);
+            let id = file.journal_id;
+            let zeroed = move |files| {
+                if let Err(error) = save_zeroed_files(&dir, &id, files) {
+                    tracing::debug!("zeroes will be written again: {error:#}");
+                }
+            };
+            let disk = Disk::start(files, names, Some((zero_from, Box::new(zeroed))))
                 .context("cannot start the thread of a journal")?;
             let mode = engine::Mode::Journal(recovered.geometry);
             (mode, Some(recovered), Backing::Disk(disk))
@@ -222,7 +231,7 @@ fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Op
     tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
     let files = state.open_journal(&file)?;
     let recovered = Recovered::empty(geometry, number, info.id);
-    Ok(Opened { file, files, recovered, zero_from: Some(1) })
+    Ok(Opened { file, files, recovered, zero_from: 1 })
 }
 
 fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<Opened> {
@@ -249,7 +258,8 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
             show_bytes(file.journal.bytes())
         );
     }
-    Ok(Opened { file, files, recovered, zero_from: None })
+    let zero_from = report.files_reached.max(zeroed_files(&dir, &file));
+    Ok(Opened { file, files, recovered, zero_from })
 }
 
 /// Makes reads of a journal see what its disk holds.
