@@ -5,7 +5,9 @@
 
 use super::disk::Disk;
 use super::front::Front;
-use super::state::{JournalShape, StateDir, VolumeFile, journal_path};
+use super::state::{
+    JournalShape, StateDir, VolumeFile, journal_path, save_zeroed_files, zeroed_files,
+};
 use super::uplink::LinkLost;
 use super::volume::{Backing, Volume};
 use crate::units::show_bytes;
@@ -30,6 +32,8 @@ pub enum Failure {
     NotFound(String),
     /// Something that someone has to decide or repair.
     Refused(String),
+    /// The disk under the journal failed to sync: not tried again by this process.
+    Disk(String),
 }
 
 impl From<LinkLost> for Failure {
@@ -40,7 +44,8 @@ impl From<LinkLost> for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        Failure::Refused(format!("{error:#}"))
+        let text = format!("{error:#}");
+        if error.is::<JournalDisk>() { Failure::Disk(text) } else { Failure::Refused(text) }
     }
 }
 
@@ -49,8 +54,8 @@ struct Opened {
     file: VolumeFile,
     files: Vec<File>,
     recovered: Recovered,
-    /// First file to be zeroed in the background, if the journal is new.
-    zero_from: Option<u32>,
+    /// First file to be zeroed in the background: it and all after it hold no frame.
+    zero_from: u32,
 }
 
 /// Attaches a volume by name.
@@ -118,8 +123,15 @@ fn start(
             file.block_bytes = attached.block_bytes;
             file.released = false;
             front.state.save_volume(&file)?;
-            let names = journal_names(&front.state.volume_dir(attached.volume));
-            let disk = Disk::start(files, names, zero_from)
+            let dir = front.state.volume_dir(attached.volume);
+            let names = journal_names(&dir);
+            let id = file.journal_id;
+            let zeroed = move |files| {
+                if let Err(error) = save_zeroed_files(&dir, &id, files) {
+                    tracing::debug!("zeroes will be written again: {error:#}");
+                }
+            };
+            let disk = Disk::start(files, names, Some((zero_from, Box::new(zeroed))))
                 .context("cannot start the thread of a journal")?;
             let mode = engine::Mode::Journal(recovered.geometry);
             (mode, Some(recovered), Backing::Disk(disk))
@@ -219,7 +231,7 @@ fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Op
     tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
     let files = state.open_journal(&file)?;
     let recovered = Recovered::empty(geometry, number, info.id);
-    Ok(Opened { file, files, recovered, zero_from: Some(1) })
+    Ok(Opened { file, files, recovered, zero_from: 1 })
 }
 
 fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<Opened> {
@@ -227,6 +239,7 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
     let files = state.open_journal(&file)?;
     let id = file.volume_id()?;
     let dir = state.volume_dir(id);
+    distrust_page_cache(&files, &dir)?;
     let mut recovery = Recovery::new(Some(id), lengths(&files)?);
     let recovered = run_recovery(&mut recovery, &files)
         .with_context(|| format!("the journal in {} cannot be used", dir.display()))?;
@@ -245,8 +258,40 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
             show_bytes(file.journal.bytes())
         );
     }
-    Ok(Opened { file, files, recovered, zero_from: None })
+    let zero_from = report.files_reached.max(zeroed_files(&dir, &file));
+    Ok(Opened { file, files, recovered, zero_from })
 }
+
+/// Makes reads of a journal see what its disk holds.
+///
+/// The page cache may hold more: after a failed fsync the kernel marks the pages clean although they
+/// never reached the disk (fsync(2), and "PostgreSQL's fsync surprise", LWN 2018), and a killed
+/// process may have left pages that were never synced. Recovery would adopt writes from them that the
+/// next power cut takes away. So everything dirty is written, clean pages are dropped, which needs
+/// that (`POSIX_FADV_DONTNEED` skips dirty ones), and only then the files are read.
+fn distrust_page_cache(files: &[File], dir: &Path) -> Result<(), JournalDisk> {
+    for (number, file) in (0..).zip(files) {
+        let path = journal_path(dir, number);
+        let failed = |what: &str, error: rustix::io::Errno| {
+            JournalDisk(format!(
+                "the disk under the journal fails: {what} of {}: {error}; nothing more is asked of \
+                 it until this host is restarted: check the disk, or carry {} to another one",
+                path.display(),
+                dir.display()
+            ))
+        };
+        rustix::fs::fdatasync(file).map_err(|error| failed("fdatasync", error))?;
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
+            .map_err(|error| failed("dropping the page cache", error))?;
+    }
+    Ok(())
+}
+
+/// A sync of a journal failed: a second one may succeed without having stored what the first could
+/// not, so there is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct JournalDisk(String);
 
 /// The length of each file.
 pub fn lengths(files: &[File]) -> std::io::Result<Vec<u64>> {
@@ -280,4 +325,43 @@ pub fn run_recovery(recovery: &mut Recovery, files: &[File]) -> Result<Recovered
 fn journal_names(dir: &Path) -> String {
     let path = journal_path(dir, 0);
     path.with_extension("").display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::{Errno, ReadWriteFlags};
+    use std::io::IoSliceMut;
+
+    #[test]
+    fn a_journal_is_read_from_its_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = journal_path(dir.path(), 0);
+        std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+        let file = File::open(&path).unwrap();
+        let cached = || {
+            let mut data = [0; 4096];
+            let mut slices = [IoSliceMut::new(&mut data)];
+            rustix::io::preadv2(&file, &mut slices, 2 << 20, ReadWriteFlags::NOWAIT)
+        };
+        let before = cached();
+        distrust_page_cache(std::slice::from_ref(&file), dir.path()).unwrap();
+        // A file system in memory has nothing else to read from, some know no RWF_NOWAIT.
+        let on_disk = rustix::fs::fstatfs(&file).unwrap().f_type != libc::TMPFS_MAGIC;
+        if on_disk && before == Ok(4096) {
+            assert_eq!(cached(), Err(Errno::AGAIN));
+        }
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_synced_is_not_asked_again() {
+        // Devices like this one have no sync.
+        let files = [File::open("/dev/null").unwrap()];
+        let error = distrust_page_cache(&files, Path::new("/state/volumes/7")).unwrap_err();
+        let failure = Failure::from(anyhow::Error::from(error).context("volume v"));
+        let Failure::Disk(why) = failure else { panic!("{failure:?}") };
+        for part in ["volume v", "fdatasync of /state/volumes/7/journal.0000", "restarted"] {
+            assert!(why.contains(part), "{why}");
+        }
+    }
 }

@@ -23,6 +23,10 @@ const MAX_SLICES: usize = 1024;
 /// Bytes zeroed at a time ahead of the journal: what a write may have to wait for.
 const ZERO_CHUNK_BYTES: u64 = 256 << 10;
 
+/// The first file to be zeroed, and who is told, after each one, how many files from the first have
+/// been dealt with.
+pub type Zero = (u32, Box<dyn Fn(u32) + Send>);
+
 /// The journal files of a volume and the thread that writes them.
 pub struct Disk {
     shared: Arc<Shared>,
@@ -78,13 +82,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Disk {
-    /// Starts the thread of a journal. `names` says in errors whose files they are; files from
-    /// `zero_from` on are fresh and get zeroes in the background, so that a later sync does not have
-    /// to convert unwritten extents.
+    /// Starts the thread of a journal. `names` says in errors whose files they are. Files from the
+    /// one in `zero` on hold no frame and get zeroes in the background, so that a later sync does not
+    /// have to convert unwritten extents.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(files: Vec<File>, names: String, zero_from: Option<u32>) -> std::io::Result<Disk> {
+    pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> std::io::Result<Disk> {
         let shared = Arc::new(Shared {
             files,
             names,
@@ -103,13 +107,13 @@ impl Disk {
         let thread = std::thread::Builder::new()
             .name("journal".into())
             .spawn(move || Writer { shared: writer, failed: None }.run())?;
-        let zeroer = match zero_from {
-            None => None,
-            Some(from) => {
+        let zeroer = match zero {
+            Some((from, done)) if (from as usize) < shared.files.len() => {
                 let shared = shared.clone();
                 let builder = std::thread::Builder::new().name("journal-zero".into());
-                Some(builder.spawn(move || zero_ahead(&shared, from))?)
+                Some(builder.spawn(move || zero_ahead(&shared, from, done))?)
             }
+            _ => None,
         };
         Ok(Disk { shared, batch: Vec::new(), thread: Some(thread), zeroer })
     }
@@ -354,9 +358,9 @@ fn write_all(file: &File, slices: &mut [IoSlice<'_>], mut offset: u64) -> Result
 
 /// Writes zeroes into fresh files that the writer has not reached, all but their first 4 KiB, where
 /// the header is. A failure ends it: the writer will meet the same one and report it.
-fn zero_ahead(shared: &Shared, from: u32) {
+fn zero_ahead(shared: &Shared, from: u32, done: impl Fn(u32)) {
     let zeroes = vec![0; ZERO_CHUNK_BYTES as usize];
-    for (number, file) in shared.files.iter().enumerate().skip(from as usize) {
+    for (number, file) in (0..).zip(&shared.files).skip(from as usize) {
         let Ok(end) = file.metadata().map(|meta| meta.len()) else { return };
         let mut offset = 4096;
         while offset < end {
@@ -364,7 +368,7 @@ fn zero_ahead(shared: &Shared, from: u32) {
                 return;
             }
             let reached = lock(&shared.reached);
-            if *reached as usize > number {
+            if *reached > number {
                 break;
             }
             let part = (end - offset).min(ZERO_CHUNK_BYTES);
@@ -379,6 +383,7 @@ fn zero_ahead(shared: &Shared, from: u32) {
         if rustix::fs::fdatasync(file).is_err() {
             return;
         }
+        done(number + 1);
     }
 }
 
@@ -466,11 +471,30 @@ mod tests {
         disk.start_operation(write(1, 1, 8192, b"kept"));
         disk.submit();
         results(&disk, 1).await;
-        zero_ahead(&disk.shared, 1);
+        let done = Mutex::new(Vec::new());
+        zero_ahead(&disk.shared, 1, |files| lock(&done).push(files));
+        assert_eq!(*lock(&done), [2, 3], "a file that the writer took over is dealt with");
         let read = |n: u32| std::fs::read(dir.path().join(format!("journal.{n:04}"))).unwrap();
         assert!(read(0).iter().all(|byte| *byte == 7), "already written before it was opened");
         assert_eq!(&read(1)[8192..8196], b"kept");
         assert!(read(2)[..4096].iter().all(|byte| *byte == 7), "the header stays");
         assert!(read(2)[4096..].iter().all(|byte| *byte == 0));
+    }
+
+    #[tokio::test]
+    async fn zeroing_goes_on_where_it_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = files(&dir, 4);
+        for file in &all {
+            file.write_all_at(&[7; 1 << 20], 0).unwrap();
+        }
+        let (told, done) = std::sync::mpsc::channel();
+        let told = Box::new(move |files| told.send(files).unwrap());
+        let disk = Disk::start(all, "journal".into(), Some((2, told))).unwrap();
+        assert_eq!([done.recv().unwrap(), done.recv().unwrap()], [3, 4]);
+        drop(disk);
+        let read = |n: u32| std::fs::read(dir.path().join(format!("journal.{n:04}"))).unwrap();
+        assert!((0..2).all(|n| read(n).iter().all(|byte| *byte == 7)));
+        assert!((2..4).all(|n| read(n)[4096..].iter().all(|byte| *byte == 0)));
     }
 }

@@ -149,11 +149,14 @@ impl Front {
             if told.as_ref() != Some(&failure) {
                 match &failure {
                     Failure::Link => tracing::info!(volume = name, "waiting for the store"),
-                    Failure::NotFound(why) | Failure::Refused(why) => {
+                    Failure::NotFound(why) | Failure::Refused(why) | Failure::Disk(why) => {
                         tracing::error!(volume = name, "not attached: {why}");
                     }
                 }
                 told = Some(failure.clone());
+            }
+            if let Failure::Disk(_) = failure {
+                return self.set(&name, Stage::Ended(failure));
             }
             let wait_for_link = failure == Failure::Link && !self.router.is_up();
             self.set(&name, Stage::Attaching(Some(failure)));
@@ -346,7 +349,7 @@ impl Front {
                     (LookupErrorKind::Policy, message)
                 }
                 Failure::NotFound(why) => (LookupErrorKind::Unknown, why),
-                Failure::Refused(why) => (LookupErrorKind::Policy, why),
+                Failure::Refused(why) | Failure::Disk(why) => (LookupErrorKind::Policy, why),
             },
         };
         Err(LookupError { kind, message })

@@ -139,6 +139,7 @@ pub fn collect(front: &Front, server: &Server) -> Answer {
         let (state, reason) = match &stage {
             Stage::Attached(_) => ("attached", None),
             Stage::Attaching(failure) => ("attaching", failure.as_ref().map(why)),
+            Stage::Ended(failure @ Failure::Disk(_)) => ("stopped", Some(why(failure))),
             Stage::Ended(failure) => ("fenced", Some(why(failure))),
         };
         let mut report = VolumeReport {
@@ -168,7 +169,7 @@ pub fn collect(front: &Front, server: &Server) -> Answer {
 fn why(failure: &Failure) -> String {
     match failure {
         Failure::Link => "waiting for the store".into(),
-        Failure::NotFound(why) | Failure::Refused(why) => why.clone(),
+        Failure::NotFound(why) | Failure::Refused(why) | Failure::Disk(why) => why.clone(),
     }
 }
 

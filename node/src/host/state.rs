@@ -5,6 +5,7 @@
 //! host.toml                   the identity drawn when the directory was made
 //! volumes/ID/volume.json      what the journal beside it belongs to
 //! volumes/ID/journal.NNNN     the journal's files, preallocated
+//! volumes/ID/zeroed.json      how many of these have been written once; may be missing
 //! ```
 //!
 //! Promises: one process at a time; a description is replaced whole or not at all; a journal that was
@@ -158,8 +159,17 @@ impl StateDir {
     /// Opens a state directory, making it if need be, and locks it.
     ///
     /// # Errors
-    /// If it cannot be made or read, another process holds it, or a later version wrote it.
+    /// If it cannot be made or read, another process holds it, a later version wrote it, or it is
+    /// a store's.
     pub fn open(path: &Path) -> Result<StateDir> {
+        // Before anything is written.
+        if crate::store::is_data_dir(path) {
+            bail!(
+                "{} is the data directory of a store: give the host a directory of its own with \
+                 --state",
+                path.display()
+            );
+        }
         files::create_dir(&path.join("volumes"))?;
         let lock = files::Lock::acquire(path)?;
         let host = identity(path, true)?;
@@ -265,6 +275,38 @@ impl StateDir {
     pub fn open_journal(&self, volume: &VolumeFile) -> Result<Vec<File>> {
         open_journal(&self.volume_dir(volume.volume_id()?), volume, true)
     }
+}
+
+/// How far the files of a new journal have been filled with zeroes: a file of its own, since another
+/// thread than the one of `volume.json` writes it.
+#[derive(Serialize, Deserialize)]
+struct Zeroed {
+    journal_id: String,
+    files: u32,
+}
+
+fn zeroed_path(dir: &Path) -> PathBuf {
+    dir.join("zeroed.json")
+}
+
+/// How many files of a journal, from the first, need no zeroes any more, as far as is known.
+pub fn zeroed_files(dir: &Path, volume: &VolumeFile) -> u32 {
+    let zeroed: Option<Zeroed> = std::fs::read(zeroed_path(dir))
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .filter(|zeroed: &Zeroed| zeroed.journal_id == volume.journal_id);
+    // The first file is written when a journal is made. Without the rest of the knowledge, files
+    // are zeroed once more.
+    zeroed.map_or(1, |zeroed| zeroed.files.max(1))
+}
+
+/// Remembers [`zeroed_files`].
+///
+/// # Errors
+/// If it cannot be written; then files will be zeroed again after a restart.
+pub fn save_zeroed_files(dir: &Path, journal_id: &str, files: u32) -> Result<()> {
+    let zeroed = Zeroed { journal_id: journal_id.into(), files };
+    files::replace(&zeroed_path(dir), &serde_json::to_vec(&zeroed)?, 0o600)
 }
 
 /// Opens the files of the journal in a volume's directory, in order.
@@ -459,6 +501,19 @@ mod tests {
         assert!(error.contains("journal.0001") && error.contains("5 bytes"), "{error}");
         std::fs::remove_file(file).unwrap();
         assert!(format!("{:#}", state.open_journal(&volume).unwrap_err()).contains("journal.0001"));
+    }
+
+    #[test]
+    fn what_was_zeroed_is_remembered_by_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = volume(JournalShape { file_bytes: 4096, files: 4 });
+        assert_eq!(zeroed_files(dir.path(), &volume), 1);
+        save_zeroed_files(dir.path(), &volume.journal_id, 3).unwrap();
+        assert_eq!(zeroed_files(dir.path(), &volume), 3);
+        let another = VolumeFile { journal_id: "0".into(), ..volume.clone() };
+        assert_eq!(zeroed_files(dir.path(), &another), 1);
+        std::fs::write(dir.path().join("zeroed.json"), "{").unwrap();
+        assert_eq!(zeroed_files(dir.path(), &volume), 1);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub use view::info_json;
 use crate::cli::StoreArgs;
 use crate::credential::{self, Issued};
 use crate::files::{self, Lock};
+use crate::host::state::is_state_dir;
 use crate::link::Listener;
 use crate::link::quic::Acceptor;
 use crate::objects::LocalObjects;
@@ -110,6 +111,7 @@ impl Store {
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
         let Options { data, state, listen, advertise } = *options;
+        refuse_foreign(data, state)?;
         files::create_dir(data)?;
         files::create_dir(state)?;
         let mut locks = vec![Lock::acquire(data)?];
@@ -178,6 +180,52 @@ struct Marker {
 const MARKER: &str = "longhaul-store.json";
 const FORMAT: u32 = 1;
 
+/// Whether a directory is the data directory of a store.
+pub fn is_data_dir(path: &Path) -> bool {
+    path.join(MARKER).exists()
+}
+
+/// Refuses directories that hold something else. Nothing has been written to them before.
+fn refuse_foreign(data: &Path, state: &Path) -> Result<()> {
+    for (option, dir) in [("--data", data), ("--state", state)] {
+        if is_state_dir(dir) {
+            bail!(
+                "{} is the state directory of a host (it has a host.toml): give the store another \
+                 directory with {option}",
+                dir.display()
+            );
+        }
+    }
+    if is_data_dir(data) {
+        return Ok(());
+    }
+    let entries = match std::fs::read_dir(data) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot list --data {}", data.display()));
+        }
+    };
+    for entry in entries {
+        let name = entry.with_context(|| format!("cannot list --data {}", data.display()))?;
+        let name = name.file_name();
+        let name = name.to_string_lossy();
+        // What a start that was cut short leaves, a credential brought from elsewhere, and what
+        // mkfs puts at the root of a file system.
+        let ours = ["credentials", "lock", "lost+found"].contains(&&*name)
+            || name.strip_prefix(MARKER).is_some_and(|rest| rest.ends_with(".tmp"));
+        if !ours {
+            bail!(
+                "--data {} is neither empty nor the data directory of a store: it has `{name}` and \
+                 no {MARKER}; if it was a store's, bring that file back, else give an empty or a new \
+                 directory",
+                data.display()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Reads or makes the marker; returns the installation's identity.
 fn marker(data: &Path) -> Result<String> {
     let path = data.join(MARKER);
@@ -196,14 +244,6 @@ fn marker(data: &Path) -> Result<String> {
             Ok(marker.installation)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // A directory with objects and no marker is not a new one.
-            if data.join("objects").exists() {
-                bail!(
-                    "{} has objects but no {MARKER}: if it is the data directory of a store, bring that file back; \
-                     else give another directory",
-                    data.display()
-                );
-            }
             let marker = Marker {
                 format: FORMAT,
                 installation: format!("{:032x}", random::identity()?),

@@ -117,7 +117,7 @@ async fn one_store_over_a_directory() {
     store.stop().await;
     std::fs::remove_file(dir.path().join(MARKER)).unwrap();
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
-    assert!(error.contains("has objects but no"), "{error}");
+    assert!(error.contains("no longhaul-store.json"), "{error}");
 }
 
 #[tokio::test]
@@ -268,4 +268,50 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
     stop.send(()).unwrap();
     task.await.unwrap();
+}
+
+#[tokio::test]
+async fn directories_of_others_are_refused_and_left_alone() {
+    async fn refused(data: &Path, state: &Path) -> String {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let options = Options { data, state, listen, advertise: None };
+        let before = names(data);
+        let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));
+        assert_eq!(names(data), before, "nothing was written");
+        error
+    }
+    fn names(dir: &Path) -> Vec<std::ffi::OsString> {
+        let mut names: Vec<_> =
+            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+    let host = tempfile::tempdir().unwrap();
+    drop(crate::host::state::StateDir::open(host.path()).unwrap());
+    let error = refused(host.path(), host.path()).await;
+    assert!(error.contains("state directory of a host") && error.contains("--data"), "{error}");
+    let fresh = tempfile::tempdir().unwrap();
+    let error = refused(fresh.path(), host.path()).await;
+    assert!(error.contains("--state"), "{error}");
+    std::fs::write(fresh.path().join("holiday.jpg"), "x").unwrap();
+    let error = refused(fresh.path(), fresh.path()).await;
+    assert!(error.contains("holiday.jpg") && error.contains("longhaul-store.json"), "{error}");
+
+    // What a start that was cut short leaves is no reason.
+    std::fs::remove_file(fresh.path().join("holiday.jpg")).unwrap();
+    for name in ["lock", "longhaul-store.json.17.tmp"] {
+        std::fs::write(fresh.path().join(name), "").unwrap();
+    }
+    for name in ["credentials", "lost+found"] {
+        std::fs::create_dir(fresh.path().join(name)).unwrap();
+    }
+    let store = start(fresh.path()).await;
+    store.stop().await;
+    let error = crate::host::state::StateDir::open(fresh.path()).err().unwrap().to_string();
+    assert!(error.contains("data directory of a store"), "{error}");
+    assert!(!fresh.path().join("volumes").exists());
+    // With its marker lost it is still not taken for an empty one.
+    std::fs::remove_file(fresh.path().join(MARKER)).unwrap();
+    let error = refused(fresh.path(), fresh.path()).await;
+    assert!(error.contains("`objects`") || error.contains("`tmp`"), "{error}");
 }

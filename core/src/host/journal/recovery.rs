@@ -91,6 +91,8 @@ impl Recovered {
 pub struct Report {
     /// Valid frame headers seen in all files, old generations included.
     pub headers: u64,
+    /// Files up to the last one in which there is a valid frame header, of any generation.
+    pub files_reached: u32,
     /// Frames from the tail to the end.
     pub frames: u64,
     /// Records in them.
@@ -352,6 +354,7 @@ impl Recovery {
                 continue;
             }
             self.report.headers += 1;
+            self.report.files_reached = self.report.files_reached.max(asked.file + 1);
             self.newest_incarnation = self.newest_incarnation.max(frame.incarnation);
             if frame.tail.addr > self.tail.addr || self.report.headers == 1 {
                 self.tail = frame.tail;
