@@ -562,7 +562,7 @@ impl Node {
     }
 
     fn committed(&self) -> Result<u64> {
-        self.volume()?["committed"].as_u64().context("status has no `committed`")
+        self.volume()?["committed_seq"].as_u64().context("status has no `committed_seq`")
     }
 
     fn journal_bytes(&self) -> Result<u64> {

@@ -5,6 +5,7 @@
 
 use crate::host::state::{self, VolumeFile};
 use crate::host::{columns, lengths, run_recovery};
+use crate::store;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
@@ -72,7 +73,7 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
     let report = if state::is_state_dir(dir) {
         check_host(dir)?
     } else if dir.join("objects").is_dir() {
-        check_store(&dir.join("objects"))?
+        check_store(dir)?
     } else {
         bail!(
             "{} is neither the state directory of a host (there is no host.toml) nor the data \
@@ -212,8 +213,23 @@ fn place(dir: &Path, error: &anyhow::Error) -> (PathBuf, Option<u64>) {
     }
 }
 
-fn check_store(objects: &Path) -> Result<Report> {
+fn check_store(dir: &Path) -> Result<Report> {
     let mut report = Report { kind: "store", ..Report::default() };
+    match store::installation(dir) {
+        Ok(Some(_)) => {}
+        Ok(None) => report.notes.push(format!(
+            "{} has no {}: no store has been started on it since it was copied here",
+            dir.display(),
+            store::MARKER
+        )),
+        Err(error) => report.damage.push(Damage {
+            file: dir.join(store::MARKER),
+            offset: None,
+            problem: format!("{error:#}"),
+            advice: "a store refuses to start on it".into(),
+        }),
+    }
+    let objects = &dir.join("objects");
     let mut specs: BTreeMap<String, VolumeSpec> = BTreeMap::new();
     for path in files(&objects.join("volumes"))? {
         let key = key(objects, &path);

@@ -193,7 +193,7 @@ impl Front {
             let mut frames: Vec<(VolumeId, Frame<ToHost>)> = Vec::new();
             for event in batch.drain(..) {
                 match event {
-                    LinkEvent::Frame(_, frame) => frames.extend(self.router.route(frame)),
+                    LinkEvent::Frame(frame) => frames.extend(self.router.route(frame)),
                     LinkEvent::Up { peer, software } => {
                         self.deliver(&mut frames);
                         tracing::info!(peer, software, "the store is connected");

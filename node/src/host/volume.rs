@@ -135,6 +135,9 @@ impl Requests {
     }
 }
 
+/// What is done with an engine's events.
+type OnEvent = Box<dyn Fn(&Volume, Event)>;
+
 /// An attached volume.
 pub struct Volume {
     name: String,
@@ -146,7 +149,7 @@ pub struct Volume {
     /// Wakes [`Volume::run`] when its timer has to fire earlier.
     rearm: Notify,
     uplink: Rc<dyn Uplink>,
-    on_event: Box<dyn Fn(&Volume, Event)>,
+    on_event: OnEvent,
     detached: Cell<bool>,
 }
 

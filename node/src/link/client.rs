@@ -34,7 +34,7 @@ pub enum LinkEvent {
         reason: String,
     },
     /// A frame from the store.
-    Frame(Lane, Frame<ToHost>),
+    Frame(Frame<ToHost>),
 }
 
 /// The link's state at a moment.
@@ -257,7 +257,7 @@ async fn session(
     let mut open = events.send(up).is_ok();
     let deliver = {
         let events = events.clone();
-        move |lane, frame| events.send(LinkEvent::Frame(lane, frame)).is_ok()
+        move |_, frame| events.send(LinkEvent::Frame(frame)).is_ok()
     };
     let urgent = inner.drain_urgent.subscribe();
     let mut pump = std::pin::pin!(connect::pump(connection.clone(), moving, urgent, deliver));

@@ -177,7 +177,8 @@ struct Marker {
     created_by: String,
 }
 
-const MARKER: &str = "longhaul-store.json";
+/// The file that makes a directory the data directory of a store.
+pub const MARKER: &str = "longhaul-store.json";
 const FORMAT: u32 = 1;
 
 /// Whether a directory is the data directory of a store.
@@ -226,33 +227,45 @@ fn refuse_foreign(data: &Path, state: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Reads the marker of a data directory; returns the installation's identity, or nothing if there is
+/// no marker.
+///
+/// # Errors
+/// If it is damaged, or of a format that this version does not know.
+pub fn installation(data: &Path) -> Result<Option<String>> {
+    let path = data.join(MARKER);
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        }
+    };
+    let marker: Marker = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is damaged: bring it back from a copy", path.display()))?;
+    if marker.format != FORMAT {
+        bail!(
+            "{} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
+            path.display(),
+            marker.format
+        );
+    }
+    Ok(Some(marker.installation))
+}
+
 /// Reads or makes the marker; returns the installation's identity.
 fn marker(data: &Path) -> Result<String> {
-    let path = data.join(MARKER);
-    match std::fs::read(&path) {
-        Ok(text) => {
-            let marker: Marker = serde_json::from_slice(&text).with_context(|| {
-                format!("{} is damaged: bring it back from a copy", path.display())
-            })?;
-            if marker.format != FORMAT {
-                bail!(
-                    "{} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
-                    path.display(),
-                    marker.format
-                );
-            }
-            Ok(marker.installation)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+    match installation(data)? {
+        Some(installation) => Ok(installation),
+        None => {
             let marker = Marker {
                 format: FORMAT,
                 installation: format!("{:032x}", random::identity()?),
                 created_by: crate::link::software(),
             };
-            files::replace(&path, &serde_json::to_vec_pretty(&marker)?, 0o600)?;
+            files::replace(&data.join(MARKER), &serde_json::to_vec_pretty(&marker)?, 0o600)?;
             Ok(marker.installation)
         }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 

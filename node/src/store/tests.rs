@@ -238,14 +238,14 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
     let attach = ToStore::Attach { request: 1, name: "a".into(), host: HostId(7), journal: None };
     client.send(Lane::Control, attach.into());
-    let Some(LinkEvent::Frame(_, frame)) = events.recv().await else { panic!() };
+    let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(attached), .. } = frame.message else { panic!() };
     let (volume, epoch) = (attached.volume, attached.epoch);
     let mut payload = bytes::BytesMut::new();
     record::encode_data(epoch, 1, Range::new(0, 8), &[5; 4096], &mut payload);
     let message = ToStore::Batch { volume, epoch, first: 1, last: 1 };
     client.send(Lane::Drain, Frame { message, payload: payload.freeze() });
-    let Some(LinkEvent::Frame(_, frame)) = events.recv().await else { panic!() };
+    let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     assert_eq!(frame.message, ToHost::Committed { volume, epoch, seq: 1 });
     let listen = store.address;
     store.stop().await;
@@ -262,7 +262,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
     let resume = ToStore::Resume { request: 2, volume, epoch, host: HostId(7) };
     client.send(Lane::Control, resume.into());
-    let Some(LinkEvent::Frame(_, frame)) = events.recv().await else { panic!() };
+    let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(resumed), .. } = frame.message else { panic!("{frame:?}") };
     assert_eq!((resumed.epoch, resumed.committed), (epoch, 1));
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
