@@ -12,16 +12,17 @@ use super::uplink::LinkLost;
 use super::volume::{Backing, Volume};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
+use longhaul_core::block::VolumeId;
 use longhaul_core::host::journal::{self, Recovered, Recovery};
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult};
 use longhaul_core::wire::link::{
     AttachError, Attached, ToHost, ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,17 +51,66 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// The journal of a volume, ready for its engine.
-struct Opened {
-    file: VolumeFile,
+pub struct Opened {
     files: Vec<File>,
     recovered: Recovered,
     /// First file to be zeroed in the background: it and all after it hold no frame.
     zero_from: u32,
+    kept: Kept,
 }
 
-/// Attaches a volume by name.
-pub async fn attach(front: &Rc<Front>, name: &str) -> Result<Rc<Volume>, Failure> {
-    let info = show(front, name).await?;
+/// What this host keeps of a volume that is not attached.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its description.
+    pub file: VolumeFile,
+    /// Bytes of writes that are not known to be at the store: at most so many are not.
+    pub lag_bytes: u64,
+    /// Journal space they take.
+    pub journal_bytes: u64,
+    /// The last write to the journal; the oldest one that is missing at the store is not younger.
+    pub since: Option<SystemTime>,
+    /// Whether the journal has been read; until then it may be full.
+    pub known: bool,
+}
+
+impl Kept {
+    fn unread(file: VolumeFile) -> Kept {
+        let bytes = if file.delivered { 0 } else { file.journal.bytes() };
+        let since = (bytes > 0).then(SystemTime::now);
+        Kept { known: file.delivered, file, lag_bytes: bytes, journal_bytes: bytes, since }
+    }
+
+    fn read(file: VolumeFile, files: &[File], report: &journal::Report) -> Kept {
+        if file.delivered || report.live_bytes == 0 {
+            let (lag_bytes, journal_bytes, since) = (0, 0, None);
+            return Kept { file, lag_bytes, journal_bytes, since, known: true };
+        }
+        let written = |file: &File| file.metadata().and_then(|meta| meta.modified()).ok();
+        Kept {
+            file,
+            lag_bytes: report.live_bytes,
+            journal_bytes: report.end.saturating_sub(report.tail),
+            since: files.iter().filter_map(written).max(),
+            known: true,
+        }
+    }
+}
+
+/// Attaches a volume by name. `journal` is what earlier attempts opened.
+pub async fn attach(
+    front: &Rc<Front>,
+    name: &str,
+    journal: &mut Option<Opened>,
+) -> Result<Rc<Volume>, Failure> {
+    let trouble = prepare(front, name, journal).await;
+    let info = match show(front, name).await {
+        // What is wrong here can be repaired meanwhile.
+        Err(Failure::Link) => {
+            return Err(trouble.err().map_or(Failure::Link, |(_, failure)| failure));
+        }
+        shown => shown?,
+    };
     let stale =
         front.state.volumes()?.into_iter().find(|volume| {
             volume.name == name && volume.id != info.id.to_string() && !volume.released
@@ -73,17 +123,26 @@ pub async fn attach(front: &Rc<Front>, name: &str) -> Result<Rc<Volume>, Failure
             dir.display()
         )));
     }
-    let opened = if front.options.write_through {
+    if front.options.write_through {
         refuse_undelivered(&front.state, &info)?;
-        None
+        *journal = None;
     } else {
-        Some(open_journal(front, &info).await?)
-    };
+        if let Err((about, failure)) = trouble
+            && about.is_none_or(|id| id == info.id)
+        {
+            return Err(failure);
+        }
+        if journal.as_ref().is_none_or(|opened| opened.kept.file.id != info.id.to_string()) {
+            let opened = open_journal(front, &info).await?;
+            front.set_kept(name, Some(opened.kept.clone()));
+            *journal = Some(opened);
+        }
+    }
 
     let generation = front.router.generation();
-    let journal = opened.as_ref().and_then(|opened| opened.recovered.state());
+    let state = journal.as_ref().and_then(|opened| opened.recovered.state());
     let host = front.state.host();
-    let asked = |request| ToStore::Attach { request, name: name.to_owned(), host, journal };
+    let asked = |request| ToStore::Attach { request, name: name.to_owned(), host, journal: state };
     let reply = front.router.call(asked).await?;
     let ToHost::Attached { result, .. } = reply else {
         return Err(Failure::Refused("the store gave an answer that does not fit".into()));
@@ -94,7 +153,7 @@ pub async fn attach(front: &Rc<Front>, name: &str) -> Result<Rc<Volume>, Failure
             "volume {name} was replaced while it was being attached; try again"
         )));
     }
-    let volume = start(front, name, attached, opened)?;
+    let volume = start(front, name, attached, journal.take())?;
     tracing::info!(volume = name, epoch = volume.attached().epoch, "attached");
     // The engine takes the link for up. If it is not the one that answered, or none, it has to
     // resume like all the others.
@@ -116,12 +175,12 @@ fn start(
     let options = &front.options;
     let (mode, recovered, backing) = match opened {
         None => (engine::Mode::WriteThrough, None, Backing::None),
-        Some(Opened { mut file, files, recovered, zero_from }) => {
+        Some(Opened { kept: Kept { mut file, .. }, files, recovered, zero_from }) => {
             file.name = name.into();
             file.epoch = attached.epoch;
             file.sectors = attached.sectors;
             file.block_bytes = attached.block_bytes;
-            file.released = false;
+            (file.released, file.delivered) = (false, false);
             front.state.save_volume(&file)?;
             let dir = front.state.volume_dir(attached.volume);
             let names = journal_names(&dir);
@@ -207,6 +266,53 @@ fn refuse_undelivered(state: &StateDir, info: &VolumeInfo) -> Result<(), Failure
     }
 }
 
+/// Reads the journal kept for a name before the store is asked, which may be out of reach for long:
+/// what was not delivered is known from the start. On failure says of which volume the journal is.
+async fn prepare(
+    front: &Rc<Front>,
+    name: &str,
+    journal: &mut Option<Opened>,
+) -> Result<(), (Option<VolumeId>, Failure)> {
+    let all = front.state.volumes().map_err(|error| (None, error.into()))?;
+    let mut named = all.into_iter().filter(|volume| volume.name == name);
+    let first = named.next();
+    let file = match first {
+        Some(file) if file.released => named.find(|volume| !volume.released).or(Some(file)),
+        first => first,
+    };
+    let Some(file) = file.filter(|file| !(front.options.write_through && file.released)) else {
+        *journal = None;
+        front.set_kept(name, None);
+        return Ok(());
+    };
+    let id = file.volume_id().map_err(|error| (None, error.into()))?;
+    if journal.as_ref().is_some_and(|opened| opened.is_still(&file, &front.state.volume_dir(id))) {
+        return Ok(());
+    }
+    *journal = None;
+    front.set_kept(name, Some(Kept::unread(file.clone())));
+    let (state, shape) = (front.state.clone(), front.options.journal);
+    let recovered = tokio::task::spawn_blocking(move || recover(&state, file, shape)).await;
+    let opened = recovered.context("the thread that reads a journal failed");
+    let opened = opened.and_then(|opened| opened).map_err(|error| (Some(id), error.into()))?;
+    front.set_kept(name, Some(opened.kept.clone()));
+    *journal = Some(opened);
+    Ok(())
+}
+
+impl Opened {
+    /// Whether this is the journal of that description: an operator may have moved the files away
+    /// since, or brought others.
+    fn is_still(&self, file: &VolumeFile, dir: &Path) -> bool {
+        let same = |number: u32, open: &File| -> std::io::Result<bool> {
+            let (there, here) = (std::fs::metadata(journal_path(dir, number))?, open.metadata()?);
+            Ok((there.dev(), there.ino()) == (here.dev(), here.ino()))
+        };
+        let mut files = (0..).zip(&self.files);
+        self.kept.file == *file && files.all(|(number, open)| same(number, open).unwrap_or(false))
+    }
+}
+
 /// Finds the journal of a volume and what it holds, or makes one.
 async fn open_journal(front: &Rc<Front>, info: &VolumeInfo) -> Result<Opened, Failure> {
     let state = front.state.clone();
@@ -231,7 +337,8 @@ fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Op
     tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
     let files = state.open_journal(&file)?;
     let recovered = Recovered::empty(geometry, number, info.id);
-    Ok(Opened { file, files, recovered, zero_from: 1 })
+    let kept = Kept::unread(file);
+    Ok(Opened { files, recovered, zero_from: 1, kept })
 }
 
 fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<Opened> {
@@ -259,7 +366,8 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
         );
     }
     let zero_from = report.files_reached.max(zeroed_files(&dir, &file));
-    Ok(Opened { file, files, recovered, zero_from })
+    let kept = Kept::read(file, &files, report);
+    Ok(Opened { files, recovered, zero_from, kept })
 }
 
 /// Makes reads of a journal see what its disk holds.

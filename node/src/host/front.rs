@@ -4,7 +4,7 @@
 //! operator may help), attached, or fenced off, which only a restart ends: this host taking the
 //! volume back by itself would only throw the other one out.
 
-use super::attach::{self, Failure};
+use super::attach::{self, Failure, Kept};
 use super::nbd::Exports;
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
@@ -61,6 +61,8 @@ struct Entry {
     stage: watch::Sender<Stage>,
     /// Attached at start: tried for ever, even if nobody asks.
     pinned: bool,
+    /// What there is here of the volume; counts until it is attached.
+    kept: Option<Kept>,
 }
 
 /// All volumes of a host.
@@ -125,7 +127,7 @@ impl Front {
         }
         let stage = watch::Sender::new(Stage::Attaching(None));
         let receiver = stage.subscribe();
-        entries.insert(name.to_owned(), Entry { stage, pinned });
+        entries.insert(name.to_owned(), Entry { stage, pinned, kept: None });
         tokio::task::spawn_local(self.clone().attach(name.to_owned()));
         receiver
     }
@@ -133,12 +135,13 @@ impl Front {
     async fn attach(self: Rc<Self>, name: String) {
         let mut link = self.link.subscribe();
         let mut told: Option<Failure> = None;
+        let mut journal = None;
         loop {
             if self.stopping.get() {
                 return;
             }
             link.mark_unchanged();
-            let failure = match attach::attach(&self, &name).await {
+            let failure = match attach::attach(&self, &name, &mut journal).await {
                 Ok(volume) => {
                     self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
                     self.set(&name, Stage::Attached(volume));
@@ -176,6 +179,17 @@ impl Front {
                 _ = link.changed() => {}
                 () = tokio::time::sleep(RETRY), if !wait_for_link => {}
             }
+        }
+    }
+
+    /// What there is here of a volume that is not attached.
+    pub fn kept(&self, name: &str) -> Option<Kept> {
+        self.entries.borrow().get(name).and_then(|entry| entry.kept.clone())
+    }
+
+    pub(super) fn set_kept(&self, name: &str, kept: Option<Kept>) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(name) {
+            entry.kept = kept;
         }
     }
 
@@ -257,7 +271,7 @@ impl Front {
                     self.state.volume_dir(volume.attached().volume).display()
                 );
                 tracing::error!(volume = name, "{why}");
-                self.release(volume);
+                self.release(volume, lag == 0);
                 self.set(name, Stage::Ended(Failure::Refused(why)));
             }
             Event::JournalFailed { error, continues } => {
@@ -266,15 +280,18 @@ impl Front {
                 } else {
                     "the volume has stopped"
                 };
-                tracing::error!(
-                    volume = name,
-                    "the journal failed: {error}; {then}; replace the disk"
-                );
+                let why = format!("the journal failed: {error}; {then}; replace the disk");
+                tracing::error!(volume = name, "{why}");
+                volume.set_trouble(why);
             }
-            Event::JournalDamaged { range, file, offset, problem } => tracing::error!(
-                volume = name,
-                "journal file {file}, offset {offset} is damaged at {range}: {problem}; check the disk"
-            ),
+            Event::JournalDamaged { range, file, offset, problem } => {
+                let why = format!(
+                    "journal file {file}, offset {offset} is damaged at {range}: {problem}; check \
+                     the disk"
+                );
+                tracing::error!(volume = name, "{why}");
+                volume.set_trouble(why);
+            }
             Event::StoreDamaged { range } => tracing::error!(
                 volume = name,
                 "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
@@ -291,22 +308,25 @@ impl Front {
                     "the store refused a batch, shipping it again: {reason}"
                 );
             }
-            Event::StoreBehind { committed, from } => tracing::error!(
-                volume = name,
-                "the store has writes up to {committed} only and once had more; the journal begins \
-                 at {from}, so nothing is shipped any more: restore the store's data"
-            ),
+            Event::StoreBehind { committed, from } => {
+                let why = format!(
+                    "the store has writes up to {committed} only and once had more; the journal \
+                     begins at {from}, so nothing is shipped any more: restore the store's data"
+                );
+                tracing::error!(volume = name, "{why}");
+                volume.set_trouble(why);
+            }
             Event::Detached => {
                 tracing::info!(volume = name, "detached");
-                self.release(volume);
+                self.release(volume, true);
             }
         }
     }
 
-    fn release(&self, volume: &Volume) {
+    fn release(&self, volume: &Volume, delivered: bool) {
         let released = || -> anyhow::Result<()> {
             if let Some(mut file) = self.state.volume(volume.attached().volume)? {
-                file.released = true;
+                (file.released, file.delivered) = (true, delivered);
                 self.state.save_volume(&file)?;
             }
             Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Collected on the front thread when someone asks; nothing is kept up to date for nobody.
 
-use super::attach::Failure;
+use super::attach::{Failure, Kept};
 use super::front::{Front, Stage};
 use super::metrics::Metrics;
 use super::nbd::Server;
@@ -84,7 +84,7 @@ pub struct VolumeReport {
     pub id: Option<String>,
     /// `attached`, `attaching`, `fenced` or `stopped`.
     pub state: String,
-    /// Why it is not attached.
+    /// Why it is not attached, or what is wrong with it.
     pub reason: Option<String>,
     /// Size.
     pub size_bytes: u64,
@@ -92,9 +92,10 @@ pub struct VolumeReport {
     pub epoch: u64,
     /// NBD clients.
     pub connections: usize,
-    /// Bytes the store has not committed: lost if this host were.
+    /// Bytes the store has not committed: lost if this host were. While it is not attached, the
+    /// bytes in the journal that are not known to be committed, which is never less.
     pub lag_bytes: u64,
-    /// Age of the oldest of them.
+    /// Age of the oldest of them. While it is not attached, the age of the last write.
     pub lag_seconds: f64,
     /// Journal space they take.
     pub journal_bytes: u64,
@@ -153,6 +154,8 @@ pub fn collect(front: &Front, server: &Server) -> Answer {
         if let Some(volume) = attached.iter().find(|volume| volume.name() == report.name) {
             fill(&mut report, volume);
             metrics.push((report.name.clone(), volume.status().2));
+        } else if let Some(kept) = front.kept(&report.name) {
+            fill_kept(&mut report, &kept);
         }
         volumes.push(report);
     }
@@ -170,6 +173,23 @@ fn why(failure: &Failure) -> String {
     match failure {
         Failure::Link => "waiting for the store".into(),
         Failure::NotFound(why) | Failure::Refused(why) | Failure::Disk(why) => why.clone(),
+    }
+}
+
+/// What a volume that is not attached has here.
+fn fill_kept(report: &mut VolumeReport, kept: &Kept) {
+    report.id = Some(kept.file.id.clone());
+    report.size_bytes = kept.file.sectors * 512;
+    report.epoch = kept.file.epoch;
+    report.lag_bytes = kept.lag_bytes;
+    report.lag_seconds = kept.since.map_or(0.0, |since| {
+        // Never nothing while something is missing, whatever the clock was set to.
+        since.elapsed().unwrap_or_default().as_secs_f64().max(0.001)
+    });
+    report.journal_bytes = kept.journal_bytes;
+    report.journal_capacity_bytes = kept.file.journal.bytes();
+    if !kept.known && report.reason.is_none() {
+        report.reason = Some("its journal is being read; until then it counts as full".into());
     }
 }
 
@@ -191,6 +211,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.journal_bytes = status.journal_bytes;
     report.journal_capacity_bytes = status.journal_capacity_bytes;
     report.journal_failed = status.latched;
+    report.reason = report.reason.take().or_else(|| volume.trouble());
     report.memory_only = status.memory_only;
     report.memory_bytes = status.memory_bytes;
     report.last_seq = status.last;

@@ -158,7 +158,17 @@ fn farewell(front: &Front) {
     }
     for (name, stage) in front.stages() {
         if let Stage::Attaching(_) = stage {
-            tracing::info!(volume = name, "it was not attached");
+            let lag = front.kept(&name).map_or(0, |kept| kept.lag_bytes);
+            if lag == 0 {
+                tracing::info!(volume = name, "it was not attached");
+            } else {
+                tracing::warn!(
+                    volume = name,
+                    "it was not attached; up to {} that were not delivered are kept in the journal \
+                     and sent when this host starts again",
+                    show_bytes(lag)
+                );
+            }
         }
     }
 }

@@ -104,6 +104,9 @@ pub struct VolumeFile {
     /// Whether nothing of this host is missing at the store: it detached, or was fenced off. Only
     /// then is the volume left alone at the next start.
     pub released: bool,
+    /// Whether the store had everything when it was released.
+    #[serde(default)]
+    pub delivered: bool,
 }
 
 impl VolumeFile {
@@ -125,6 +128,7 @@ impl VolumeFile {
             journal: shape,
             journal_id: format!("{:032x}", random()?),
             released: true,
+            delivered: true,
         })
     }
 

@@ -62,7 +62,7 @@ fn table(report: &Report) -> String {
         if let Some(reason) = &volume.reason {
             out += &format!("{}: {reason}\n", volume.name);
         }
-        if volume.journal_failed {
+        if volume.journal_failed && volume.reason.is_none() {
             out += &format!("{}: its journal has failed; replace the disk\n", volume.name);
         }
     }
@@ -100,14 +100,20 @@ fn row(volume: &VolumeReport) -> Vec<String> {
             show_bytes(volume.journal_capacity_bytes)
         )
     };
+    let (mut lag, mut behind) =
+        (show_bytes(volume.lag_bytes), format!("{:.1} s", volume.lag_seconds));
+    // Without the store only bounds are known.
+    if volume.state == "attaching" && volume.lag_bytes > 0 {
+        (lag, behind) = (format!("<= {lag}"), format!(">= {behind}"));
+    }
     vec![
         volume.name.clone(),
         volume.state.clone(),
         show_bytes(volume.size_bytes),
         volume.epoch.to_string(),
         volume.connections.to_string(),
-        show_bytes(volume.lag_bytes),
-        format!("{:.1} s", volume.lag_seconds),
+        lag,
+        behind,
         journal,
         volume.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
     ]

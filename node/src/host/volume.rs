@@ -151,6 +151,7 @@ pub struct Volume {
     uplink: Rc<dyn Uplink>,
     on_event: OnEvent,
     detached: Cell<bool>,
+    trouble: RefCell<Option<String>>,
 }
 
 struct Inner {
@@ -192,12 +193,23 @@ impl Volume {
             uplink,
             on_event: Box::new(on_event),
             detached: Cell::new(false),
+            trouble: RefCell::default(),
         })
     }
 
     /// The name it was attached by.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The last lasting trouble with its journal or its store, for the status.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
+    }
+
+    /// Something is wrong and stays so.
+    pub fn set_trouble(&self, why: String) {
+        self.trouble.replace(Some(why));
     }
 
     /// What the store said of it.
