@@ -6,7 +6,11 @@
 //! normal. If any frame testifies that something beyond the end had been synced, stable storage has
 //! lost data, and recovery refuses to pretend otherwise.
 //!
-//! It writes nothing, so `longhaul check` runs the same machine.
+//! It writes nothing, so `longhaul check` runs the same machine. Before a host recovers a journal to
+//! go on with it, the shell syncs its files and drops them from the page cache: what is read has to
+//! be what the disk holds. A page that a failed sync left behind counts as clean, is read back after
+//! a restart of the process, and is never written again; a host that attached on the strength of it
+//! would have promised what the next power cut takes away.
 
 use super::format::{
     FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JournalError, MAX_FRAME_BYTES,
