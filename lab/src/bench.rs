@@ -265,7 +265,9 @@ impl Bench {
         // 128 MiB that both have just written: still in our journal, in the peer's page cache.
         let fill = Job { size: 128 << 20, ..Job::new("write", "1m", 4) };
         self.nbd("ours.sock", "bench", &fill)?;
+        node.wait_drained()?;
         self.nbd("peer.sock", "", &fill)?;
+        output(Path::new("sync"), &[])?;
         for depth in [1, 32] {
             let job = Job { size: 128 << 20, ..Job::new("randread", "4k", depth) };
             self.pair(
