@@ -136,7 +136,7 @@ const COUNTERS: [(&str, &str, &str); 18] = [
 ];
 
 /// The text format of Prometheus.
-fn prometheus(answer: &Answer) -> String {
+pub(super) fn prometheus(answer: &Answer) -> String {
     let mut metrics = Metrics::default();
     let volumes = &answer.report.volumes;
     for (name, help, value) in GAUGES {

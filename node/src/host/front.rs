@@ -23,9 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How long a client waits for an attach before it is told to try again: less than the patience of
-/// clients, and enough for a journal to be made or recovered on most disks.
-const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
+/// How long a client waits for the link's first connection and for an attach before it is told to
+/// try again: less than the patience of clients, and enough for a journal to be made or recovered on
+/// most disks.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause before an attach that was refused is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -49,8 +50,10 @@ pub struct Options {
 /// Where a volume is on its way.
 #[derive(Clone)]
 pub enum Stage {
-    /// Being attached; why the last attempt failed, if there was one.
-    Attaching(Option<Failure>),
+    /// An attempt to attach it is under way; why the last one failed, if there was one.
+    Trying(Option<Failure>),
+    /// Not attached: the last attempt failed, the next one will come.
+    Waiting(Failure),
     /// Attached.
     Attached(Rc<Volume>),
     /// Given up: why.
@@ -73,8 +76,10 @@ pub struct Front {
     pub(super) clock: Clock,
     entries: RefCell<BTreeMap<String, Entry>>,
     by_id: RefCell<BTreeMap<VolumeId, Rc<Volume>>>,
-    /// Changes with the link.
+    /// Changes with the link, and when its first attempt to connect is over.
     link: watch::Sender<u64>,
+    /// Whether the link's first attempt to connect is over, well or not.
+    link_tried: Cell<bool>,
     stopping: Cell<bool>,
 }
 
@@ -94,6 +99,7 @@ impl Front {
             entries: RefCell::default(),
             by_id: RefCell::default(),
             link: watch::Sender::new(0),
+            link_tried: Cell::new(false),
             stopping: Cell::new(false),
         })
     }
@@ -114,6 +120,12 @@ impl Front {
         self.by_id.borrow().values().cloned().collect()
     }
 
+    /// Resolves when the link's first attempt to connect is over, well or not.
+    pub async fn link_tried(&self) {
+        let mut link = self.link.subscribe();
+        while !self.link_tried.get() && link.changed().await.is_ok() {}
+    }
+
     /// No more attaches.
     pub fn stop(&self) {
         self.stopping.set(true);
@@ -125,7 +137,7 @@ impl Front {
             entry.pinned |= pinned;
             return entry.stage.subscribe();
         }
-        let stage = watch::Sender::new(Stage::Attaching(None));
+        let stage = watch::Sender::new(Stage::Trying(None));
         let receiver = stage.subscribe();
         entries.insert(name.to_owned(), Entry { stage, pinned, kept: None });
         tokio::task::spawn_local(self.clone().attach(name.to_owned()));
@@ -141,6 +153,7 @@ impl Front {
                 return;
             }
             link.mark_unchanged();
+            self.set(&name, Stage::Trying(told.clone()));
             let failure = match attach::attach(&self, &name, &mut journal).await {
                 Ok(volume) => {
                     self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
@@ -162,9 +175,10 @@ impl Front {
                 return self.set(&name, Stage::Ended(failure));
             }
             let wait_for_link = failure == Failure::Link && !self.router.is_up();
-            self.set(&name, Stage::Attaching(Some(failure)));
+            let link_may_come = self.link_may_come(&failure);
+            self.set(&name, Stage::Waiting(failure));
             // Nobody may be left who wants it.
-            let wanted = {
+            let wanted = link_may_come || {
                 let mut entries = self.entries.borrow_mut();
                 let wanted = entries.get(&name).is_some_and(|entry| entry.pinned);
                 if !wanted {
@@ -193,6 +207,11 @@ impl Front {
         }
     }
 
+    /// Whether what is missing is a link that may be there in a moment.
+    fn link_may_come(&self, failure: &Failure) -> bool {
+        *failure == Failure::Link && (self.router.is_up() || !self.link_tried.get())
+    }
+
     fn set(&self, name: &str, stage: Stage) {
         if let Some(entry) = self.entries.borrow().get(name) {
             entry.stage.send_replace(stage);
@@ -208,10 +227,16 @@ impl Front {
             for event in batch.drain(..) {
                 match event {
                     LinkEvent::Frame(frame) => frames.extend(self.router.route(frame)),
+                    LinkEvent::Unreachable { .. } => {
+                        if !self.link_tried.replace(true) {
+                            self.link.send_modify(|generation| *generation += 1);
+                        }
+                    }
                     LinkEvent::Up { peer, software } => {
                         self.deliver(&mut frames);
                         tracing::info!(peer, software, "the store is connected");
                         was_up = Some(true);
+                        self.link_tried.set(true);
                         self.set_link(true);
                     }
                     LinkEvent::Down { reason } => {
@@ -346,31 +371,45 @@ impl Front {
             return Err(LookupError { kind: LookupErrorKind::Shutdown, message });
         }
         let mut stage = self.begin(&name, false);
-        let settled = stage.wait_for(|stage| !matches!(stage, Stage::Attaching(None)));
-        let stage = match tokio::time::timeout(LOOKUP_LIMIT, settled).await {
-            Ok(Ok(stage)) => stage.clone(),
-            // An entry that goes away has told its last failure before.
-            Ok(Err(_)) | Err(_) => Stage::Attaching(None),
+        let mut link = self.link.subscribe();
+        let settled = async {
+            loop {
+                match &*stage.borrow_and_update() {
+                    Stage::Trying(_) => {}
+                    Stage::Waiting(failure) if self.link_may_come(failure) => {}
+                    Stage::Waiting(_) | Stage::Attached(_) | Stage::Ended(_) => return,
+                }
+                tokio::select! {
+                    // An entry that goes away has told its last failure before.
+                    changed = stage.changed() => if changed.is_err() { return },
+                    _ = link.changed() => {}
+                }
+            }
         };
+        // Where it stands by then is the answer.
+        let _ = tokio::time::timeout(LOOKUP_LIMIT, settled).await;
+        let stage = stage.borrow().clone();
         let (kind, message) = match stage {
             Stage::Attached(volume) => return Ok((super::export_info(&volume), volume)),
-            Stage::Attaching(None) => (
+            Stage::Trying(None) => (
                 LookupErrorKind::Policy,
                 format!("volume {name} is still being attached; try again"),
             ),
-            Stage::Attaching(Some(failure)) | Stage::Ended(failure) => match failure {
-                Failure::Link => {
-                    let status = self.router.status();
-                    let why = status.last_error.unwrap_or_else(|| "not connected yet".into());
-                    let message = format!(
-                        "volume {name} is not attached yet: the store cannot be reached ({why}); the \
+            Stage::Trying(Some(failure)) | Stage::Waiting(failure) | Stage::Ended(failure) => {
+                match failure {
+                    Failure::Link => {
+                        let status = self.router.status();
+                        let why = status.last_error.unwrap_or_else(|| "not connected yet".into());
+                        let message = format!(
+                            "volume {name} is not attached yet: the store cannot be reached ({why}); the \
                          host keeps trying, try again later"
-                    );
-                    (LookupErrorKind::Policy, message)
+                        );
+                        (LookupErrorKind::Policy, message)
+                    }
+                    Failure::NotFound(why) => (LookupErrorKind::Unknown, why),
+                    Failure::Refused(why) | Failure::Disk(why) => (LookupErrorKind::Policy, why),
                 }
-                Failure::NotFound(why) => (LookupErrorKind::Unknown, why),
-                Failure::Refused(why) | Failure::Disk(why) => (LookupErrorKind::Policy, why),
-            },
+            }
         };
         Err(LookupError { kind, message })
     }

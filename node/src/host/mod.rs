@@ -15,6 +15,8 @@ mod report;
 mod run;
 pub mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 mod uplink;
 mod volume;
 

@@ -139,7 +139,8 @@ pub fn collect(front: &Front, server: &Server) -> Answer {
     for (name, stage) in front.stages() {
         let (state, reason) = match &stage {
             Stage::Attached(_) => ("attached", None),
-            Stage::Attaching(failure) => ("attaching", failure.as_ref().map(why)),
+            Stage::Trying(failure) => ("attaching", failure.as_ref().map(why)),
+            Stage::Waiting(failure) => ("attaching", Some(why(failure))),
             Stage::Ended(failure @ Failure::Disk(_)) => ("stopped", Some(why(failure))),
             Stage::Ended(failure) => ("fenced", Some(why(failure))),
         };

@@ -23,6 +23,10 @@ use tokio::time::Instant;
 /// How long the journal may take to become stable when the drain limit is over, or was zero.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long systemd waits for the first attempt to connect to a store, which takes seconds for each
+/// address that does not answer: well within its default limit for a start, 90 s.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
 /// Runs a host until it is told to stop.
 ///
 /// # Errors
@@ -86,9 +90,15 @@ async fn serve(args: &HostArgs) -> Result<()> {
         accepting.push(tokio::task::spawn_local(listener.run(server.clone())));
     }
     tracing::info!(host = %state.host(), state = %state.path().display(), "host is running");
-    notify(sd_notify::NotifyState::Ready);
-
-    stop.wait().await;
+    tokio::select! {
+        // Clients that start after us find their volumes, if the store can be reached at all.
+        () = async {
+            let _ = tokio::time::timeout(READY_LIMIT, front.link_tried()).await;
+            notify(sd_notify::NotifyState::Ready);
+            std::future::pending().await
+        } => {}
+        () = stop.wait() => {}
+    }
     notify(sd_notify::NotifyState::Stopping);
     tracing::info!(
         "stopping: draining for up to {:?}; a second signal leaves at once",
@@ -157,7 +167,7 @@ fn farewell(front: &Front) {
         }
     }
     for (name, stage) in front.stages() {
-        if let Stage::Attaching(_) = stage {
+        if let Stage::Trying(_) | Stage::Waiting(_) = stage {
             let lag = front.kept(&name).map_or(0, |kept| kept.lag_bytes);
             if lag == 0 {
                 tracing::info!(volume = name, "it was not attached");

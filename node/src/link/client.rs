@@ -28,6 +28,11 @@ pub enum LinkEvent {
         /// What the store says of itself.
         software: String,
     },
+    /// An attempt to connect came to nothing; another one follows.
+    Unreachable {
+        /// What each address said.
+        reason: String,
+    },
     /// The connection is over; another one is being tried.
     Down {
         /// Why.
@@ -209,7 +214,11 @@ async fn run(
                 if state.last_error.as_ref() != Some(&reason) {
                     tracing::warn!("no link: {reason}; trying on");
                 }
-                state.last_error = Some(reason);
+                state.last_error = Some(reason.clone());
+                drop(state);
+                if events.send(LinkEvent::Unreachable { reason }).is_err() {
+                    break;
+                }
                 if errors.iter().any(|(_, error)| error.needs_operator()) {
                     pause = BACK_OFF.1;
                 }
