@@ -4,6 +4,7 @@
 
 use crate::block::Range;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// A value that stands for a run of sectors and can be cut.
 pub trait Extent: Clone {
@@ -64,17 +65,54 @@ impl<V: Extent> ExtentMap<V> {
         if range.is_empty() {
             return;
         }
-        // The common overwrite: the very same run again.
-        if let Some(entry) = self.entries.get_mut(&range.lba)
-            && entry.sectors == range.sectors
+        let (lba, end) = (range.lba, range.end());
+        // One descent finds all that matters when nothing has to be cut: the entry that starts
+        // where the range ends, the one that is overwritten whole, and the one before.
+        let mut near = self.entries.range_mut(..=end);
+        let mut before = near.next_back();
+        let mut added = 0;
+        if let Some((at, after)) = &before
+            && **at == end
         {
-            entry.value = value;
-            self.join_around(range);
-            return;
+            if value.continues(range.sectors, &after.value) {
+                added = after.sectors;
+            }
+            before = near.next_back();
         }
-        self.remove(range);
-        self.entries.insert(range.lba, Entry { sectors: range.sectors, value });
-        self.join_around(range);
+        let entry = Entry { sectors: range.sectors + added, value };
+        let joins = |first: Option<(&u64, &mut Entry<V>)>| match first {
+            Some((&at, first))
+                if at + first.sectors == lba
+                    && first.value.continues(first.sectors, &entry.value) =>
+            {
+                first.sectors += entry.sectors;
+                true
+            }
+            _ => false,
+        };
+        match before {
+            Some((&at, same)) if at == lba && same.sectors == range.sectors => {
+                if joins(near.next_back()) {
+                    self.entries.remove(&lba);
+                } else {
+                    *same = entry;
+                }
+            }
+            Some((&at, other)) if at + other.sectors > lba => {
+                self.remove(range);
+                let value = entry.value;
+                self.entries.insert(lba, Entry { sectors: range.sectors, value });
+                return self.join_around(range);
+            }
+            before => {
+                if !joins(before) {
+                    self.entries.insert(lba, entry);
+                }
+            }
+        }
+        if added > 0 {
+            self.entries.remove(&end);
+        }
     }
 
     /// Unmaps `range`.
@@ -110,6 +148,21 @@ impl<V: Extent> ExtentMap<V> {
                 self.entries.insert(end, tail);
             }
         }
+    }
+
+    /// Looks at `count` entries, from the first one that starts at or after `lba`, and unmaps those
+    /// whose value satisfies `condition`; gives where to go on, or `None` at the end of the map.
+    pub fn sweep(&mut self, lba: u64, count: usize, condition: impl Fn(&V) -> bool) -> Option<u64> {
+        let mut entries = self.entries.range(lba..);
+        let found =
+            entries.by_ref().take(count).filter(|(_, entry)| condition(&entry.value)).count() > 0;
+        let next = entries.next().map(|(&next, _)| next);
+        if found {
+            let end = next.map_or(Bound::Unbounded, Bound::Excluded);
+            let hits = (Bound::Included(lba), end);
+            self.entries.extract_if(hits, |_, entry| condition(&entry.value)).for_each(drop);
+        }
+        next
     }
 
     /// The mapped parts of `range` in order, each cut to it.
@@ -226,6 +279,7 @@ mod tests {
         Insert(u64, u64, u64),
         Remove(u64, u64),
         RemoveBelow(u64, u64, u64),
+        Sweep(usize, u64),
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -235,6 +289,7 @@ mod tests {
             (0..SIZE, 0..SIZE).prop_map(|(a, b)| Op::Insert(a, b, a)),
             (0..SIZE, 0..SIZE).prop_map(|(a, b)| Op::Remove(a, b)),
             (0..SIZE, 0..SIZE, 0..100_000u64).prop_map(|(a, b, v)| Op::RemoveBelow(a, b, v)),
+            (1..8usize, 0..100_000u64).prop_map(|(count, v)| Op::Sweep(count, v)),
         ]
     }
 
@@ -270,6 +325,19 @@ mod tests {
                         map.remove_if(range, |v| v.0 < limit);
                         for r in hit { for s in r.lba..r.end() { model[s as usize] = None; } }
                     }
+                    Op::Sweep(count, limit) => {
+                        let entries: Vec<(Range, Ramp)> =
+                            map.iter_from(0).map(|(r, v)| (r, *v)).collect();
+                        let (mut at, mut steps) = (0, 0);
+                        while let Some(next) = map.sweep(at, count, |v| v.0 < limit) {
+                            at = next;
+                            steps += 1;
+                        }
+                        prop_assert_eq!(steps, entries.len().saturating_sub(1) / count);
+                        for (r, _) in entries.iter().filter(|(_, v)| v.0 < limit) {
+                            for s in r.lba..r.end() { model[s as usize] = None; }
+                        }
+                    }
                 }
                 // Disjoint, ordered, non-empty, fully joined.
                 let mut last: Option<(Range, Ramp)> = None;
@@ -277,7 +345,8 @@ mod tests {
                     prop_assert!(!range.is_empty());
                     if let Some((before, v)) = last {
                         prop_assert!(before.end() <= range.lba);
-                        let _ = v;
+                        let v: Ramp = v;
+                        prop_assert!(before.end() < range.lba || !v.continues(before.sectors, value));
                     }
                     last = Some((range, *value));
                 }

@@ -66,9 +66,11 @@ impl Extent for Place {
     }
 }
 
-/// Entries looked at for each record that is added: enough that the map is swept once before it
-/// can double.
-const SWEEP_STEP: usize = 8;
+/// Entries looked at for each record that is added: stale ones then stay below a third of the rest,
+/// even if each record makes one stale.
+const SWEEP_STEP: usize = 4;
+/// Records between two looks, so that finding the place in the map costs little.
+const SWEEP_EVERY: usize = 64;
 /// Entries looked at in one go when the map is full.
 const SWEEP_FULL: usize = 1024;
 
@@ -77,6 +79,13 @@ const SWEEP_FULL: usize = 1024;
 pub struct DirtyMap {
     map: ExtentMap<Place>,
     sweep_lba: u64,
+    /// Records added since the last look.
+    added: usize,
+    /// What was gone at the last look.
+    gone: u64,
+    /// How often the end of the map has to be reached until every entry was looked at since
+    /// `gone` last moved.
+    laps: u8,
     /// A whole sweep found nothing to drop below this address.
     swept_for: u64,
 }
@@ -90,7 +99,18 @@ impl DirtyMap {
     /// Maps a record and drops some entries below `gone`.
     pub fn insert(&mut self, range: Range, place: Place, gone: u64) {
         self.map.insert(range, place);
-        self.sweep(SWEEP_STEP, gone);
+        self.added += 1;
+        if self.added < SWEEP_EVERY {
+            return;
+        }
+        self.added = 0;
+        if gone != self.gone {
+            self.gone = gone;
+            self.laps = 2;
+        }
+        if self.laps > 0 && self.sweep(SWEEP_STEP * SWEEP_EVERY, gone) {
+            self.laps -= 1;
+        }
     }
 
     /// Whether a record may be added: makes room by dropping entries below `clean`.
@@ -114,22 +134,11 @@ impl DirtyMap {
         false
     }
 
-    /// Looks at `count` entries and drops those below `limit`.
-    fn sweep(&mut self, count: usize, limit: u64) {
-        let mut dropped: Vec<Range> = Vec::new();
-        let mut at = 0;
-        let mut seen = 0;
-        for (range, place) in self.map.iter_from(self.sweep_lba).take(count) {
-            seen += 1;
-            at = range.end();
-            if place.addr < limit {
-                dropped.push(range);
-            }
-        }
-        self.sweep_lba = if seen < count { 0 } else { at };
-        for range in dropped {
-            self.map.remove_if(range, |place| place.addr < limit);
-        }
+    /// Looks at `count` entries and drops those below `limit`; true if that reached the end.
+    fn sweep(&mut self, count: usize, limit: u64) -> bool {
+        let next = self.map.sweep(self.sweep_lba, count, |place| place.addr < limit);
+        self.sweep_lba = next.unwrap_or(0);
+        next.is_none()
     }
 
     /// `range` in order and without gaps; entries below `gone` are absent.
