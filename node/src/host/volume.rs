@@ -135,6 +135,8 @@ impl Requests {
     }
 }
 
+type OnEvent = Box<dyn Fn(&Volume, Event)>;
+
 /// An attached volume.
 pub struct Volume {
     name: String,
@@ -146,7 +148,7 @@ pub struct Volume {
     /// Wakes [`Volume::run`] when its timer has to fire earlier.
     rearm: Notify,
     uplink: Rc<dyn Uplink>,
-    on_event: Box<dyn Fn(&Volume, Event)>,
+    on_event: OnEvent,
     detached: Cell<bool>,
     trouble: RefCell<Option<String>>,
 }
