@@ -36,7 +36,10 @@ pub enum LinkEvent {
         reason: String,
     },
     /// A frame from the store.
-    Frame(Lane, Frame<ToHost>),
+    Frame(
+        #[cfg_attr(not(test), expect(dead_code, reason = "frames say for whom they are"))] Lane,
+        Frame<ToHost>,
+    ),
 }
 
 /// The link's state at a moment.
