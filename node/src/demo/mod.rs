@@ -185,12 +185,12 @@ fn start_and_show(
         Some(Relay::start(SocketAddr::from(([127, 0, 0, 1], 0)), store_udp, shape)?)
     };
     say(&format!(
-        "starting a host in {}, {} away from its store",
+        "starting a host in {}, {}",
         dir.join("host").display(),
         if args.wan_delay.is_zero() {
-            "no distance".into()
+            "next to its store".into()
         } else {
-            format!("{:?} each way", args.wan_delay)
+            format!("{:?} each way from its store", args.wan_delay)
         }
     ))?;
     let mut host = Command::new(&program);
@@ -294,9 +294,9 @@ fn show(args: &DemoArgs, dir: &Path) -> Result<()> {
         let uri = uri(&args.nbd);
         let took = timed(Command::new("nbdcopy").arg("--flush").arg(&original).arg(&uri))?;
         tell_rate("nbdcopy --flush FILE", &uri, bytes, took)?;
-        // The volume may be larger than what was written: the rest is holes.
+        // Holes cost nothing, and a rate that counts them says nothing: only what was written does.
         let took = timed(Command::new("nbdcopy").arg(&uri).arg(&copy))?;
-        tell_rate("nbdcopy", &format!("{uri} FILE"), args.size, took)?;
+        tell_rate("nbdcopy", &format!("{uri} FILE"), bytes, took)?;
         same(&original, &copy)?;
         std::fs::remove_file(&original)?;
         std::fs::remove_file(&copy)?;
@@ -320,7 +320,10 @@ fn show(args: &DemoArgs, dir: &Path) -> Result<()> {
         if args.wan_delay.is_zero() {
             String::new()
         } else {
-            format!("; the store is {:.1} ms there and back", args.wan_delay.as_secs_f64() * 2e3)
+            format!(
+                "; a round trip to the store takes {:.1} ms",
+                args.wan_delay.as_secs_f64() * 2e3
+            )
         }
     ))
 }

@@ -227,7 +227,7 @@ impl Front {
             for event in batch.drain(..) {
                 match event {
                     LinkEvent::Frame(frame) => frames.extend(self.router.route(frame)),
-                    LinkEvent::Unreachable { .. } => {
+                    LinkEvent::Unreachable => {
                         if !self.link_tried.replace(true) {
                             self.link.send_modify(|generation| *generation += 1);
                         }

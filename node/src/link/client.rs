@@ -28,11 +28,8 @@ pub enum LinkEvent {
         /// What the store says of itself.
         software: String,
     },
-    /// An attempt to connect came to nothing; another one follows.
-    Unreachable {
-        /// What each address said.
-        reason: String,
-    },
+    /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
+    Unreachable,
     /// The connection is over; another one is being tried.
     Down {
         /// Why.
@@ -214,9 +211,9 @@ async fn run(
                 if state.last_error.as_ref() != Some(&reason) {
                     tracing::warn!("no link: {reason}; trying on");
                 }
-                state.last_error = Some(reason.clone());
+                state.last_error = Some(reason);
                 drop(state);
-                if events.send(LinkEvent::Unreachable { reason }).is_err() {
+                if events.send(LinkEvent::Unreachable).is_err() {
                     break;
                 }
                 if errors.iter().any(|(_, error)| error.needs_operator()) {

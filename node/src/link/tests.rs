@@ -347,7 +347,8 @@ fn measure(shape: Option<Shape>) {
     let (client, mut events) = Client::start(credential, Some(at.to_string())).unwrap();
     let mut next = || match events.blocking_recv().unwrap() {
         LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
-        LinkEvent::Down { reason } | LinkEvent::Unreachable { reason } => panic!("{reason}"),
+        LinkEvent::Down { reason } => panic!("{reason}"),
+        LinkEvent::Unreachable => panic!("unreachable"),
     };
     next();
     println!("{shape:?}");
