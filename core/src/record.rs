@@ -278,21 +278,50 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
 /// # Errors
 /// See [`RecordError`].
 pub fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
+    let header = verify(bytes)?;
+    Ok(Record::take_apart(header, bytes))
+}
+
+/// Verifies all of the record at the start of `bytes`; gives its header.
+///
+/// # Errors
+/// See [`RecordError`].
+pub fn verify(bytes: &[u8]) -> Result<Header, RecordError> {
+    let header = parse_whole(bytes)?;
+    if header.kind == Kind::Data {
+        let (prefix, payload) = bytes[..header.record_bytes()].split_at(header.prefix_bytes());
+        verify_blocks(header.range, &prefix[HEADER_BYTES..], payload)?;
+    }
+    Ok(header)
+}
+
+/// As [`parse_prefix`], and the whole record is there.
+///
+/// # Errors
+/// As for [`parse_prefix`].
+pub(crate) fn parse_whole(bytes: &[u8]) -> Result<Header, RecordError> {
     let header = parse_prefix(bytes)?;
     let need = header.record_bytes();
     if bytes.len() < need {
         return Err(RecordError::Short { have: bytes.len(), need });
     }
-    let data = Fragment {
-        range: if header.kind == Kind::Data { header.range } else { Range::new(0, 0) },
-        table: bytes.slice(HEADER_BYTES..header.prefix_bytes()),
-        payload: bytes.slice(header.prefix_bytes()..need),
-    };
-    data.verify()?;
-    Ok(Record { header, data })
+    Ok(header)
 }
 
-/// A record whose checksums have been verified.
+/// Compares every block of `payload` with its entry in `table`; the lengths fit the range.
+fn verify_blocks(range: Range, table: &[u8], payload: &[u8]) -> Result<(), RecordError> {
+    let mut rest = payload;
+    for (block, crc) in blocks(range).zip(table.chunks_exact(4)) {
+        let (part, after) = rest.split_at(block.bytes() as usize);
+        if crc32c::crc32c(part).to_le_bytes() != crc {
+            return Err(RecordError::Payload(block));
+        }
+        rest = after;
+    }
+    Ok(())
+}
+
+/// A record, its checksums verified unless [`Record::take_apart`] was asked for less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What the header says.
@@ -302,6 +331,17 @@ pub struct Record {
 }
 
 impl Record {
+    /// The record that `bytes` start with; `header` is what they say and all of it is there. The
+    /// payload is not looked at.
+    pub(crate) fn take_apart(header: Header, bytes: &Bytes) -> Record {
+        let data = Fragment {
+            range: if header.kind == Kind::Data { header.range } else { Range::new(0, 0) },
+            table: bytes.slice(HEADER_BYTES..header.prefix_bytes()),
+            payload: bytes.slice(header.prefix_bytes()..header.record_bytes()),
+        };
+        Record { header, data }
+    }
+
     /// Appends the part of this record that lies in `part`, as a record of the same number, without
     /// computing a checksum of data. A data record is cut at block boundaries, so the result may
     /// cover a little more than `part`, never more than the record.
@@ -350,15 +390,7 @@ impl Fragment {
         {
             return Err(RecordError::Invalid("table or payload length does not match the range"));
         }
-        let mut rest = &self.payload[..];
-        for (block, crc) in blocks(self.range).zip(self.table.chunks_exact(4)) {
-            let (part, after) = rest.split_at(block.bytes() as usize);
-            if crc32c::crc32c(part).to_le_bytes() != crc {
-                return Err(RecordError::Payload(block));
-            }
-            rest = after;
-        }
-        Ok(())
+        verify_blocks(self.range, &self.table, &self.payload)
     }
 
     /// The part that lies in `cut`, which must be a block-aligned cut of this fragment (as

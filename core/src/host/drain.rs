@@ -7,7 +7,7 @@
 use super::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
 use crate::block::{Range, Seq, Time};
 use crate::extent::{ExtentMap, Uniform};
-use crate::record::{self, Kind, Record};
+use crate::record::{self, Header, Kind, Record};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const ESTIMATE_SPAN: Duration = Duration::from_secs(10);
 pub(crate) struct Assembly {
     pub(crate) frames: Vec<Frame>,
     /// The frames' bytes as they arrive.
-    pub(crate) parts: Vec<Option<Bytes>>,
+    pub(crate) parts: Vec<Option<Part>>,
     pub(crate) missing: usize,
 }
 
@@ -44,6 +44,8 @@ pub(crate) struct Drain {
     pub(crate) assembly: Option<Assembly>,
     /// Tells reads for this assembly from those for one that was given up.
     pub(crate) generation: u64,
+    /// The store refused a batch and has committed nothing since: all is verified before it goes.
+    pub(crate) distrust: bool,
     shipped: VecDeque<Shipped>,
     in_flight: u64,
     delivered: u64,
@@ -82,6 +84,7 @@ impl Drain {
             addr: 0,
             assembly: None,
             generation: 0,
+            distrust: false,
             shipped: VecDeque::new(),
             in_flight: 0,
             delivered: 0,
@@ -122,6 +125,7 @@ impl Drain {
 
     /// The store has everything up to `seq`.
     pub(crate) fn commit(&mut self, now: Time, seq: Seq) {
+        self.distrust = false;
         while let Some(batch) = self.shipped.pop_front_if(|batch| batch.last <= seq) {
             self.in_flight -= batch.bytes;
             self.delivered += batch.bytes;
@@ -169,91 +173,178 @@ pub(crate) struct Damage {
     pub(crate) problem: String,
 }
 
-/// Puts verified frames together into a batch that starts with number `next`, leaving out what is
-/// overwritten within it.
-pub(crate) fn build(next: Seq, frames: &[Frame], parts: &[Bytes]) -> Result<Batch, Damage> {
-    let mut records: Vec<(Record, Bytes)> = Vec::new();
-    let mut owners: ExtentMap<Uniform<u32>> = ExtentMap::new();
-    let mut overlaps = false;
+/// A frame as it was found.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) bytes: Bytes,
+    /// They come from the disk, so the data may have changed since it was checksummed. What never
+    /// left the memory is not checked here: the checksums go along, and the store checks them
+    /// before it applies anything.
+    pub(crate) verify: bool,
+}
+
+/// A record of a batch.
+struct Found {
+    header: Header,
+    part: usize,
+    /// Where in the part.
+    at: usize,
+    /// Another record of the batch writes some of the same sectors.
+    touched: bool,
+}
+
+impl Found {
+    fn end(&self) -> usize {
+        self.at + self.header.record_bytes()
+    }
+}
+
+/// The records of `frames` from number `next` on.
+fn find(next: Seq, frames: &[Frame], parts: &[Part]) -> Result<Vec<Found>, Damage> {
+    let mut records: Vec<Found> = Vec::new();
     let mut expected = next;
-    for (frame, bytes) in frames.iter().zip(parts) {
+    for (index, (frame, part)) in frames.iter().zip(parts).enumerate() {
         let damage = |range: Range, problem: String| Damage { addr: frame.at.addr, range, problem };
         let nowhere = Range::new(0, 0);
-        match FrameHeader::parse(bytes) {
+        let mut at = FRAME_HEADER_BYTES;
+        let end = at + frame.body_bytes as usize;
+        let body = match FrameHeader::parse(&part.bytes) {
             Ok(Some((header, _)))
                 if header.addr == frame.at.addr
                     && header.number == frame.at.number
                     && header.prev_crc == frame.at.prev_crc
-                    && u64::from(header.body_bytes) == frame.body_bytes => {}
-            _ => return Err(damage(nowhere, "the frame is not the one written here".into())),
-        }
-        let mut rest =
-            bytes.slice(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + frame.body_bytes as usize);
-        while !rest.is_empty() {
-            let record = record::parse(&rest).map_err(|error| {
+                    && u64::from(header.body_bytes) == frame.body_bytes =>
+            {
+                part.bytes.get(..end)
+            }
+            _ => None,
+        };
+        let Some(body) = body else {
+            return Err(damage(nowhere, "the frame is not the one written here".into()));
+        };
+        while at < end {
+            let rest = &body[at..];
+            let outcome =
+                if part.verify { record::verify(rest) } else { record::parse_whole(rest) };
+            let header = outcome.map_err(|error| {
                 let range = match error {
                     record::RecordError::Payload(range) => range,
                     _ => nowhere,
                 };
                 damage(range, error.to_string())
             })?;
-            let raw = rest.split_to(record.header.record_bytes());
-            if record.header.seq < next {
+            let found = Found { header, part: index, at, touched: false };
+            at = found.end();
+            if header.seq < next {
                 continue;
             }
-            if record.header.seq != expected {
-                return Err(damage(record.header.range, "a write is missing".into()));
+            if header.seq != expected {
+                return Err(damage(header.range, "a write is missing".into()));
             }
             expected += 1;
-            let range = record.header.range;
-            overlaps = overlaps || owners.overlapping(range).next().is_some();
-            owners.insert(range, Uniform(records.len() as u32));
-            records.push((record, raw));
+            records.push(found);
         }
     }
-    let last = expected - 1;
-    let whole: u64 = records.iter().map(|(_, raw)| raw.len() as u64).sum();
+    Ok(records)
+}
+
+/// Marks the records that have sectors in common with another; gives whether there are any.
+fn touch(records: &mut [Found]) -> bool {
+    let mut order: Vec<(u64, usize)> =
+        records.iter().enumerate().map(|(index, found)| (found.header.range.lba, index)).collect();
+    order.sort_unstable();
+    let mut any = false;
+    // Of all records so far in order of their first sector, the one that reaches furthest: what
+    // overlaps any of them overlaps it, and what it has hidden was marked when it came.
+    let mut furthest = (0, 0);
+    for (lba, index) in order {
+        let (end, other) = furthest;
+        if lba < end {
+            records[index].touched = true;
+            records[other].touched = true;
+            any = true;
+        }
+        furthest = furthest.max((records[index].header.range.end(), index));
+    }
+    any
+}
+
+/// Puts frames together into a batch that starts with number `next`, leaving out what is
+/// overwritten within it.
+pub(crate) fn build(next: Seq, frames: &[Frame], parts: &[Part]) -> Result<Batch, Damage> {
+    let mut records = find(next, frames, parts)?;
+    let last = next + records.len() as u64 - 1;
+    let overlaps = touch(&mut records);
     if !overlaps
-        && let ([frame], [bytes]) = (frames, parts)
-        && whole == frame.body_bytes
+        && let (Some(from), Some(to)) = (records.first(), records.last())
+        && from.part == to.part
     {
-        let payload = bytes.slice(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + whole as usize);
+        let payload = parts[from.part].bytes.slice(from.at..to.end());
         return Ok(Batch { last, payload, coalesced: 0 });
     }
-    let mut payload = BytesMut::with_capacity(whole as usize);
-    for (index, (record, raw)) in (0u32..).zip(&records) {
-        if !overlaps {
-            payload.extend_from_slice(raw);
+    let mut owners: ExtentMap<Uniform<usize>> = ExtentMap::new();
+    for (index, found) in records.iter().enumerate().filter(|(_, found)| found.touched) {
+        owners.insert(found.header.range, Uniform(index));
+    }
+    let whole: usize = records.iter().map(|found| found.header.record_bytes()).sum();
+    let mut payload = BytesMut::with_capacity(whole);
+    // Records in a row that go along as they are.
+    let mut run = (0, 0..0);
+    let copy = |run: &(usize, std::ops::Range<usize>), payload: &mut BytesMut| {
+        if let Some(part) = parts.get(run.0) {
+            payload.extend_from_slice(&part.bytes[run.1.clone()]);
+        }
+    };
+    for (index, found) in records.iter().enumerate() {
+        let kept = if found.touched { Kept::of(index, found, &owners) } else { Kept::Whole };
+        if matches!(kept, Kept::Whole) && run.0 == found.part && run.1.end == found.at {
+            run.1.end = found.end();
             continue;
         }
-        let range = record.header.range;
-        let mut left = owners.overlapping(range).filter(|(_, owner)| owner.0 == index).peekable();
-        if record.header.kind != Kind::Data {
-            // A marker costs the same whatever its length: cutting it could only add bytes.
-            if left.peek().is_some() {
-                payload.extend_from_slice(raw);
+        copy(&run, &mut payload);
+        run = (found.part, found.at..found.at);
+        match kept {
+            Kept::Whole => run.1.end = found.end(),
+            Kept::Pieces(pieces) => {
+                let raw = parts[found.part].bytes.slice(found.at..found.end());
+                let record = Record::take_apart(found.header, &raw);
+                for piece in pieces {
+                    record.encode_part(piece, &mut payload);
+                }
             }
-            continue;
         }
-        // Pieces are widened to whole blocks, so neighbours may come to overlap.
-        let mut piece: Option<Range> = None;
+    }
+    copy(&run, &mut payload);
+    let coalesced = whole.saturating_sub(payload.len()) as u64;
+    Ok(Batch { last, payload: payload.freeze(), coalesced })
+}
+
+/// What a batch needs of a record.
+enum Kept {
+    Whole,
+    /// In order, apart from each other, cut at block boundaries.
+    Pieces(Vec<Range>),
+}
+
+impl Kept {
+    fn of(index: usize, found: &Found, owners: &ExtentMap<Uniform<usize>>) -> Kept {
+        let range = found.header.range;
+        let left = owners.overlapping(range).filter(|(_, owner)| owner.0 == index);
+        let mut pieces: Vec<Range> = Vec::new();
         for (part, _) in left {
+            if found.header.kind != Kind::Data {
+                // A marker costs the same whatever its length: cutting it could only add bytes.
+                return Kept::Whole;
+            }
+            // Widened to whole blocks, neighbours may come to overlap.
             let Some(part) = part.block_cover().intersect(range) else { continue };
-            match &mut piece {
+            match pieces.last_mut() {
                 Some(piece) if piece.end() >= part.lba => {
                     *piece = Range::between(piece.lba, part.end());
                 }
-                _ => {
-                    if let Some(done) = piece.replace(part) {
-                        record.encode_part(done, &mut payload);
-                    }
-                }
+                _ => pieces.push(part),
             }
         }
-        if let Some(done) = piece {
-            record.encode_part(done, &mut payload);
-        }
+        if pieces == [range] { Kept::Whole } else { Kept::Pieces(pieces) }
     }
-    let coalesced = whole.saturating_sub(payload.len() as u64);
-    Ok(Batch { last, payload: payload.freeze(), coalesced })
 }

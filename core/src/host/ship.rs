@@ -1,7 +1,7 @@
 //! The volume's side of shipping: when a batch is due, where its frames come from, and what is
 //! announced ahead of it.
 
-use super::drain::{Assembly, build};
+use super::drain::{Assembly, Part, build};
 use super::io::{DiskOperation, Event};
 use super::journal::{Frame, Where};
 use super::reads::DiskUse;
@@ -92,14 +92,16 @@ impl Volume {
 
     /// Collects the frames' bytes from memory, and asks the disk for the rest.
     fn assemble(&mut self, frames: Vec<Frame>) {
-        let mut parts: Vec<Option<Bytes>> = vec![None; frames.len()];
+        let mut parts: Vec<Option<Part>> = Vec::new();
+        parts.resize_with(frames.len(), || None);
+        let verify = self.drain.distrust;
         let mut missing = 0;
         let generation = self.drain.generation;
         let mut at = 0;
         while let Some(frame) = frames.get(at) {
             match self.journal.locate(frame.at.addr, frame.bytes as usize) {
                 Where::Memory(bytes) => {
-                    parts[at] = Some(bytes);
+                    parts[at] = Some(Part { bytes, verify });
                     at += 1;
                 }
                 Where::Disk { file, offset } => {
@@ -124,7 +126,7 @@ impl Volume {
                 }
                 // Uncommitted frames are never recycled. Should one be, the batch is found damaged.
                 Where::Gone => {
-                    parts[at] = Some(Bytes::new());
+                    parts[at] = Some(Part::default());
                     at += 1;
                 }
             }
@@ -151,7 +153,7 @@ impl Volume {
                         break;
                     }
                     let take = (frame.bytes as usize).min(data.len());
-                    *part = Some(data.split_to(take));
+                    *part = Some(Part { bytes: data.split_to(take), verify: true });
                 }
             }
             Err(problem) => {
@@ -167,7 +169,7 @@ impl Volume {
         let Some(assembly) = self.drain.assembly.take_if(|assembly| assembly.missing == 0) else {
             return false;
         };
-        let parts: Vec<Bytes> = assembly.parts.into_iter().map(Option::unwrap_or_default).collect();
+        let parts: Vec<Part> = assembly.parts.into_iter().map(Option::unwrap_or_default).collect();
         let batch = match build(self.drain.next, &assembly.frames, &parts) {
             Ok(batch) => batch,
             Err(damage) => {

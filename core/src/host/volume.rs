@@ -276,6 +276,7 @@ impl Volume {
             }
             ToHost::BatchRefused { volume, epoch, reason } if ours(volume, epoch) => {
                 self.event(Event::BatchRefused { reason });
+                self.drain.distrust = true;
                 if self.link == Link::Up {
                     self.hold();
                 }
