@@ -348,3 +348,155 @@ impl Kept {
         if pieces == [range] { Kept::Whole } else { Kept::Pieces(pieces) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::journal::FrameRef;
+    use proptest::prelude::*;
+
+    const SECTORS: u64 = 64;
+
+    /// A frame of `writes`, numbered from `first` on; each fills its sectors with its number.
+    fn frame(first: Seq, addr: u64, writes: &[(Range, Kind)]) -> (Frame, Bytes) {
+        let mut data = BytesMut::zeroed(FRAME_HEADER_BYTES);
+        for (seq, (range, kind)) in (first..).zip(writes) {
+            if *kind == Kind::Data {
+                let content = vec![seq as u8; range.bytes() as usize];
+                record::encode_data(1, seq, *range, &content, &mut data);
+            } else {
+                record::encode_marker(*kind, 1, seq, *range, &mut data);
+            }
+        }
+        let body_bytes = data.len() - FRAME_HEADER_BYTES;
+        let last = first + writes.len() as u64 - 1;
+        let at = FrameRef { addr, number: addr / 4096, prev_crc: 0, before: first - 1 };
+        let header = FrameHeader {
+            journal: 1,
+            incarnation: 1,
+            body_bytes: body_bytes as u32,
+            addr,
+            number: at.number,
+            epoch: 1,
+            first_seq: first,
+            last_seq: last,
+            tail: at,
+            synced_addr: 0,
+            prev_crc: 0,
+        };
+        data.resize(header.frame_bytes() as usize, 0);
+        header.encode_to(&mut data);
+        let (bytes, body_bytes) = (header.frame_bytes(), body_bytes as u64);
+        (Frame { at, bytes, body_bytes, first, last, born: Time(0) }, data.freeze())
+    }
+
+    /// The numbers of the last writes of each sector, markers as the negative number.
+    fn apply(mut payload: Bytes) -> Vec<i64> {
+        let mut volume = vec![0; SECTORS as usize];
+        let mut before = 0;
+        while !payload.is_empty() {
+            let record = record::parse(&payload).unwrap();
+            let header = record.header;
+            assert!(header.seq >= before);
+            before = header.seq;
+            for sector in header.range.lba..header.range.end() {
+                volume[sector as usize] = if header.kind == Kind::Data {
+                    let data = record.data.sectors(Range::new(sector, 1));
+                    assert!(data.iter().all(|byte| *byte == header.seq as u8));
+                    header.seq as i64
+                } else {
+                    -(header.seq as i64)
+                };
+            }
+            let _ = payload.split_to(header.record_bytes());
+        }
+        volume
+    }
+
+    fn write() -> impl Strategy<Value = (Range, Kind)> {
+        let kind = prop_oneof![4 => Just(Kind::Data), 1 => Just(Kind::Zero)];
+        (0..SECTORS, 1..24u64, kind).prop_map(|(lba, sectors, kind)| {
+            (Range::between(lba, (lba + sectors).min(SECTORS)), kind)
+        })
+    }
+
+    proptest! {
+        /// Applying a batch gives what applying every record from `next` on gives, with no data
+        /// block in it twice.
+        #[test]
+        fn a_batch_is_its_records(
+            groups in prop::collection::vec(prop::collection::vec(write(), 1..5), 1..5),
+            done in 0..3u64,
+            verify in any::<bool>(),
+        ) {
+            let (mut frames, mut parts) = (Vec::new(), Vec::new());
+            let (mut seq, mut addr) = (1, 0);
+            let mut all = BytesMut::new();
+            for writes in &groups {
+                let (frame, bytes) = frame(seq, addr, writes);
+                let mut body = bytes.slice(FRAME_HEADER_BYTES..);
+                body.truncate(frame.body_bytes as usize);
+                while !body.is_empty() {
+                    let header = record::parse_prefix(&body).unwrap();
+                    let raw = body.split_to(header.record_bytes());
+                    if header.seq > done {
+                        all.extend_from_slice(&raw);
+                    }
+                }
+                (seq, addr) = (frame.last + 1, frame.end());
+                frames.push(frame);
+                parts.push(Part { bytes, verify });
+            }
+            let batch = build(done + 1, &frames, &parts).unwrap();
+            prop_assert_eq!(batch.last, (seq - 1).max(done));
+            prop_assert_eq!(batch.payload.len() as u64 + batch.coalesced, all.len() as u64);
+            let mut later: Vec<Range> = Vec::new();
+            let mut payload = batch.payload.clone();
+            let mut headers = Vec::new();
+            while !payload.is_empty() {
+                let header = record::parse(&payload).unwrap().header;
+                let _ = payload.split_to(header.record_bytes());
+                headers.push(header);
+            }
+            for header in headers.iter().rev() {
+                let block = |lba: u64| Range::new(lba, 1).block_cover().intersect(header.range);
+                for sector in header.range.lba..header.range.end() {
+                    let Some(block) = block(sector).filter(|_| header.kind == Kind::Data) else {
+                        continue;
+                    };
+                    let hidden = |lba| later.iter().any(|r| r.lba <= lba && lba < r.end());
+                    let all_hidden = (block.lba..block.end()).all(hidden);
+                    prop_assert!(!all_hidden, "{} of {} is overwritten", block, header.seq);
+                }
+                later.push(header.range);
+            }
+            prop_assert_eq!(apply(batch.payload), apply(all.freeze()));
+        }
+
+        /// Damage in what was read from disk stops the batch; in what was in memory it stays
+        /// visible to whoever verifies the batch.
+        #[test]
+        fn damage_never_gets_by(
+            writes in prop::collection::vec(write(), 1..5),
+            at in any::<prop::sample::Index>(),
+            verify in any::<bool>(),
+        ) {
+            let (frame, bytes) = frame(1, 0, &writes);
+            let mut bytes = bytes.to_vec();
+            let end = FRAME_HEADER_BYTES + frame.body_bytes as usize;
+            bytes[at.index(end)] ^= 4;
+            let built = build(1, &[frame], &[Part { bytes: bytes.into(), verify }]);
+            prop_assert!(!verify || built.is_err());
+            let Ok(batch) = built else { return Ok(()) };
+            let mut payload = batch.payload;
+            let mut sound = true;
+            while sound && !payload.is_empty() {
+                let outcome = record::parse(&payload);
+                sound = outcome.is_ok();
+                let _ = payload.split_to(outcome.map_or(0, |r| r.header.record_bytes()));
+            }
+            // Or the damage lay in what is overwritten.
+            prop_assert!(!sound || batch.coalesced > 0);
+        }
+    }
+}
