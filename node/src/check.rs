@@ -490,11 +490,11 @@ mod tests {
             std::fs::write(path, data).unwrap();
         };
         put(&catalog::name_key("v"), &catalog::encode_spec(&spec));
-        assert!(check_store(&objects).unwrap().damage.is_empty());
+        assert!(check_store(dir.path()).unwrap().damage.is_empty());
         put(&catalog::segment_key(spec.id, 2), b"nonsense");
         put(&catalog::checkpoint_key(spec.id, 1), b"nonsense");
         put(&catalog::name_key("w"), b"nonsense");
-        let report = check_store(&objects).unwrap();
+        let report = check_store(dir.path()).unwrap();
         let damaged: BTreeSet<String> =
             report.damage.iter().map(|damage| key(&objects, &damage.file)).collect();
         let expected = BTreeSet::from([
