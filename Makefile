@@ -47,7 +47,7 @@ fuzz: ## Fuzz each parser and state machine (TIME=60 seconds each, TARGET=name f
 
 soak: ## Kill hosts and stores under load (ROUNDS=200)
 	cargo build --locked --workspace --bins
-	LONGHAUL_BIN=target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
+	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
 	  cargo test --locked --workspace --test e2e crashes -- --nocapture --test-threads 2
 
 bench: ## Measure against peers (BENCH='--rounds 3 flush' for a part)
