@@ -457,6 +457,10 @@ impl Bench {
                     || full.elapsed().as_secs() > 55
             })?;
             fio.kill()?;
+            let held = node.journal_bytes()?;
+            if held < 900 << 20 {
+                bail!("the journal holds only {held} bytes: nothing to recover");
+            }
             node.resume_store()?;
             seconds.push(node.crash_and_recover(self)?);
         }
@@ -533,7 +537,7 @@ impl Node {
         let mut host = bench.serve(&bench.longhaul, "ours.sock", &args)?;
         host.wait_until("attached volume", || {
             status(&bench.longhaul, &admin)
-                .is_ok_and(|json| json["volumes"][0]["epoch"].as_u64() > Some(0))
+                .is_ok_and(|json| json["volumes"][0]["state"] == "attached")
         })?;
         Ok((host, admin))
     }
