@@ -35,7 +35,7 @@ failed=0
 printf '%-34s %-10s %s\n' mutant outcome 'noticed by'
 for name in $names; do
     copy
-    if ! (cd "$work/tree" && patch -s -p1 --fuzz=3 < "$root/sim/mutants/$name.patch") > "$work/log" 2>&1; then
+    if ! (cd "$work/tree" && patch -s -p1 --fuzz=0 < "$root/sim/mutants/$name.patch") > "$work/log" 2>&1; then
         printf '%-34s %-10s %s\n' "$name" STALE "the patch does not apply: $(head -n 1 "$work/log")"
         failed=1
         continue

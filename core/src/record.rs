@@ -86,8 +86,10 @@ pub enum RecordError {
     /// No record starts here.
     #[error("no record starts here")]
     Magic,
-    /// A later version wrote it.
-    #[error("record version {0} is not known to this version of longhaul; use a newer one")]
+    /// A later version wrote it, or the header is damaged: only a known version has a checksum.
+    #[error(
+        "record version {0} is not known to this version of longhaul: it is damaged, or a newer version wrote it"
+    )]
     Version(u8),
     /// Header or table do not match their checksum.
     #[error("record header is damaged")]

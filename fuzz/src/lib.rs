@@ -1,5 +1,6 @@
 //! What the fuzz targets share: input taken apart, seeds, and small valid worlds to damage.
 
+pub mod iscsi;
 pub mod world;
 
 use std::path::Path;

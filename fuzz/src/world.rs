@@ -138,7 +138,13 @@ pub fn batch(epoch: u64, first: u64, last: u64) -> Frame<ToStore> {
 
 /// The description of the volume.
 pub fn spec() -> VolumeSpec {
-    VolumeSpec { id: VOLUME, name: "v".into(), sectors: SECTORS, block_bytes: 512, created: 1 }
+    VolumeSpec {
+        id: VOLUME,
+        name: "v".into(),
+        created_sectors: SECTORS,
+        block_bytes: 512,
+        created: 1,
+    }
 }
 
 /// A store engine just opened, with a checkpoint every few segments.

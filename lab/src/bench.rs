@@ -59,6 +59,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             step(&bench).with_context(|| format!("benchmark `{name}`"))?;
         }
     }
+    // Gigabytes; after a failure they stay, to look at.
+    for name in ["store", "host"] {
+        let _ = std::fs::remove_dir_all(bench.path(name));
+    }
+    for name in ["peer.raw", "flush.raw", "objects.raw"] {
+        let _ = std::fs::remove_file(bench.path(name));
+    }
     Ok(())
 }
 

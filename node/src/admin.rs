@@ -1,28 +1,53 @@
 //! The admin address of a store or host: `/metrics` (Prometheus text), `/healthz` and `/status` (JSON).
 //!
-//! Nobody is asked who they are, so it listens on loopback only. It knows nothing of what it shows:
+//! Nobody is asked who they are, so it listens on loopback only, and what changes anything needs a token
+//! that only the owner of the state directory can read: a browser on this machine, or another user, is
+//! on loopback too. It knows nothing of what it shows:
 //! that is a [`Report`].
 
+use crate::commands::Usage;
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Whoever asked did not show that they may.
+    Forbidden,
+    /// It cannot be done: why.
+    Failed(String),
+}
 
 /// What there is to show.
 #[async_trait]
 pub trait Report: Send + Sync + 'static {
     /// Numbers in Prometheus text format, as [`Metrics::finish`] gives them.
     async fn metrics(&self) -> String;
-    /// The state for people and scripts.
-    async fn status(&self) -> serde_json::Value;
+    /// The state for people and scripts; the error says why there is none to be had.
+    async fn status(&self) -> Result<serde_json::Value, String>;
     /// Whether it works; the error says what does not.
     async fn health(&self) -> Result<(), String>;
+    /// Another page as JSON; `None` if there is no such page.
+    async fn page(&self, _name: &str) -> Option<Result<serde_json::Value, String>> {
+        None
+    }
+    /// Does what is asked on a page by someone who shows `token`; `None` if there is no such page.
+    async fn change(
+        &self,
+        _name: &str,
+        _token: &str,
+        _change: serde_json::Value,
+    ) -> Option<Result<(), Refusal>> {
+        None
+    }
 }
 
 /// Binds the address of `--admin`; `none` is no listener.
@@ -33,14 +58,14 @@ pub fn bind(address: &str) -> Result<Option<TcpListener>> {
     if address == "none" {
         return Ok(None);
     }
-    let parsed: SocketAddr = address
-        .parse()
-        .with_context(|| format!("--admin {address} is not an address: give IP:PORT, or `none`"))?;
+    let parsed: SocketAddr = address.parse().map_err(|_| {
+        Usage(format!("--admin {address} is not an address: give IP:PORT, or `none`"))
+    })?;
     if !parsed.ip().is_loopback() {
-        bail!(
+        bail!(Usage(format!(
             "--admin {address} is not a loopback address, and whoever reaches it is not asked for credentials: use \
              127.0.0.1:PORT, and a proxy that authenticates if it must be reached from elsewhere"
-        );
+        )));
     }
     let listener = TcpListener::bind(parsed).with_context(|| {
         format!("cannot listen on {address} for --admin: choose another port, or `none`")
@@ -58,6 +83,7 @@ pub async fn serve(listener: TcpListener, report: Arc<dyn Report>) -> Result<()>
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/status", get(status))
+        .route("/{page}", get(page).post(change))
         .with_state(report);
     let listener = tokio::net::TcpListener::from_std(listener)?;
     axum::serve(listener, router).await.context("the admin listener failed")
@@ -83,13 +109,43 @@ async fn metrics(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
 }
 
 async fn status(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
-    axum::Json(report.status().await)
+    match report.status().await {
+        Ok(status) => axum::Json(status).into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
 }
 
 async fn health(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
     match report.health().await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
+    }
+}
+
+async fn page(State(report): State<Arc<dyn Report>>, Path(name): Path<String>) -> Response {
+    match report.page(&name).await {
+        None => StatusCode::NOT_FOUND.into_response(),
+        Some(Ok(page)) => axum::Json(page).into_response(),
+        Some(Err(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
+}
+
+async fn change(
+    State(report): State<Arc<dyn Report>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    axum::Json(change): axum::Json<serde_json::Value>,
+) -> Response {
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    match report.change(&name, token, change).await {
+        None => StatusCode::NOT_FOUND.into_response(),
+        Some(Ok(())) => StatusCode::OK.into_response(),
+        Some(Err(Refusal::Forbidden)) => {
+            let why = "a change needs the token that the state directory holds\n";
+            (StatusCode::FORBIDDEN, why).into_response()
+        }
+        Some(Err(Refusal::Failed(reason))) => (StatusCode::CONFLICT, reason + "\n").into_response(),
     }
 }
 
@@ -205,8 +261,8 @@ mod tests {
         async fn metrics(&self) -> String {
             "m 1\n".into()
         }
-        async fn status(&self) -> serde_json::Value {
-            serde_json::json!({"a": 1})
+        async fn status(&self) -> Result<serde_json::Value, String> {
+            Ok(serde_json::json!({"a": 1}))
         }
         async fn health(&self) -> Result<(), String> {
             Err("no disk".into())

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use longhaul_core::host::journal::{JournalError, Recovery};
 use longhaul_core::store::catalog::{self, VolumeSpec};
 use longhaul_core::store::check::{LogCheck, check_checkpoint};
+use longhaul_core::store::segment::{Segment, SegmentKind};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ const PIECE_BYTES: usize = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// Missing segments that are named one by one.
-const MAX_GAP: u64 = 16;
+const MAX_GAP: usize = 16;
 
 /// What a check says.
 #[derive(Debug, Default, Serialize)]
@@ -264,6 +265,27 @@ fn check_store(dir: &Path) -> Result<Report> {
     Ok(report)
 }
 
+/// Segments from the next one to the one before `until` are not there. Of a long gap only the
+/// beginning is reported: its end may be a file that has nothing to do with the volume.
+fn handle_gap(
+    objects: &Path,
+    spec: &VolumeSpec,
+    log: &mut LogCheck,
+    until: u64,
+    report: &mut Report,
+) {
+    let missing = until.saturating_sub(log.next());
+    for number in (log.next()..until).take(MAX_GAP) {
+        report.damage.push(Damage {
+            file: objects.join(catalog::segment_key(spec.id, number)),
+            offset: None,
+            problem: "this segment is missing, and later ones or a checkpoint are there".into(),
+            advice: SEGMENT_ADVICE.into(),
+        });
+    }
+    log.handle_missing(missing);
+}
+
 fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Result<()> {
     let before = report.damage.len();
     let numbers = |prefix: String| -> Result<BTreeSet<u64>> {
@@ -275,36 +297,26 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
     };
     let segments = numbers(catalog::segment_prefix(spec.id))?;
     let checkpoints = numbers(catalog::checkpoint_prefix(spec.id))?;
+    let sizes = numbers(catalog::size_prefix(spec.id))?;
     let mut log = LogCheck::new(spec);
+    let mut resized = BTreeMap::new();
     let mut bytes = 0;
-    let last = segments.last().max(checkpoints.last()).copied().unwrap_or(0);
-    while log.next() <= last {
-        let number = log.next();
+    for &number in &segments {
+        handle_gap(objects, spec, &mut log, number, report);
         let path = objects.join(catalog::segment_key(spec.id, number));
-        if !segments.contains(&number) {
-            let until = segments.range(number..).next().copied().unwrap_or(last + 1);
-            for missing in number..until {
-                if missing - number < MAX_GAP {
-                    report.damage.push(Damage {
-                        file: objects.join(catalog::segment_key(spec.id, missing)),
-                        offset: None,
-                        problem:
-                            "this segment is missing, and later ones or a checkpoint are there"
-                                .into(),
-                        advice: SEGMENT_ADVICE.into(),
-                    });
-                }
-                log.handle_missing();
-            }
-            continue;
-        }
         let problem = match read(&path) {
             Ok(object) => {
                 bytes += object.len() as u64;
-                log.handle_segment(&object).err()
+                let checked = log.handle_segment(&object);
+                if let Ok(Segment { header, .. }) = &checked
+                    && header.kind == SegmentKind::Resize
+                {
+                    resized.insert(number, header.sectors);
+                }
+                checked.err()
             }
             Err(error) => {
-                log.handle_missing();
+                log.handle_missing(1);
                 Some(format!("it cannot be read: {error}"))
             }
         };
@@ -313,6 +325,9 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
             let advice = SEGMENT_ADVICE.into();
             report.damage.push(Damage { file: path, offset, problem, advice });
         }
+    }
+    if let Some(last) = checkpoints.last() {
+        handle_gap(objects, spec, &mut log, last.saturating_add(1), report);
     }
     for number in &checkpoints {
         let path = objects.join(catalog::checkpoint_key(spec.id, *number));
@@ -328,6 +343,17 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
                 offset: None,
                 problem,
                 advice: "delete it: the store then reads an older one, or the segments".into(),
+            });
+        }
+    }
+    for number in &sizes {
+        let path = objects.join(catalog::size_key(spec.id, *number));
+        if let Some(problem) = check_size(objects, spec, &path, resized.get(number)) {
+            report.damage.push(Damage {
+                file: path,
+                offset: None,
+                problem,
+                advice: "delete it: only a list of volumes that are not in use may then show an older size".into(),
             });
         }
     }
@@ -349,6 +375,26 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
         found: format!("{} checkpoints; {outstanding}", checkpoints.len()),
     });
     Ok(())
+}
+
+/// What is wrong with a size that is noted beside the log, which says it of the segment of that number.
+fn check_size(
+    objects: &Path,
+    spec: &VolumeSpec,
+    path: &Path,
+    logged: Option<&u64>,
+) -> Option<String> {
+    let bytes = match read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(format!("it cannot be read: {error}")),
+    };
+    match (catalog::decode_size(spec, &key(objects, path), &bytes), logged) {
+        (Err(error), _) => Some(error.to_string()),
+        (Ok(sectors), Some(logged)) if sectors != *logged => {
+            Some(format!("it says {sectors} sectors, the log says {logged}"))
+        }
+        _ => None,
+    }
 }
 
 const SEGMENT_ADVICE: &str = "restore it from a copy; without it the volume does not open, and the \
@@ -480,7 +526,7 @@ mod tests {
         let spec = VolumeSpec {
             id: VolumeId(9),
             name: "v".into(),
-            sectors: 2048,
+            created_sectors: 2048,
             block_bytes: 512,
             created: 0,
         };
@@ -494,6 +540,8 @@ mod tests {
         put(&catalog::segment_key(spec.id, 2), b"nonsense");
         put(&catalog::checkpoint_key(spec.id, 1), b"nonsense");
         put(&catalog::name_key("w"), b"nonsense");
+        put(&catalog::size_key(spec.id, 1), &catalog::encode_size(4096));
+        put(&catalog::size_key(spec.id, 2), &catalog::encode_size(1024));
         let report = check_store(dir.path()).unwrap();
         let damaged: BTreeSet<String> =
             report.damage.iter().map(|damage| key(&objects, &damage.file)).collect();
@@ -502,6 +550,7 @@ mod tests {
             catalog::segment_key(spec.id, 1),
             catalog::segment_key(spec.id, 2),
             catalog::checkpoint_key(spec.id, 1),
+            catalog::size_key(spec.id, 2),
         ]);
         assert_eq!(damaged, expected);
         assert!(check(dir.path(), true).is_err());

@@ -5,10 +5,11 @@
 
 use crate::units;
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::BoolishValueParser;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Block storage that lives far away and behaves as if it were in the next bay.
@@ -19,8 +20,8 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(name = "longhaul", version, arg_required_else_help = true, max_term_width = 100)]
 pub struct Cli {
-    /// TOML file with a table per command, as in `[host]` `cache-size = "10GiB"`; flags and the
-    /// environment override it.
+    /// TOML file with a table per command, as in `[host]` `journal-size = "2GiB"` or
+    /// `[credential.rotate]`; flags and the environment override it.
     #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_CONFIG")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -42,7 +43,7 @@ pub struct LogArgs {
     )]
     pub log: String,
     /// Log a JSON object per line.
-    #[arg(long, global = true, env = "LONGHAUL_LOG_JSON")]
+    #[arg(long, global = true, env = "LONGHAUL_LOG_JSON", value_parser = BoolishValueParser::new())]
     pub log_json: bool,
 }
 
@@ -54,10 +55,12 @@ pub enum Command {
     Store(StoreArgs),
     /// Run a host gateway.
     Host(HostArgs),
-    /// Create, list, show, delete, import and export volumes.
+    /// Create, list, show, resize, delete, import and export volumes.
     Volume(VolumeArgs),
     /// Renew or withdraw the credentials of a store.
     Credential(CredentialArgs),
+    /// Say which iSCSI initiators may use what at a running host, and show who does.
+    Iscsi(IscsiArgs),
     /// Show the state of a running host: its volumes, how far the store lags, and the link.
     Status(StatusArgs),
     /// Verify a host state directory or a store data directory, offline and read-only.
@@ -84,8 +87,11 @@ pub struct DemoArgs {
     /// NBD address of the host: ADDR:PORT, or unix:PATH.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809", env = "LONGHAUL_NBD")]
     pub nbd: String,
+    /// iSCSI address of the host as well: ADDR or ADDR:PORT.
+    #[arg(long, value_name = "ADDR", env = "LONGHAUL_ISCSI")]
+    pub iscsi: Option<String>,
     /// Without journal and cache: every write waits for the store.
-    #[arg(long, env = "LONGHAUL_WRITE_THROUGH")]
+    #[arg(long, env = "LONGHAUL_WRITE_THROUGH", value_parser = BoolishValueParser::new())]
     pub write_through: bool,
     /// Show a client's write and read, then exit.
     #[arg(long)]
@@ -136,7 +142,11 @@ pub struct HostArgs {
     /// CA (PEM) that NBD clients' certificates must be signed by; off loopback it must be given.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_CA", requires = "nbd_tls_cert")]
     pub nbd_tls_ca: Option<PathBuf>,
-    /// HTTP address for /metrics, /healthz and /status; `none` for no such listener.
+    /// iSCSI address: ADDR or ADDR:PORT (default port 3260). Repeat for several. Initiators on other
+    /// machines may use nothing before `longhaul iscsi allow` or the config file names them.
+    #[arg(long, value_name = "ADDR", env = "LONGHAUL_ISCSI", value_delimiter = ',')]
+    pub iscsi: Vec<String>,
+    /// HTTP address for /metrics, /healthz, /status and `longhaul iscsi`; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
     /// Attach this volume at start. Repeat for several. Other volumes are attached when a client
@@ -153,7 +163,7 @@ pub struct HostArgs {
     #[arg(long, value_enum, default_value = "continue", env = "LONGHAUL_ON_JOURNAL_FAILURE")]
     pub on_journal_failure: OnJournalFailureArg,
     /// Without journal and cache: every write waits for the store.
-    #[arg(long, env = "LONGHAUL_WRITE_THROUGH")]
+    #[arg(long, env = "LONGHAUL_WRITE_THROUGH", value_parser = BoolishValueParser::new())]
     pub write_through: bool,
     /// How long to go on draining after SIGTERM; what is left stays in the journal.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, env = "LONGHAUL_DRAIN_LIMIT")]
@@ -211,6 +221,14 @@ pub enum VolumeCommand {
         /// Which.
         name: String,
     },
+    /// Make a volume larger, also while a host has it attached.
+    Resize {
+        /// Which.
+        name: String,
+        /// Its size from now on, as in `20GiB`: at least what it has.
+        #[arg(value_parser = units::bytes)]
+        size: u64,
+    },
     /// Delete a volume and all its data.
     Delete {
         /// Which.
@@ -267,6 +285,96 @@ pub enum CredentialCommand {
 }
 
 #[derive(Args)]
+pub struct IscsiArgs {
+    /// Admin address of the host.
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:7780",
+        env = "LONGHAUL_ADMIN"
+    )]
+    pub admin: String,
+    #[command(subcommand)]
+    pub command: IscsiCommand,
+}
+
+#[derive(Subcommand)]
+pub enum IscsiCommand {
+    /// Let an initiator use a volume, from now on and after every restart. Once a volume is granted to
+    /// anyone, others may not use it over loopback either.
+    Allow {
+        /// Which volume.
+        volume: String,
+        /// iSCSI name of the initiator (in its /etc/iscsi/initiatorname.iscsi).
+        #[arg(value_name = "IQN")]
+        initiator: String,
+        /// CHAP user that it has to authenticate as.
+        #[arg(long, value_name = "USER")]
+        chap_user: Option<String>,
+    },
+    /// Withdraw that; its sessions end.
+    Deny {
+        /// Which volume.
+        volume: String,
+        /// iSCSI name of the initiator.
+        #[arg(value_name = "IQN")]
+        initiator: String,
+    },
+    /// Give CHAP users their secrets, or remove them.
+    User {
+        #[command(subcommand)]
+        command: UserCommand,
+    },
+    /// Send initiators of a volume to another portal when they log in.
+    Move {
+        /// Which volume.
+        volume: String,
+        /// ADDR:PORT of the portal.
+        #[arg(long, value_name = "ADDR:PORT", required_unless_present = "back")]
+        to: Option<String>,
+        /// Serve it here again.
+        #[arg(long, conflicts_with = "to")]
+        back: bool,
+    },
+    /// Show who may use what.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show who is logged in.
+    Sessions {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum UserCommand {
+    /// Set a user's secret: 12 bytes at least, read from standard input or a file.
+    Set {
+        /// Who.
+        name: String,
+        /// File with the secret, which only its owner may read.
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+        /// It is what the target proves its identity with, to initiators that ask for it.
+        #[arg(long)]
+        target: bool,
+    },
+    /// Remove a user.
+    Remove {
+        /// Who.
+        name: String,
+        /// It is the target's own user.
+        #[arg(long)]
+        target: bool,
+    },
+}
+
+#[derive(Args)]
 pub struct StatusArgs {
     /// Admin address of the host.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
@@ -318,6 +426,9 @@ pub struct BenchNullArgs {
     pub size: u64,
 }
 
+/// The table of the config file that is not a command's flags: who may use what over iSCSI.
+const ISCSI_TABLE: &str = "iscsi";
+
 /// The arguments with those of the config file put in: before the user's own, so that these win,
 /// and not where the environment has a value.
 ///
@@ -330,30 +441,57 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
     let config: toml::Table = toml::from_str(&text)
         .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
     let commands = ["demo", "store", "host", "volume", "credential", "status", "check"];
-    if let Some(unknown) = config.keys().find(|key| !commands.contains(&key.as_str())) {
+    let unknown = |key: &&String| !commands.contains(&key.as_str()) && *key != ISCSI_TABLE;
+    if let Some(unknown) = config.keys().find(unknown) {
         bail!(
-            "{}: there is no command `{unknown}`; tables are {}",
+            "{}: there is no command `{unknown}`; tables are {}, {ISCSI_TABLE}",
             path.display(),
             commands.join(", ")
         );
     }
-    let Some(at) = args.iter().position(|arg| arg.to_str().is_some_and(|a| commands.contains(&a)))
+    // What follows `--config` or `--log` is a value, whatever it looks like.
+    let is_command = |n: usize| {
+        let value = args[n - 1] == "--config" || args[n - 1] == "--log";
+        let known = |arg: &str| commands.contains(&arg) || arg == ISCSI_TABLE;
+        !value && args[n].to_str().is_some_and(known)
+    };
+    let Some(at) = (1..args.len()).find(|n| is_command(*n)) else { return Ok(args) };
+    if args[at] == ISCSI_TABLE {
+        return Ok(args);
+    }
+    let command = Cli::command();
+    let (Some(table), Some(command)) =
+        (args[at].to_str().and_then(|name| config.get(name)), command.find_subcommand(&args[at]))
     else {
         return Ok(args);
     };
-    let table = args[at].to_str().and_then(|command| config.get(command));
-    let Some(table) = table else { return Ok(args) };
     let table = table
         .as_table()
         .with_context(|| format!("{}: `{}` is not a table", path.display(), args[at].display()))?;
     let mut all = args[..=at].to_vec();
+    all.extend(fill_in(&path, table, command, &args[at + 1..])?);
+    Ok(all)
+}
+
+/// The arguments of a command with those of its table in front, and of the tables in it for its own
+/// commands.
+fn fill_in(
+    path: &Path,
+    table: &toml::Table,
+    command: &clap::Command,
+    args: &[OsString],
+) -> Result<Vec<OsString>> {
+    let mut all = Vec::new();
     for (key, value) in table {
+        if value.is_table() && command.find_subcommand(key).is_some() {
+            continue;
+        }
         let env = format!("LONGHAUL_{}", key.replace('-', "_").to_uppercase());
         let flag = OsString::from(format!("--{key}"));
         let given = |arg: &OsString| {
             arg == &flag || arg.to_str().is_some_and(|a| a.starts_with(&format!("--{key}=")))
         };
-        if std::env::var_os(env).is_some() || args[at + 1..].iter().any(given) {
+        if std::env::var_os(env).is_some() || args.iter().any(given) {
             continue;
         }
         let mut push = |value: &toml::Value| -> Result<()> {
@@ -373,7 +511,18 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
             value => push(value)?,
         }
     }
-    all.extend_from_slice(&args[at + 1..]);
+    let own = args.iter().position(|arg| command.find_subcommand(arg).is_some());
+    let nested = own.and_then(|at| {
+        let table = table.get(args[at].to_str()?)?.as_table()?;
+        Some((at, table, command.find_subcommand(&args[at])?))
+    });
+    match nested {
+        None => all.extend_from_slice(args),
+        Some((at, table, command)) => {
+            all.extend_from_slice(&args[..=at]);
+            all.extend(fill_in(path, table, command, &args[at + 1..])?);
+        }
+    }
     Ok(all)
 }
 
@@ -409,7 +558,6 @@ pub fn log(args: &LogArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn command_line_is_consistent() {
@@ -433,6 +581,55 @@ mod tests {
         assert_eq!(host.journal_size, 2 << 30);
         assert_eq!(host.volumes, ["a", "b"]);
         assert!(host.write_through);
+    }
+
+    #[test]
+    fn config_has_tables_for_the_commands_of_commands() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("longhaul.toml");
+        std::fs::write(
+            &path,
+            "[credential.rotate]\nstate = \"/s\"\n[volume]\njson = true\n\
+             [volume.create]\nblock-size = 4096\nsize = \"1MiB\"",
+        )
+        .unwrap();
+        let parse = |args: &[&str]| {
+            let mut all = vec!["store", "--config", path.to_str().unwrap()];
+            all.extend(args);
+            let all = arguments(all.iter().map(OsString::from).collect()).unwrap();
+            Cli::try_parse_from(all).unwrap().command
+        };
+        let Command::Credential(credential) = parse(&["credential", "rotate"]) else { panic!() };
+        let CredentialCommand::Rotate { state } = credential.command else { panic!() };
+        assert_eq!(state, PathBuf::from("/s"));
+        let Command::Volume(volume) = parse(&["volume", "create", "list", "--size", "2MiB"]) else {
+            panic!()
+        };
+        assert!(volume.json);
+        let VolumeCommand::Create { name, size, block_size } = volume.command else { panic!() };
+        assert_eq!((name.as_str(), size, block_size.as_str()), ("list", 2 << 20, "4096"));
+        let Command::Volume(volume) = parse(&["volume", "show", "create"]) else { panic!() };
+        assert!(matches!(volume.command, VolumeCommand::Show { name } if name == "create"));
+    }
+
+    #[test]
+    fn rights_in_the_config_are_no_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("longhaul.toml");
+        let text = "[iscsi]\nweak-chap = true\n[store]\ndata = \"/d\"\n[host]\niscsi = [\"::1\"]";
+        std::fs::write(&path, text).unwrap();
+        let parse = |args: &[&str]| {
+            let all = [&["longhaul", "--config", path.to_str().unwrap()], args].concat();
+            let all = arguments(all.iter().map(OsString::from).collect()).unwrap();
+            Cli::try_parse_from(all).unwrap().command
+        };
+        let Command::Iscsi(iscsi) = parse(&["iscsi", "allow", "store", "iqn.x"]) else { panic!() };
+        let IscsiCommand::Allow { volume, .. } = iscsi.command else { panic!() };
+        assert_eq!(volume, "store", "a volume may be named like a command");
+        let Command::Host(host) = parse(&["host", "--state", "/s", "--credential", "/c"]) else {
+            panic!()
+        };
+        assert_eq!(host.iscsi, ["::1"]);
     }
 
     #[test]

@@ -2,15 +2,22 @@
 
 use crate::cli::Command;
 use anyhow::Result;
+use std::path::Path;
 
-/// Runs a command to its end.
-pub fn run(command: Command) -> Result<()> {
+/// The command line asks for something that makes no sense: exit status 2 instead of 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Runs a command to its end; `config` is the config file, if there is one.
+pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
     match command {
         Command::Demo(args) => crate::demo::run(&args),
         Command::Store(args) => crate::store::run(&args),
-        Command::Host(args) => crate::host::run(&args),
+        Command::Host(args) => crate::host::run(&args, config),
         Command::Volume(args) => crate::volume::run(&args),
         Command::Credential(args) => crate::volume::credential(&args),
+        Command::Iscsi(args) => crate::host::iscsi(&args),
         Command::Status(args) => crate::host::status(&args.admin, args.json),
         Command::Check(args) => crate::check::check(&args.dir, args.json),
         Command::BenchNull(args) => crate::host::null::bench(&args.nbd, args.size),

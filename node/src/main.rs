@@ -13,6 +13,7 @@ mod link;
 mod objects;
 mod random;
 mod relay;
+mod service;
 mod store;
 mod units;
 mod volume;
@@ -34,11 +35,11 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     cli::log(&cli.log);
-    match commands::run(cli.command) {
+    match commands::run(cli.command, cli.config.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("longhaul: {error:#}");
-            ExitCode::from(1)
+            ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })
         }
     }
 }

@@ -6,6 +6,7 @@ mod export;
 mod import;
 
 use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
+use crate::commands::Usage;
 use crate::credential::{self, Credential};
 use crate::link::Requests;
 use crate::store::info_json;
@@ -21,9 +22,13 @@ use std::io::Write as _;
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub fn run(args: &VolumeArgs) -> Result<()> {
-    let path = args.credential.as_deref().context(
-        "no credential: give --credential FILE or LONGHAUL_CREDENTIAL, the admin.toml that the store wrote",
-    )?;
+    let path = args.credential.as_deref().ok_or_else(|| {
+        Usage(
+            "no credential: give --credential FILE or LONGHAUL_CREDENTIAL, the admin.toml that the \
+             store wrote"
+                .into(),
+        )
+    })?;
     let credential = Credential::load(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -38,12 +43,9 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
     let named = |name: &str| format!("volume {name}");
     match &args.command {
         VolumeCommand::Create { name, size, block_size } => {
-            if size % SECTOR_BYTES != 0 {
-                bail!("--size {size} is not a multiple of {SECTOR_BYTES} bytes");
-            }
             let operation = VolumeOperation::Create {
                 name: name.clone(),
-                sectors: size / SECTOR_BYTES,
+                sectors: sectors(*size)?,
                 block_bytes: block_size.parse().context("--block-size is not a number")?,
             };
             let reply = requests.volume(operation).await.with_context(|| named(name))?;
@@ -70,6 +72,18 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
                 return print(&pretty(&info_json(&info))?);
             }
             print(&details(&info))
+        }
+        VolumeCommand::Resize { name, size } => {
+            let operation =
+                VolumeOperation::Resize { name: name.clone(), sectors: sectors(*size)? };
+            let reply = requests.volume(operation).await.with_context(|| named(name))?;
+            let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
+            if args.json {
+                return print(&pretty(&info_json(&info))?);
+            }
+            let size = show_bytes(info.sectors.saturating_mul(SECTOR_BYTES));
+            tell(&format!("volume {name} has {size}"));
+            Ok(())
         }
         VolumeCommand::Delete { name } => {
             let operation = VolumeOperation::Delete { name: name.clone() };
@@ -99,6 +113,14 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// A size in sectors.
+fn sectors(bytes: u64) -> Result<u64> {
+    if !bytes.is_multiple_of(SECTOR_BYTES) {
+        bail!("a size of {bytes} bytes is not a multiple of {SECTOR_BYTES}");
+    }
+    Ok(bytes / SECTOR_BYTES)
 }
 
 /// What is known of a volume; opens it at the store if it is not.

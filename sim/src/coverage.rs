@@ -97,6 +97,12 @@ counters! {
     fences,
     /// Attaches refused because announced writes are missing.
     loss_pending,
+    /// Answers to what is lost that had to name something.
+    losses_named,
+    /// Questions about the log to a store that another had overtaken.
+    overtaken_asked,
+    /// Reads by observers compared with the log.
+    observer_reads,
     /// Losses accepted by the operator.
     losses_accepted,
     /// Attaches refused because the volume went on without the journal's writes.
@@ -115,6 +121,16 @@ counters! {
     segments_coalesced,
     /// Segments that carry announcements.
     segments_announcing,
+    /// Segments put that resize.
+    resizes,
+    /// Sizes noted beside the log.
+    sizes_noted,
+    /// Resizes acknowledged, some of them of no effect.
+    resizes_acknowledged,
+    /// Hosts told that their volume has grown while it was attached.
+    resizes_told,
+    /// Writes acknowledged beyond the size that a volume was created with.
+    writes_beyond,
     /// Checkpoints put.
     checkpoints,
     /// Detach segments put.

@@ -20,8 +20,10 @@ pub enum Acknowledge {
 /// A volume.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumePlan {
-    /// Size in sectors.
+    /// Size in sectors that it is created with.
     pub sectors: u64,
+    /// Size in sectors that it never grows beyond.
+    pub most_sectors: u64,
     /// Logical block in sectors.
     pub block: u64,
     /// How it acknowledges.
@@ -113,6 +115,8 @@ pub struct Plan {
     pub disk_latency: u64,
     /// Share of flushes after which a shadow of the disk is recovered, in percent.
     pub shadow: u64,
+    /// Odds that an observer makes a volume larger instead of asking something, in percent.
+    pub resize: u64,
     /// Odds that a reconnecting host goes to the other store, in percent.
     pub wander: u64,
 }
@@ -164,6 +168,7 @@ impl Plan {
             disk_latency: rng.spread(20_000, 2 * MS),
             shadow: 8,
             wander: rng.between(0, 40),
+            resize: rng.between(0, 30),
         }
     }
 }
@@ -171,8 +176,10 @@ impl Plan {
 impl VolumePlan {
     fn new(rng: &mut Rng) -> VolumePlan {
         let block = if rng.percent(50) { 8 } else { 1 };
+        let sectors = rng.between(32, 128) * 8;
         VolumePlan {
-            sectors: rng.between(32, 128) * 8,
+            sectors,
+            most_sectors: sectors * 3 / 16 * 8,
             block,
             acknowledge: [Acknowledge::Host, Acknowledge::Store, Acknowledge::WriteThrough]
                 [rng.weighted(&[6, 2, 2])],

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Settings of one attached volume.
 ///
 /// Memory is bounded by `memory_bytes` (writes on their way), twice `readahead_bytes` (read ahead
-/// and being read ahead), about 100 B × `map_entries_max` (dirty map), 64 B for each 4 KiB of
-/// journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
+/// and being read ahead), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
+/// of journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
 /// three batches, and whatever the requests that the front admits hold themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

@@ -113,6 +113,11 @@ impl DirtyMap {
         }
     }
 
+    /// Forgets what of `range` lies in the record at `addr`.
+    pub fn forget(&mut self, range: Range, addr: u64) {
+        self.map.remove_if(range, |place| place.addr == addr);
+    }
+
     /// Whether a record may be added: makes room by dropping entries below `clean`.
     pub fn make_room(&mut self, max: u64, clean: u64) -> bool {
         // An insertion cuts at most one entry in two.

@@ -46,6 +46,9 @@ pub(crate) struct Drain {
     pub(crate) generation: u64,
     /// The store refused a batch and has committed nothing since: all is verified before it goes.
     pub(crate) distrust: bool,
+    /// Most bytes of records in the next batch. Halved when a batch cannot be put together, so that
+    /// in the end all goes that lies before the damage; doubled when one can.
+    pub(crate) reach: u64,
     shipped: VecDeque<Shipped>,
     in_flight: u64,
     delivered: u64,
@@ -85,6 +88,7 @@ impl Drain {
             assembly: None,
             generation: 0,
             distrust: false,
+            reach: u64::MAX,
             shipped: VecDeque::new(),
             in_flight: 0,
             delivered: 0,

@@ -92,6 +92,9 @@ pub enum Event {
         offset: u64,
         /// What is wrong.
         problem: String,
+        /// Nothing from here on reaches the store until it can be read after all; that is tried
+        /// again every minute.
+        shipping_waits: bool,
     },
     /// The store answered a read twice with data that does not match its checksum, or reported
     /// damage itself.
@@ -103,6 +106,11 @@ pub enum Event {
     Resumed {
         /// What the store has.
         committed: Seq,
+    },
+    /// The volume has grown: [`Volume::sectors`](super::Volume::sectors).
+    Resized {
+        /// Its size now.
+        sectors: u64,
     },
     /// The store does not let the epoch go on for now; it is asked again.
     Refused(AttachError),

@@ -21,8 +21,8 @@ const NEAR_BYTES: usize = 64 << 10;
 const GAP_BYTES: u64 = 16 << 10;
 /// ... up to this much.
 const JOINED_BYTES: u64 = 1 << 20;
-/// Runs of the dirty map that one status query looks at.
-const STATUS_RUNS: usize = 1024;
+/// Runs of the dirty map that one status query or prefetch looks at: its range may be the volume.
+const RUNS: usize = 1024;
 
 /// What a part of a read has become.
 #[derive(Debug)]
@@ -146,6 +146,7 @@ impl Volume {
         self.reads.next += 1;
         let mut slots: Vec<Slot> = Vec::new();
         let mut on_disk: Vec<Part> = Vec::new();
+        let mut in_memory: Vec<Part> = Vec::new();
         let mut absent: Vec<Range> = Vec::new();
         let mut absent_slots: Vec<usize> = Vec::new();
         let mut gone = 0;
@@ -175,9 +176,14 @@ impl Volume {
                 + 4 * record.blocks()
                 + (wanted.lba - record.lba) * SECTOR_BYTES;
             match self.journal.locate(place.addr + skip, wanted.bytes() as usize) {
-                Where::Memory(bytes) => {
+                Where::Memory(bytes) if !self.verifies_memory() => {
                     self.counters.memory_hit_bytes += wanted.bytes();
                     slots.push(Slot::One(ReadPiece::Data(bytes)));
+                }
+                Where::Memory(_) => {
+                    self.counters.memory_hit_bytes += wanted.bytes();
+                    in_memory.push(Part { slot: slots.len(), place, wanted });
+                    slots.push(Slot::Pending);
                 }
                 Where::Disk { .. } => {
                     self.counters.journal_hit_bytes += wanted.bytes();
@@ -194,16 +200,35 @@ impl Volume {
             }
         }
         debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
-        let pending = on_disk.len() + absent.len();
+        let pending = on_disk.len() + in_memory.len() + absent.len();
         if pending == 0 {
             return self.reply(id, Ok(Reply::Data(collect(slots))));
         }
         self.reads.reads.insert(key, Read { id, slots, pending, error: None });
         self.read_journal(key, on_disk);
+        for part in in_memory {
+            self.read_memory(key, part);
+        }
         for (slot, range) in absent_slots.into_iter().zip(absent) {
             self.counters.store_read_bytes += range.bytes();
             self.ask(range, LinkUse::Read { read: key, slot }, false);
         }
+    }
+
+    /// Reads what is in memory, and verifies it.
+    fn read_memory(&mut self, read: u64, part: Part) {
+        let addr = part.place.addr;
+        let bytes = part.location().map_or(0, |location| location.span());
+        let found = match self.journal.locate(addr, bytes) {
+            Where::Memory(data) => part.extract(addr, &data),
+            Where::Disk { .. } | Where::Gone => Err("it is not in memory".into()),
+        };
+        if let Err(problem) = &found
+            && self.use_disk(addr, part.wanted, problem)
+        {
+            return self.read_journal(read, vec![part]);
+        }
+        self.fill_from_journal(read, part, found);
     }
 
     /// Issues as few disk reads as make sense.
@@ -276,12 +301,23 @@ impl Volume {
     }
 
     fn fill_from_journal(&mut self, read: u64, part: Part, found: Result<Bytes, String>) {
-        let result = found.map(|data| Slot::One(ReadPiece::Data(data))).map_err(|problem| {
-            let (file, offset) = self.journal.spot(part.place.addr);
-            self.event(Event::JournalDamaged { range: part.wanted, file, offset, problem });
-            BlockError::Medium(part.wanted)
-        });
-        self.fill(read, part.slot, result);
+        let Part { slot, place, wanted } = part;
+        let problem = match found {
+            Ok(data) => return self.fill(read, slot, Ok(Slot::One(ReadPiece::Data(data)))),
+            Err(problem) => problem,
+        };
+        let (file, offset) = self.journal.spot(place.addr);
+        let (range, shipping_waits) = (wanted, false);
+        self.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
+        if place.seq > self.committed || self.behind {
+            return self.fill(read, slot, Err(BlockError::Medium(wanted)));
+        }
+        // The journal was no more than a cache of it: the store has this, or something newer.
+        self.dirty.forget(wanted, place.addr);
+        if self.reads.reads.contains_key(&read) {
+            self.counters.store_read_bytes += wanted.bytes();
+            self.ask(wanted, LinkUse::Read { read, slot }, false);
+        }
     }
 
     /// A part of a read has its outcome.
@@ -311,7 +347,8 @@ impl Volume {
         }
         let mut absent: Vec<Range> = Vec::new();
         let mut bytes = self.reads.prefetching;
-        'all: for (part, place) in self.dirty.cover(range, self.journal.floor()) {
+        let runs = self.dirty.cover(range, self.journal.floor()).take(RUNS);
+        'all: for (part, place) in runs {
             if place.is_some() {
                 continue;
             }
@@ -341,7 +378,7 @@ impl Volume {
         let local: Vec<(Range, Option<BlockState>)> = self
             .dirty
             .cover(range, self.journal.floor())
-            .take(STATUS_RUNS)
+            .take(RUNS)
             .map(|(part, place)| (part, place.map(|place| place.state())))
             .collect();
         let unknown = local.iter().position(|(_, state)| state.is_none());

@@ -1,7 +1,7 @@
 //! The volume's side of shipping: when a batch is due, where its frames come from, and what is
 //! announced ahead of it.
 
-use super::drain::{Assembly, Part, build};
+use super::drain::{Assembly, Damage, Part, build};
 use super::io::{DiskOperation, Event};
 use super::journal::{Frame, Where};
 use super::reads::DiskUse;
@@ -25,22 +25,16 @@ impl Volume {
                 self.journal.seal();
             }
             let frames = self.next_frames();
-            let bytes: u64 = frames.iter().map(|frame| frame.body_bytes).sum();
-            let Some(last) = frames.last() else {
-                return;
-            };
-            if bytes == 0 {
-                self.drain.addr = last.end();
-                self.journal.commit(self.committed);
-                continue;
+            if frames.is_empty() {
+                // All that is left are frames without records, which go with what is committed.
+                return self.journal.commit(self.committed);
             }
+            let bytes = frames.iter().map(|frame| frame.body_bytes).sum();
             if !self.drain.has_window(bytes) {
                 return;
             }
             self.assemble(frames);
-            if !self.finish_assembly() {
-                return;
-            }
+            self.finish_assembly();
         }
     }
 
@@ -79,22 +73,30 @@ impl Volume {
     fn next_frames(&self) -> Vec<Frame> {
         let limit = self.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
         let mut frames: Vec<Frame> = Vec::new();
-        let mut bytes = 0;
-        for frame in self.journal.drainable(self.drain.addr) {
-            if bytes > 0 && bytes + frame.body_bytes > limit {
+        let (mut records, mut bytes) = (0, 0);
+        let drainable = self.journal.drainable(self.drain.addr);
+        for frame in drainable.filter(|frame| frame.body_bytes > 0) {
+            records += frame.body_bytes;
+            // Frames are read whole, and one with a single small record takes a page all the same.
+            bytes += frame.bytes;
+            if !frames.is_empty() && (records > limit.min(self.drain.reach) || bytes > 2 * limit) {
                 break;
             }
-            bytes += frame.body_bytes;
             frames.push(*frame);
         }
         frames
+    }
+
+    /// Whether what is in memory is verified as well, because something was wrong with it.
+    pub(super) fn verifies_memory(&self) -> bool {
+        self.drain.distrust || self.drain_retry.is_some()
     }
 
     /// Collects the frames' bytes from memory, and asks the disk for the rest.
     fn assemble(&mut self, frames: Vec<Frame>) {
         let mut parts: Vec<Option<Part>> = Vec::new();
         parts.resize_with(frames.len(), || None);
-        let verify = self.drain.distrust;
+        let verify = self.verifies_memory();
         let mut missing = 0;
         let generation = self.drain.generation;
         let mut at = 0;
@@ -157,32 +159,32 @@ impl Volume {
                 }
             }
             Err(problem) => {
-                let addr = assembly.frames[first].at.addr;
-                return self.unreadable(addr, Range::new(0, 0), problem);
+                let frames = std::mem::take(&mut assembly.frames);
+                let damage =
+                    Damage { addr: frames[first].at.addr, range: Range::new(0, 0), problem };
+                return self.unreadable(&frames, damage);
             }
         }
         self.finish_assembly();
     }
 
     /// Sends the batch if all of it is there.
-    fn finish_assembly(&mut self) -> bool {
+    fn finish_assembly(&mut self) {
         let Some(assembly) = self.drain.assembly.take_if(|assembly| assembly.missing == 0) else {
-            return false;
+            return;
         };
         let parts: Vec<Part> = assembly.parts.into_iter().map(Option::unwrap_or_default).collect();
         let batch = match build(self.drain.next, &assembly.frames, &parts) {
             Ok(batch) => batch,
-            Err(damage) => {
-                self.unreadable(damage.addr, damage.range, damage.problem);
-                return false;
-            }
+            Err(damage) => return self.unreadable(&assembly.frames, damage),
         };
         self.drain_retry = None;
+        self.drain.reach = self.drain.reach.saturating_mul(2);
         if let Some(last) = assembly.frames.last() {
             self.drain.addr = last.end();
         }
         if batch.last < self.drain.next {
-            return true;
+            return;
         }
         // The store hears of a range before its data can get lost on the way.
         self.announce_pending();
@@ -194,17 +196,41 @@ impl Volume {
         self.drain.ship(self.now, batch.last, bytes);
         let message = ToStore::Batch { volume, epoch, first, last: batch.last };
         self.send(Lane::Drain, link::Frame { message, payload: batch.payload });
-        true
     }
 
-    /// A frame cannot be shipped: nothing after it can be either, so it is read again later.
-    fn unreadable(&mut self, addr: u64, range: Range, problem: String) {
-        let (file, offset) = self.journal.spot(addr);
-        self.event(Event::JournalDamaged { range, file, offset, problem });
+    /// The batch cannot be put together. With fewer frames it is tried at once, so that the store
+    /// gets what lies before the damage; a single one holds up all that follow, and is read again
+    /// later.
+    fn unreadable(&mut self, frames: &[Frame], damage: Damage) {
         self.drain.abandon();
+        if frames.len() > 1 {
+            let bytes: u64 = frames.iter().map(|frame| frame.body_bytes).sum();
+            self.drain.reach = bytes / 2;
+            return;
+        }
+        let Damage { addr, range, problem } = damage;
+        if self.use_disk(addr, range, &problem) {
+            return;
+        }
+        let (file, offset) = self.journal.spot(addr);
+        let shipping_waits = true;
+        self.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
         let pause =
             self.drain_retry.map_or(REREAD_FIRST, |(_, pause)| (pause * 2).min(REREAD_LAST));
         self.drain_retry = Some((self.now.after(pause), pause));
+    }
+
+    /// What is in memory for `addr` is damaged: it is given up if the disk has a copy.
+    pub(super) fn use_disk(&mut self, addr: u64, range: Range, problem: &str) -> bool {
+        let dropped = self.journal.drop_copy(addr);
+        if dropped {
+            let (file, offset) = self.journal.spot(addr);
+            let problem = format!("{problem} (in memory; the copy on disk is used instead)");
+            let shipping_waits = false;
+            let event = Event::JournalDamaged { range, file, offset, problem, shipping_waits };
+            self.event(event);
+        }
+        dropped
     }
 
     // --- announcements ---

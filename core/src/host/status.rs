@@ -16,7 +16,8 @@ pub struct Status {
     pub committed: Seq,
     /// Bytes that the store has not committed.
     pub lag_bytes: u64,
-    /// Age of the oldest write that the store has not committed.
+    /// Age of the oldest write that the store has not committed. The journal does not say when its
+    /// writes were made: those of an earlier run count from the attach.
     pub lag: Duration,
     /// Journal space taken by writes that the store has not committed.
     pub journal_bytes: u64,

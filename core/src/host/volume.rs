@@ -15,7 +15,8 @@ use super::readahead::ReadAhead;
 use super::reads::Reads;
 use super::status::{Counters, Status};
 use crate::block::{
-    BLOCK_SECTORS, BlockError, Epoch, Range, Reply, Request, SECTOR_BYTES, Seq, Time, VolumeId,
+    BLOCK_SECTORS, BlockError, Epoch, MAX_VOLUME_SECTORS, Range, Reply, Request, SECTOR_BYTES, Seq,
+    Time, VolumeId,
 };
 use crate::record::{self, Kind};
 use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
@@ -66,6 +67,8 @@ pub struct Volume {
     host: HostId,
     pub(super) volume: VolumeId,
     pub(super) epoch: Epoch,
+    /// Never less than a client has been told.
+    sectors: u64,
     pub(super) journal: Journal,
     pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
@@ -137,6 +140,7 @@ impl Volume {
             host,
             volume: attached.volume,
             epoch: attached.epoch,
+            sectors: attached.sectors,
             journal,
             // When the store has more than the journal, what the journal has may be outdated.
             dirty: recovered
@@ -171,7 +175,7 @@ impl Volume {
             config,
         };
         volume.announcer.restart();
-        volume.check_behind();
+        volume.check_behind(committed);
         if missing {
             volume.journal_failed("no journal was handed over".into());
         }
@@ -180,7 +184,8 @@ impl Volume {
 
     // --- inputs ---
 
-    /// Takes a request; `id` comes back with its reply. The range must fit the volume, and a write's
+    /// Takes a request; `id` comes back with its reply. The range must fit [`Volume::sectors`], which
+    /// may have grown since a client was told its size but never shrinks, and a write's
     /// data must be as long as its range.
     pub fn handle_request(&mut self, now: Time, id: u64, request: Request) {
         self.input(now);
@@ -281,6 +286,7 @@ impl Volume {
                     self.hold();
                 }
             }
+            ToHost::Resized { volume, sectors } if volume == self.volume => self.resized(sectors),
             ToHost::Detached { request } if self.detach == Detach::Sent(request) => {
                 self.detach = Detach::Confirmed;
                 self.event(Event::Detached);
@@ -390,6 +396,12 @@ impl Volume {
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.detach == Detach::Confirmed
+    }
+
+    /// The size of the volume in sectors: requests up to there are good.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        self.sectors
     }
 
     /// How the volume is doing.
@@ -647,30 +659,34 @@ impl Volume {
             return self.hold();
         }
         self.link = Link::Up;
+        self.resized(attached.sectors);
         let committed = attached.committed;
         if committed > self.committed && committed < self.journal.next_seq() {
             self.committed = committed;
             self.journal.commit(committed);
         }
-        self.behind = false;
-        if committed < self.committed {
-            // What was trimmed cannot be shipped again.
-            self.behind = true;
-            let from = self.committed + 1;
-            self.event(Event::StoreBehind { committed, from });
-        }
+        self.check_behind(committed);
         self.drain.restart(self.committed);
         self.announcer.restart();
         self.ask_again();
         self.event(Event::Resumed { committed });
     }
 
-    /// The store granted an epoch although it lacks writes that the journal has trimmed.
-    fn check_behind(&mut self) {
-        let first = self.journal.first_uncommitted();
-        if let Some(from) = first.filter(|from| *from > self.committed + 1) {
-            self.behind = true;
-            let committed = self.committed;
+    /// The store says how large the volume is. While it is attached it only grows; what is told out
+    /// of order is old.
+    fn resized(&mut self, sectors: u64) {
+        if sectors > self.sectors && sectors <= MAX_VOLUME_SECTORS && self.fenced.is_none() {
+            self.sectors = sectors;
+            self.event(Event::Resized { sectors });
+        }
+    }
+
+    /// Whether the store, which has writes up to `committed`, lacks any that the journal has trimmed
+    /// because it once had them: these cannot be shipped again.
+    fn check_behind(&mut self, committed: Seq) {
+        let from = self.journal.first_uncommitted().max(self.committed + 1);
+        self.behind = from > committed + 1;
+        if self.behind {
             self.event(Event::StoreBehind { committed, from });
         }
     }

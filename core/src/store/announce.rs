@@ -119,12 +119,16 @@ impl Outstanding {
         self.rounded &= !self.entries.is_empty();
     }
 
-    /// Drops what is later than `last`.
+    /// Forgets the writes after `last`. A range whose last write is one of them stays with `last`: it
+    /// may hold earlier ones. That widens what is outstanding until `last` has arrived.
     pub fn forget_after(&mut self, last: Seq) {
         while let Some(&(seq, lba)) = self.by_seq.last()
             && seq > last
         {
+            let Some(entry) = self.entries.get(&lba).copied() else { return };
             self.unlink(lba);
+            self.add(Range::new(lba, entry.sectors), last);
+            self.rounded = true;
         }
         self.rounded &= !self.entries.is_empty();
     }
@@ -365,6 +369,13 @@ mod tests {
             let mut model = [0u64; SIZE as usize];
             for (lba, sectors, seq, what) in ops {
                 let range = Range::between(lba, (lba + sectors).min(SIZE));
+                if what == 1 {
+                    // Whoever asks later must find all that had been announced up to that write.
+                    let (mut set, mut earlier) = (exact.clone(), model);
+                    set.forget_after(seq);
+                    for s in &mut earlier { *s = (*s).min(seq); }
+                    prop_assert_eq!(sectors_of(&set.iter_from(0).collect::<Vec<_>>()), earlier);
+                }
                 if what == 0 {
                     set.settle(seq / 2);
                     exact.settle(seq / 2);

@@ -38,7 +38,7 @@ pub struct Lineage<'a> {
 pub struct Granted {
     /// The last number that the new epoch builds on.
     pub base: Seq,
-    /// Announced ranges up to this number are still owed by the new epoch's journal; later ones are
+    /// Announced writes up to this number are still owed by the new epoch's journal; later ones are
     /// not in it and so will never arrive.
     pub owed: Seq,
 }

@@ -4,9 +4,15 @@
 //! volumes/NAME                     the volume of that name, as JSON; deleting it frees the name
 //! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
 //! v/ID/map/0000000000000040        its checkpoints, named by the last segment they include
+//! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
+//! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! ```
+//!
+//! The log decides how large a volume is. The sizes beside it say the same to whoever lists volumes
+//! without opening them; they are written before a new size is acknowledged, and again from the log
+//! if that did not come to pass.
 
-use crate::block::{MAX_VOLUME_SECTORS, SECTOR_BYTES, VolumeId};
+use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, VolumeId};
 use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +29,8 @@ pub struct VolumeSpec {
     pub id: VolumeId,
     /// Its name.
     pub name: String,
-    /// Its size in sectors.
-    pub sectors: u64,
+    /// The size in sectors that it was created with.
+    pub created_sectors: u64,
     /// Logical block size in bytes: 512 or 4096.
     pub block_bytes: u32,
     /// When it was created, seconds since 1970.
@@ -32,13 +38,13 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// The same for the link, with what an open volume knows.
+    /// The same for the link, with its size now and what an open volume knows.
     #[must_use]
-    pub fn info(&self, live: Option<LiveInfo>) -> VolumeInfo {
+    pub fn info(&self, sectors: u64, live: Option<LiveInfo>) -> VolumeInfo {
         VolumeInfo {
             name: self.name.clone(),
             id: self.id,
-            sectors: self.sectors,
+            sectors,
             block_bytes: self.block_bytes,
             created: self.created,
             live,
@@ -67,6 +73,17 @@ pub enum CatalogError {
         sectors: u64,
         /// With this block size.
         block_bytes: u32,
+    },
+    /// Smaller than it is.
+    #[error(
+        "the volume has {have} bytes and cannot be made smaller, {asked} bytes were asked for: to have a smaller one, \
+         create another volume and copy what is to be kept"
+    )]
+    Shrink {
+        /// Its size in bytes.
+        have: u64,
+        /// The size that was asked for, in bytes.
+        asked: u64,
     },
     /// Not a description.
     #[error(
@@ -103,6 +120,19 @@ pub fn check_size(sectors: u64, block_bytes: u32) -> Result<(), CatalogError> {
     let whole = sectors.is_multiple_of(u64::from(block_bytes) / SECTOR_BYTES);
     if sectors == 0 || sectors > MAX_VOLUME_SECTORS || !whole {
         return Err(CatalogError::Size { sectors, block_bytes });
+    }
+    Ok(())
+}
+
+/// Checks a new size for a volume of `have` sectors.
+///
+/// # Errors
+/// [`CatalogError::Size`], [`CatalogError::Shrink`].
+pub fn check_resize(have: u64, asked: u64, block_bytes: u32) -> Result<(), CatalogError> {
+    check_size(asked, block_bytes)?;
+    if asked < have {
+        let (have, asked) = (have * SECTOR_BYTES, asked * SECTOR_BYTES);
+        return Err(CatalogError::Shrink { have, asked });
     }
     Ok(())
 }
@@ -149,6 +179,48 @@ pub fn checkpoint_key(volume: VolumeId, number: u64) -> String {
     format!("v/{volume}/map/{number:016x}")
 }
 
+/// Longest name of an attribute, in bytes.
+pub const MAX_ATTRIBUTE_NAME_BYTES: usize = 32;
+
+/// Checks the name of an attribute: `[a-z-]+`, at most [`MAX_ATTRIBUTE_NAME_BYTES`].
+#[must_use]
+pub fn is_attribute_name(name: &str) -> bool {
+    (1..=MAX_ATTRIBUTE_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+}
+
+/// Beginning of the keys of an attribute's values.
+#[must_use]
+pub fn attribute_prefix(volume: VolumeId, name: &str) -> String {
+    format!("v/{volume}/attr/{name}/")
+}
+
+/// The key of the value of an attribute that was set as number `number`, from 1, of an epoch. Keys
+/// are in the order in which their values replace each other.
+#[must_use]
+pub fn attribute_key(volume: VolumeId, name: &str, epoch: Epoch, number: u64) -> String {
+    format!("v/{volume}/attr/{name}/{epoch:016x}-{number:016x}")
+}
+
+/// Epoch and number of a value's key that begins with `prefix`, if it is one of ours.
+#[must_use]
+pub fn parse_attribute_key(prefix: &str, key: &str) -> Option<(Epoch, u64)> {
+    let (epoch, number) = key.strip_prefix(prefix)?.split_once('-')?;
+    Some((parse_number("", epoch)?, parse_number("", number)?))
+}
+
+/// Beginning of the keys of a volume's sizes.
+#[must_use]
+pub fn size_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/size/")
+}
+
+/// The key of the size that a segment gave a volume.
+#[must_use]
+pub fn size_key(volume: VolumeId, number: u64) -> String {
+    format!("v/{volume}/size/{number:016x}")
+}
+
 /// The number at the end of a key that begins with `prefix`, if it is one of ours.
 #[must_use]
 pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {
@@ -177,7 +249,7 @@ pub fn encode_spec(spec: &VolumeSpec) -> Vec<u8> {
         version: SPEC_VERSION,
         name: spec.name.clone(),
         id: spec.id.to_string(),
-        sectors: spec.sectors,
+        sectors: spec.created_sectors,
         block_bytes: spec.block_bytes,
         created: spec.created,
     };
@@ -214,10 +286,49 @@ pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> 
     Ok(VolumeSpec {
         id: VolumeId(id),
         name: stored.name,
-        sectors: stored.sectors,
+        created_sectors: stored.sectors,
         block_bytes: stored.block_bytes,
         created: stored.created,
     })
+}
+
+/// A size as it is stored.
+#[derive(Serialize, Deserialize)]
+struct StoredSize {
+    version: u32,
+    sectors: u64,
+}
+
+/// The content of the object at [`size_key`]: the same, whoever writes it.
+#[must_use]
+pub fn encode_size(sectors: u64) -> Vec<u8> {
+    // Serializing integers into memory cannot fail.
+    let mut out =
+        serde_json::to_vec(&StoredSize { version: SPEC_VERSION, sectors }).unwrap_or_default();
+    out.push(b'\n');
+    out
+}
+
+/// Reads what [`encode_size`] wrote for a volume; `key` is where it was found.
+///
+/// # Errors
+/// [`CatalogError::Spec`] unless it is a size that this volume can have been given.
+pub fn decode_size(spec: &VolumeSpec, key: &str, bytes: &[u8]) -> Result<u64, CatalogError> {
+    let bad = |reason: String| CatalogError::Spec { key: key.to_owned(), reason };
+    if bytes.len() > MAX_SPEC_BYTES {
+        return Err(bad(format!("it has {} bytes", bytes.len())));
+    }
+    let stored: StoredSize =
+        serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
+    if stored.version != SPEC_VERSION {
+        return Err(bad(format!(
+            "it is of version {}, which needs a newer longhaul",
+            stored.version
+        )));
+    }
+    check_resize(spec.created_sectors, stored.sectors, spec.block_bytes)
+        .map_err(|error| bad(error.to_string()))?;
+    Ok(stored.sectors)
 }
 
 #[cfg(test)]
@@ -228,7 +339,7 @@ mod tests {
         VolumeSpec {
             id: VolumeId(0xfeed),
             name: "db-1.main".into(),
-            sectors: 80,
+            created_sectors: 80,
             block_bytes: 4096,
             created: 1_700_000_000,
         }
@@ -246,6 +357,26 @@ mod tests {
     }
 
     #[test]
+    fn values_of_attributes_are_in_order() {
+        let volume = VolumeId(0xfeed);
+        let prefix = attribute_prefix(volume, "reservations");
+        let mut keys = Vec::new();
+        for (epoch, number) in [(1, 1), (1, 2), (1, 16), (2, 1), (16, 1), (u64::MAX, u64::MAX)] {
+            let key = attribute_key(volume, "reservations", epoch, number);
+            assert_eq!(parse_attribute_key(&prefix, &key), Some((epoch, number)));
+            keys.push(key);
+        }
+        assert!(keys.is_sorted());
+        for other in ["", "1-1", "0000000000000001", "0000000000000001-000000000000000g"] {
+            assert_eq!(parse_attribute_key(&prefix, &format!("{prefix}{other}")), None);
+        }
+        assert!(is_attribute_name("reservations") && is_attribute_name("a-b"));
+        for name in ["", "A", "a/b", "..", "a1", &"a".repeat(33)] {
+            assert!(!is_attribute_name(name), "{name}");
+        }
+    }
+
+    #[test]
     fn damaged_or_misplaced_specs_are_refused() {
         let bytes = encode_spec(&spec());
         assert!(decode_spec("volumes/other", &bytes).is_err());
@@ -257,6 +388,30 @@ mod tests {
             assert!(decode_spec("volumes/db-1.main", changed.as_bytes()).is_err(), "{to}");
         }
         assert!(decode_spec("volumes/db-1.main", &[b' '; MAX_SPEC_BYTES + 1]).is_err());
+    }
+
+    #[test]
+    fn sizes_round_trip_and_keep_their_form() {
+        let bytes = encode_size(160);
+        assert_eq!(std::str::from_utf8(&bytes).unwrap(), "{\"version\":1,\"sectors\":160}\n");
+        let key = size_key(spec().id, 7);
+        assert_eq!(key, "v/0000000000000000000000000000feed/size/0000000000000007");
+        assert_eq!(parse_number(&size_prefix(spec().id), &key), Some(7));
+        assert_eq!(decode_size(&spec(), &key, &bytes), Ok(160));
+        for bad in [&bytes[..9], &encode_size(72), &encode_size(161), &[b' '; MAX_SPEC_BYTES + 1]] {
+            let error = decode_size(&spec(), &key, bad).unwrap_err().to_string();
+            assert!(error.contains("size/0000000000000007"), "{error}");
+        }
+    }
+
+    #[test]
+    fn volumes_grow_only() {
+        assert_eq!(check_resize(80, 88, 4096), Ok(()));
+        assert_eq!(check_resize(80, 80, 4096), Ok(()));
+        assert!(matches!(check_resize(80, 81, 4096), Err(CatalogError::Size { .. })));
+        assert!(check_resize(80, MAX_VOLUME_SECTORS + 8, 4096).is_err());
+        let error = check_resize(80, 72, 4096).unwrap_err().to_string();
+        assert!(error.contains("40960") && error.contains("36864"), "{error}");
     }
 
     #[test]

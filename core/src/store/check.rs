@@ -5,7 +5,8 @@
 use super::catalog::VolumeSpec;
 use super::checkpoint::{Checkpoint, CheckpointError, Reader};
 use super::log::State;
-use super::segment::{self, Segment};
+use super::segment::{self, Segment, SegmentKind};
+use crate::block::MAX_VOLUME_SECTORS;
 use bytes::Bytes;
 
 /// Verifies a log segment by segment.
@@ -13,19 +14,22 @@ use bytes::Bytes;
 pub struct LogCheck {
     state: State,
     skipped: bool,
+    /// A damaged segment may have resized the volume.
+    size_unknown: bool,
 }
 
 impl LogCheck {
     /// Begins with the first segment.
     #[must_use]
     pub fn new(spec: &VolumeSpec) -> LogCheck {
-        LogCheck { state: State::new(spec, segment::MAX_ANNOUNCED), skipped: false }
+        let state = State::new(spec, segment::MAX_ANNOUNCED);
+        LogCheck { state, skipped: false, size_unknown: false }
     }
 
     /// The number of the segment that comes next.
     #[must_use]
     pub fn next(&self) -> u64 {
-        self.state.number + 1
+        self.state.number.saturating_add(1)
     }
 
     /// Verifies the next segment: all of its checksums, and that it goes on where the one before
@@ -41,6 +45,10 @@ impl LogCheck {
             if self.skipped && segment.header.number == number {
                 self.state.header_crc = segment.header.previous;
                 self.state.committed = segment.header.first - 1;
+            }
+            if self.size_unknown && segment.header.kind == SegmentKind::Resize {
+                self.state.sectors = segment.header.sectors.saturating_sub(1);
+                self.size_unknown = false;
             }
             let followed = self.state.follows(&segment);
             match followed {
@@ -58,15 +66,19 @@ impl LogCheck {
             }
         });
         if result.is_err() {
-            self.handle_missing();
+            self.handle_missing(1);
         }
         result
     }
 
-    /// The next segment is not there or cannot be read, but later ones are.
-    pub fn handle_missing(&mut self) {
-        self.state.number += 1;
-        self.skipped = true;
+    /// The next segments, this many, are not there or cannot be read.
+    pub fn handle_missing(&mut self, segments: u64) {
+        self.state.number = self.state.number.saturating_add(segments);
+        self.skipped |= segments > 0;
+        if segments > 0 {
+            self.size_unknown = true;
+            self.state.sectors = MAX_VOLUME_SECTORS;
+        }
     }
 
     /// The state of the log so far; not meaningful once a segment was damaged.

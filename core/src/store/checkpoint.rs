@@ -18,7 +18,7 @@ use super::catalog::VolumeSpec;
 use super::log::State;
 use super::map::{Map, Place};
 use super::segment::MAX_ANNOUNCED;
-use crate::block::{Range, Seq, VolumeId};
+use crate::block::{MAX_VOLUME_SECTORS, Range, Seq, VolumeId};
 use crate::extent::Extent;
 use crate::wire::link::{Announced, HostId};
 use bytes::{Buf, Bytes, BytesMut};
@@ -26,7 +26,9 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
-pub const CHECKPOINT_VERSION: u16 = 1;
+pub const CHECKPOINT_VERSION: u16 = 2;
+/// The version before there was a size in it: it is of a volume that had never been resized.
+const UNSIZED_VERSION: u16 = 1;
 /// Most entries of a page.
 pub const PAGE_ENTRIES: usize = 4096;
 /// Most epochs in a checkpoint.
@@ -75,7 +77,8 @@ struct RawHeader {
     flags: U16,
     volume: U128,
     number: U64,
-    reserved: [u8; 12],
+    sectors: U64,
+    reserved: [u8; 4],
     crc: U32,
 }
 
@@ -133,6 +136,7 @@ const _: () = assert!(size_of::<RawEpoch>() == EPOCH_BYTES);
 #[derive(Debug)]
 pub struct Builder {
     number: u64,
+    sectors: u64,
     header_crc: u32,
     committed: Seq,
     clean: bool,
@@ -157,12 +161,14 @@ impl Builder {
             flags: 0.into(),
             volume: state.volume.0.into(),
             number: state.number.into(),
-            reserved: [0; 12],
+            sectors: state.sectors.into(),
+            reserved: [0; 4],
             crc: 0.into(),
         };
         raw.crc = crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]).into();
         Builder {
             number: state.number,
+            sectors: state.sectors,
             header_crc: state.header_crc,
             committed: state.committed,
             clean: state.clean,
@@ -180,6 +186,13 @@ impl Builder {
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The size of the volume in it. One that has grown since makes the checkpoint useless: its map
+    /// may have entries beyond that.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        self.sectors
     }
 
     /// Entries so far.
@@ -341,19 +354,27 @@ impl Reader {
         Ok(Checkpoint { state: self.state, through })
     }
 
-    fn header(&self, bytes: &[u8]) -> Result<(), CheckpointError> {
+    fn header(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         let Ok(raw) = RawHeader::ref_from_bytes(bytes) else { return Err(CheckpointError::Short) };
         if raw.magic.get() != HEADER_MAGIC {
             return Err(CheckpointError::Magic("checkpoint"));
         }
-        if raw.version.get() != CHECKPOINT_VERSION {
-            return Err(CheckpointError::Version(raw.version.get()));
+        let version = raw.version.get();
+        if version != CHECKPOINT_VERSION && version != UNSIZED_VERSION {
+            return Err(CheckpointError::Version(version));
         }
         if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != raw.crc.get() {
             return Err(CheckpointError::Checksum("header"));
         }
         if raw.volume.get() != self.volume.0 || raw.number.get() != self.number {
             return Err(CheckpointError::Invalid("it is that of another volume or segment"));
+        }
+        if version != UNSIZED_VERSION {
+            let sectors = raw.sectors.get();
+            if !(self.state.sectors..=MAX_VOLUME_SECTORS).contains(&sectors) {
+                return Err(CheckpointError::Invalid("its size is impossible"));
+            }
+            self.state.sectors = sectors;
         }
         Ok(())
     }

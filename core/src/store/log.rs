@@ -14,7 +14,7 @@ use crate::wire::link::HostId;
 pub struct State {
     /// Which volume.
     pub volume: VolumeId,
-    /// Its size.
+    /// Its size in sectors.
     pub sectors: u64,
     /// The last segment applied, 0 for none.
     pub number: u64,
@@ -38,7 +38,7 @@ impl State {
     pub fn new(spec: &VolumeSpec, announce_max: usize) -> State {
         State {
             volume: spec.id,
-            sectors: spec.sectors,
+            sectors: spec.created_sectors,
             number: 0,
             header_crc: 0,
             history: Vec::new(),
@@ -104,6 +104,10 @@ impl State {
         if !whose {
             return Err("its host is not the one of its epoch");
         }
+        // A size that was acknowledged never goes back.
+        if header.kind == SegmentKind::Resize && header.sectors <= self.sectors {
+            return Err("it does not make the volume larger");
+        }
         if segment.footer.pieces.iter().any(|piece| !piece.range.fits(self.sectors)) {
             return Err("it holds writes beyond the end of the volume");
         }
@@ -131,7 +135,11 @@ impl State {
         self.number = header.number;
         self.header_crc = segment.header_crc;
         self.committed = header.last;
-        self.clean = matches!(header.kind, SegmentKind::Detach | SegmentKind::AcceptLoss);
+        if header.kind == SegmentKind::Resize {
+            self.sectors = header.sectors;
+        } else {
+            self.clean = matches!(header.kind, SegmentKind::Detach | SegmentKind::AcceptLoss);
+        }
         if header.kind.begins_epoch() {
             self.history.push(HistoryEntry {
                 epoch: header.epoch,

@@ -58,8 +58,12 @@ pub struct Config {
     /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no. Twice
     /// the bandwidth × latency of the object store keeps it busy.
     pub queue_bytes: u64,
-    /// Write a checkpoint after this many segments: what opening has to replay.
+    /// Write a checkpoint after this many segments: what opening has to replay. A map of more than
+    /// 1024 entries (40 KiB) for each of them takes as many more, so that a large map is not written
+    /// again and again for small segments; a guess of what one may cost.
     pub checkpoint_every_segments: u64,
+    /// Write a checkpoint after this many segments, however large the map.
+    pub checkpoint_segments_max: u64,
     /// Announced ranges kept in memory (about 150 B each); beyond it neighbours are merged.
     pub announce_entries_max: usize,
     /// Announced ranges written into a segment; beyond it neighbours are merged there.
@@ -82,6 +86,7 @@ impl Default for Config {
             segment_bytes: 4 << 20,
             queue_bytes: 16 << 20,
             checkpoint_every_segments: 64,
+            checkpoint_segments_max: 1024,
             announce_entries_max: 65_536,
             announce_in_segment_max: 16_384,
             announce_persist: Duration::from_secs(1),
@@ -133,6 +138,11 @@ pub enum Event {
         host: HostId,
         /// The host before it, if that one had not detached in order.
         unclean: Option<HostId>,
+    },
+    /// The volume has another size, or turns out to have when its log is read.
+    Resized {
+        /// In sectors.
+        sectors: u64,
     },
     /// What a host never delivered was given up.
     LossAccepted {

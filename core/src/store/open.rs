@@ -1,7 +1,7 @@
 //! Reading the log: the segments after a checkpoint, or after what is known already, in order.
 //!
 //! A few segments are read ahead of the one to apply. The log ends at the first number that has no
-//! object; if a later number has one, a segment is missing.
+//! object; if one of those read ahead of it is there, a segment is missing.
 
 use super::OpenError;
 use super::catalog;

@@ -74,9 +74,9 @@ pub(super) struct Reads {
     operations_max: usize,
     bytes_max: u64,
     next: u64,
-    /// Someone waits for the first kind, nobody yet for the second.
     /// The epoch of the map, as of the last look.
     epoch: Epoch,
+    /// By class, as is the backlog: someone waits for the first kind, nobody yet for the second.
     waiting: [VecDeque<Request>; 2],
     backlog: [VecDeque<(u64, usize)>; 2],
     active: BTreeMap<u64, Active>,
@@ -115,11 +115,25 @@ impl Reads {
         self.waiting[class(request.lane)].push_back(request);
     }
 
-    /// Drops reads that have not begun: of one session, or all.
-    pub fn forget(&mut self, session: Option<SessionId>) {
+    /// Drops reads of a session that have not begun.
+    pub fn forget(&mut self, session: SessionId) {
         for queue in &mut self.waiting {
-            queue.retain(|request| session.is_some_and(|session| request.session != session));
+            queue.retain(|request| request.session != session);
         }
+    }
+
+    /// Takes out the reads that have not begun.
+    pub fn stop(&mut self) -> Vec<Request> {
+        self.waiting.iter_mut().flat_map(std::mem::take).collect()
+    }
+
+    /// Takes out all reads; what is still being fetched for them comes to nothing.
+    pub fn abandon(&mut self) -> Vec<Request> {
+        let mut all = self.stop();
+        all.extend(std::mem::take(&mut self.active).into_values().map(|active| active.request));
+        self.backlog = Default::default();
+        self.active_bytes = 0;
+        all
     }
 
     /// Takes out the reads that have not begun and belong to another epoch than the one that the map

@@ -21,6 +21,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
 pub const SEGMENT_VERSION: u16 = 1;
+/// Version in the header of a segment that resizes: what knows only [`SEGMENT_VERSION`] must not go
+/// on with the log of a volume whose size it does not know.
+pub const RESIZE_VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a trailer.
@@ -56,6 +59,8 @@ pub enum SegmentKind {
     AcceptLoss,
     /// Remembers what was announced, nothing else.
     Announce,
+    /// Changes the size of the volume.
+    Resize,
 }
 
 impl SegmentKind {
@@ -66,6 +71,7 @@ impl SegmentKind {
             SegmentKind::Detach => 3,
             SegmentKind::AcceptLoss => 4,
             SegmentKind::Announce => 5,
+            SegmentKind::Resize => 6,
         }
     }
 
@@ -76,6 +82,7 @@ impl SegmentKind {
             3 => SegmentKind::Detach,
             4 => SegmentKind::AcceptLoss,
             5 => SegmentKind::Announce,
+            6 => SegmentKind::Resize,
             _ => return None,
         })
     }
@@ -84,6 +91,10 @@ impl SegmentKind {
     #[must_use]
     pub fn begins_epoch(self) -> bool {
         matches!(self, SegmentKind::Attach | SegmentKind::AcceptLoss)
+    }
+
+    fn version(self) -> u16 {
+        if self == SegmentKind::Resize { RESIZE_VERSION } else { SEGMENT_VERSION }
     }
 }
 
@@ -121,6 +132,8 @@ pub struct Header {
     pub footer_bytes: u32,
     /// The checksum of the previous segment's header; 0 for the first.
     pub previous: u32,
+    /// For a segment that resizes: the size of the volume from here on, in sectors. Otherwise 0.
+    pub sectors: u64,
 }
 
 impl Header {
@@ -222,7 +235,8 @@ struct RawHeader {
     records_bytes: U32,
     footer_bytes: U32,
     previous: U32,
-    reserved: [u8; 16],
+    sectors: U64,
+    reserved: [u8; 8],
     crc: U32,
 }
 
@@ -308,7 +322,7 @@ pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segmen
 fn encode_header(header: &Header) -> (Bytes, u32) {
     let raw = RawHeader {
         magic: HEADER_MAGIC.into(),
-        version: SEGMENT_VERSION.into(),
+        version: header.kind.version().into(),
         kind: header.kind.code(),
         flags: 0,
         volume: header.volume.0.into(),
@@ -322,7 +336,8 @@ fn encode_header(header: &Header) -> (Bytes, u32) {
         records_bytes: header.records_bytes.into(),
         footer_bytes: header.footer_bytes.into(),
         previous: header.previous.into(),
-        reserved: [0; 16],
+        sectors: header.sectors.into(),
+        reserved: [0; 8],
         crc: 0.into(),
     };
     let mut out = BytesMut::from(raw.as_bytes());
@@ -364,7 +379,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
     if raw.magic.get() != HEADER_MAGIC {
         return Err(SegmentError::Magic("segment"));
     }
-    if raw.version.get() != SEGMENT_VERSION {
+    if ![SEGMENT_VERSION, RESIZE_VERSION].contains(&raw.version.get()) {
         return Err(SegmentError::Version(raw.version.get()));
     }
     let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -385,9 +400,14 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         records_bytes: raw.records_bytes.get(),
         footer_bytes: raw.footer_bytes.get(),
         previous: raw.previous.get(),
+        sectors: raw.sectors.get(),
     };
     let commits = kind == SegmentKind::Data;
+    let resizes = kind == SegmentKind::Resize;
     let possible = raw.flags == 0
+        && raw.version.get() == kind.version()
+        && (header.sectors > 0) == resizes
+        && header.sectors <= MAX_VOLUME_SECTORS
         && header.number > 0
         && header.first > 0
         && if commits { header.last >= header.first } else { header.last == header.first - 1 }

@@ -7,6 +7,7 @@
 //!
 //! Protocol versions, one line each:
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
+//! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
 
 use crate::block::{BLOCK_BYTES, Epoch, MAX_VOLUME_SECTORS, Range, Seq, StatusRun, VolumeId};
 use crate::record::{Fragment, MAX_RECORD_BYTES};
@@ -16,7 +17,11 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 1;
+pub const MAX_VERSION: u16 = 2;
+/// First version with attributes of volumes.
+pub const ATTRIBUTES_VERSION: u16 = 2;
+/// First version in which volumes can be resized.
+pub const RESIZE_VERSION: u16 = 2;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -35,6 +40,10 @@ pub const MAX_ANNOUNCE_ENTRIES: usize = 4096;
 pub const MAX_STATUS_RUNS: usize = 4096;
 /// Longest volume name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
+/// Largest attribute of a volume, in bytes.
+pub const MAX_ATTRIBUTE_BYTES: usize = 192 << 10;
+
+const _: () = assert!(MAX_ATTRIBUTE_BYTES + 1024 <= MAX_HEAD_BYTES, "an attribute fits a head");
 
 const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
@@ -247,6 +256,22 @@ pub enum ToHost {
         /// The outcome.
         result: Result<VolumeReply, VolumeError>,
     },
+    /// The volume has grown while the host has it attached. A host that does not get this learns it
+    /// from [`Attached`] when it resumes or attaches. From version [`RESIZE_VERSION`] on.
+    Resized {
+        /// Which volume.
+        volume: VolumeId,
+        /// Its size in sectors, on stable storage.
+        sectors: u64,
+    },
+}
+
+impl ToHost {
+    /// Whether a host that speaks this version of the protocol can read the message.
+    #[must_use]
+    pub fn is_of_version(&self, version: u16) -> bool {
+        !matches!(self, ToHost::Resized { .. }) || version >= RESIZE_VERSION
+    }
 }
 
 /// What a host's journal says of itself when the host attaches.
@@ -265,7 +290,7 @@ pub struct JournalState {
 pub struct Attached {
     /// Which volume.
     pub volume: VolumeId,
-    /// Its size in sectors.
+    /// Its size in sectors now; it may grow.
     pub sectors: u64,
     /// Logical block size in bytes: 512 or 4096.
     pub block_bytes: u32,
@@ -405,6 +430,31 @@ pub enum VolumeOperation {
         /// Of which.
         name: String,
     },
+    /// Asks for an attribute: bytes that a host keeps with the volume, outside of its address space.
+    GetAttribute {
+        /// Of which volume.
+        volume: VolumeId,
+        /// Which attribute: at most 32 small letters and dashes.
+        attribute: String,
+    },
+    /// Replaces an attribute, all of it or nothing.
+    SetAttribute {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The host's epoch: refused if it is over.
+        epoch: Epoch,
+        /// Which attribute.
+        attribute: String,
+        /// At most [`MAX_ATTRIBUTE_BYTES`]; empty to forget it.
+        data: Vec<u8>,
+    },
+    /// Makes one larger, attached or not. From version [`RESIZE_VERSION`] on.
+    Resize {
+        /// Which.
+        name: String,
+        /// Its size from now on, in sectors. The size that it has already is a success too.
+        sectors: u64,
+    },
 }
 
 /// The outcome of a [`VolumeOperation`] that succeeded.
@@ -412,7 +462,7 @@ pub enum VolumeOperation {
 pub enum VolumeReply {
     /// Created, deleted, accepted.
     Done,
-    /// Created or shown.
+    /// Created, shown or resized.
     Volume(VolumeInfo),
     /// All volumes, by name.
     List(Vec<VolumeInfo>),
@@ -431,6 +481,8 @@ pub enum VolumeReply {
         /// Whether more follow: ask again from the end of the last.
         more: bool,
     },
+    /// An attribute; empty if it was never set.
+    Attribute(Vec<u8>),
 }
 
 /// What is known of a volume.
@@ -489,6 +541,9 @@ pub enum VolumeError {
     /// The store failed.
     #[error("the store could not do it: {0}")]
     Store(String),
+    /// The epoch is over.
+    #[error("epoch {0} has ended the one in which this was asked for")]
+    Fenced(Epoch),
 }
 
 /// Why bytes are not a frame. The connection cannot go on.

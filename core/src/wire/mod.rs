@@ -1,4 +1,5 @@
 //! Bytes on the wire: checked views and encoders, without state.
 
+pub mod iscsi;
 pub mod link;
 pub mod nbd;

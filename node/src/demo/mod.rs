@@ -54,13 +54,12 @@ fn lock(processes: &Processes) -> MutexGuard<'_, Vec<Running>> {
 /// If a port is taken, or a process does not start or ends by itself.
 pub fn run(args: &DemoArgs) -> Result<()> {
     let (dir, temporary) = match &args.dir {
-        Some(dir) => (dir.clone(), false),
-        None => {
-            let name = format!("longhaul-demo-{}", std::process::id());
-            (std::env::temp_dir().join(name), true)
+        Some(dir) => {
+            crate::files::create_dir(dir)?;
+            (dir.clone(), false)
         }
+        None => (temporary_dir()?, true),
     };
-    crate::files::create_dir(&dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let processes = Processes::default();
     let relay = Arc::default();
@@ -72,6 +71,18 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         eprintln!("longhaul: cannot remove {}: {error}", dir.display());
     }
     result.and(stopped)
+}
+
+/// A new directory of our own. One that is there already may be someone else's, who could read the
+/// credentials in it.
+fn temporary_dir() -> Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let name = format!("longhaul-demo-{:032x}", crate::random::identity()?);
+    let dir = std::env::temp_dir().join(name);
+    std::fs::DirBuilder::new().mode(0o700).create(&dir).with_context(|| {
+        format!("cannot create {}: choose a directory with --dir", dir.display())
+    })?;
+    Ok(dir)
 }
 
 async fn until_stopped(
@@ -197,6 +208,9 @@ fn start_and_show(
     host.arg("host").arg("--credential").arg(&credential).arg("--state").arg(dir.join("host"));
     host.args(["--volume", VOLUME, "--nbd", &args.nbd, "--journal-size", "256MiB"]);
     host.args(["--admin", &host_admin.to_string()]);
+    if let Some(iscsi) = &args.iscsi {
+        host.args(["--iscsi", iscsi]);
+    }
     if let Some(relay) = &relay {
         host.args(["--store", &relay.address().to_string()]);
     }
@@ -405,6 +419,17 @@ fn explain(args: &DemoArgs, dir: &Path, host: SocketAddr, store: SocketAddr) -> 
         }
         (None, None) => String::new(),
     });
+    if let Some(iscsi) = &args.iscsi {
+        let portal = if iscsi.contains(':') { iscsi.clone() } else { format!("{iscsi}:3260") };
+        let target = format!("{}{VOLUME}", longhaul_core::front::iscsi::TARGET_PREFIX);
+        lines.extend([
+            "Over iSCSI:".into(),
+            format!("  iscsi-ls -s iscsi://{portal}"),
+            format!("  qemu-img info -f raw iscsi://{portal}/{target}/0"),
+            format!("  iscsiadm -m discovery -t sendtargets -p {portal}      (as root)"),
+            format!("  iscsiadm -m node -T {target} -p {portal} --login      (as root)"),
+        ]);
+    }
     lines.extend([
         "Look at it:".into(),
         format!("  longhaul status --admin {host}"),

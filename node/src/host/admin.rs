@@ -3,7 +3,7 @@
 
 use super::metrics::Kind;
 use super::report::{Answer, Question, VolumeReport};
-use crate::admin::{self, Metrics};
+use crate::admin::{self, Metrics, Refusal};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -13,24 +13,32 @@ use tokio::sync::{mpsc, oneshot};
 /// How long the front thread may take for an answer before the host counts as hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Serves `address` from a thread of its own, unless that is `none`.
+/// Serves `address` from a thread of its own, unless that is `none`. `token` is what whoever wants to
+/// change something has to show.
 ///
 /// # Errors
 /// If it cannot be listened on.
-pub fn start(address: &str, questions: mpsc::Sender<Question>) -> Result<()> {
+pub fn start(address: &str, token: String, questions: mpsc::Sender<Question>) -> Result<()> {
     match admin::bind(address)? {
-        Some(listener) => admin::start(listener, Arc::new(Host(questions))),
+        Some(listener) => admin::start(listener, Arc::new(Host { questions, token })),
         None => Ok(()),
     }
 }
 
-struct Host(mpsc::Sender<Question>);
+struct Host {
+    questions: mpsc::Sender<Question>,
+    token: String,
+}
 
 impl Host {
-    async fn ask(&self) -> Result<Answer> {
-        let (question, answer) = oneshot::channel();
+    async fn report(&self) -> Result<Answer> {
+        self.ask(Question::Report).await
+    }
+
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T> {
+        let (sender, answer) = oneshot::channel();
         let asked = async {
-            self.0.send(question).await.ok()?;
+            self.questions.send(question(sender)).await.ok()?;
             answer.await.ok()
         };
         tokio::time::timeout(ANSWER_LIMIT, asked)
@@ -43,23 +51,56 @@ impl Host {
 #[async_trait]
 impl admin::Report for Host {
     async fn metrics(&self) -> String {
-        match self.ask().await {
+        match self.report().await {
             Ok(answer) => prometheus(&answer),
             // Missing numbers are what alarms are made for.
             Err(error) => format!("# {error:#}\n"),
         }
     }
 
-    async fn status(&self) -> serde_json::Value {
-        let answer = self.ask().await;
+    async fn status(&self) -> Result<serde_json::Value, String> {
+        let answer = self.report().await;
         answer
             .and_then(|answer| Ok(serde_json::to_value(answer.report)?))
-            .unwrap_or_else(|error| serde_json::json!({ "error": format!("{error:#}") }))
+            .map_err(|error| format!("{error:#}"))
     }
 
     async fn health(&self) -> Result<(), String> {
-        self.ask().await.map(|_| ()).map_err(|error| format!("{error:#}"))
+        self.report().await.map(|_| ()).map_err(|error| format!("{error:#}"))
     }
+
+    async fn page(&self, name: &str) -> Option<Result<serde_json::Value, String>> {
+        if name != "iscsi" {
+            return None;
+        }
+        let rights = self.ask(Question::Rights).await;
+        let page = rights.and_then(|rights| Ok(serde_json::to_value(rights)?));
+        Some(page.map_err(|error| format!("{error:#}")))
+    }
+
+    async fn change(
+        &self,
+        name: &str,
+        token: &str,
+        change: serde_json::Value,
+    ) -> Option<Result<(), Refusal>> {
+        if name != "iscsi" {
+            return None;
+        }
+        if !same(token, &self.token) {
+            return Some(Err(Refusal::Forbidden));
+        }
+        let changed = match serde_json::from_value(change) {
+            Ok(change) => self.ask(|sender| Question::Change(change, sender)).await.flatten(),
+            Err(error) => Err(anyhow::Error::new(error).context("this host knows no such change")),
+        };
+        Some(changed.map_err(|error| Refusal::Failed(format!("{error:#}"))))
+    }
+}
+
+/// Takes as long wherever they differ.
+fn same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
 /// A number of a volume: name, help, value.
@@ -187,5 +228,51 @@ pub(super) fn prometheus(answer: &Answer) -> String {
     for (name, help, value) in totals {
         metrics.single(name, "counter", help, value as f64);
     }
+    iscsi(&mut metrics, answer);
     metrics.finish()
+}
+
+fn iscsi(metrics: &mut Metrics, answer: &Answer) {
+    let name = "longhaul_iscsi_sessions";
+    let mut family = metrics.family(name, "gauge", "iSCSI sessions, discovery not counted.");
+    for volume in &answer.report.volumes {
+        family.sample(&[("volume", &volume.name)], volume.iscsi_sessions as f64);
+    }
+    let commands =
+        answer.report.iscsi_sessions.iter().map(|session| session.commands).sum::<usize>();
+    let held = answer.report.iscsi_sessions.iter().map(|session| session.held_bytes).sum::<u64>();
+    for (name, help, value) in [
+        (
+            "longhaul_iscsi_connections",
+            "iSCSI connections.",
+            answer.report.iscsi_connections as f64,
+        ),
+        ("longhaul_iscsi_commands", "SCSI commands that have not ended.", commands as f64),
+        ("longhaul_iscsi_held_bytes", "Payload that sessions hold.", held as f64),
+    ] {
+        metrics.single(name, "gauge", help, value);
+    }
+    let counters = &answer.iscsi;
+    for (name, help, value) in [
+        ("longhaul_iscsi_logins_total", "Connections that logged in.", counters.logins),
+        (
+            "longhaul_iscsi_received_bytes_total",
+            "Bytes read from initiators.",
+            counters.received_bytes,
+        ),
+        ("longhaul_iscsi_sent_bytes_total", "Bytes written to initiators.", counters.sent_bytes),
+        (
+            "longhaul_iscsi_connections_refused_total",
+            "Connections turned away because their portal had too many.",
+            counters.turned_away,
+        ),
+    ] {
+        metrics.single(name, "counter", help, value as f64);
+    }
+    let name = "longhaul_iscsi_closed_total";
+    let mut family =
+        metrics.family(name, "counter", "Connections that the target closed, by reason.");
+    for (reason, count) in &counters.closed {
+        family.sample(&[("reason", reason)], *count as f64);
+    }
 }

@@ -3,7 +3,7 @@
 //! The journal is found or made, with all its space, before the store is asked: an attach that
 //! succeeds fences every other host off, so nothing that can be known before may fail after it.
 
-use super::disk::Disk;
+use super::disk::{Disk, Zero};
 use super::front::Front;
 use super::state::{
     JournalShape, StateDir, VolumeFile, journal_path, save_zeroed_files, zeroed_files,
@@ -54,8 +54,9 @@ impl From<anyhow::Error> for Failure {
 pub struct Opened {
     files: Vec<File>,
     recovered: Recovered,
-    /// First file to be zeroed in the background: it and all after it hold no frame.
-    zero_from: u32,
+    /// First file to be zeroed in the background, it and all after it hold no frame; and these
+    /// files once more.
+    zero: (u32, Vec<File>),
     kept: Kept,
 }
 
@@ -139,6 +140,41 @@ pub async fn attach(
         }
     }
 
+    let restore = match journal {
+        Some(opened) => claim(&front.state, &mut opened.kept.file)?,
+        None => None,
+    };
+    let asked = ask(front, name, &info, journal).await;
+    if asked.is_err()
+        && let Some(file) = restore
+        && let Some(opened) = journal
+    {
+        if let Err(error) = front.state.save_volume(&file) {
+            tracing::warn!(volume = name, "it will be attached at the next start: {error:#}");
+        }
+        opened.kept.file = file;
+    }
+    asked
+}
+
+/// Notes that the volume is in use here before the store is asked for it, and returns what to go
+/// back to if the store refuses: once another host is fenced off, nothing may fail.
+fn claim(state: &StateDir, file: &mut VolumeFile) -> Result<Option<VolumeFile>, Failure> {
+    if !file.released {
+        return Ok(None);
+    }
+    let before = file.clone();
+    (file.released, file.delivered) = (false, false);
+    state.save_volume(file)?;
+    Ok(Some(before))
+}
+
+async fn ask(
+    front: &Rc<Front>,
+    name: &str,
+    info: &VolumeInfo,
+    journal: &mut Option<Opened>,
+) -> Result<Rc<Volume>, Failure> {
     let generation = front.router.generation();
     let state = journal.as_ref().and_then(|opened| opened.recovered.state());
     let host = front.state.host();
@@ -147,7 +183,7 @@ pub async fn attach(
     let ToHost::Attached { result, .. } = reply else {
         return Err(Failure::Refused("the store gave an answer that does not fit".into()));
     };
-    let attached = result.map_err(|error| refusal(front, name, &info, &error))?;
+    let attached = result.map_err(|error| refusal(front, name, info, &error))?;
     if attached.volume != info.id {
         return Err(Failure::Refused(format!(
             "volume {name} was replaced while it was being attached; try again"
@@ -175,22 +211,26 @@ fn start(
     let options = &front.options;
     let (mode, recovered, backing) = match opened {
         None => (engine::Mode::WriteThrough, None, Backing::None),
-        Some(Opened { kept: Kept { mut file, .. }, files, recovered, zero_from }) => {
+        Some(Opened { kept: Kept { mut file, .. }, files, recovered, zero: (from, fresh) }) => {
             file.name = name.into();
             file.epoch = attached.epoch;
             file.sectors = attached.sectors;
             file.block_bytes = attached.block_bytes;
             (file.released, file.delivered) = (false, false);
-            front.state.save_volume(&file)?;
+            if let Err(error) = front.state.save_volume(&file) {
+                // Only the epoch is outdated, which the journal knows better: a full disk is no
+                // reason to leave a volume down after a crash.
+                tracing::warn!(volume = name, "{error:#}; going on, the journal has its space");
+            }
             let dir = front.state.volume_dir(attached.volume);
             let names = journal_names(&dir);
             let id = file.journal_id;
-            let zeroed = move |files| {
+            let done = Box::new(move |files| {
                 if let Err(error) = save_zeroed_files(&dir, &id, files) {
                     tracing::debug!("zeroes will be written again: {error:#}");
                 }
-            };
-            let disk = Disk::start(files, names, Some((zero_from, Box::new(zeroed))))
+            });
+            let disk = Disk::start(files, names, Some(Zero { from, files: fresh, done }))
                 .context("cannot start the thread of a journal")?;
             let mode = engine::Mode::Journal(recovered.geometry);
             (mode, Some(recovered), Backing::Disk(disk))
@@ -337,8 +377,16 @@ fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Op
     tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
     let files = state.open_journal(&file)?;
     let recovered = Recovered::empty(geometry, number, info.id);
+    let zero = fresh_files(state, &file, 1)?;
     let kept = Kept::unread(file);
-    Ok(Opened { files, recovered, zero_from: 1, kept })
+    Ok(Opened { files, recovered, zero, kept })
+}
+
+fn fresh_files(state: &StateDir, file: &VolumeFile, from: u32) -> Result<(u32, Vec<File>)> {
+    if from >= file.journal.files {
+        return Ok((from, Vec::new()));
+    }
+    Ok((from, state.open_journal(file)?.split_off(from as usize)))
 }
 
 fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<Opened> {
@@ -373,9 +421,9 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
             show_bytes(file.journal.bytes())
         );
     }
-    let zero_from = report.files_reached.max(zeroed_files(&dir, &file));
+    let zero = fresh_files(state, &file, report.files_reached.max(zeroed_files(&dir, &file)))?;
     let kept = Kept::read(file, &files, report);
-    Ok(Opened { files, recovered, zero_from, kept })
+    Ok(Opened { files, recovered, zero, kept })
 }
 
 /// Makes reads of a journal see what its disk holds.
@@ -467,6 +515,22 @@ mod tests {
         if on_disk && before == Ok(4096) {
             assert_eq!(cached(), Err(Errno::AGAIN));
         }
+    }
+
+    #[test]
+    fn a_volume_is_claimed_before_the_store_is_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&dir.path().join("state")).unwrap();
+        let shape = JournalShape::from_size(64 << 20).unwrap();
+        let file = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
+        // Where nothing can be written, nobody else is fenced off.
+        assert!(matches!(claim(&state, &mut file.clone()), Err(Failure::Refused(_))));
+        std::fs::create_dir_all(state.volume_dir(VolumeId(7))).unwrap();
+        let mut claimed = file.clone();
+        assert_eq!(claim(&state, &mut claimed).unwrap(), Some(file));
+        let kept = state.volume(VolumeId(7)).unwrap().unwrap();
+        assert!(!kept.released && !kept.delivered && kept == claimed);
+        assert_eq!(claim(&state, &mut claimed).unwrap(), None);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use longhaul_core::host::{DiskOperation, DiskResult};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,9 +24,23 @@ const MAX_SLICES: usize = 1024;
 /// Bytes zeroed at a time ahead of the journal: what a write may have to wait for.
 const ZERO_CHUNK_BYTES: u64 = 256 << 10;
 
-/// The first file to be zeroed, and who is told, after each one, how many files from the first have
-/// been dealt with.
-pub type Zero = (u32, Box<dyn Fn(u32) + Send>);
+/// Bytes written after a sync that are sent to the disk at once instead of waiting for the next
+/// sync. A client that flushes after each write or two finds its data on its way when the flush
+/// arrives, which shortens the flush (`docs/performance.md`); for one that does not, these are a few
+/// small requests to the disk for each sync. The number is a guess.
+const EAGER_BYTES: u64 = 64 << 10;
+
+/// Files of a journal that get zeroes in the background.
+pub struct Zero {
+    /// Number of the first of them.
+    pub from: u32,
+    /// They and all after them, opened for this alone: an error of a write in the background is told
+    /// once to each open file description (fsync(2)), and one that a sync here took from the writer's
+    /// would let the writer's next sync succeed without its data.
+    pub files: Vec<File>,
+    /// Is told, after each one, how many files from the journal's first have been dealt with.
+    pub done: Box<dyn Fn(u32) + Send>,
+}
 
 /// The journal files of a volume and the thread that writes them.
 pub struct Disk {
@@ -82,13 +97,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Disk {
-    /// Starts the thread of a journal. `names` says in errors whose files they are. Files from the
-    /// one in `zero` on hold no frame and get zeroes in the background, so that a later sync does not
-    /// have to convert unwritten extents.
+    /// Starts the thread of a journal. `names` says in errors whose files they are. The files of
+    /// `zero` hold no frame and get zeroes in the background, so that a later sync does not have to
+    /// convert unwritten extents.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> std::io::Result<Disk> {
+    pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> io::Result<Disk> {
         let shared = Arc::new(Shared {
             files,
             names,
@@ -106,12 +121,12 @@ impl Disk {
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
             .name("journal".into())
-            .spawn(move || Writer { shared: writer, failed: None }.run())?;
+            .spawn(move || Writer { shared: writer, failed: None, unsynced: 0 }.run())?;
         let zeroer = match zero {
-            Some((from, done)) if (from as usize) < shared.files.len() => {
+            Some(zero) if !zero.files.is_empty() => {
                 let shared = shared.clone();
                 let builder = std::thread::Builder::new().name("journal-zero".into());
-                Some(builder.spawn(move || zero_ahead(&shared, from, done))?)
+                Some(builder.spawn(move || zero_ahead(&shared, &zero))?)
             }
             _ => None,
         };
@@ -220,6 +235,8 @@ impl Shared {
 struct Writer {
     shared: Arc<Shared>,
     failed: Option<String>,
+    /// Bytes written since the last sync.
+    unsynced: u64,
 }
 
 impl Writer {
@@ -271,7 +288,7 @@ impl Writer {
         done
     }
 
-    fn attempt(&self, commands: &[Command]) -> Result<(), String> {
+    fn attempt(&mut self, commands: &[Command]) -> Result<(), String> {
         let Some(number) = commands.first().map(Command::file) else { return Ok(()) };
         let context = |what: &str, error: &dyn std::fmt::Display| {
             format!("{what} of {}.{number:04}: {error}", self.shared.names)
@@ -298,9 +315,15 @@ impl Writer {
             write_all(file, &mut slices, start).map_err(|error| context("write", &error))?;
             self.shared.writes.fetch_add(1, Ordering::Relaxed);
             self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.unsynced += bytes as u64;
+            if !sync && self.unsynced <= EAGER_BYTES {
+                start_writeback(file, start, bytes as u64)
+                    .map_err(|error| context("write", &error))?;
+            }
         }
         if sync {
             self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+            self.unsynced = 0;
             rustix::fs::fdatasync(file).map_err(|error| context("fdatasync", &error))?;
         }
         Ok(())
@@ -356,11 +379,30 @@ fn write_all(file: &File, slices: &mut [IoSlice<'_>], mut offset: u64) -> Result
     Ok(())
 }
 
+/// Has the kernel start writing a range to the disk, without waiting for it.
+#[allow(unsafe_code)]
+fn start_writeback(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let range = (offset.try_into(), bytes.try_into());
+    let (Ok(offset), Ok(bytes)) = range else { return Err(Errno::OVERFLOW.into()) };
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and the call takes no memory.
+    let done = unsafe {
+        libc::sync_file_range(file.as_raw_fd(), offset, bytes, libc::SYNC_FILE_RANGE_WRITE)
+    };
+    if done == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        // Where a sandbox does not know or forbids the call, the sync does all of the work.
+        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+        error => Err(error),
+    }
+}
+
 /// Writes zeroes into fresh files that the writer has not reached, all but their first 4 KiB, where
-/// the header is. A failure ends it: the writer will meet the same one and report it.
-fn zero_ahead(shared: &Shared, from: u32, done: impl Fn(u32)) {
+/// the header is. A failure ends it: the writer is told of it by its own next sync of the file.
+fn zero_ahead(shared: &Shared, zero: &Zero) {
     let zeroes = vec![0; ZERO_CHUNK_BYTES as usize];
-    for (number, file) in (0..).zip(&shared.files).skip(from as usize) {
+    for (number, file) in (zero.from..).zip(&zero.files) {
         let Ok(end) = file.metadata().map(|meta| meta.len()) else { return };
         let mut offset = 4096;
         while offset < end {
@@ -383,7 +425,7 @@ fn zero_ahead(shared: &Shared, from: u32, done: impl Fn(u32)) {
         if rustix::fs::fdatasync(file).is_err() {
             return;
         }
-        done(number + 1);
+        (zero.done)(number + 1);
     }
 }
 
@@ -402,6 +444,12 @@ mod tests {
                 file
             })
             .collect()
+    }
+
+    /// The files of [`files`] from this one on, opened once more.
+    fn again(dir: &tempfile::TempDir, from: u32, count: u32) -> Vec<File> {
+        let path = |number| dir.path().join(format!("journal.{number:04}"));
+        (from..count).map(|n| File::options().write(true).open(path(n)).unwrap()).collect()
     }
 
     async fn results(disk: &Disk, count: usize) -> Vec<DiskResult> {
@@ -471,9 +519,11 @@ mod tests {
         disk.start_operation(write(1, 1, 8192, b"kept"));
         disk.submit();
         results(&disk, 1).await;
-        let done = Mutex::new(Vec::new());
-        zero_ahead(&disk.shared, 1, |files| lock(&done).push(files));
-        assert_eq!(*lock(&done), [2, 3], "a file that the writer took over is dealt with");
+        let (told, done) = std::sync::mpsc::channel();
+        let done_to = Box::new(move |files| told.send(files).unwrap());
+        zero_ahead(&disk.shared, &Zero { from: 1, files: again(&dir, 1, 3), done: done_to });
+        let done: Vec<u32> = done.try_iter().collect();
+        assert_eq!(done, [2, 3], "a file that the writer took over is dealt with");
         let read = |n: u32| std::fs::read(dir.path().join(format!("journal.{n:04}"))).unwrap();
         assert!(read(0).iter().all(|byte| *byte == 7), "already written before it was opened");
         assert_eq!(&read(1)[8192..8196], b"kept");
@@ -490,7 +540,8 @@ mod tests {
         }
         let (told, done) = std::sync::mpsc::channel();
         let told = Box::new(move |files| told.send(files).unwrap());
-        let disk = Disk::start(all, "journal".into(), Some((2, told))).unwrap();
+        let zero = Zero { from: 2, files: again(&dir, 2, 4), done: told };
+        let disk = Disk::start(all, "journal".into(), Some(zero)).unwrap();
         assert_eq!([done.recv().unwrap(), done.recv().unwrap()], [3, 4]);
         drop(disk);
         let read = |n: u32| std::fs::read(dir.path().join(format!("journal.{n:04}"))).unwrap();

@@ -5,23 +5,30 @@
 //! volume back by itself would only throw the other one out.
 
 use super::attach::{self, Failure, Kept};
+use super::iscsi::{Opened, Volumes};
 use super::nbd::Exports;
 use super::state::{JournalShape, StateDir};
-use super::uplink::Router;
+use super::uplink::{LinkLost, Router};
 use super::volume::{Clock, Volume};
 use crate::link::LinkEvent;
 use crate::units::show_bytes;
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use longhaul_core::block::VolumeId;
+use longhaul_core::block::{SECTOR_BYTES, VolumeId};
+use longhaul_core::front::iscsi::OpenError;
 use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
 use longhaul_core::host::{Durability, Event, OnJournalFailure};
-use longhaul_core::wire::link::{Frame, ToHost, ToStore, VolumeOperation, VolumeReply};
+use longhaul_core::wire::link::{
+    ATTRIBUTES_VERSION, Frame, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError, VolumeOperation,
+    VolumeReply,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 /// How long a client waits for the link's first connection and for an attach before it is told to
 /// try again: less than the patience of clients, and enough for a journal to be made or recovered on
@@ -30,6 +37,15 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause before an attach that was refused is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// The attribute that holds persistent reservations.
+const RESERVATIONS: &str = "reservations";
+
+/// Pause before the store is asked again for what it could not do.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Longer than any outage.
+const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 
 /// Link events taken at a time.
 const EVENT_BATCH: usize = 256;
@@ -68,6 +84,9 @@ struct Entry {
     kept: Option<Kept>,
 }
 
+/// Told that a volume has a new size, in sectors.
+type OnResized = Rc<dyn Fn(&Volume, u64)>;
+
 /// All volumes of a host.
 pub struct Front {
     pub(super) state: Arc<StateDir>,
@@ -76,12 +95,20 @@ pub struct Front {
     pub(super) clock: Clock,
     entries: RefCell<BTreeMap<String, Entry>>,
     by_id: RefCell<BTreeMap<VolumeId, Rc<Volume>>>,
+    on_resized: RefCell<Vec<OnResized>>,
+    /// Persistent reservations as the store has them, with the epoch of the attach that knows: nobody
+    /// else may save them before another one attaches.
+    reservations: RefCell<BTreeMap<VolumeId, (u64, Bytes)>>,
     /// Changes with the link, and when its first attempt to connect is over.
     link: watch::Sender<u64>,
     /// Whether the link's first attempt to connect is over, well or not.
     link_tried: Cell<bool>,
     stopping: Cell<bool>,
+    gone: RefCell<Option<OnGone>>,
 }
+
+/// Told the name of a volume that was taken away, and why.
+type OnGone = Box<dyn Fn(&str, &str)>;
 
 impl Front {
     /// No volumes yet.
@@ -98,10 +125,18 @@ impl Front {
             clock,
             entries: RefCell::default(),
             by_id: RefCell::default(),
+            on_resized: RefCell::default(),
+            reservations: RefCell::default(),
             link: watch::Sender::new(0),
             link_tried: Cell::new(false),
             stopping: Cell::new(false),
+            gone: RefCell::default(),
         })
+    }
+
+    /// Who is told when a volume is taken away from this host.
+    pub fn on_gone(&self, gone: impl Fn(&str, &str) + 'static) {
+        self.gone.replace(Some(Box::new(gone)));
     }
 
     /// Attaches a volume and keeps trying.
@@ -118,6 +153,13 @@ impl Front {
     /// The attached volumes.
     pub fn volumes(&self) -> Vec<Rc<Volume>> {
         self.by_id.borrow().values().cloned().collect()
+    }
+
+    /// Has `told` called whenever an attached volume has got a new size, with that size in sectors.
+    /// Requests up to there are good by then, and whoever opens the volume is told the new size; what
+    /// becomes of clients that were told the old one is the business of their protocol.
+    pub fn on_resized(&self, told: impl Fn(&Volume, u64) + 'static) {
+        self.on_resized.borrow_mut().push(Rc::new(told));
     }
 
     /// Resolves when the link's first attempt to connect is over, well or not.
@@ -232,8 +274,9 @@ impl Front {
                             self.link.send_modify(|generation| *generation += 1);
                         }
                     }
-                    LinkEvent::Up { peer, software } => {
+                    LinkEvent::Up { peer, software, version } => {
                         self.deliver(&mut frames);
+                        self.router.set_version(version);
                         tracing::info!(peer, software, "the store is connected");
                         was_up = Some(true);
                         self.link_tried.set(true);
@@ -297,6 +340,9 @@ impl Front {
                 );
                 tracing::error!(volume = name, "{why}");
                 self.release(volume, lag == 0);
+                if let Some(gone) = &*self.gone.borrow() {
+                    gone(name, &why);
+                }
                 self.set(name, Stage::Ended(Failure::Refused(why)));
             }
             Event::JournalFailed { error, continues } => {
@@ -309,11 +355,16 @@ impl Front {
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
-            Event::JournalDamaged { range, file, offset, problem } => {
-                let why = format!(
-                    "journal file {file}, offset {offset} is damaged at {range}: {problem}; check \
-                     the disk"
-                );
+            Event::JournalDamaged { range, file, offset, problem, shipping_waits } => {
+                let at = if range.is_empty() { String::new() } else { format!(" at {range}") };
+                let then = if shipping_waits {
+                    "; nothing from there on reaches the store unless it can be read after all, which is tried again \
+                     every minute: check the disk, and copy what clients can still read before this host is stopped"
+                } else {
+                    "; check disk and memory"
+                };
+                let why =
+                    format!("journal file {file}, offset {offset} is damaged{at}: {problem}{then}");
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
@@ -321,6 +372,7 @@ impl Front {
                 volume = name,
                 "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
             ),
+            Event::Resized { sectors } => self.resized(volume, sectors),
             Event::Resumed { committed } => {
                 tracing::info!(volume = name, committed, "resumed");
             }
@@ -345,6 +397,29 @@ impl Front {
                 tracing::info!(volume = name, "detached");
                 self.release(volume, true);
             }
+        }
+    }
+
+    fn resized(&self, volume: &Volume, sectors: u64) {
+        let size = show_bytes(sectors * SECTOR_BYTES);
+        tracing::info!(volume = volume.name(), "resized, it has {size}");
+        let noted = || -> anyhow::Result<()> {
+            if let Some(mut file) = self.state.volume(volume.attached().volume)? {
+                file.sectors = sectors;
+                self.state.save_volume(&file)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = noted() {
+            // The next attach says it again.
+            tracing::warn!(
+                volume = volume.name(),
+                "while it is not attached its old size is shown, because: {error:#}"
+            );
+        }
+        let told = self.on_resized.borrow().clone();
+        for told in told {
+            told(volume, sectors);
         }
     }
 
@@ -445,6 +520,144 @@ impl Front {
         }
         let entry = |(name, description)| ExportEntry { name, description };
         Ok(exports.into_iter().map(entry).collect())
+    }
+}
+
+/// Persistent reservations, which stay with the volume wherever it is attached.
+impl Front {
+    /// Reads what was saved, and saves it again: from then on nothing counts that a host of an older
+    /// epoch may still save at a store that has not heard of ours. Later, an initiator may come back
+    /// while the store is away, so the store is asked only once.
+    async fn reservations(&self, volume: &Volume) -> Result<Bytes, String> {
+        let known = self.reservations.borrow().get(&volume.attached().volume).cloned();
+        if let Some((epoch, saved)) = known
+            && epoch == volume.status().0.epoch
+        {
+            return Ok(saved);
+        }
+        if self.router.is_up() && self.router.version() < ATTRIBUTES_VERSION {
+            return Ok(Bytes::new());
+        }
+        let id = volume.attached().volume;
+        let get = || VolumeOperation::GetAttribute { volume: id, attribute: RESERVATIONS.into() };
+        let limit = Instant::now() + LOOKUP_LIMIT;
+        let saved = match self.insist(volume, get, limit).await? {
+            VolumeReply::Attribute(saved) => Bytes::from(saved),
+            _ => return Err("the store answered something else".into()),
+        };
+        if saved.is_empty() {
+            self.know_reservations(volume, Bytes::new());
+        } else {
+            self.set_reservations(volume, &saved, limit).await?;
+        }
+        Ok(saved)
+    }
+
+    /// Saves, however long the store is away: as a write, it fails for no outage.
+    async fn save_reservations(&self, volume: &Volume, data: &Bytes) -> Result<(), String> {
+        let ever = Instant::now() + FOR_EVER;
+        self.set_reservations(volume, data, ever).await
+    }
+
+    async fn set_reservations(
+        &self,
+        volume: &Volume,
+        data: &Bytes,
+        limit: Instant,
+    ) -> Result<(), String> {
+        if data.len() > MAX_ATTRIBUTE_BYTES {
+            return Err(format!(
+                "{} of registrations are more than a volume can keep ({}): unregister some initiators",
+                show_bytes(data.len() as u64),
+                show_bytes(MAX_ATTRIBUTE_BYTES as u64)
+            ));
+        }
+        let set = || VolumeOperation::SetAttribute {
+            volume: volume.attached().volume,
+            epoch: volume.status().0.epoch,
+            attribute: RESERVATIONS.into(),
+            data: data.to_vec(),
+        };
+        self.insist(volume, set, limit).await?;
+        self.know_reservations(volume, data.clone());
+        Ok(())
+    }
+
+    fn know_reservations(&self, volume: &Volume, saved: Bytes) {
+        let epoch = volume.status().0.epoch;
+        self.reservations.borrow_mut().insert(volume.attached().volume, (epoch, saved));
+    }
+
+    /// Asks the store until it answers, it refuses for good, or the limit has passed.
+    async fn insist(
+        &self,
+        volume: &Volume,
+        operation: impl Fn() -> VolumeOperation,
+        limit: Instant,
+    ) -> Result<VolumeReply, String> {
+        let mut link = self.link.subscribe();
+        loop {
+            link.mark_unchanged();
+            let too_old = self.router.is_up() && self.router.version() < ATTRIBUTES_VERSION;
+            if too_old {
+                return Err("the store is of an older version: update it".into());
+            }
+            let operation = operation();
+            let asked = self.router.call(|request| ToStore::Volume { request, operation });
+            let asked = tokio::time::timeout_at(limit, asked).await;
+            let why = match asked.unwrap_or(Err(LinkLost)) {
+                Ok(ToHost::Volume { result: Ok(reply), .. }) => return Ok(reply),
+                Ok(ToHost::Volume { result: Err(VolumeError::Store(why)), .. }) => why,
+                Ok(ToHost::Volume { result: Err(error), .. }) => return Err(error.to_string()),
+                Ok(_) => return Err("the store answered something else".into()),
+                Err(lost) => lost.to_string(),
+            };
+            if volume.status().0.fenced.is_some() {
+                return Err("the volume is fenced off here".into());
+            }
+            if Instant::now() >= limit || self.stopping.get() {
+                return Err(why);
+            }
+            tracing::debug!(volume = volume.name(), "asking again: {why}");
+            tokio::select! {
+                _ = link.changed() => {}
+                () = tokio::time::sleep_until(limit) => {}
+                () = tokio::time::sleep(ASK_AGAIN), if self.router.is_up() => {}
+            }
+        }
+    }
+}
+
+impl Volumes for Front {
+    fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            if name.is_empty() {
+                return Err(OpenError::NotFound("the target's name ends without one".into()));
+            }
+            let (_, volume) =
+                self.clone().lookup(name).await.map_err(|error| match error.kind {
+                    LookupErrorKind::Unknown => OpenError::NotFound(error.message),
+                    _ => OpenError::Unavailable(error.message),
+                })?;
+            let saved = self.reservations(&volume).await.map_err(OpenError::Unavailable)?;
+            Ok((volume, saved))
+        })
+    }
+
+    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Vec<String>> {
+        let names = self.names();
+        Box::pin(async move {
+            let all = names.await.unwrap_or_default();
+            all.into_iter().map(|entry| entry.name).collect()
+        })
+    }
+
+    fn save(
+        self: Rc<Self>,
+        volume: Rc<Volume>,
+        data: Bytes,
+    ) -> LocalBoxFuture<'static, Result<(), String>> {
+        Box::pin(async move { self.save_reservations(&volume, &data).await })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The host gateway: sockets, journal files, link and signals around the engine.
 //!
-//! NBD sessions and volumes live together on one front thread, so that nothing on the way of a
+//! Sessions of NBD and iSCSI and volumes live together on one front thread, so that nothing on the way of a
 //! request is locked or handed over; journals have a thread each, the link has one, and so has
 //! the admin listener.
 
@@ -8,6 +8,7 @@ mod admin;
 mod attach;
 mod disk;
 mod front;
+mod iscsi;
 mod metrics;
 mod nbd;
 pub mod null;
@@ -15,12 +16,14 @@ mod report;
 mod run;
 pub mod state;
 mod status;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod uplink;
 mod volume;
 
 pub use attach::{lengths, run_recovery};
+pub use iscsi::run as iscsi;
 pub use run::run;
 pub use status::{columns, get, status};
 
@@ -42,7 +45,7 @@ fn export_info(volume: &volume::Volume) -> ExportInfo {
     ExportInfo {
         name: volume.name().into(),
         description: String::new(),
-        sectors: attached.sectors,
+        sectors: volume.sectors(),
         min_block: attached.block_bytes,
         // A block that is written whole keeps one checksum and needs no neighbour when read.
         preferred_block: 4096,

@@ -4,14 +4,22 @@
 
 use super::attach::{Failure, Kept};
 use super::front::{Front, Stage};
+use super::iscsi::{self, Change, Counters, RightsReport, SessionReport};
 use super::metrics::Metrics;
 use super::nbd::Server;
 use crate::link::LinkStatus;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-/// Where an answer goes.
-pub type Question = oneshot::Sender<Answer>;
+/// What the admin listener wants of the front thread, with where the answer goes.
+pub enum Question {
+    /// How everything is.
+    Report(oneshot::Sender<Answer>),
+    /// Which initiators may use what.
+    Rights(oneshot::Sender<RightsReport>),
+    /// Other rights.
+    Change(Change, oneshot::Sender<anyhow::Result<()>>),
+}
 
 /// Everything at one moment, as the front thread sees it.
 pub struct Answer {
@@ -19,6 +27,8 @@ pub struct Answer {
     pub report: Report,
     /// Latencies by volume.
     pub metrics: Vec<(String, Metrics)>,
+    /// Totals of the iSCSI target.
+    pub iscsi: Counters,
 }
 
 /// `/status`.
@@ -29,50 +39,15 @@ pub struct Report {
     /// By name.
     pub volumes: Vec<VolumeReport>,
     /// To the store.
-    pub link: LinkReport,
+    pub link: LinkStatus,
     /// NBD clients.
     pub connections: usize,
     /// NBD clients turned away because there were too many.
     pub connections_refused: u64,
-}
-
-/// The link in `/status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LinkReport {
-    /// Whether a store is connected.
-    pub up: bool,
-    /// Seconds in this state.
-    pub since_seconds: f64,
-    /// The store that is or was connected last.
-    pub peer: Option<String>,
-    /// Round-trip time.
-    pub rtt_ms: Option<f64>,
-    /// Packets that count as lost.
-    pub lost_packets: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
-    /// Bytes received.
-    pub received_bytes: u64,
-    /// Connections after the first.
-    pub reconnects: u64,
-    /// Why the last connection or attempt ended.
-    pub last_error: Option<String>,
-}
-
-impl From<LinkStatus> for LinkReport {
-    fn from(status: LinkStatus) -> LinkReport {
-        LinkReport {
-            up: status.up,
-            since_seconds: status.since_seconds,
-            peer: status.peer,
-            rtt_ms: status.rtt_ms,
-            lost_packets: status.lost_packets,
-            sent_bytes: status.sent_bytes,
-            received_bytes: status.received_bytes,
-            reconnects: status.reconnects,
-            last_error: status.last_error,
-        }
-    }
+    /// iSCSI connections.
+    pub iscsi_connections: usize,
+    /// iSCSI sessions.
+    pub iscsi_sessions: Vec<SessionReport>,
 }
 
 /// A volume in `/status`. Numbers are zero while it is not attached.
@@ -92,10 +67,13 @@ pub struct VolumeReport {
     pub epoch: u64,
     /// NBD clients.
     pub connections: usize,
+    /// iSCSI sessions.
+    pub iscsi_sessions: usize,
     /// Bytes the store has not committed: lost if this host were. While it is not attached, the
     /// bytes in the journal that are not known to be committed, which is never less.
     pub lag_bytes: u64,
-    /// Age of the oldest of them. While it is not attached, the age of the last write.
+    /// Age of the oldest of them, writes of an earlier run counted from the attach. While it is not
+    /// attached, the age of the last write.
     pub lag_seconds: f64,
     /// Journal space they take.
     pub journal_bytes: u64,
@@ -132,7 +110,7 @@ pub struct VolumeReport {
 }
 
 /// Looks at everything.
-pub fn collect(front: &Front, server: &Server) -> Answer {
+pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer {
     let mut metrics = Vec::new();
     let mut volumes: Vec<VolumeReport> = Vec::new();
     let attached = front.volumes();
@@ -146,6 +124,7 @@ pub fn collect(front: &Front, server: &Server) -> Answer {
         };
         let mut report = VolumeReport {
             connections: server.connections_of(&name),
+            iscsi_sessions: iscsi.sessions_of(&name),
             state: state.into(),
             reason,
             name,
@@ -163,11 +142,13 @@ pub fn collect(front: &Front, server: &Server) -> Answer {
     let report = Report {
         host: front.state.host().to_string(),
         volumes,
-        link: front.router.status().into(),
+        link: front.router.status(),
         connections: server.connections(),
         connections_refused: server.refused(),
+        iscsi_connections: iscsi.connections(),
+        iscsi_sessions: iscsi.sessions(),
     };
-    Answer { report, metrics }
+    Answer { report, metrics, iscsi: iscsi.counters() }
 }
 
 fn why(failure: &Failure) -> String {
@@ -205,7 +186,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         report.state = "stopped".into();
     }
     report.id = Some(attached.volume.to_string());
-    report.size_bytes = attached.sectors * 512;
+    report.size_bytes = volume.sectors() * 512;
     report.epoch = status.epoch;
     report.lag_bytes = status.lag_bytes;
     report.lag_seconds = status.lag.as_secs_f64();

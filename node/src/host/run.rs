@@ -2,6 +2,7 @@
 
 use super::admin;
 use super::front::{Front, Options, Stage};
+use super::iscsi::{self, Rights, Static};
 use super::nbd::{Address, Listener, Server, tls_config};
 use super::report::{self, Question};
 use super::state::{JournalShape, StateDir};
@@ -10,13 +11,14 @@ use super::volume::{Clock, Volume};
 use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
 use crate::credential::Credential;
 use crate::link::Client;
+use crate::service::{Stop, notify};
 use crate::units::show_bytes;
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use longhaul_core::host::{Durability, OnJournalFailure};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -27,15 +29,15 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// address that does not answer: well within its default limit for a start, 90 s.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs a host until it is told to stop.
+/// Runs a host until it is told to stop. `config` is the config file, whose `[iscsi]` table no flag has.
 ///
 /// # Errors
 /// If it cannot start: the state directory, credential, addresses or certificates are not usable.
-pub fn run(args: &HostArgs) -> Result<()> {
-    super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(args)))
+pub fn run(args: &HostArgs, config: Option<&Path>) -> Result<()> {
+    super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(args, config)))
 }
 
-async fn serve(args: &HostArgs) -> Result<()> {
+async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let mut stop = Stop::listen()?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
@@ -64,30 +66,70 @@ async fn serve(args: &HostArgs) -> Result<()> {
             Listener::bind(&address, tls.is_some(), args.nbd_tls_ca.is_some())
         })
         .collect::<Result<Vec<_>>>()?;
+    let fixed = Static::load(config)?;
+    let rights = Rights::open(&args.state, fixed.clone())?;
+    let access = rights.access()?;
+    let portals = args.iscsi.iter().map(|text| iscsi::Listener::bind(text));
+    let portals = portals.collect::<Result<Vec<_>>>()?;
+    let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
+    let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals };
     let (questions, asked) = mpsc::channel(16);
-    admin::start(&args.admin, questions)?;
+    admin::start(&args.admin, iscsi::new_token(&args.state)?, questions)?;
     let (client, events) = Client::start(credential, args.store.clone())?;
 
     let router = Rc::new(Router::new(client));
-    let front = Front::new(state.clone(), options, router.clone(), Clock::start());
+    let clock = Clock::start();
+    let front = Front::new(state.clone(), options, router.clone(), clock);
     let server = Server::new(front.clone(), tls);
+    let config = iscsi::config(told, fixed.weak_chap);
+    let target = iscsi::Server::new(front.clone(), clock, config, access);
+    front.on_gone({
+        let target = target.clone();
+        move |name, why| target.volume_gone(name, why)
+    });
+    front.on_resized({
+        let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
+        move |volume, sectors| {
+            if let Some(server) = server.upgrade() {
+                server.resized(volume);
+            }
+            if let Some(target) = target.upgrade() {
+                target.resized(volume.name(), sectors);
+            }
+        }
+    });
+    let nobody = rights.is_empty();
     tokio::task::spawn_local(front.clone().run_link(events));
-    tokio::task::spawn_local(answer(front.clone(), server.clone(), asked));
+    tokio::task::spawn_local(target.clone().run());
+    let answers = Answers { front: front.clone(), server: server.clone(), target: target.clone() };
+    tokio::task::spawn_local(answers.run(rights, bound, asked));
     for volume in kept.iter().filter(|volume| !volume.released) {
         front.pin(&volume.name);
     }
     for name in &args.volumes {
         front.pin(name);
     }
-    if listeners.is_empty() {
+    if listeners.is_empty() && portals.is_empty() {
         tracing::info!(
-            "no --nbd address: volumes are attached and drained, but nobody can use them"
+            "no --nbd and no --iscsi address: volumes are attached and drained, but nobody can use them"
         );
     }
     let mut accepting = Vec::new();
     for listener in listeners {
         tracing::info!("serving NBD on {}", listener.address());
         accepting.push(tokio::task::spawn_local(listener.run(server.clone())));
+    }
+    for portal in portals {
+        let address = portal.address();
+        if nobody && !address.ip().is_loopback() {
+            tracing::info!(
+                "serving iSCSI on {address}, where nobody may use anything yet: `longhaul iscsi allow VOLUME \
+                 IQN` lets an initiator in"
+            );
+        } else {
+            tracing::info!("serving iSCSI on {address}");
+        }
+        accepting.push(tokio::task::spawn_local(portal.run(target.clone())));
     }
     tracing::info!(host = %state.host(), state = %state.path().display(), "host is running");
     tokio::select! {
@@ -109,9 +151,11 @@ async fn serve(args: &HostArgs) -> Result<()> {
         listener.abort();
     }
     server.stop();
+    target.stop();
     let volumes = front.volumes();
+    let clients = || server.connections() + target.connections();
     tokio::select! {
-        () = wind_down(&volumes, &server, args.drain_limit) => {}
+        () = wind_down(&volumes, clients, args.drain_limit) => {}
         () = stop.wait() => tracing::warn!("leaving at once"),
     }
     farewell(&front);
@@ -126,13 +170,14 @@ async fn serve(args: &HostArgs) -> Result<()> {
 
 /// Finishes what is in flight and drains, within `limit`; then the journal still gets the time to
 /// make stable what was acknowledged.
-async fn wind_down(volumes: &[Rc<Volume>], server: &Server, limit: Duration) {
+async fn wind_down(volumes: &[Rc<Volume>], clients: impl Fn() -> usize, limit: Duration) {
     let deadline = Instant::now() + limit;
-    until(deadline.min(Instant::now() + SETTLE_LIMIT), || server.connections() == 0).await;
+    until(deadline.min(Instant::now() + SETTLE_LIMIT), || clients() == 0).await;
     for volume in volumes {
         volume.with(|now, engine| engine.handle_shutdown(now));
     }
-    until(deadline, || volumes.iter().all(|volume| volume.is_detached())).await;
+    until(deadline, || volumes.iter().all(|volume| volume.is_detached() || volume.is_fenced()))
+        .await;
     until(Instant::now() + SETTLE_LIMIT, || volumes.iter().all(|volume| volume.is_idle())).await;
 }
 
@@ -151,6 +196,12 @@ fn farewell(front: &Front) {
         let name = volume.name();
         if volume.is_detached() {
             tracing::info!(volume = name, "everything is at the store");
+        } else if volume.is_fenced() && !status.memory_only {
+            tracing::warn!(
+                volume = name,
+                "it was fenced off; {} that were not delivered are kept in the journal",
+                show_bytes(status.lag_bytes)
+            );
         } else if status.memory_only {
             tracing::error!(
                 volume = name,
@@ -184,39 +235,38 @@ fn farewell(front: &Front) {
 }
 
 /// Answers the admin listener's questions from the front thread.
-async fn answer(front: Rc<Front>, server: Rc<Server>, mut asked: mpsc::Receiver<Question>) {
-    while let Some(question) = asked.recv().await {
+struct Answers {
+    front: Rc<Front>,
+    server: Rc<Server>,
+    target: Rc<iscsi::Server>,
+}
+
+impl Answers {
+    async fn run(
+        self,
+        mut rights: Rights,
+        portals: Vec<String>,
+        mut asked: mpsc::Receiver<Question>,
+    ) {
         // Who asked may have gone.
-        let _ = question.send(report::collect(&front, &server));
-    }
-}
-
-/// Tells systemd, if it is there.
-fn notify(state: sd_notify::NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(false, &[state]) {
-        tracing::debug!("systemd could not be told: {error}");
-    }
-}
-
-/// The signals that mean: stop.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn listen() -> Result<Stop> {
-        let listen = |kind| signal(kind).context("cannot handle signals");
-        Ok(Stop {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        while let Some(question) = asked.recv().await {
+            match question {
+                Question::Report(answer) => {
+                    let report = report::collect(&self.front, &self.server, &self.target);
+                    let _ = answer.send(report);
+                }
+                Question::Rights(answer) => {
+                    let _ = answer.send(rights.report(portals.clone()));
+                }
+                Question::Change(change, answer) => {
+                    let told = change.describe();
+                    let changed = rights.change(change).await.map(|access| {
+                        tracing::info!("iSCSI rights changed: {told}");
+                        self.target.set_access(access);
+                    });
+                    let _ = answer.send(changed);
+                }
+            }
         }
     }
 }
@@ -284,10 +334,36 @@ mod tests {
             let server = Server::new(Rc::new(One(volume.clone())), None);
             write(&volume);
             let started = Instant::now();
-            wind_down(std::slice::from_ref(&volume), &server, Duration::from_secs(60)).await;
+            wind_down(
+                std::slice::from_ref(&volume),
+                || server.connections(),
+                Duration::from_secs(60),
+            )
+            .await;
             assert!(started.elapsed() < Duration::from_secs(10));
             assert!(volume.is_detached());
             assert_eq!(volume.status().0.lag_bytes, 0);
+        });
+    }
+
+    #[test]
+    fn nothing_is_drained_from_a_volume_that_is_fenced_off() {
+        local(async {
+            let silent = Rc::new(SilentStore);
+            let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
+            let server = Server::new(Rc::new(One(volume.clone())), None);
+            write(&volume);
+            let fenced = ToHost::Fenced { volume: volume.attached().volume, epoch: 2 };
+            volume.handle_messages(std::iter::once(fenced.into()));
+            let started = Instant::now();
+            wind_down(
+                std::slice::from_ref(&volume),
+                || server.connections(),
+                Duration::from_secs(60),
+            )
+            .await;
+            assert!(started.elapsed() < Duration::from_secs(10));
+            assert!(volume.is_fenced() && !volume.is_detached());
         });
     }
 
@@ -299,7 +375,7 @@ mod tests {
             let server = Server::new(Rc::new(One(volume.clone())), None);
             write(&volume);
             let (started, limit) = (Instant::now(), Duration::from_millis(300));
-            wind_down(std::slice::from_ref(&volume), &server, limit).await;
+            wind_down(std::slice::from_ref(&volume), || server.connections(), limit).await;
             let took = started.elapsed();
             assert!((limit..limit + SETTLE_LIMIT / 2).contains(&took), "{took:?}");
             assert!(!volume.is_detached() && volume.is_idle());

@@ -11,6 +11,7 @@
 //! Promises: one process at a time; a description is replaced whole or not at all; a journal that was
 //! created has its space. It does not know what is in a journal.
 
+use crate::commands::Usage;
 use crate::files;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
@@ -21,11 +22,14 @@ use longhaul_core::wire::link::HostId;
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
+
+/// Bytes of the page with the header that each journal file begins with; frames follow.
+const PAGE_BYTES: u64 = 4096;
 
 /// Smallest `--journal-size`: twice what may wait in memory for the journal.
 pub const MIN_JOURNAL_BYTES: u64 = 64 << 20;
@@ -59,15 +63,15 @@ impl JournalShape {
     /// If the size is too small.
     pub fn from_size(bytes: u64) -> Result<JournalShape> {
         if bytes < MIN_JOURNAL_BYTES {
-            bail!(
+            bail!(Usage(format!(
                 "--journal-size {} is too small: a journal takes at least {}; choose a size that \
                  holds what is written during the longest outage of the store to be survived",
                 show_bytes(bytes),
                 show_bytes(MIN_JOURNAL_BYTES)
-            );
+            )));
         }
         let Geometry { file_bytes, files } = Geometry::for_size(bytes)
-            .with_context(|| format!("--journal-size {}", show_bytes(bytes)))?;
+            .map_err(|error| Usage(format!("--journal-size {}: {error}", show_bytes(bytes))))?;
         Ok(JournalShape { file_bytes, files })
     }
 
@@ -222,10 +226,12 @@ impl StateDir {
     /// content of each file's start.
     ///
     /// # Errors
-    /// If there is not enough space: the message says how much is missing.
+    /// If there is not enough space: the message says how much is missing. If there are files of a
+    /// journal that has been written to: nothing says any more whose writes they hold.
     pub fn create_journal(&self, volume: &VolumeFile, plan: &[(u32, Bytes)]) -> Result<()> {
         let dir = self.volume_dir(volume.volume_id()?);
         files::create_dir(&dir)?;
+        refuse_used(&dir)?;
         let free = free_bytes(&dir)?;
         let need = volume.journal.bytes();
         let full = |free: u64| {
@@ -421,6 +427,27 @@ fn known_version(version: u32) -> Result<()> {
         bail!("it has version {version}, and this longhaul knows up to {VERSION}: use a newer one");
     }
     Ok(())
+}
+
+/// Refuses a directory whose journal holds frames. What a creation leaves that was cut short holds
+/// zeroes where the first frame goes, right after the page of the header.
+fn refuse_used(dir: &Path) -> Result<()> {
+    let path = journal_path(dir, 0);
+    let mut page = Vec::new();
+    let read = File::open(&path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(PAGE_BYTES))?;
+        file.take(PAGE_BYTES).read_to_end(&mut page)
+    });
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Ok(_) if page.iter().all(|byte| *byte == 0) => Ok(()),
+        Ok(_) => bail!(
+            "{} holds a journal and no volume.json that says what is in it: bring that file back from \
+             a copy, or move the directory away to give up what was not delivered",
+            dir.display()
+        ),
+    }
 }
 
 fn free_bytes(dir: &Path) -> Result<u64> {

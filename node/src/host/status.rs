@@ -18,16 +18,22 @@ const MAX_ANSWER_BYTES: u64 = 32 << 20;
 /// # Errors
 /// If no host answers there.
 pub fn status(address: &str, json: bool) -> Result<()> {
-    let text = get(address, "/status").with_context(|| {
-        format!(
-            "no host answers at {address}: is `longhaul host` running, and does it have that --admin \
-             address?"
-        )
-    })?;
+    let text = get(address, "/status").map_err(|error| unanswered(address, error))?;
     let report: Report = serde_json::from_str(&text)
         .with_context(|| format!("what answers at {address} is not a host of this version"))?;
     let out = if json { format!("{}\n", text.trim_end()) } else { table(&report) };
     std::io::stdout().write_all(out.as_bytes()).context("cannot write the status")
+}
+
+/// What to say of an error of [`get`].
+pub fn unanswered(address: &str, error: anyhow::Error) -> anyhow::Error {
+    if error.is::<std::io::Error>() {
+        return error.context(format!(
+            "no host answers at {address}: is `longhaul host` running, and does it have that \
+             --admin address?"
+        ));
+    }
+    error.context(format!("what answers at {address} cannot say how the host is"))
 }
 
 /// The body of a page of an admin listener.
@@ -35,19 +41,42 @@ pub fn status(address: &str, json: bool) -> Result<()> {
 /// # Errors
 /// If there is no answer, or not a good one.
 pub fn get(address: &str, path: &str) -> Result<String> {
+    let (line, body) = ask(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))?;
+    if line.split(' ').nth(1) != Some("200") {
+        bail!("it answered `{line}`: {}", body.trim());
+    }
+    Ok(body)
+}
+
+/// Has an admin listener do something.
+///
+/// # Errors
+/// If there is no answer, or it refuses: then its reason.
+pub fn post(address: &str, path: &str, token: &str, body: &str) -> Result<()> {
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nAuthorization: Bearer {token}");
+    let kind = "Content-Type: application/json";
+    let request = format!("{head}\r\n{kind}\r\nContent-Length: {length}\r\n\r\n{body}");
+    let (line, body) = ask(address, &request)?;
+    if line.split(' ').nth(1) != Some("200") {
+        bail!("{}", body.trim());
+    }
+    Ok(())
+}
+
+/// Status line and body of the answer to an HTTP request.
+fn ask(address: &str, request: &str) -> Result<(String, String)> {
     let address = address.to_socket_addrs()?.next().context("the address cannot be resolved")?;
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    // In one piece: whoever answers after the first would reset the connection at the second.
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
     let line = head.lines().next().unwrap_or_default();
-    if line.split(' ').nth(1) != Some("200") {
-        bail!("it answered `{line}`: {}", body.trim());
-    }
-    Ok(body.to_owned())
+    Ok((line.to_owned(), body.to_owned()))
 }
 
 fn table(report: &Report) -> String {
@@ -111,7 +140,7 @@ fn row(volume: &VolumeReport) -> Vec<String> {
         volume.state.clone(),
         show_bytes(volume.size_bytes),
         volume.epoch.to_string(),
-        volume.connections.to_string(),
+        (volume.connections + volume.iscsi_sessions).to_string(),
         lag,
         behind,
         journal,
@@ -158,6 +187,9 @@ mod tests {
         assert_eq!(get(&answer("HTTP/1.0 200 OK\r\nA: b\r\n\r\nhello"), "/").unwrap(), "hello");
         let error = get(&answer("HTTP/1.0 503 No\r\n\r\nstopping\n"), "/").unwrap_err();
         assert!(error.to_string().contains("stopping"), "{error}");
+        let error = status(&answer("HTTP/1.0 503 No\r\n\r\nhung\n"), false).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("hung") && !error.contains("no host answers"), "{error}");
         assert!(get(&answer("nonsense"), "/").is_err());
     }
 

@@ -2,6 +2,7 @@
 
 use super::admin;
 use super::front::{Front, Options};
+use super::iscsi;
 use super::nbd::{Exports as _, Server};
 use super::report::{self, VolumeReport};
 use super::state::{JournalShape, StateDir};
@@ -14,9 +15,10 @@ use crate::store;
 use bytes::Bytes;
 use clap::Parser as _;
 use longhaul_core::block::{BlockError, Range, Reply, Request};
+use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,9 +37,12 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
     let options = store::Options { data: dir, state: dir, listen, advertise: None };
     let store = store::Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel();
-    let run = store.run(async {
-        let _ = stopped.await;
-    });
+    let run = store.run(
+        async {
+            let _ = stopped.await;
+        },
+        std::future::pending(),
+    );
     (stop, tokio::spawn(run))
 }
 
@@ -46,9 +51,12 @@ fn credential(store: &Path) -> PathBuf {
 }
 
 async fn create(store: &Path, name: &str) {
-    let credential = credential(store);
-    let args = ["longhaul", "volume", "create", name, "--size", "16MiB", "--credential"];
-    let args = args.map(Into::into).into_iter().chain([credential.into_os_string()]);
+    command(store, &["create", name, "--size", "16MiB"]).await;
+}
+
+async fn command(store: &Path, args: &[&str]) {
+    let args = ["longhaul", "volume"].iter().chain(args).chain(&["--credential"]);
+    let args = args.map(Into::into).chain([credential(store).into_os_string()]);
     let Command::Volume(args) = Cli::try_parse_from(args).unwrap().command else { panic!() };
     tokio::task::spawn_blocking(move || crate::volume::run(&args)).await.unwrap().unwrap();
 }
@@ -68,9 +76,15 @@ fn host(store: &Path, state: &Path) -> Rc<Front> {
     front
 }
 
-fn report(front: &Rc<Front>) -> VolumeReport {
+fn answer(front: &Rc<Front>) -> report::Answer {
     let server = Server::new(front.clone(), None);
-    report::collect(front, &server).report.volumes.remove(0)
+    let (config, access) = (iscsi::config(Vec::new(), false), Access::default());
+    let target = iscsi::Server::new(front.clone(), Clock::start(), config, access);
+    report::collect(front, &server, &target)
+}
+
+fn report(front: &Rc<Front>) -> VolumeReport {
+    answer(front).report.volumes.remove(0)
 }
 
 struct Done(Cell<usize>);
@@ -89,13 +103,20 @@ impl Asker for Done {
 }
 
 async fn write_and_flush(volume: &Rc<Volume>) {
+    write_and_flush_at(volume, 0).await;
+}
+
+async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let done = Rc::new(Done(Cell::new(0)));
     let asker: Rc<dyn Asker> = done.clone();
     let data = Bytes::from_static(&[7; 8192]);
-    let write = Request::Write { range: Range::new(0, 16), data, fua: false };
-    volume.submit(&asker, [(1, write), (2, Request::Flush)].into_iter());
-    while done.0.get() < 2 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
+    // A flush covers what was acknowledged before it.
+    for (number, request) in [(1, write), (2, Request::Flush)] {
+        volume.submit(&asker, std::iter::once((number, request)));
+        while done.0.get() < number as usize {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }
 
@@ -144,11 +165,86 @@ fn what_was_not_delivered_is_known_without_the_store() {
         let report = report(&front);
         assert_eq!((report.state.as_str(), report.lag_bytes), ("attaching", 64 << 20));
         assert!(report.reason.as_ref().unwrap().contains("journal.0003"), "{report:?}");
-        let metrics = admin::prometheus(&super::report::Answer {
-            report: report::collect(&front, &Server::new(front.clone(), None)).report,
-            metrics: Vec::new(),
-        });
+        let metrics = admin::prometheus(&answer(&front));
         assert!(metrics.contains("longhaul_host_lag_bytes{volume=\"v\"} 67108864"), "{metrics}");
+    });
+}
+
+#[test]
+fn a_journal_that_nothing_describes_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, state) = (dir.path().join("store"), dir.path().join("host"));
+    process(async {
+        let _store = store(&data).await;
+        create(&data, "v").await;
+        let front = host(&data, &state);
+        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        write_and_flush(&volume).await;
+    });
+    let volume = std::fs::read_dir(state.join("volumes")).unwrap().next().unwrap().unwrap().path();
+    let (file, aside) = (volume.join("volume.json"), dir.path().join("aside"));
+    std::fs::rename(&file, &aside).unwrap();
+    let journal = std::fs::read(volume.join("journal.0000")).unwrap();
+    process(async {
+        let _store = store(&data).await;
+        let front = host(&data, &state);
+        let refusal = front.clone().open("v".into(), true).await.err().unwrap();
+        assert!(refusal.message.contains("no volume.json"), "{}", refusal.message);
+    });
+    assert!(std::fs::read(volume.join("journal.0000")).unwrap() == journal, "it was touched");
+    std::fs::rename(&aside, &file).unwrap();
+    process(async {
+        let _store = store(&data).await;
+        let front = host(&data, &state);
+        front.clone().open("v".into(), true).await.unwrap();
+    });
+}
+
+/// A file with this content that can be opened for writing, and every write to it fails.
+fn unwritable(content: &[u8]) -> std::fs::File {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use std::io::Write as _;
+    let mut file = std::fs::File::from(memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap());
+    file.write_all(content).unwrap();
+    fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+    file
+}
+
+#[test]
+fn the_status_says_why_a_journal_has_failed() {
+    use std::os::fd::AsRawFd as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (data, state) = (dir.path().join("store"), dir.path().join("host"));
+    process(async {
+        let _store = store(&data).await;
+        create(&data, "v").await;
+        let front = host(&data, &state);
+        front.clone().open("v".into(), true).await.unwrap();
+    });
+    let volume = std::fs::read_dir(state.join("volumes")).unwrap().next().unwrap().unwrap().path();
+    let journal = volume.join("journal.0000");
+    let broken = unwritable(&std::fs::read(&journal).unwrap());
+    std::fs::remove_file(&journal).unwrap();
+    let path = format!("/proc/self/fd/{}", broken.as_raw_fd());
+    std::os::unix::fs::symlink(path, &journal).unwrap();
+    process(async {
+        let _store = store(&data).await;
+        let front = host(&data, &state);
+        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        // It goes on, with the store for its journal.
+        write_and_flush(&volume).await;
+        let report = report(&front);
+        assert_eq!(report.state, "attached");
+        assert!(report.journal_failed && report.memory_only, "{report:?}");
+        assert_eq!((report.lag_bytes, report.committed_seq), (0, report.last_seq));
+        let reason = report.reason.unwrap();
+        for part in
+            ["the journal failed: ", "write of ", "journal.0000", "goes on", "replace the disk"]
+        {
+            assert!(reason.contains(part), "{reason}");
+        }
+        let metrics = admin::prometheus(&answer(&front));
+        assert!(metrics.contains("longhaul_host_journal_failed{volume=\"v\"} 1"), "{metrics}");
     });
 }
 
@@ -162,4 +258,101 @@ fn a_client_that_is_early_hears_that_there_is_no_such_volume() {
         let refusal = front.clone().open("none".into(), true).await.err().unwrap();
         assert_eq!(refusal.kind, LookupErrorKind::Unknown, "{}", refusal.message);
     });
+}
+
+#[test]
+fn reservations_stay_with_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("store");
+    let open = |front: &Rc<Front>| iscsi::Volumes::open(front.clone(), "v".into());
+    process(async {
+        let (stop, stopped) = store(&data).await;
+        create(&data, "v").await;
+        let front = host(&data, &dir.path().join("one"));
+        let Err(OpenError::NotFound(_)) = iscsi::Volumes::open(front.clone(), "none".into()).await
+        else {
+            panic!("there is no such volume");
+        };
+        let (volume, saved) = open(&front).await.unwrap();
+        assert!(saved.is_empty());
+        let save = |data: &'static [u8]| {
+            iscsi::Volumes::save(front.clone(), volume.clone(), Bytes::from_static(data))
+        };
+        save(b"first").await.unwrap();
+        save(b"second").await.unwrap();
+        let many = Bytes::from(vec![0; 200 << 10]);
+        let error = iscsi::Volumes::save(front.clone(), volume.clone(), many).await.unwrap_err();
+        assert!(error.contains("unregister"), "{error}");
+        // While the store is away a save waits like a write.
+        stop.send(()).unwrap();
+        stopped.await.unwrap();
+        let third = tokio::task::spawn_local(save(b"third"));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!third.is_finished());
+        third.abort();
+        let _ = third.await;
+    });
+    process(async {
+        let _store = store(&data).await;
+        let one = host(&data, &dir.path().join("one"));
+        let (volume, saved) = open(&one).await.unwrap();
+        assert_eq!(saved, "second");
+        volume.with(|now, engine| engine.handle_shutdown(now));
+        while !volume.is_detached() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let two = host(&data, &dir.path().join("two"));
+        let (other, saved) = open(&two).await.unwrap();
+        assert_eq!(saved, "second");
+        iscsi::Volumes::save(two, other, Bytes::from_static(b"of another host")).await.unwrap();
+        let late = iscsi::Volumes::save(one, volume, Bytes::from_static(b"late")).await;
+        assert!(late.is_err(), "its epoch is over");
+    });
+}
+
+#[test]
+fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, state) = (dir.path().join("store"), dir.path().join("host"));
+    let size_kept = || {
+        let state = StateDir::open(&state).unwrap();
+        state.volumes().unwrap()[0].sectors
+    };
+    process(async {
+        let _store = store(&data).await;
+        create(&data, "v").await;
+        let front = host(&data, &state);
+        let told = Rc::new(RefCell::new(Vec::new()));
+        front.on_resized({
+            let told = told.clone();
+            move |volume, sectors| {
+                // A listener may look at the volume.
+                assert_eq!(volume.sectors(), sectors);
+                told.borrow_mut().push((volume.name().to_owned(), sectors));
+            }
+        });
+        let (info, volume) = front.clone().open("v".into(), true).await.unwrap();
+        assert_eq!(info.sectors, 16 << 11);
+        command(&data, &["resize", "v", "64MiB"]).await;
+        while told.borrow().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(*told.borrow(), [("v".to_owned(), 64 << 11)]);
+        write_and_flush_at(&volume, (64 << 11) - 16).await;
+        let (info, _) = front.clone().open("v".into(), true).await.unwrap();
+        assert_eq!((info.sectors, report(&front).size_bytes), (64 << 11, 64 << 20));
+    });
+    // It was killed; while it is away the volume grows once more.
+    assert_eq!(size_kept(), 64 << 11);
+    process(async {
+        let _store = store(&data).await;
+        command(&data, &["resize", "v", "80MiB"]).await;
+        let front = host(&data, &state);
+        front.pin("v");
+        assert_eq!(report(&front).size_bytes, 0);
+        let (info, volume) = front.clone().open("v".into(), true).await.unwrap();
+        assert_eq!(info.sectors, 80 << 11);
+        write_and_flush_at(&volume, (80 << 11) - 16).await;
+    });
+    assert_eq!(size_kept(), 80 << 11);
 }

@@ -29,6 +29,8 @@ pub struct LinkLost;
 pub struct Router {
     client: Client,
     up: Cell<bool>,
+    /// Of the protocol that is spoken; counts while the link is up.
+    version: Cell<u16>,
     /// Grows whenever the link goes up or down.
     generation: Cell<u64>,
     next: Cell<RequestId>,
@@ -43,12 +45,23 @@ impl Router {
         Router {
             client,
             up: Cell::new(false),
+            version: Cell::new(0),
             generation: Cell::new(0),
             next: Cell::new(1),
             askers: RefCell::default(),
             buffered: RefCell::default(),
             urgent: RefCell::default(),
         }
+    }
+
+    /// Version of the protocol that is spoken while the store is connected.
+    pub fn version(&self) -> u16 {
+        self.version.get()
+    }
+
+    /// The store that is about to be up speaks this version.
+    pub fn set_version(&self, version: u16) {
+        self.version.set(version);
     }
 
     /// Whether the store is connected.
@@ -108,6 +121,7 @@ impl Router {
             ToHost::Hello { .. } => return None,
             ToHost::Committed { volume, .. }
             | ToHost::Fenced { volume, .. }
+            | ToHost::Resized { volume, .. }
             | ToHost::BatchRefused { volume, .. }
             | ToHost::Data { volume, .. }
             | ToHost::Status { volume, .. } => return Some((*volume, frame)),

@@ -32,7 +32,8 @@ impl Clock {
         Time(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn instant(self, time: Time) -> tokio::time::Instant {
+    /// A moment for timers; never more than a day away.
+    pub fn instant(self, time: Time) -> tokio::time::Instant {
         // A day is for ever: the timer is armed again when it fires early.
         let after = Duration::from_nanos(time.0).min(self.0.elapsed() + Duration::from_secs(86400));
         tokio::time::Instant::from_std(self.0 + after)
@@ -212,7 +213,12 @@ impl Volume {
         self.trouble.replace(Some(why));
     }
 
-    /// What the store said of it.
+    /// Its size in sectors now; it may grow.
+    pub fn sectors(&self) -> u64 {
+        self.inner.borrow().engine.sectors()
+    }
+
+    /// What the store said of it when it was attached.
     pub fn attached(&self) -> &Attached {
         &self.attached
     }
@@ -383,6 +389,11 @@ impl Volume {
     /// Whether the store has everything and confirmed the end of the epoch.
     pub fn is_detached(&self) -> bool {
         self.detached.get()
+    }
+
+    /// Whether another host has attached it: nothing of it reaches the store any more.
+    pub fn is_fenced(&self) -> bool {
+        self.inner.borrow().engine.status(self.clock.now()).fenced.is_some()
     }
 
     /// After shutdown: whether the journal is stable.

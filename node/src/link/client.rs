@@ -27,6 +27,8 @@ pub enum LinkEvent {
         peer: String,
         /// What the store says of itself.
         software: String,
+        /// Version of the protocol that is spoken.
+        version: u16,
     },
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
     Unreachable,
@@ -40,7 +42,7 @@ pub enum LinkEvent {
 }
 
 /// The link's state at a moment.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LinkStatus {
     /// Whether a store is connected.
     pub up: bool,
@@ -239,7 +241,11 @@ async fn session(
     let mut closing = inner.closing.subscribe();
     let peer = established.address.clone();
     tracing::info!("link up: store at {peer} ({})", established.software);
-    let up = LinkEvent::Up { peer: peer.clone(), software: established.software.clone() };
+    let up = LinkEvent::Up {
+        peer: peer.clone(),
+        software: established.software.clone(),
+        version: established.version,
+    };
     {
         let mut state = lock(&inner.state);
         state.connection = Some(established.connection.clone());

@@ -21,6 +21,8 @@ pub(super) type Senders = [UnboundedSender<Frame<ToStore>>; Lane::ALL.len()];
 
 /// A connection that has said Hello.
 pub(super) struct Established {
+    /// Of the protocol.
+    pub version: u16,
     pub connection: Arc<dyn Connection>,
     pub address: String,
     pub software: String,
@@ -110,15 +112,26 @@ async fn establish(
         connection.close(CloseCode::Protocol, "expected Hello");
         return Err(LinkError::Protocol("its first frame is not Hello".into()));
     };
-    if !version.is_some_and(|version| (MIN_VERSION..=MAX_VERSION).contains(&version)) {
+    let version = version.filter(|version| (MIN_VERSION..=MAX_VERSION).contains(version));
+    let Some(version) = version else {
         connection.close(CloseCode::Version, "no version in common");
         return Err(LinkError::Version { store: supported, host: (MIN_VERSION, MAX_VERSION) });
-    }
+    };
     let channels = Lane::ALL.map(|_| unbounded_channel());
     let senders = channels.each_ref().map(|(sender, _)| sender.clone());
     let queues = channels.map(|(_, queue)| queue);
     let address = address.to_owned();
-    Ok(Established { connection, address, software, stores, senders, queues, lanes, control })
+    Ok(Established {
+        version,
+        connection,
+        address,
+        software,
+        stores,
+        senders,
+        queues,
+        lanes,
+        control,
+    })
 }
 
 /// Moves frames in both directions until the connection breaks, which is an error, or every sender

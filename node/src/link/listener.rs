@@ -1,8 +1,8 @@
 //! The store's side of the link: sessions of hosts, and the frames they send.
 //!
 //! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
-//! replies are not received by the host, or, for the drain lane, while [`Listener::pause_drain`]
-//! says so.
+//! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
+//! for the drain lane, while [`Listener::pause_drain`] says so.
 
 use super::lane::{Backlog, FrameReader, send_all};
 use super::quic::{Acceptor, Arriving};
@@ -16,11 +16,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A lane with more bytes of unsent replies than this is not read.
 const MAX_BACKLOG_BYTES: usize = 16 << 20;
+/// A lane for reads with this many requests without a reply is not read: with a reply of 1 MiB each,
+/// this is what a host that asks and does not listen can make the store hold. As many as an engine
+/// reads at a time.
+const MAX_UNANSWERED: usize = 256;
 /// Frames of all sessions that wait to be taken.
 const MAX_WAITING_FRAMES: usize = 64;
 /// How often sessions are checked for withdrawn credentials.
@@ -75,10 +79,19 @@ struct Shared {
 }
 
 struct Session {
+    /// Of the protocol.
+    version: u16,
     connection: Arc<dyn Connection>,
     serial: String,
     lanes: [(UnboundedSender<Frame<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
     paused: watch::Sender<bool>,
+    /// What is left of [`MAX_UNANSWERED`] by lane.
+    unanswered: [Arc<Semaphore>; Lane::ALL.len()],
+}
+
+/// Lanes whose frames are requests with one reply each, in the same lane.
+fn is_for_reads(lane: Lane) -> bool {
+    matches!(lane, Lane::Read | Lane::ReadAhead)
 }
 
 impl Shared {
@@ -126,11 +139,17 @@ impl Listener {
         self.events.try_recv().ok()
     }
 
-    /// Queues a frame for a session; drops it if the session is over.
+    /// Queues a frame for a session; drops it if the session is over, or of a version that does not
+    /// know it.
     pub fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
-        if let Some(session) = self.shared.sessions().get(&session) {
+        if let Some(session) = self.shared.sessions().get(&session)
+            && frame.message.is_of_version(session.version)
+        {
             let (sender, backlog) = &session.lanes[lane as usize];
             backlog.add(&frame);
+            if is_for_reads(lane) {
+                session.unanswered[lane as usize].add_permits(1);
+            }
             // Fails only in the moment in which the session ends.
             let _ = sender.send(frame);
         }
@@ -199,18 +218,19 @@ async fn session(id: u64, arriving: Arriving, shared: Arc<Shared>) {
         return connection.close(CloseCode::Protocol, "no certificate");
     };
     let setup = tokio::time::timeout(SETUP_TIMEOUT, setup(&*connection, &shared)).await;
-    let (lanes, control, software) = match setup.unwrap_or(Err(LinkError::TimedOut)) {
-        Ok(set_up) => set_up,
-        Err(error) => {
-            connection.close(CloseCode::Protocol, &error.to_string());
-            return tracing::warn!("refused {peer}: {error}");
-        }
-    };
+    let SetUp { lanes, control, version, software } =
+        match setup.unwrap_or(Err(LinkError::TimedOut)) {
+            Ok(set_up) => set_up,
+            Err(error) => {
+                connection.close(CloseCode::Protocol, &error.to_string());
+                return tracing::warn!("refused {peer}: {error}");
+            }
+        };
     let opened = ListenerEvent::Opened { session: id, peer, serial: serial.clone(), software };
     if shared.events.send(opened).await.is_err() {
         return;
     }
-    let result = serve(id, &connection, serial, lanes, control, &shared).await;
+    let result = serve(id, &connection, serial, version, (lanes, control), &shared).await;
     shared.sessions().remove(&id);
     if let Err(LinkError::Protocol(reason)) = &result {
         tracing::warn!("closing the session of {peer}: {reason}");
@@ -222,7 +242,12 @@ async fn session(id: u64, arriving: Arriving, shared: Arc<Shared>) {
     let _ = shared.events.send(ListenerEvent::Closed { session: id, reason }).await;
 }
 
-type SetUp = (Vec<(Lane, LaneStreams)>, FrameReader, String);
+struct SetUp {
+    lanes: Vec<(Lane, LaneStreams)>,
+    control: FrameReader,
+    version: u16,
+    software: String,
+}
 
 /// Lanes and Hello.
 async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, LinkError> {
@@ -256,26 +281,26 @@ async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, Li
     let head = Frame::from(hello).encode_head();
     let mut chunks = [head.map_err(|error| LinkError::Protocol(error.to_string()))?];
     while send.write(&mut chunks).await? == 0 {}
-    if version.is_none() {
+    let Some(version) = version else {
         // The host reads the reply and closes.
         let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
         return Err(LinkError::Version {
             store: shared.versions,
             host: (min_version, max_version),
         });
-    }
+    };
     // Only ever read through `reader`.
     let receive = Box::new(Ended);
     rest.push((Lane::Control, LaneStreams { send, receive }));
-    Ok((rest, reader, software))
+    Ok(SetUp { lanes: rest, control: reader, version, software })
 }
 
 async fn serve(
     id: u64,
     connection: &Arc<dyn Connection>,
     serial: String,
-    lanes: Vec<(Lane, LaneStreams)>,
-    control: FrameReader,
+    version: u16,
+    (lanes, control): (Vec<(Lane, LaneStreams)>, FrameReader),
     shared: &Arc<Shared>,
 ) -> Result<(), LinkError> {
     let mut tasks = JoinSet::new();
@@ -286,8 +311,10 @@ async fn serve(
     let mut control = Some(control);
     // Nothing is urgent in the drain lane towards the host: commits travel in the control lane.
     let (_keep, urgent) = watch::channel(false);
+    let unanswered = Lane::ALL.map(|_| Arc::new(Semaphore::new(MAX_UNANSWERED)));
     for (lane, streams) in lanes {
         let backlog = senders[lane as usize].1.clone();
+        let room = unanswered[lane as usize].clone();
         let mut reader = match lane {
             Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
             _ => FrameReader::new(streams.receive),
@@ -298,6 +325,12 @@ async fn serve(
         tasks.spawn(async move {
             loop {
                 limit.below(MAX_BACKLOG_BYTES).await;
+                if is_for_reads(lane) {
+                    match room.acquire().await {
+                        Ok(permit) => permit.forget(),
+                        Err(_) => return Ok(()),
+                    }
+                }
                 if lane == Lane::Drain && unpaused.wait_for(|paused| !*paused).await.is_err() {
                     return Ok(());
                 }
@@ -316,7 +349,14 @@ async fn serve(
             tasks.spawn(async move { send_all(lane, streams.send, queue, &backlog, urgent).await });
         }
     }
-    let session = Session { connection: connection.clone(), serial, lanes: senders, paused };
+    let session = Session {
+        version,
+        connection: connection.clone(),
+        serial,
+        lanes: senders,
+        paused,
+        unanswered,
+    };
     shared.sessions().insert(id, session);
     let result = tokio::select! {
         error = connection.closed() => match error {

@@ -5,7 +5,7 @@ use super::quic::Dialer;
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
-    Frame, Lane, RequestId, ToHost, ToStore, VolumeOperation, VolumeReply,
+    Frame, Lane, RESIZE_VERSION, RequestId, ToHost, ToStore, VolumeOperation, VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,8 @@ type Waiting = Mutex<HashMap<RequestId, oneshot::Sender<Frame<ToHost>>>>;
 /// A connection over which requests are made.
 pub struct Requests {
     address: String,
+    /// Of the protocol.
+    version: u16,
     senders: Senders,
     waiting: Arc<Waiting>,
     next: AtomicU64,
@@ -41,7 +43,7 @@ impl Requests {
             Ok(established) => established,
             Err(errors) => bail!("cannot reach the {}", connect::describe(&errors)),
         };
-        let address = established.address.clone();
+        let (address, version) = (established.address.clone(), established.version);
         let (connection, senders, moving) = established.split();
         let waiting = Arc::new(Waiting::default());
         let (notify, notices) = mpsc::unbounded_channel();
@@ -74,6 +76,7 @@ impl Requests {
         });
         Ok(Requests {
             address,
+            version,
             senders,
             waiting,
             next: AtomicU64::new(1),
@@ -129,6 +132,9 @@ impl Requests {
     /// # Errors
     /// What the store says, or that the connection ended.
     pub async fn volume(&self, operation: VolumeOperation) -> Result<VolumeReply> {
+        if matches!(operation, VolumeOperation::Resize { .. }) && self.version < RESIZE_VERSION {
+            bail!("the store at {} is too old to resize volumes: upgrade it", self.address);
+        }
         let frame =
             self.call(Lane::Control, |request| ToStore::Volume { request, operation }).await?;
         match frame.message {
@@ -160,6 +166,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         ToHost::Hello { .. }
         | ToHost::Committed { .. }
         | ToHost::Fenced { .. }
+        | ToHost::Resized { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

@@ -297,6 +297,43 @@ async fn a_paused_drain_holds_up_no_other_lane_and_little_memory() {
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
 
+#[tokio::test]
+async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
+    let mut store = store();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    for request in 0..1000 {
+        client.send(Lane::Read, read(request));
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    client.send(Lane::Drain, batch(1));
+    let mut taken = 0;
+    loop {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: Lane::Read, .. } => taken += 1,
+            ListenerEvent::Frame { lane: Lane::Drain, .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    while let Some(ListenerEvent::Frame { lane: Lane::Read, .. }) = store.listener.try_event() {
+        taken += 1;
+    }
+    assert_eq!(taken, 256, "the rest waits for replies");
+    for request in 0..1000 {
+        store.listener.send(session, Lane::Read, data(request, 1));
+        if taken < 1000 {
+            let event = store.listener.event().await.unwrap();
+            assert!(matches!(event, ListenerEvent::Frame { lane: Lane::Read, .. }), "{event:?}");
+            taken += 1;
+        }
+        assert!(matches!(event(&mut events).await, LinkEvent::Frame(_)));
+    }
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
 /// Numbers for docs/protocol.md: `cargo test --release -- --ignored --nocapture loopback`.
 #[test]
 #[ignore = "a measurement"]
@@ -392,4 +429,26 @@ fn measure(shape: Option<Shape>) {
     client.close();
     stop.send(()).unwrap();
     thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn neither_side_is_told_of_resizing_by_a_newer_one() {
+    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1));
+    let (client, mut events) =
+        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    let resized = ToHost::Resized { volume: VolumeId(1), sectors: 8 };
+    store.listener.send(session, Lane::Control, resized.into());
+    let fenced = Frame::from(ToHost::Fenced { volume: VolumeId(1), epoch: 2 });
+    store.listener.send(session, Lane::Control, fenced.clone());
+    let LinkEvent::Frame(frame) = event(&mut events).await else { panic!("no frame") };
+    assert_eq!(frame, fenced);
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    let credential = store.credential();
+    let requests = Requests::connect(&credential, Some(&store.address.to_string())).await.unwrap();
+    let operation = VolumeOperation::Resize { name: "a".into(), sectors: 8 };
+    let error = requests.volume(operation).await.unwrap_err().to_string();
+    assert!(error.contains("too old") && error.contains("upgrade"), "{error}");
+    requests.close().await;
 }

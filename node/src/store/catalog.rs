@@ -3,36 +3,71 @@
 //! A name is an object, created put-if-absent. Deleting removes the name first: from then on the
 //! volume is gone, and what a crash leaves of its data is only space.
 
-use crate::objects::{Objects, PutError};
+use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use crate::random;
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use longhaul_core::block::VolumeId;
+use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
 use longhaul_core::wire::link::VolumeError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-/// Reads the descriptions of all volumes.
+/// A volume as the catalog knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What never changes.
+    pub spec: VolumeSpec,
+    /// Its size in sectors.
+    pub sectors: u64,
+}
+
+/// Reads the descriptions of all volumes, and how large they are by now.
 ///
 /// # Errors
 /// If one cannot be read or is not valid: a store that leaves a volume out would let its name be
 /// given away.
-pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, VolumeSpec>> {
+pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, Entry>> {
     let list = objects.list(VOLUMES_PREFIX).await.map_err(anyhow::Error::msg);
     let mut volumes = BTreeMap::new();
     for meta in list.context("cannot read the catalog")? {
         let bytes = objects.get(&meta.key, None).await.context("cannot read the catalog")?;
         let spec = catalog::decode_spec(&meta.key, &bytes)?;
-        volumes.insert(spec.name.clone(), spec);
+        let sectors = size(objects, &spec).await?;
+        volumes.insert(spec.name.clone(), Entry { spec, sectors });
     }
     warn_of_leftovers(objects, &volumes).await;
     Ok(volumes)
 }
 
-async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, VolumeSpec>) {
-    let known: BTreeSet<_> = volumes.values().map(|spec| catalog::volume_prefix(spec.id)).collect();
+/// The size of a volume that is noted beside its log.
+async fn size(objects: &dyn Objects, spec: &VolumeSpec) -> Result<u64> {
+    let prefix = catalog::size_prefix(spec.id);
+    let list = objects.list(&prefix).await.map_err(anyhow::Error::msg);
+    let mut sizes: Vec<_> = list
+        .context("cannot read the catalog")?
+        .into_iter()
+        .filter_map(|meta| Some((catalog::parse_number(&prefix, &meta.key)?, meta.key)))
+        .collect();
+    sizes.sort_unstable();
+    while let Some((_, key)) = sizes.pop() {
+        let bytes = objects.get(&key, None).await.context("cannot read the catalog")?;
+        match catalog::decode_size(spec, &key, &bytes) {
+            Ok(sectors) => return Ok(sectors),
+            // It is known for certain once the volume is opened.
+            Err(error) => tracing::warn!(
+                "{error}; until volume {} is used an older size may be shown",
+                spec.name
+            ),
+        }
+    }
+    Ok(spec.created_sectors)
+}
+
+async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Entry>) {
+    let known = volumes.values().map(|entry| catalog::volume_prefix(entry.spec.id));
+    let known: BTreeSet<_> = known.collect();
     let Ok(list) = objects.list("v/").await else { return };
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     for meta in list {
@@ -66,7 +101,8 @@ pub async fn create(
     let id = random::identity().map_err(|error| VolumeError::Store(error.to_string()))?;
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let created = created.map_or(0, |since| since.as_secs());
-    let spec = VolumeSpec { id: VolumeId(id), name, sectors, block_bytes, created };
+    let id = VolumeId(id);
+    let spec = VolumeSpec { id, name, created_sectors: sectors, block_bytes, created };
     let data = vec![Bytes::from(catalog::encode_spec(&spec))];
     match objects.put(&catalog::name_key(&spec.name), data).await {
         Ok(()) => Ok(spec),
@@ -75,12 +111,26 @@ pub async fn create(
     }
 }
 
-/// Deletes a volume that no engine has open.
+/// Deletes the name of a volume that no engine has open: from then on the volume is gone.
 ///
 /// # Errors
 /// If the name cannot be deleted; the volume is then still there.
 pub async fn delete(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), VolumeError> {
-    objects.delete(&catalog::name_key(&spec.name)).await.map_err(VolumeError::Store)?;
+    let key = catalog::name_key(&spec.name);
+    if let Err(error) = objects.delete(&key).await {
+        // It may have had its effect all the same. A volume that is still served without a name would
+        // take writes until the next start, and then be gone with them.
+        match objects.get(&key, None).await {
+            Err(GetError::NotFound) => tracing::warn!("deleting {key}: {error}; it is gone"),
+            _ => return Err(VolumeError::Store(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Removes the data of a volume whose name is deleted. It takes some milliseconds for each segment,
+/// minutes for a large volume.
+pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) {
     let remove = async {
         for meta in objects.list(&catalog::volume_prefix(spec.id)).await? {
             objects.delete(&meta.key).await?;
@@ -90,5 +140,178 @@ pub async fn delete(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), Volu
     if let Err(error) = remove.await {
         tracing::warn!("deleted volume {}, but some of its data stays: {error}", spec.name);
     }
-    Ok(())
+}
+
+/// Reads an attribute of a volume; empty if it was never set.
+///
+/// # Errors
+/// If the objects cannot be read.
+pub async fn attribute(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    name: &str,
+) -> Result<Vec<u8>, VolumeError> {
+    loop {
+        let values = attribute_values(objects, volume, name).await?;
+        let Some((epoch, number)) = values.last() else { return Ok(Vec::new()) };
+        let key = catalog::attribute_key(volume, name, *epoch, *number);
+        match objects.get(&key, None).await {
+            Ok(data) => return Ok(data.into()),
+            // Replaced meanwhile: there is a newer one.
+            Err(GetError::NotFound) => {}
+            Err(error) => return Err(VolumeError::Store(error.to_string())),
+        }
+    }
+}
+
+/// Replaces an attribute of a volume, on behalf of the host of an epoch.
+///
+/// The caller has seen to it that the epoch is not over as far as this store knows. Where another
+/// store knows better, the value is written and does not count: one of a newer epoch, which its host
+/// writes before it serves initiators, comes after it.
+///
+/// # Errors
+/// If a newer epoch has set it, or the objects cannot be written. Then the old value stands, unless
+/// the store failed: then it may be either.
+pub async fn set_attribute(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    epoch: Epoch,
+    name: &str,
+    data: Bytes,
+) -> Result<(), VolumeError> {
+    loop {
+        let values = attribute_values(objects, volume, name).await?;
+        let number = match values.last() {
+            Some((newer, _)) if *newer > epoch => return Err(VolumeError::Fenced(*newer)),
+            Some((same, number)) if *same == epoch => number + 1,
+            _ => 1,
+        };
+        let key = catalog::attribute_key(volume, name, epoch, number);
+        match objects.put(&key, vec![data.clone()]).await {
+            Ok(()) => {}
+            Err(PutError::Exists) => continue,
+            Err(PutError::Failed(error)) => return Err(VolumeError::Store(error)),
+        }
+        for (epoch, number) in values {
+            let key = catalog::attribute_key(volume, name, epoch, number);
+            if let Err(error) = objects.delete(&key).await {
+                // It only takes space, and the next one tries again.
+                tracing::warn!("cannot delete {key}, which is replaced: {error}");
+            }
+        }
+        return Ok(());
+    }
+}
+
+async fn attribute_values(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    name: &str,
+) -> Result<Vec<(Epoch, u64)>, VolumeError> {
+    let prefix = catalog::attribute_prefix(volume, name);
+    let list = objects.list(&prefix).await.map_err(VolumeError::Store)?;
+    let parse = |meta: ObjectMeta| catalog::parse_attribute_key(&prefix, &meta.key);
+    let mut values: Vec<(Epoch, u64)> = list.into_iter().filter_map(parse).collect();
+    values.sort_unstable();
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::LocalObjects;
+    use std::ops::Range;
+
+    /// Whose deletions have their effect or not, and fail.
+    struct Failing(LocalObjects, bool);
+
+    #[async_trait::async_trait]
+    impl Objects for Failing {
+        async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
+            self.0.put(key, data).await
+        }
+        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+            self.0.get(key, range).await
+        }
+        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+            self.0.list(prefix).await
+        }
+        async fn delete(&self, key: &str) -> Result<(), String> {
+            if self.1 {
+                self.0.delete(key).await?;
+            }
+            Err("the directory cannot be synced".into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_is_gone_before_its_data_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let spec = create(&objects, "a".into(), 2048, 512).await.unwrap();
+        let key = catalog::segment_key(spec.id, 1);
+        objects.put(&key, vec![Bytes::from("x")]).await.unwrap();
+        delete(&objects, &spec).await.unwrap();
+        assert!(load(&objects).await.unwrap().is_empty());
+        assert_eq!(objects.get(&key, None).await.unwrap(), "x");
+        remove_data(&objects, &spec).await;
+        assert_eq!(objects.get(&key, None).await, Err(GetError::NotFound));
+    }
+
+    #[tokio::test]
+    async fn attributes_are_replaced_and_fenced() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let volume = VolumeId(7);
+        let get = || attribute(&objects, volume, "a");
+        let set = |epoch, data: &'static str| {
+            set_attribute(&objects, volume, epoch, "a", Bytes::from_static(data.as_bytes()))
+        };
+        assert_eq!(get().await, Ok(Vec::new()));
+        for (epoch, data) in [(1, "one"), (1, "two"), (3, "three"), (3, "")] {
+            set(epoch, data).await.unwrap();
+            assert_eq!(get().await, Ok(data.as_bytes().to_vec()));
+            let kept = objects.list("v/").await.unwrap();
+            assert_eq!(kept.len(), 1, "{kept:?}");
+        }
+        assert_eq!(set(2, "late").await, Err(VolumeError::Fenced(3)));
+        assert_eq!(get().await, Ok(Vec::new()));
+        // Where one value could not be deleted, the newer one counts.
+        let old = catalog::attribute_key(volume, "a", 2, 9);
+        objects.put(&old, vec![Bytes::from("old")]).await.unwrap();
+        assert_eq!(get().await, Ok(Vec::new()));
+        assert_eq!(attribute(&objects, VolumeId(8), "a").await, Ok(Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn the_newest_size_that_can_be_read_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let spec = create(&objects, "a".into(), 2048, 512).await.unwrap();
+        let size = || async { load(&objects).await.unwrap()["a"].sectors };
+        assert_eq!(size().await, 2048);
+        for (number, bytes, expected) in [
+            (9, catalog::encode_size(4096), 4096),
+            (16, catalog::encode_size(8192), 8192),
+            (17, b"{".to_vec(), 8192),
+            (18, catalog::encode_size(1024), 8192),
+        ] {
+            let key = catalog::size_key(spec.id, number);
+            objects.put(&key, vec![bytes.into()]).await.unwrap();
+            assert_eq!(size().await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_whose_name_is_gone_is_deleted_whatever_was_said() {
+        for effect in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let objects = Failing(LocalObjects::open(dir.path()).unwrap(), effect);
+            let spec = create(&objects, "a".into(), 2048, 512).await.unwrap();
+            let deleted = delete(&objects, &spec).await;
+            assert_eq!(deleted.is_ok(), effect, "{deleted:?}");
+            assert_eq!(load(&objects).await.unwrap().is_empty(), effect);
+        }
+    }
 }

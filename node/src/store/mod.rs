@@ -18,6 +18,7 @@ use crate::host::state::is_state_dir;
 use crate::link::Listener;
 use crate::link::quic::Acceptor;
 use crate::objects::LocalObjects;
+use crate::service::{Stop, notify};
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         .context("cannot start the store's runtime")?;
     runtime.block_on(async {
         let admin = admin::bind(&args.admin)?;
-        let mut terminate =
-            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut stop = Stop::listen()?;
         let store = Store::start(&Options {
             data: &args.data,
             state: args.state.as_deref().unwrap_or(&args.data),
@@ -65,22 +65,12 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         tracing::info!("store ready on {} (UDP), data in {}", store.address(), args.data.display());
         notify(sd_notify::NotifyState::Ready);
         let stop = async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
+            stop.wait().await;
             notify(sd_notify::NotifyState::Stopping);
         };
-        store.run(stop).await;
+        store.run(stop, Stop::wait_again()).await;
         Ok(())
     })
-}
-
-fn notify(state: sd_notify::NotifyState<'_>) {
-    // Without systemd there is nobody to tell.
-    if let Err(error) = sd_notify::notify(false, &[state]) {
-        tracing::debug!("sd_notify: {error}");
-    }
 }
 
 /// How to run a store.
@@ -152,18 +142,23 @@ impl Store {
     }
 
     /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
-    /// [`SHUTDOWN_LIMIT`].
-    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+    /// [`SHUTDOWN_LIMIT`] and until `at_once`, which is not polled before.
+    pub async fn run(mut self, stop: impl Future<Output = ()>, at_once: impl Future<Output = ()>) {
         tokio::select! {
             () = self.shell.serve() => {}
             () = stop => {}
         }
-        tracing::info!("shutting down");
-        if tokio::time::timeout(SHUTDOWN_LIMIT, self.shell.finish()).await.is_err() {
-            tracing::warn!(
+        tracing::info!(
+            "stopping: finishing for up to {} s; a second signal leaves at once",
+            SHUTDOWN_LIMIT.as_secs()
+        );
+        tokio::select! {
+            () = self.shell.finish() => {}
+            () = tokio::time::sleep(SHUTDOWN_LIMIT) => tracing::warn!(
                 "not everything could be finished within {} s: hosts will send it again",
                 SHUTDOWN_LIMIT.as_secs()
-            );
+            ),
+            () = at_once => tracing::warn!("leaving at once: hosts will send again what is missing"),
         }
         self.shell.close().await;
     }

@@ -1,40 +1,52 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
-use super::catalog;
+use super::catalog::{self, Entry};
 use super::view::{Counts, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::{self, Objects};
 use crate::random;
-use longhaul_core::block::{Time, VolumeId};
+use bytes::Bytes;
+use longhaul_core::block::{Epoch, SECTOR_BYTES, Time, VolumeId};
+use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::store::{
     Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
-    AttachError, Frame, Lane, ReadError, RequestId, ToHost, ToStore, VolumeError, VolumeOperation,
-    VolumeReply,
+    AttachError, Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, ToHost, ToStore,
+    VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tokio::time::Interval;
 
 /// Frames taken before engines' timers and other inputs are looked at again.
 const FRAMES_AT_ONCE: usize = 64;
+/// How often engines are looked for that nobody needs: one goes after one to two of these. A guess:
+/// longer than the pause between an operator's commands.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The store's one owner.
 pub struct Shell {
     listener: Listener,
     objects: Arc<dyn Objects>,
     /// All volumes by name.
-    catalog: BTreeMap<String, VolumeSpec>,
+    catalog: BTreeMap<String, Entry>,
     names: HashMap<VolumeId, String>,
     /// Those in use.
     engines: BTreeMap<VolumeId, Engine>,
+    /// What was known of a volume when its engine was put away.
+    known: HashMap<VolumeId, LiveInfo>,
+    /// When to look for engines to put away.
+    pub(super) look: Interval,
     outcomes: (mpsc::UnboundedSender<Outcome>, mpsc::UnboundedReceiver<Outcome>),
     questions: mpsc::Receiver<Question>,
     /// Creations and deletions, one after the other.
     jobs: VecDeque<Job>,
     working: bool,
+    /// Deleted volumes whose data is being removed.
+    removing: usize,
     counts: Counts,
     origin: Instant,
 }
@@ -44,6 +56,8 @@ struct Engine {
     /// Sessions that have spoken to it.
     sessions: BTreeSet<u64>,
     paused: bool,
+    /// Whether a frame has come for it since the last look.
+    used: bool,
     /// Deletions that wait until it is open, and then until it is idle.
     deletions: Vec<Asked>,
     leaving: bool,
@@ -67,12 +81,24 @@ struct Job {
 enum Work {
     Create { name: String, sectors: u64, block_bytes: u32 },
     Delete(VolumeSpec),
+    GetAttribute { volume: VolumeId, attribute: String },
+    SetAttribute { volume: VolumeId, epoch: Epoch, attribute: String, data: Bytes },
 }
 
 enum Outcome {
-    Object { volume: VolumeId, id: u64, result: ObjectResult, bytes: u64, took: Duration },
+    Object {
+        volume: VolumeId,
+        id: u64,
+        result: ObjectResult,
+        bytes: u64,
+        took: Duration,
+    },
     Created(Vec<Asked>, Result<VolumeSpec, VolumeError>),
     Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>),
+    /// An attribute was read or replaced.
+    Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>),
+    /// The data of a deleted volume is removed, as far as that works.
+    Removed,
 }
 
 impl Shell {
@@ -80,20 +106,24 @@ impl Shell {
     pub fn new(
         listener: Listener,
         objects: Arc<dyn Objects>,
-        catalog: BTreeMap<String, VolumeSpec>,
+        catalog: BTreeMap<String, Entry>,
         questions: mpsc::Receiver<Question>,
     ) -> Shell {
-        let names = catalog.values().map(|spec| (spec.id, spec.name.clone())).collect();
+        let specs = catalog.values().map(|entry| &entry.spec);
+        let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {
             listener,
             objects,
             catalog,
             names,
             engines: BTreeMap::new(),
+            known: HashMap::new(),
+            look: tokio::time::interval(LOOK_INTERVAL),
             outcomes: mpsc::unbounded_channel(),
             questions,
             jobs: VecDeque::new(),
             working: false,
+            removing: 0,
             counts: Counts::default(),
             origin: Instant::now(),
         }
@@ -115,7 +145,10 @@ impl Shell {
             }
             self.drive(id);
         }
-        while self.working || self.engines.values().any(|engine| !engine.volume.is_idle()) {
+        while self.working
+            || self.removing > 0
+            || self.engines.values().any(|engine| !engine.volume.is_idle())
+        {
             self.step().await;
         }
     }
@@ -155,7 +188,28 @@ impl Shell {
                 let _ = question.send(self.snapshot());
             }
             () = timeout => self.timeouts(),
+            _ = self.look.tick() => self.put_away(),
         }
+    }
+
+    /// Drops the engines that nobody needs: memory is for volumes in use, not for all that ever were.
+    /// With nothing under way nothing is lost; opening one again reads its newest checkpoint and the
+    /// few segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
+    fn put_away(&mut self) {
+        let known = &mut self.known;
+        self.engines.retain(|id, engine| {
+            let used = std::mem::take(&mut engine.used);
+            let volume = &engine.volume;
+            let at_rest = volume.is_idle() && volume.poll_timeout().is_none();
+            let Some(live) = volume.info() else { return true };
+            let needed = live.connected || live.announced_bytes > 0 || !engine.deletions.is_empty();
+            if used || needed || !at_rest {
+                return true;
+            }
+            tracing::debug!("volume {}: not in use, closed", volume.spec().name);
+            known.insert(*id, live);
+            false
+        });
     }
 
     fn now(&self) -> Time {
@@ -204,7 +258,7 @@ impl Shell {
                 let code = crate::link::CloseCode::Protocol;
                 return self.listener.close_session(session, code, "a second Hello");
             }
-            ToStore::Attach { name, .. } => self.catalog.get(name).map(|spec| spec.id),
+            ToStore::Attach { name, .. } => self.catalog.get(name).map(|entry| entry.spec.id),
             ToStore::Resume { volume, .. }
             | ToStore::Detach { volume, .. }
             | ToStore::Batch { volume, .. }
@@ -231,6 +285,7 @@ impl Shell {
             if engine.sessions.insert(session) && engine.paused {
                 self.listener.pause_drain(session, true);
             }
+            engine.used = true;
             engine.volume.handle_message(now, SessionId(session), lane, frame);
         }
         self.drive(id);
@@ -247,25 +302,42 @@ impl Shell {
                 None
             }
             VolumeOperation::List => {
-                let list = self.catalog.values().map(|spec| {
-                    let engine = self.engines.get(&spec.id);
-                    spec.info(engine.and_then(|engine| engine.volume.info()))
-                });
+                let list = self.catalog.values().map(|entry| self.info(entry));
                 let reply = VolumeReply::List(list.collect());
                 self.reply(&[asked], &Ok(reply));
                 None
             }
             VolumeOperation::Show { name }
             | VolumeOperation::Lost { name, .. }
-            | VolumeOperation::AcceptLoss { name } => match self.catalog.get(name) {
-                Some(spec) => Some(spec.id),
+            | VolumeOperation::AcceptLoss { name }
+            | VolumeOperation::Resize { name, .. } => match self.catalog.get(name) {
+                Some(entry) => Some(entry.spec.id),
                 None => {
                     self.reply(&[asked], &Err(VolumeError::NotFound));
                     None
                 }
             },
+            VolumeOperation::GetAttribute { volume, attribute } => {
+                let work = Work::GetAttribute { volume: *volume, attribute: attribute.clone() };
+                let allowed = self.attribute_is_known(*volume, attribute, 0);
+                self.attribute_job(asked, allowed, work);
+                None
+            }
+            VolumeOperation::SetAttribute { volume, epoch, attribute, data } => {
+                let work = Work::SetAttribute {
+                    volume: *volume,
+                    epoch: *epoch,
+                    attribute: attribute.clone(),
+                    data: Bytes::copy_from_slice(data),
+                };
+                let allowed = self
+                    .attribute_is_known(*volume, attribute, data.len())
+                    .and_then(|()| self.epoch_is_current(*volume, *epoch));
+                self.attribute_job(asked, allowed, work);
+                None
+            }
             VolumeOperation::Delete { name } => {
-                let Some(spec) = self.catalog.get(name) else {
+                let Some(Entry { spec, .. }) = self.catalog.get(name) else {
                     self.reply(&[asked], &Err(VolumeError::NotFound));
                     return None;
                 };
@@ -284,13 +356,62 @@ impl Shell {
         }
     }
 
+    fn attribute_job(&mut self, asked: Asked, allowed: Result<(), VolumeError>, work: Work) {
+        match allowed {
+            Ok(()) => {
+                self.jobs.push_back(Job { asked: vec![asked], work });
+                self.next_job();
+            }
+            Err(error) => self.reply(&[asked], &Err(error)),
+        }
+    }
+
+    fn attribute_is_known(
+        &self,
+        volume: VolumeId,
+        attribute: &str,
+        bytes: usize,
+    ) -> Result<(), VolumeError> {
+        let invalid = |what: &str| Err(VolumeError::Invalid(what.to_owned()));
+        if !self.names.contains_key(&volume) {
+            return Err(VolumeError::NotFound);
+        }
+        if !is_attribute_name(attribute) {
+            return invalid("an attribute's name has at most 32 small letters and dashes");
+        }
+        if bytes > MAX_ATTRIBUTE_BYTES {
+            return invalid("an attribute has at most 192 KiB");
+        }
+        Ok(())
+    }
+
+    /// Whether an epoch is the last one, as far as this store knows.
+    fn epoch_is_current(&mut self, volume: VolumeId, epoch: Epoch) -> Result<(), VolumeError> {
+        match self.live(volume) {
+            Some(live) if live.epoch == epoch => Ok(()),
+            Some(live) if live.epoch > epoch => Err(VolumeError::Fenced(live.epoch)),
+            // Its host has yet to resume at this store.
+            _ => Err(VolumeError::Store("the volume is not open here yet; try again".to_owned())),
+        }
+    }
+
+    fn info(&self, entry: &Entry) -> VolumeInfo {
+        entry.spec.info(entry.sectors, self.live(entry.spec.id))
+    }
+
+    /// What is known of a volume: of its engine, or as it was when that was put away.
+    fn live(&self, id: VolumeId) -> Option<LiveInfo> {
+        let engine = self.engines.get(&id);
+        engine.and_then(|engine| engine.volume.info()).or_else(|| self.known.get(&id).cloned())
+    }
+
     /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
     fn open(&mut self, id: VolumeId) -> bool {
         if let Some(engine) = self.engines.get(&id) {
             return !engine.leaving;
         }
         let spec = self.names.get(&id).and_then(|name| self.catalog.get(name));
-        let Some(spec) = spec.cloned() else { return false };
+        let Some(Entry { spec, .. }) = spec.cloned() else { return false };
         let incarnation = match random::identity() {
             Ok(incarnation) => incarnation,
             Err(error) => {
@@ -302,6 +423,7 @@ impl Shell {
             volume: Volume::open(self.now(), spec, incarnation, Config::default()),
             sessions: BTreeSet::new(),
             paused: false,
+            used: true,
             deletions: Vec::new(),
             leaving: false,
             retrying: None,
@@ -335,6 +457,12 @@ impl Shell {
             while let Some(event) = engine.volume.poll_event() {
                 if let Event::Retry { error, .. } = &event {
                     engine.retrying = Some(error.clone());
+                }
+                if let Event::Opened { .. } | Event::Resized { .. } = &event
+                    && let Some(sectors) = engine.volume.sectors()
+                    && let Some(entry) = self.catalog.get_mut(&engine.volume.spec().name)
+                {
+                    entry.sectors = sectors;
                 }
                 log(&engine.volume.spec().name, &event);
             }
@@ -378,7 +506,8 @@ impl Shell {
                     Some(host) if live.connected => Some(VolumeError::InUse(host)),
                     Some(host) if !live.clean => Some(VolumeError::Invalid(format!(
                         "host {host} has the volume attached but is not connected: start it and let it stop in order, \
-                         or give up what it holds with `longhaul volume accept-loss {}`, then delete",
+                         or see with `longhaul volume lost {0}` what it owes and give that up with \
+                         `longhaul volume accept-loss {0}`, then delete",
                         engine.volume.spec().name
                     ))),
                     _ => None,
@@ -411,17 +540,32 @@ impl Shell {
         self.working = true;
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
         tokio::spawn(async move {
-            let outcome = match work {
-                Work::Create { name, sectors, block_bytes } => Outcome::Created(
-                    asked,
-                    catalog::create(&*objects, name, sectors, block_bytes).await,
-                ),
+            match work {
+                Work::Create { name, sectors, block_bytes } => {
+                    let result = catalog::create(&*objects, name, sectors, block_bytes).await;
+                    let _ = outcomes.send(Outcome::Created(asked, result));
+                }
                 Work::Delete(spec) => {
                     let result = catalog::delete(&*objects, &spec).await;
-                    Outcome::Deleted(asked, spec, result)
+                    let deleted = result.is_ok();
+                    let _ = outcomes.send(Outcome::Deleted(asked, spec.clone(), result));
+                    if deleted {
+                        catalog::remove_data(&*objects, &spec).await;
+                        let _ = outcomes.send(Outcome::Removed);
+                    }
                 }
-            };
-            let _ = outcomes.send(outcome);
+                Work::GetAttribute { volume, attribute } => {
+                    let result = catalog::attribute(&*objects, volume, &attribute).await;
+                    let _ = outcomes
+                        .send(Outcome::Attribute(asked, result.map(VolumeReply::Attribute)));
+                }
+                Work::SetAttribute { volume, epoch, attribute, data } => {
+                    let result =
+                        catalog::set_attribute(&*objects, volume, epoch, &attribute, data).await;
+                    let reply = result.map(|()| VolumeReply::Done);
+                    let _ = outcomes.send(Outcome::Attribute(asked, reply));
+                }
+            }
         });
     }
 
@@ -443,8 +587,9 @@ impl Shell {
                 let reply = result.map(|spec| {
                     tracing::info!("created volume {} ({})", spec.name, spec.id);
                     self.names.insert(spec.id, spec.name.clone());
-                    let info = spec.info(None);
-                    self.catalog.insert(spec.name.clone(), spec);
+                    let sectors = spec.created_sectors;
+                    let info = spec.info(sectors, None);
+                    self.catalog.insert(spec.name.clone(), Entry { spec, sectors });
                     VolumeReply::Volume(info)
                 });
                 self.reply(&asked, &reply);
@@ -455,12 +600,20 @@ impl Shell {
                 if result.is_ok() {
                     tracing::info!("deleted volume {} ({})", spec.name, spec.id);
                     self.catalog.remove(&spec.name);
+                    self.removing += 1;
+                    self.known.remove(&spec.id);
                 } else {
                     self.names.insert(spec.id, spec.name);
                 }
                 self.reply(&asked, &result.map(|()| VolumeReply::Done));
                 self.next_job();
             }
+            Outcome::Attribute(asked, result) => {
+                self.working = false;
+                self.reply(&asked, &result);
+                self.next_job();
+            }
+            Outcome::Removed => self.removing -= 1,
         }
     }
 
@@ -492,10 +645,10 @@ impl Shell {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let volumes = self.catalog.values().map(|spec| {
-            let engine = self.engines.get(&spec.id);
+        let volumes = self.catalog.values().map(|entry| {
+            let engine = self.engines.get(&entry.spec.id);
             VolumeState {
-                info: spec.info(engine.and_then(|engine| engine.volume.info())),
+                info: self.info(entry),
                 failed: engine.and_then(|e| e.volume.failed()).map(ToString::to_string),
                 retrying: engine.and_then(|engine| engine.retrying.clone()),
             }
@@ -504,7 +657,12 @@ impl Shell {
             let rtt_seconds = stats.rtt.as_secs_f64();
             SessionState { peer, rtt_seconds, lost_packets: stats.lost_packets }
         });
-        Snapshot { volumes: volumes.collect(), sessions: sessions.collect(), counts: self.counts }
+        Snapshot {
+            volumes: volumes.collect(),
+            open: self.engines.len(),
+            sessions: sessions.collect(),
+            counts: self.counts,
+        }
     }
 }
 
@@ -571,6 +729,10 @@ fn log(volume: &str, event: &Event) {
                 "volume {volume}: epoch {epoch}, host {host}; host {before} had not detached and is fenced"
             ),
         },
+        Event::Resized { sectors } => {
+            let size = crate::units::show_bytes(sectors * SECTOR_BYTES);
+            tracing::info!("volume {volume}: resized, it has {size}");
+        }
         Event::LossAccepted { epoch, bytes } => {
             tracing::warn!("volume {volume}: epoch {epoch}, {bytes} undelivered bytes given up");
         }

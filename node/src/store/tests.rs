@@ -1,6 +1,7 @@
 //! A whole store over loopback, with the commands as its clients.
 
 use super::*;
+use crate::admin::Report as _;
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
 use crate::link::{Client, LinkEvent, Requests};
@@ -23,14 +24,22 @@ struct Running {
 }
 
 async fn start(dir: &Path) -> Running {
+    start_with(dir, |_| {}).await
+}
+
+async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
     let options =
         Options { data: dir, state: dir, listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
-    let store = Store::start(&options).await.unwrap();
+    let mut store = Store::start(&options).await.unwrap();
+    change(&mut store);
     let (address, view) = (store.address(), Arc::new(store.view()));
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(store.run(async {
-        let _ = stopped.await;
-    }));
+    let task = tokio::spawn(store.run(
+        async {
+            let _ = stopped.await;
+        },
+        std::future::pending(),
+    ));
     Running { dir: dir.to_owned(), address, view, stop, task }
 }
 
@@ -102,6 +111,53 @@ async fn volumes_are_created_listed_and_deleted_and_survive_a_restart() {
     store.stop().await;
 }
 
+async fn sizes(requests: &Requests) -> Vec<(String, u64)> {
+    let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await.unwrap() else {
+        panic!()
+    };
+    list.into_iter().map(|info| (info.name, info.sectors)).collect()
+}
+
+#[tokio::test]
+async fn volumes_grow_while_attached_and_a_restarted_store_lists_them_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
+    store.volume(&["create", "b", "--size", "1MiB", "--block-size", "4096"]).await.unwrap();
+    let host = store.requests().await;
+    attach(&host, 7).await.unwrap();
+    store.volume(&["resize", "a", "3MiB"]).await.unwrap();
+    let ToHost::Resized { sectors, .. } = host.notice().await.unwrap() else { panic!() };
+    assert_eq!(sectors, 3 << 11);
+    store.volume(&["resize", "a", "3MiB", "--json"]).await.unwrap();
+    store.volume(&["resize", "b", "2MiB"]).await.unwrap();
+    for (args, why) in [
+        (["resize", "a", "2MiB"], "cannot be made smaller"),
+        (["resize", "a", "3145729"], "multiple of 512"),
+        (["resize", "b", "2101760"], "multiple of 4096"),
+        (["resize", "a", "6000000TiB"], "at most 4 EiB"),
+        (["resize", "c", "3MiB"], "no such volume"),
+    ] {
+        let said = said(store.volume(&args).await);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    let expected = [("a".to_owned(), 3 << 11), ("b".to_owned(), 2 << 11)];
+    assert_eq!(sizes(&host).await, expected);
+    host.close().await;
+    store.stop().await;
+
+    // Without opening anything, and then as the log says.
+    let store = start(dir.path()).await;
+    let requests = store.requests().await;
+    assert_eq!(sizes(&requests).await, expected);
+    assert!(store.view.metrics().await.contains("longhaul_store_volumes_open 0"));
+    assert_eq!(attach(&requests, 8).await.unwrap().sectors, 3 << 11);
+    assert_eq!(sizes(&requests).await, expected);
+    requests.close().await;
+    store.stop().await;
+    crate::check::check(dir.path(), true).unwrap();
+}
+
 #[tokio::test]
 async fn one_store_over_a_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,9 +213,9 @@ async fn an_attached_volume_is_neither_deleted_nor_imported_into() {
     assert!(said(store.volume(&["delete", "a"]).await).contains("accept-loss a"));
     store.volume(&["accept-loss", "a"]).await.unwrap();
     store.volume(&["delete", "a"]).await.unwrap();
-    assert!(!dir.path().join("objects/v").exists());
     requests.close().await;
     store.stop().await;
+    assert!(!dir.path().join("objects/v").exists(), "a store that stops finishes a removal");
 }
 
 #[tokio::test]
@@ -218,13 +274,82 @@ async fn the_admin_view_shows_volumes_and_sessions() {
     let metrics = store.view.metrics().await;
     assert!(metrics.contains("longhaul_store_volume_attached{volume=\"a\"} 1"), "{metrics}");
     assert!(metrics.contains("longhaul_store_sessions 1"), "{metrics}");
-    let status = store.view.status().await;
+    let status = store.view.status().await.unwrap();
     assert_eq!(status["volumes"][0]["live"]["epoch"], 1);
     assert_eq!(store.view.health().await, Ok(()));
     let view = store.view.clone();
     host.close().await;
     store.stop().await;
-    assert!(view.health().await.is_err());
+    assert!(view.health().await.is_err() && view.status().await.is_err());
+}
+
+#[tokio::test]
+async fn a_volume_that_nobody_uses_takes_no_memory_and_opens_again() {
+    async fn open(store: &Running) -> usize {
+        use crate::admin::Report as _;
+        let metrics = store.view.metrics().await;
+        let line = metrics.lines().find_map(|l| l.strip_prefix("longhaul_store_volumes_open "));
+        line.unwrap().parse().unwrap()
+    }
+    async fn until_open(store: &Running, count: usize) {
+        let waiting = async {
+            while open(store).await != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = start_with(dir.path(), |store| {
+        store.shell.look = tokio::time::interval(Duration::from_millis(50));
+    })
+    .await;
+    for name in ["a", "b", "c"] {
+        store.volume(&["create", name, "--size", "1MiB"]).await.unwrap();
+    }
+    let image = dir.path().join("image");
+    std::fs::write(&image, [3; 5000]).unwrap();
+    for name in ["b", "c"] {
+        store.volume(&["import", name, image.to_str().unwrap()]).await.unwrap();
+    }
+    // The one that a host has attached stays, whether the host says anything or not.
+    let host = store.requests().await;
+    let attached = attach(&host, 7).await.unwrap();
+    until_open(&store, 1).await;
+    let requests = store.requests().await;
+    let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await.unwrap() else {
+        panic!()
+    };
+    let live: Vec<_> = list.iter().map(|info| info.live.as_ref().unwrap()).collect();
+    assert!(live[0].connected && live[1].clean && !live[1].connected, "{live:?}");
+    assert_eq!(live[1].mapped_bytes, 5120, "what was known of it is still said");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(open(&store).await, 1, "neither a list opens one, nor is an attached one closed");
+
+    let copy = dir.path().join("copy");
+    store.volume(&["export", "b", copy.to_str().unwrap()]).await.unwrap();
+    assert_eq!(std::fs::read(&copy).unwrap()[..5000], [3; 5000]);
+    store.volume(&["delete", "c"]).await.unwrap();
+    until_open(&store, 1).await;
+
+    // A host whose connection broke finds its epoch; one that owes writes is not forgotten.
+    host.close().await;
+    until_open(&store, 0).await;
+    let host = store.requests().await;
+    let (volume, epoch) = (attached.volume, attached.epoch);
+    let resume = |request| ToStore::Resume { request, volume, epoch, host: HostId(7) };
+    let reply = host.call(Lane::Control, resume).await.unwrap();
+    let ToHost::Attached { result: Ok(resumed), .. } = reply.message else { panic!("{reply:?}") };
+    assert_eq!(resumed, attached);
+    let entries = vec![Announced { range: Range::new(8, 8), seq: 1 }];
+    let message = ToStore::Announce { volume, epoch, replace: true, entries };
+    host.send(Lane::Control, message.into());
+    host.close().await;
+    // Longer than announcements take to be on record.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(open(&store).await, 1);
+    requests.close().await;
+    store.stop().await;
 }
 
 #[tokio::test]
@@ -256,10 +381,14 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     let options = Options { data: dir.path(), state: dir.path(), listen, advertise: None };
     let store = Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn(store.run(async {
-        let _ = stopped.await;
-    }));
-    assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
+    let task = tokio::spawn(store.run(
+        async {
+            let _ = stopped.await;
+        },
+        std::future::pending(),
+    ));
+    // How often it tried in vain meanwhile is chance.
+    while !matches!(events.recv().await.unwrap(), LinkEvent::Up { .. }) {}
     let resume = ToStore::Resume { request: 2, volume, epoch, host: HostId(7) };
     client.send(Lane::Control, resume.into());
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };

@@ -15,6 +15,8 @@ pub type Question = oneshot::Sender<Snapshot>;
 pub struct Snapshot {
     /// All volumes.
     pub volumes: Vec<VolumeState>,
+    /// How many of them are open, and take memory.
+    pub open: usize,
     /// Connected hosts.
     pub sessions: Vec<SessionState>,
     /// Counters since the start.
@@ -98,6 +100,12 @@ impl Report for View {
             snapshot.sessions.len() as f64,
         );
         out.single("longhaul_store_volumes", "gauge", "Volumes.", snapshot.volumes.len() as f64);
+        out.single(
+            "longhaul_store_volumes_open",
+            "gauge",
+            "Volumes that are open: those in use, and for a minute after.",
+            snapshot.open as f64,
+        );
         for (name, help, value) in [
             ("longhaul_store_frames_total", "Frames from hosts.", counts.frames),
             (
@@ -190,10 +198,8 @@ impl Report for View {
         out.finish()
     }
 
-    async fn status(&self) -> Value {
-        let Some(snapshot) = self.snapshot().await else {
-            return json!({ "error": "the store is shutting down" });
-        };
+    async fn status(&self) -> Result<Value, String> {
+        let snapshot = self.snapshot().await.ok_or("the store is shutting down")?;
         let volumes: Vec<_> = snapshot
             .volumes
             .iter()
@@ -215,7 +221,7 @@ impl Report for View {
                 })
             })
             .collect();
-        json!({ "volumes": volumes, "sessions": sessions })
+        Ok(json!({ "volumes": volumes, "sessions": sessions }))
     }
 
     async fn health(&self) -> Result<(), String> {

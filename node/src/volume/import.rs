@@ -44,7 +44,8 @@ pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Res
             "stop that host first".to_owned()
         } else {
             format!(
-                "let it finish, or give up what it holds with `longhaul volume accept-loss {name}`"
+                "it is not connected: start it and let it stop in order, or see with `longhaul volume lost {name}` \
+                 what it owes and give that up with `longhaul volume accept-loss {name}`, then import"
             )
         };
         bail!("host {host} has volume {name} attached: {advice}");

@@ -100,20 +100,27 @@ impl World {
 
     fn ask_something(&mut self, host: usize, volume: usize) {
         let plan = self.plan.volumes[volume];
+        let State::Running(machine) = &self.slot(host, volume).state else { return };
+        // A client that has just connected: the others know of less.
+        let sectors = machine.sectors();
         let rng = &mut self.slot(host, volume).client.rng;
         let what = rng.weighted(&plan.mix);
-        let blocks = plan.sectors / plan.block;
+        let blocks = sectors / plan.block;
         let longest = (plan.longest / plan.block).max(1);
         let length = rng.spread(1, longest).min(blocks);
         // Half of the requests hit an eighth of the volume, so that they overlap.
         let area = if rng.percent(50) { (blocks / 8).max(length) } else { blocks };
-        let mut range = Range::new(rng.below(area - length + 1) * plan.block, length * plan.block);
+        let mut first = rng.below(area - length + 1);
+        if sectors > plan.sectors && rng.percent(20) {
+            first = blocks - length;
+        }
+        let mut range = Range::new(first * plan.block, length * plan.block);
         if rng.percent(30) {
             // Whole checksum blocks, which coalescing is about.
             let cover = range.block_cover();
-            range = if cover.fits(plan.sectors) { cover } else { range };
+            range = if cover.fits(sectors) { cover } else { range };
         }
-        let whole = Range::new(0, plan.sectors);
+        let whole = Range::new(0, sectors);
         if matches!(what, 0 | 4 | 5 | 6) && rng.percent(4) {
             range = whole;
         }
@@ -256,7 +263,11 @@ impl World {
                     branch.acknowledge(*seq, *range);
                 }
                 match kind {
-                    Kind::Data => self.coverage.writes_acknowledged += 1,
+                    Kind::Data => {
+                        self.coverage.writes_acknowledged += 1;
+                        let created = self.volumes[volume].spec.created_sectors;
+                        self.coverage.writes_beyond += u64::from(!pending.range.fits(created));
+                    }
                     _ => self.coverage.markers_acknowledged += 1,
                 }
                 let recent = &mut self.slot(host, volume).recent;

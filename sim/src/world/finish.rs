@@ -2,17 +2,18 @@
 //! store then holds is compared with what was asked for, by readers that share nothing with the
 //! processes that ran.
 
+use super::observe::shown;
 use super::truth::replay;
 use super::{Event, MS, State, World};
-use crate::model::{Image, OpId, difference, stamp};
+use crate::model::{Image, OpId, difference};
 use crate::note;
 use crate::objects::Odds;
-use longhaul_core::block::{Range, SECTOR_BYTES, Seq, Time};
+use longhaul_core::block::{Range, Seq, Time};
 use longhaul_core::store::{
     self, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, SessionId, catalog,
     segment,
 };
-use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ReadPart, ToHost, ToStore, decode_data};
+use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ToStore};
 
 /// How long the end may take.
 const PATIENCE: u64 = 400_000 * MS;
@@ -100,10 +101,10 @@ impl World {
             self.want(owner, volume);
             return;
         }
-        let sectors = self.volumes[volume].spec.sectors;
         let continues = self.plan.volumes[volume].continues;
         let slot = self.slot(owner, volume);
         let State::Running(machine) = &slot.state else { return };
+        let sectors = machine.sectors();
         if slot.fenced {
             return;
         }
@@ -180,6 +181,16 @@ impl World {
         if let Some(difference) = difference(&truth.image, &reopened) {
             return Err(format!("a store that opens the volume afresh: {difference}"));
         }
+        // Who lists volumes without opening them sees at least what was acknowledged.
+        let noted = self.objects.list(&catalog::size_prefix(self.volumes[volume].id));
+        let noted = noted.last().map(|(key, _)| &self.objects.map[key]);
+        let sizes = self.volumes[volume].truth.sizes.values();
+        let noted = sizes.filter(|size| noted == Some(&catalog::encode_size(**size).into()));
+        if noted.max().is_none_or(|noted| *noted < truth.resized)
+            && truth.resized > self.volumes[volume].spec.created_sectors
+        {
+            return Err(format!("{} sectors were acknowledged and are not noted", truth.resized));
+        }
         self.coverage.logs_verified += 1;
         Ok(())
     }
@@ -203,7 +214,7 @@ impl World {
     /// Opens the volume with a store of its own and reads all of it as an observer.
     fn reopen(&mut self, volume: usize) -> Result<Image, String> {
         let spec = self.volumes[volume].spec.clone();
-        let (id, sectors) = (spec.id, spec.sectors);
+        let (id, sectors) = (spec.id, self.volumes[volume].truth.sectors);
         let mut now = self.now;
         let mut machine = store::Volume::open(now, spec, self.rng.wide(), self.store_config());
         let mut image = vec![0; sectors as usize];
@@ -230,25 +241,12 @@ impl World {
             let Some(frame) = answer else {
                 return Err(format!("no answer to a read of {range}: {:?}", machine.failed()));
             };
-            let ToHost::Data { result: Ok(pieces), .. } = &frame.message else {
-                return Err(format!("a read of {range} is answered with {:?}", frame.message));
-            };
-            let parts =
-                decode_data(range, pieces, frame.payload.clone()).map_err(|e| e.to_string())?;
-            let mut at = range.lba;
-            for part in parts {
-                match part {
-                    ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => at += sectors,
-                    ReadPart::Data { wanted, fragment } => {
-                        fragment.verify().map_err(|e| e.to_string())?;
-                        for sector in fragment.sectors(wanted).chunks_exact(SECTOR_BYTES as usize) {
-                            image[at as usize] = stamp(volume, at, sector)?;
-                            at += 1;
-                        }
-                    }
-                }
-            }
+            let found = shown(volume, range, &frame)?;
+            image[range.lba as usize..range.end() as usize].copy_from_slice(&found);
             lba = range.end();
+        }
+        if machine.sectors() != Some(sectors) {
+            return Err(format!("it has {:?} sectors, not {sectors}", machine.sectors()));
         }
         Ok(image)
     }

@@ -427,8 +427,20 @@ impl World {
                     Err(format!("{state:?} is said to have diverged"))
                 }
             }
-            // A pending loss was checked when the store said so.
-            AttachError::ShuttingDown | AttachError::LossPending { .. } => Ok(()),
+            // Whether there is a loss was checked when the store said so.
+            AttachError::LossPending { .. } => {
+                let Some(state) = attaching.state else { return Ok(()) };
+                let own = self.hosts[host].id;
+                let alone = truth.history.iter().all(|b| b.epoch <= state.epoch || b.host == own);
+                let faulty = self.plan.disk.write + self.plan.disk.sync > 0;
+                if alone && !faulty {
+                    return Err(format!(
+                        "host {host} comes back with {state:?}, and an operator is asked for"
+                    ));
+                }
+                Ok(())
+            }
+            AttachError::ShuttingDown => Ok(()),
             other => Err(format!("an attach was refused without cause: {other}")),
         }
     }
@@ -448,8 +460,9 @@ impl World {
             Err(error) => return self.fail(error),
         };
         self.coverage.attaches += 1;
-        let sectors = self.volumes[volume].spec.sectors;
-        let branch = Branch::new(volume, sectors, log.clone(), &self.ops);
+        let most = self.plan.volumes[volume].most_sectors;
+        let sectors = attached.sectors;
+        let branch = Branch::new(volume, most, log.clone(), &self.ops);
         if self.branches.insert((volume, attached.epoch), branch).is_some() {
             return self
                 .fail(format!("epoch {} of volume {volume} was granted twice", attached.epoch));
@@ -637,6 +650,7 @@ impl World {
                 }
             }
             host::Event::Detached => slot.detached = true,
+            host::Event::Resized { .. } => self.coverage.resizes_told += 1,
             host::Event::JournalDamaged { .. } if !damaged => {
                 self.fail(format!("host {host} found damage that nobody did: {event:?}"));
             }

@@ -10,6 +10,7 @@ mod client;
 mod finish;
 mod host;
 mod object;
+mod observe;
 mod storage;
 mod store;
 mod truth;
@@ -57,6 +58,7 @@ enum Event {
     ObjectEffect(u64),
     ObjectAnswer(u64),
     Chaos,
+    Observe,
     Audit,
     Finish,
 }
@@ -174,6 +176,7 @@ pub struct World {
     rng: Rng,
     link_rng: Rng,
     chaos_rng: Rng,
+    observer_rng: Rng,
     ops: Vec<Op>,
     volumes: Vec<Volume>,
     hosts: Vec<Host>,
@@ -247,6 +250,7 @@ impl World {
             rng,
             link_rng: root.fork(4),
             chaos_rng: root.fork(5),
+            observer_rng: root.fork(6),
             ops: Vec::new(),
             volumes,
             hosts,
@@ -269,6 +273,7 @@ impl World {
         }
         let first = world.plan.calm;
         world.after(first, Event::Chaos);
+        world.after(30 * MS, Event::Observe);
         world.after(20 * MS, Event::Audit);
         let end = world.plan.chaos;
         world.after(end, Event::Finish);
@@ -343,6 +348,7 @@ impl World {
             Event::ObjectEffect(number) => self.object_effect(number),
             Event::ObjectAnswer(number) => self.object_answer(number),
             Event::Chaos => self.chaos(),
+            Event::Observe => self.observe(),
             Event::Audit => self.audit(),
             Event::Finish => self.finish(),
         }

@@ -1,6 +1,7 @@
 //! Store processes: two over one object store. Either can have any volume open, and neither knows
 //! what the other does.
 
+use super::observe::Asked;
 use super::{Event, MS, World};
 use crate::link::{Direction, EncodeHead, encode};
 use crate::note;
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, Seq, Time};
 use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
 use longhaul_core::wire::link::{
-    Announced, AttachError, Frame, Lane, ToHost, ToStore, VolumeOperation, VolumeReply,
+    Announced, AttachError, Frame, Lane, ToHost, ToStore, VolumeOperation,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,20 +24,24 @@ pub struct Process {
 
 /// A volume that a store process has open, and what the model knows it was told.
 pub struct Open {
-    machine: store::Volume,
+    pub(super) machine: store::Volume,
     timer: Option<Time>,
     /// The session that holds the epoch here, and the epoch.
     holder: Option<(u64, Epoch)>,
     /// Announcements delivered here by the holder and not settled since.
-    known: Vec<Announced>,
+    pub(super) known: Vec<Announced>,
     /// The epoch that it was announced in.
-    known_epoch: Epoch,
+    pub(super) known_epoch: Epoch,
     /// What was known when each segment was first put, by key.
     known_at_put: BTreeMap<String, Vec<Announced>>,
     /// Lanes whose input was put off.
     held: BTreeSet<(u64, Lane)>,
     /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one.
     attaching: BTreeMap<(u64, u64), (Epoch, Seq)>,
+    /// Attach and resume requests: (session, request) to the size that had been acknowledged by then.
+    due: BTreeMap<(u64, u64), u64>,
+    /// Questions about the state of the log: (session, request).
+    pub(super) asked: BTreeMap<(u64, u64), Asked>,
 }
 
 impl Process {
@@ -47,7 +52,11 @@ impl Process {
 }
 
 /// Whether every part of `known` beyond `committed` is announced in `said` with at least its number.
-fn covered(known: &[Announced], said: &[Announced], committed: Seq) -> Result<(), String> {
+pub(super) fn covered(
+    known: &[Announced],
+    said: &[Announced],
+    committed: Seq,
+) -> Result<(), String> {
     for entry in known.iter().filter(|entry| entry.seq > committed) {
         for lba in entry.range.lba..entry.range.end() {
             let here = |a: &Announced| {
@@ -90,7 +99,12 @@ impl World {
                 | VolumeOperation::Delete { name }
                 | VolumeOperation::Lost { name, .. }
                 | VolumeOperation::AcceptLoss { name }
+                | VolumeOperation::Resize { name, .. }
                 | VolumeOperation::Create { name, .. } => by_name(name),
+                VolumeOperation::GetAttribute { volume, .. }
+                | VolumeOperation::SetAttribute { volume, .. } => {
+                    self.volumes.iter().position(|v| v.id == *volume)
+                }
                 VolumeOperation::List => None,
             },
             ToStore::Resume { volume, .. }
@@ -136,14 +150,31 @@ impl World {
         let Some(volume) = self.volume_of(&frame.message) else {
             return self.fail(format!("a frame for no volume: {:?}", frame.message));
         };
+        self.hand_over(number, store, volume, lane, frame);
+    }
+
+    /// A store gets a message about a volume; it opens the volume if it has not.
+    pub(super) fn hand_over(
+        &mut self,
+        number: u64,
+        store: usize,
+        volume: usize,
+        lane: Lane,
+        frame: Frame<ToStore>,
+    ) {
         if !self.stores[store].open.contains_key(&volume) {
             self.open_volume(store, volume);
         }
+        self.asked(number, store, volume, &frame.message);
         let now = self.now;
         let epoch = self.volumes[volume].truth.epoch;
         // A store that stops takes nothing any more: the host tells another one when it resumes.
         let stopping = self.stores[store].stopping;
+        let resized = self.volumes[volume].truth.resized;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        if let ToStore::Attach { request, .. } | ToStore::Resume { request, .. } = &frame.message {
+            open.due.insert((number, *request), resized);
+        }
         match &frame.message {
             ToStore::Attach { request, journal, .. } => {
                 let journal = journal.map_or((0, 0), |journal| (journal.epoch, journal.last));
@@ -179,6 +210,8 @@ impl World {
             known_at_put: BTreeMap::new(),
             held: BTreeSet::new(),
             attaching: BTreeMap::new(),
+            due: BTreeMap::new(),
+            asked: BTreeMap::new(),
         };
         self.stores[store].open.insert(volume, open);
     }
@@ -190,6 +223,12 @@ impl World {
             if let Some(event) = open.machine.poll_event() {
                 note!(self, "s{store} v{volume} event {event:?}");
                 match event {
+                    store::Event::BatchRefused { ref reason, .. }
+                        if reason.contains("beyond the volume") =>
+                    {
+                        return self
+                            .fail(format!("the size that a host was told is refused: {reason}"));
+                    }
                     store::Event::BatchRefused { session, .. } => {
                         self.coverage.batches_refused += 1;
                         // It may have stopped listening until the host resumes.
@@ -301,7 +340,9 @@ impl World {
         frame: &Frame<ToHost>,
     ) {
         note!(self, "s{store} session {number} {lane:?} -> {}", brief_down(frame));
-        let checked = self.check_down(store, volume, number, frame);
+        let checked = self
+            .check_down(store, volume, number, frame)
+            .and_then(|()| self.check_answer(store, volume, number, frame));
         self.require(checked);
         let bytes = match encode(frame) {
             Ok(bytes) => bytes,
@@ -368,7 +409,20 @@ impl World {
                         ));
                     }
                 }
+                let due = open.due.remove(&(number, *request)).unwrap_or_default();
+                if attached.sectors < due || attached.sectors > truth.sectors {
+                    return Err(format!(
+                        "store {store} attaches {} sectors, acknowledged are {due}, there are {}",
+                        attached.sectors, truth.sectors
+                    ));
+                }
                 open.holder = Some((number, attached.epoch));
+            }
+            ToHost::Resized { sectors, .. } if *sectors > truth.sectors => {
+                return Err(format!(
+                    "store {store} says that there are {sectors} sectors, the objects say {}",
+                    truth.sectors
+                ));
             }
             ToHost::Attached { result: Err(AttachError::LossPending { .. }), .. } => {
                 // Somebody must have been asked for a write that this store does not hold.
@@ -382,18 +436,6 @@ impl World {
                         "store {store} says that a loss is pending, and nothing is lost"
                     ));
                 }
-            }
-            ToHost::Volume {
-                result: Ok(VolumeReply::Lost { ranges, more: false, .. }), ..
-            } => {
-                let said: Vec<Announced> =
-                    ranges.iter().map(|range| Announced { range: *range, seq: u64::MAX }).collect();
-                // A store that another one has overtaken answers for the log as it knows it; once it
-                // has read that its holder's epoch is over, what that holder announced is history.
-                let current = open.machine.info().is_some_and(|info| {
-                    info.segments == truth.segments && info.epoch == open.known_epoch
-                });
-                return if current { covered(&open.known, &said, committed) } else { Ok(()) };
             }
             ToHost::Fenced { .. } if open.holder.is_some_and(|(holder, _)| holder == number) => {
                 open.holder = None;
@@ -413,7 +455,8 @@ impl World {
         self.stores[store].open.get(&volume)?.known_at_put.get(key).cloned()
     }
 
-    /// Announcements that a segment of this store has to carry.
+    /// Announcements that a segment of this store has to carry: those after `committed` and up to
+    /// `owed`.
     pub(super) fn check_announced(
         &self,
         store: usize,
@@ -421,10 +464,13 @@ impl World {
         key: &str,
         said: &[Announced],
         committed: Seq,
+        owed: Seq,
     ) -> Result<(), String> {
         let open = self.stores[store].open.get(&volume);
         let Some(known) = open.and_then(|open| open.known_at_put.get(key)) else { return Ok(()) };
-        covered(known, said, committed).map_err(|e| format!("segment {key}: {e}"))
+        let known: Vec<Announced> =
+            known.iter().filter(|entry| entry.seq <= owed).copied().collect();
+        covered(&known, said, committed)
     }
 
     /// The store end of a session learns that the session is over.

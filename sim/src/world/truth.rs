@@ -11,12 +11,15 @@ use longhaul_core::block::{Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::record;
 use longhaul_core::store::segment::{self, Segment, SegmentKind};
 use longhaul_core::store::{VolumeSpec, catalog};
-use longhaul_core::wire::link::Announced;
+use longhaul_core::wire::link::{Announced, HostId};
+use std::collections::BTreeMap;
 
 /// An epoch of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     pub epoch: Epoch,
+    /// Whose it is; 0 for nobody's.
+    pub host: HostId,
     /// The last number that it builds on.
     pub base: Seq,
     /// The segment that began it.
@@ -28,25 +31,38 @@ pub struct Begun {
 pub struct Truth {
     /// Segments there are.
     pub segments: u64,
+    /// Its size by these, in sectors.
+    pub sectors: u64,
+    /// The size that each segment gave it which did.
+    pub sizes: BTreeMap<u64, u64>,
+    /// The largest size that a resize was acknowledged with.
+    pub resized: u64,
     header_crc: u32,
     pub epoch: Epoch,
     pub history: Vec<Begun>,
     /// Committed writes; the one with number `seq` is at `seq - 1`.
     pub log: Vec<OpId>,
+    /// The last write of each data segment.
+    pub boundaries: Vec<Seq>,
     pub image: Image,
     /// Announcements that were known when the last segment was put, as far as they are certain.
     pub announced: Vec<Announced>,
 }
 
 impl Truth {
-    fn new(sectors: u64) -> Truth {
+    /// A volume of `sectors`, which an image of `most` has room for.
+    fn new(sectors: u64, most: u64) -> Truth {
         Truth {
             segments: 0,
+            sectors,
+            sizes: BTreeMap::new(),
+            resized: sectors,
             header_crc: 0,
             epoch: 0,
             history: Vec::new(),
             log: Vec::new(),
-            image: vec![0; sectors as usize],
+            boundaries: Vec::new(),
+            image: vec![0; most as usize],
             announced: Vec::new(),
         }
     }
@@ -65,11 +81,11 @@ impl Volume {
         let spec = VolumeSpec {
             id,
             name: name.clone(),
-            sectors: plan.sectors,
+            created_sectors: plan.sectors,
             block_bytes: (plan.block * SECTOR_BYTES) as u32,
             created: 0,
         };
-        let truth = Truth::new(plan.sectors);
+        let truth = Truth::new(plan.sectors, plan.most_sectors);
         Volume { id, name, spec, truth, finish: super::finish::Stage::Running }
     }
 }
@@ -159,6 +175,15 @@ impl World {
             self.coverage.checkpoints += 1;
             return;
         }
+        if let Some(number) = catalog::parse_number(&catalog::size_prefix(id), key) {
+            self.coverage.sizes_noted += 1;
+            let volume = &self.volumes[volume];
+            let said = catalog::decode_size(&volume.spec, key, object).ok();
+            if said.is_none() || said.as_ref() != volume.truth.sizes.get(&number) {
+                self.fail(format!("{key} says {said:?}, the segments do not"));
+            }
+            return;
+        }
         let Some(number) = catalog::parse_number(&catalog::segment_prefix(id), key) else {
             return self.fail(format!("a store put an object of unknown name {key}"));
         };
@@ -188,6 +213,10 @@ impl World {
             segment.footer.announced.len()
         );
         let committed = truth.log.len() as Seq;
+        let beyond = segment.footer.pieces.iter().find(|piece| !piece.range.fits(truth.sectors));
+        if let Some(piece) = beyond {
+            return Err(format!("it writes to {}, there are {}", piece.range, truth.sectors));
+        }
         if number != truth.segments + 1
             || header.number != number
             || header.volume != self.volumes[volume].id
@@ -205,9 +234,13 @@ impl World {
             return Err(format!("it is of epoch {}, current is {}", header.epoch, truth.epoch));
         }
         if let Some(store) = store
-            && !header.kind.begins_epoch()
+            && header.kind != SegmentKind::AcceptLoss
         {
-            self.check_announced(store, volume, key, &segment.footer.announced, header.last)?;
+            // An attach keeps what its journal still owes.
+            let owed =
+                if header.kind == SegmentKind::Attach { segment.footer.base } else { Seq::MAX };
+            let announced = &segment.footer.announced;
+            self.check_announced(store, volume, key, announced, header.last, owed)?;
         }
         // Not the segment's own list, which may be rounded: the next segment need not repeat that.
         let announced = store
@@ -220,7 +253,7 @@ impl World {
             SegmentKind::Attach | SegmentKind::AcceptLoss => {
                 let base = segment.footer.base;
                 let truth = &mut self.volumes[volume].truth;
-                truth.history.push(Begun { epoch, base, segment: number });
+                truth.history.push(Begun { epoch, host: header.host, base, segment: number });
                 truth.epoch = epoch;
                 if header.kind == SegmentKind::AcceptLoss {
                     self.coverage.losses_accepted += 1;
@@ -236,6 +269,15 @@ impl World {
                 }
             }
             SegmentKind::Announce => {}
+            SegmentKind::Resize => {
+                self.coverage.resizes += 1;
+                let truth = &mut self.volumes[volume].truth;
+                if header.sectors <= truth.sectors {
+                    return Err(format!("it makes {} of {}", header.sectors, truth.sectors));
+                }
+                truth.sectors = header.sectors;
+                truth.sizes.insert(number, header.sectors);
+            }
         }
         let truth = &mut self.volumes[volume].truth;
         truth.segments = number;
@@ -280,6 +322,7 @@ impl World {
         let log = branch.log[first - 1..last].to_vec();
         let truth = &mut self.volumes[volume].truth;
         truth.log.extend(log);
+        truth.boundaries.push(header.last);
         truth.image = image;
         Ok(())
     }

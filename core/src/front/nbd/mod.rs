@@ -24,7 +24,7 @@
 //! [`Event::Ready`].
 
 mod options;
-mod output;
+
 mod reply;
 mod transmission;
 
@@ -32,10 +32,10 @@ mod transmission;
 mod tests;
 
 use crate::block::{BlockError, MAX_TRANSFER_BYTES, MAX_VOLUME_SECTORS, Reply, Request};
+use crate::front::output::Output;
 use crate::wire::nbd::{self as wire, rep};
 use bytes::{Bytes, BytesMut};
 use options::Handshake;
-use output::Output;
 use std::collections::VecDeque;
 use transmission::Transmission;
 

@@ -2,8 +2,8 @@
 //! reply types").
 
 use super::options::BASE_ALLOCATION_ID;
-use super::output::Output;
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, StatusRun};
+use crate::front::output::Output;
 use crate::wire::nbd::{self as wire, Chunks, Errno, Headers, state};
 
 /// Descriptors in one status reply; the protocol advises against more than 2^20, and a client asks

@@ -394,6 +394,16 @@ pub struct FrameRef {
     pub before: Seq,
 }
 
+/// A frame header whose layout is not known beyond magic number, version, journal and checksum,
+/// which are in the same place in every version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherVersion {
+    /// The version found.
+    pub version: u16,
+    /// The journal it says it belongs to.
+    pub journal: u128,
+}
+
 impl FrameHeader {
     /// Bytes that a frame with this much in it takes in its file.
     #[must_use]
@@ -443,8 +453,9 @@ impl FrameHeader {
     /// [`JOURNAL_VERSION`] is there and says nothing impossible.
     ///
     /// # Errors
-    /// A sound header of another version: that version.
-    pub fn parse(bytes: &[u8]) -> Result<Option<(FrameHeader, u32)>, u16> {
+    /// A header of another version. Whoever writes to the volume chooses most of what the files
+    /// hold, so that says nothing unless it names the journal at hand.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(FrameHeader, u32)>, OtherVersion> {
         let Ok((raw, _)) = RawFrame::ref_from_prefix(bytes) else { return Ok(None) };
         if raw.magic.get() != FRAME_MAGIC
             || crc32c::crc32c(&raw.as_bytes()[..FRAME_HEADER_BYTES - 4]) != raw.crc.get()
@@ -452,7 +463,7 @@ impl FrameHeader {
             return Ok(None);
         }
         if raw.version.get() != JOURNAL_VERSION {
-            return Err(raw.version.get());
+            return Err(OtherVersion { version: raw.version.get(), journal: raw.journal.get() });
         }
         let header = FrameHeader {
             journal: raw.journal.get(),

@@ -13,7 +13,7 @@ pub(crate) mod recovery;
 
 pub use format::{
     FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JOURNAL_VERSION, JournalError,
-    MAX_FRAME_BYTES, MIN_FILE_BYTES, PAGE_BYTES, create_plan,
+    MAX_FRAME_BYTES, MIN_FILE_BYTES, OtherVersion, PAGE_BYTES, create_plan,
 };
 pub use recovery::{Recovered, Recovery, Report};
 
@@ -38,6 +38,9 @@ pub(crate) struct Frame {
     /// When its first record was acknowledged.
     pub born: Time,
 }
+
+// `Config` counts on it: a deque of them may have room for as many again.
+const _: () = assert!(size_of::<Frame>() <= 72);
 
 impl Frame {
     pub(crate) fn end(&self) -> u64 {
@@ -154,6 +157,8 @@ pub(crate) struct Journal {
     memory_max: u64,
     frame_max: u64,
     spare: Option<BytesMut>,
+    /// Buffer to begin a frame with: the longest frame of late, so that neither copying it as it
+    /// grows nor room that stays empty costs much.
     frame_hint: u64,
     /// Bytes of records in `frames`.
     pub(crate) uncommitted_bytes: u64,
@@ -210,7 +215,6 @@ impl Journal {
         journal.uncommitted_bytes = journal.frames.iter().map(|frame| frame.body_bytes).sum();
         if memory_only {
             journal.stable = known.end;
-            journal.stable_seq = 0;
         } else if known.used {
             // What was read back may never have left the page cache of the run before. That goes
             // for the frame that names the tail too, which may lie anywhere.
@@ -312,9 +316,11 @@ impl Journal {
         self.frames.range(start..).take_while(move |frame| frame.end() <= limit)
     }
 
-    /// The first number it holds that the store has not committed.
-    pub(crate) fn first_uncommitted(&self) -> Option<Seq> {
-        self.frames.front().map(|frame| frame.first)
+    /// The first number that it holds, or will hold, of what the store has not committed. Numbers
+    /// that are committed may come before it in the same frame.
+    pub(crate) fn first_uncommitted(&self) -> Seq {
+        let open = self.open.as_ref().map_or(self.next_seq, |open| open.first);
+        self.frames.front().map_or(open, |frame| frame.first)
     }
 
     /// Bytes from `addr` on that may be shipped, headers and padding included.
@@ -437,7 +443,7 @@ impl Journal {
     fn buffer(&mut self, bytes: u64) -> Option<BytesMut> {
         if let Some(spare) = self.spare.take_if(|spare| {
             let capacity = spare.capacity() as u64;
-            capacity >= bytes && capacity <= 8 * bytes
+            capacity >= bytes && capacity <= 2 * bytes
         }) {
             return Some(spare);
         }
@@ -476,6 +482,28 @@ impl Journal {
             self.recycle(group);
         }
         true
+    }
+
+    /// The copy in memory of the frame that holds `addr` is not to be used any more; false if there
+    /// is none, or no other.
+    pub(crate) fn drop_copy(&mut self, addr: u64) -> bool {
+        let mut dropped = false;
+        while let Some(end) = self.groups.front().filter(|g| g.addr <= addr).map(Group::end)
+            && self.evict_oldest()
+        {
+            dropped = addr < end;
+        }
+        dropped
+    }
+
+    /// Flips a bit of what is in memory for `addr`, as bad memory would.
+    #[cfg(test)]
+    pub(crate) fn rot(&mut self, addr: u64) {
+        let index = self.groups.partition_point(|group| group.end() <= addr);
+        let group = &mut self.groups[index];
+        let mut data = BytesMut::from(&group.data[..]);
+        data[(addr - group.addr) as usize] ^= 1;
+        group.data = data.freeze();
     }
 
     fn recycle(&mut self, group: Group) {
@@ -518,7 +546,7 @@ impl Journal {
         self.prev_crc = header.encode_to(&mut data);
         self.number += 1;
         self.head = addr + bytes;
-        self.frame_hint = (2 * bytes).max(2 * PAGE);
+        self.frame_hint = bytes.max((self.frame_hint - self.frame_hint / 8) / PAGE * PAGE);
         self.frames.push_back(Frame { at, bytes, body_bytes: body as u64, first, last, born });
         self.uncommitted_bytes += body as u64;
         self.groups.push_back(Group { addr, data: data.freeze(), charge });

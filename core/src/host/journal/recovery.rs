@@ -348,12 +348,17 @@ impl Recovery {
         for (addr, page) in
             (asked.addr..).step_by(PAGE_BYTES as usize).zip(data.chunks(PAGE_BYTES as usize))
         {
-            let parsed = FrameHeader::parse(page).map_err(|version| JournalError::Version {
-                file: asked.file,
-                offset: file.geometry.offset(addr),
-                version,
-            })?;
-            let Some((frame, _)) = parsed else { continue };
+            let frame = match FrameHeader::parse(page) {
+                Ok(Some((frame, _))) => frame,
+                Err(other) if other.journal == file.journal => {
+                    return Err(JournalError::Version {
+                        file: asked.file,
+                        offset: file.geometry.offset(addr),
+                        version: other.version,
+                    });
+                }
+                Ok(None) | Err(_) => continue,
+            };
             if frame.journal != file.journal || frame.addr % ring != addr {
                 continue;
             }

@@ -259,37 +259,6 @@ fn memory_is_the_ring_after_a_failure() {
 }
 
 #[test]
-fn a_damaged_dirty_block_is_a_medium_error_and_stops_the_drain() {
-    let mut world = alone(Config { memory_bytes: 64 << 10, ..World::small() });
-    for n in 0..12 {
-        world.write(n * 16, 16, true);
-        finish_all(&mut world);
-    }
-    // Flip a bit in every page of the first frames.
-    for page in (4096..40960).step_by(4096) {
-        world.disk.live[0][page + 1000] ^= 1;
-    }
-    let read = world.read(0, 4);
-    world.poll();
-    assert!(world.finish_read());
-    world.poll();
-    assert_eq!(world.errors.len(), 1);
-    assert!(matches!(world.errors[0], (id, BlockError::Medium(_)) if id == read));
-    assert!(world.events.iter().any(|e| matches!(e, Event::JournalDamaged { file: 0, .. })));
-    world.link_up();
-    for _ in 0..200 {
-        world.poll();
-        world.finish_read();
-        for lane in Lane::ALL {
-            world.deliver(lane);
-        }
-        world.answer();
-        world.advance(Duration::from_millis(50));
-    }
-    assert_eq!(world.store.committed, 0, "nothing goes past the damage");
-}
-
-#[test]
 fn shutdown_drains_and_detaches() {
     let mut world = World::new(4, World::small());
     world.settle();
@@ -307,6 +276,26 @@ fn shutdown_drains_and_detaches() {
     world.settle();
     assert!(world.volume.is_drained() && world.volume.is_detached());
     assert_eq!(world.store.committed, 5);
+}
+
+/// What is in memory is what is read fast: buffers must not be twice as long as their frames.
+#[test]
+fn buffers_follow_the_length_of_frames() {
+    let mut world = alone(Config { memory_bytes: 512 << 10, ..World::small() });
+    let memory = |world: &mut World, writes: u64| {
+        let before = world.volume.status(world.now).memory_bytes;
+        for n in 0..writes {
+            world.write(n % 30 * 8, 8, true);
+        }
+        finish_all(world);
+        world.volume.status(world.now).memory_bytes - before
+    };
+    memory(&mut world, 8);
+    for _ in 0..10 {
+        memory(&mut world, 1);
+    }
+    assert_eq!(memory(&mut world, 1), 8192);
+    assert!(memory(&mut world, 8) < 2 * 8 * 4200);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The engine against a plain array, a disk that tears, a store and a link that lose things.
 
+mod damage;
 mod durability;
 mod random;
 mod recovery;
 mod shipping;
+mod store;
 mod world;

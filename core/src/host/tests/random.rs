@@ -33,9 +33,7 @@ proptest! {
     #[test]
     fn behaves_as_an_array(seed in any::<u64>(), config in config(), steps in 50..1500usize) {
         let mut world = World::new(seed, config);
-        for _ in 0..steps {
-            world.step();
-        }
+        world.steps(steps);
         world.settle();
         world.check_settled();
     }
@@ -43,9 +41,7 @@ proptest! {
     #[test]
     fn write_through_behaves_as_an_array(seed in any::<u64>(), steps in 50..800usize) {
         let mut world = World::new(seed, Config { mode: Mode::WriteThrough, ..World::small() });
-        for _ in 0..steps {
-            world.step();
-        }
+        world.steps(steps);
         world.settle();
         world.check_settled();
         assert_eq!(world.disk.syncs, 0);
@@ -57,10 +53,8 @@ proptest! {
     fn survives_power_cuts(seed in any::<u64>(), config in config(), lives in 1..12usize) {
         let mut world = World::new(seed, config);
         for _ in 0..lives {
-            let steps = world.rng.below(300);
-            for _ in 0..steps {
-                world.step();
-            }
+            let steps = world.rng.below(300) as usize;
+            world.steps(steps);
             world.poll();
             let power = world.rng.chance(80);
             world.crash(power);
@@ -69,43 +63,28 @@ proptest! {
         world.check_settled();
     }
 
-    /// The disk fails at some point: everything acknowledged still reaches the store.
+    /// The disk fails at some point: everything acknowledged still reaches the store, and if the
+    /// host goes too before that, flushed writes are in the journal or at the store.
     #[test]
-    fn goes_on_from_memory(seed in any::<u64>(), before in 0..600usize, after in 0..600usize) {
+    fn survives_a_disk_failure(
+        seed in any::<u64>(),
+        before in 0..600usize,
+        after in 0..600usize,
+        crash in any::<bool>(),
+    ) {
         let mut world = World::new(seed, World::small());
-        for _ in 0..before {
-            world.step();
-        }
+        world.steps(before);
         world.poll();
         world.fail_mutation();
-        for _ in 0..after {
-            world.step();
-        }
-        world.settle();
-        world.check_settled();
-    }
-
-    /// The disk fails, and later the host too: flushed writes are in the journal or at the store.
-    #[test]
-    fn survives_a_disk_failure_and_a_crash(seed in any::<u64>(), before in 0..400usize, after in 0..400usize) {
-        let mut world = World::new(seed, World::small());
-        for _ in 0..before {
-            world.step();
-        }
-        world.poll();
-        world.fail_mutation();
-        for _ in 0..after {
-            world.step();
-        }
-        world.poll();
-        let mut rng = Rng(seed);
-        world.disk.cut(&mut rng);
-        let recovered = world.disk.recover().unwrap();
-        prop_assert!(recovered.last.max(world.store.committed) >= world.flushed);
-        world.check_store();
-        world.restart(recovered);
-        for _ in 0..after {
-            world.step();
+        world.steps(after);
+        if crash {
+            world.poll();
+            world.disk.cut(&mut Rng(seed));
+            let recovered = world.disk.recover().unwrap();
+            prop_assert!(recovered.last.max(world.store.committed) >= world.flushed);
+            world.check_store();
+            world.restart(recovered);
+            world.steps(after);
         }
         world.settle();
         world.check_settled();

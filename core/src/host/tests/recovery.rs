@@ -1,7 +1,7 @@
 //! What recovery makes of journals that were torn, mixed up, cut or aged.
 
 use super::world::{JOURNAL, SECTORS, SMALL, VOLUME, World, recover, run};
-use crate::block::VolumeId;
+use crate::block::{Range, Request, VolumeId};
 use crate::host::journal::{
     FileHeader, FrameHeader, FrameRef, JournalError, MIN_FILE_BYTES, Recovery, create_plan,
 };
@@ -209,6 +209,61 @@ fn files_that_do_not_belong_are_named() {
     later[0][8] = 9;
     assert!(matches!(recover(&later), Err(JournalError::Version { version: 9, .. })));
     assert!(matches!(recover(&[]), Err(JournalError::FileCount { .. })));
+}
+
+/// The header of a frame as a later version might write it.
+fn later_frame(journal: u128) -> [u8; 128] {
+    let header = FrameHeader {
+        journal,
+        incarnation: 1,
+        body_bytes: 0,
+        addr: 0,
+        number: 0,
+        epoch: 1,
+        first_seq: 1,
+        last_seq: 0,
+        tail: FrameRef::default(),
+        synced_addr: 0,
+        prev_crc: 0,
+    };
+    let mut bytes = [0; 128];
+    header.encode_to(&mut bytes);
+    bytes[4] = 2;
+    let crc = crc32c::crc32c(&bytes[..124]);
+    bytes[124..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Data are whatever a client likes: the frames of its own journal of a later version, say.
+#[test]
+fn data_that_look_like_a_later_version_do_not_stop_recovery() {
+    for journal in [JOURNAL + 1, JOURNAL] {
+        let mut world = journal_with_data(&later_frame(journal));
+        match world.disk.recover() {
+            Ok(recovered) if journal != JOURNAL => assert_eq!(recovered.last, 1),
+            Err(JournalError::Version { file: 0, version: 2, .. }) if journal == JOURNAL => {}
+            other => panic!("{other:?}"),
+        }
+        world.settle();
+    }
+}
+
+/// A journal with one write in which each 128 bytes, as they lie in the file, are `data`.
+fn journal_with_data(data: &[u8; 128]) -> World {
+    let mut world = World::new(1, World::small());
+    world.settle();
+    world.link_down();
+    let range = Range::new(0, 16);
+    // Behind the frame's header, the record's, and its table.
+    let phase = 128 + 48 + 2 * 4;
+    let data: Vec<u8> = (0..range.bytes() as usize).map(|at| data[(phase + at) % 128]).collect();
+    world.raw(Request::Write { range, data: data.into(), fua: true });
+    world.poll();
+    while world.finish_mutation() {
+        world.poll();
+    }
+    assert_eq!(world.outstanding(), 0);
+    world
 }
 
 #[test]

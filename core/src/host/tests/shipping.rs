@@ -2,9 +2,10 @@
 
 use super::world::{HOST, SECTORS, World};
 use crate::block::{BlockError, BlockState, Epoch, Range, Seq, StatusRun};
-use crate::host::{Config, Event, Volume};
+use crate::host::journal::Geometry;
+use crate::host::{Config, DiskOperation, Event, Mode, Volume};
 use crate::record;
-use crate::wire::link::{AttachError, Frame, Lane, ReadError, ToHost, ToStore};
+use crate::wire::link::{AttachError, Frame, Lane, MAX_BATCH_BYTES, ReadError, ToHost, ToStore};
 use bytes::{Buf, BytesMut};
 use std::time::Duration;
 
@@ -72,10 +73,7 @@ fn the_window_bounds_what_is_under_way_and_batches_follow_each_other() {
     let config = Config {
         batch_bytes: 64 << 10,
         memory_bytes: 64 << 20,
-        ..Config::new(crate::host::Mode::Journal(crate::host::journal::Geometry {
-            file_bytes: 16 << 20,
-            files: 4,
-        }))
+        ..Config::new(Mode::Journal(Geometry { file_bytes: 16 << 20, files: 4 }))
     };
     let mut world = World::new(22, Config { window_max_bytes: 1, ..config });
     world.settle();
@@ -91,6 +89,40 @@ fn the_window_bounds_what_is_under_way_and_batches_follow_each_other() {
     assert!(status.in_flight_bytes <= status.window_bytes, "{status:?}");
     assert!(under_way.len() >= 2 && under_way.last().unwrap().1 < 900, "{under_way:?}");
     assert!(under_way.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0));
+    world.settle();
+    world.check_settled();
+}
+
+/// Frames are read back whole: a batch of small records must not bring in much more than it is.
+#[test]
+fn what_a_batch_reads_back_is_bounded() {
+    let geometry = Geometry { file_bytes: 4 << 20, files: 8 };
+    let mut world = World::new(23, Config { mode: Mode::Journal(geometry), ..World::small() });
+    world.settle();
+    world.link_down();
+    for n in 0..3000 {
+        world.discard(n % 100, 1);
+        local(&mut world);
+    }
+    world.flush();
+    local(&mut world);
+    assert!(world.volume.status(world.now).journal_bytes >= 3000 * 4096);
+    world.link_up();
+    let mut most = 0;
+    for _ in 0..100 {
+        while world.deliver(Lane::Control) {}
+        world.answer();
+        world.poll();
+        let bytes = |read: &DiskOperation| match read {
+            DiskOperation::Read { bytes, .. } => *bytes,
+            _ => 0,
+        };
+        most = most.max(world.reads.iter().map(bytes).sum::<usize>());
+        world.finish_read();
+        world.deliver(Lane::Drain);
+        world.advance(Duration::from_millis(200));
+    }
+    assert!(most > 0 && most <= MAX_BATCH_BYTES, "{most} bytes");
     world.settle();
     world.check_settled();
 }
@@ -383,10 +415,76 @@ fn a_store_that_has_less_than_it_said_gets_nothing_more() {
     assert_eq!(world.store.batches.len(), 1);
 }
 
+/// The same for a store that had less from the start: a resume does not make it right, and nor does
+/// a journal with nothing left in it.
+#[test]
+fn a_store_that_was_set_back_gets_nothing_more() {
+    for delivered in [1, 2] {
+        let mut world = world();
+        for n in 0..delivered {
+            world.write(n * 8, 8, true);
+            world.settle();
+        }
+        // An empty frame says that all is committed; then perhaps one more write.
+        world.crash(false);
+        world.settle();
+        if delivered == 1 {
+            world.link_down();
+            world.write(8, 8, true);
+            local(&mut world);
+        }
+        world.store.committed = 0;
+        let recovered = world.disk.recover().unwrap();
+        assert_eq!((recovered.last, recovered.tail.before), (2, delivered));
+        world.events.clear();
+        world.restart(recovered);
+        for _ in 0..3 {
+            world.link_down();
+            world.write(16, 8, true);
+            world.settle();
+        }
+        let behind = Event::StoreBehind { committed: 0, from: delivered + 1 };
+        assert_eq!(world.events.iter().filter(|event| **event == behind).count(), 4);
+        assert!(!world.events.iter().any(|e| matches!(e, Event::JournalDamaged { .. })));
+        assert_eq!(world.store.committed, 0);
+    }
+}
+
 #[test]
 fn without_a_journal_in_journal_mode_the_volume_says_so() {
-    let mut store = super::world::Store::new();
+    let mut store = super::store::Store::new();
     let config = World::small();
     let mut volume = Volume::new(crate::block::Time(0), config, HOST, store.attach(), None);
     assert!(matches!(volume.poll_event(), Some(Event::JournalFailed { continues: true, .. })));
+}
+
+#[test]
+fn the_size_grows_by_message_and_at_resume_and_never_goes_back() {
+    let mut world = world();
+    let volume = super::world::VOLUME;
+    for sectors in [SECTORS + 64, SECTORS + 8, u64::MAX] {
+        world.to_host.push_back(ToHost::Resized { volume, sectors }.into());
+    }
+    let other = crate::block::VolumeId(1);
+    world.to_host.push_back(ToHost::Resized { volume: other, sectors: SECTORS + 99 }.into());
+    world.settle();
+    assert_eq!(world.volume.sectors(), SECTORS + 64);
+    let told = |world: &World| {
+        let sizes = world.events.iter().filter_map(|event| match event {
+            Event::Resized { sectors } => Some(*sectors),
+            _ => None,
+        });
+        sizes.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&world), [SECTORS + 64]);
+    // A store that knows less, and one that knows more.
+    for (says, size) in [(SECTORS, SECTORS + 64), (SECTORS + 128, SECTORS + 128)] {
+        world.store.sectors = says;
+        world.link_down();
+        world.poll();
+        world.link_up();
+        world.settle();
+        assert_eq!(world.volume.sectors(), size);
+    }
+    assert_eq!(told(&world), [SECTORS + 64, SECTORS + 128]);
 }

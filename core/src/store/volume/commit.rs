@@ -60,6 +60,19 @@ pub(super) enum Work {
         lane: Lane,
         request: RequestId,
     },
+    Resize {
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        sectors: u64,
+    },
+    /// Changes nothing, but what another store was told counts as much.
+    Lost {
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        from_lba: u64,
+    },
 }
 
 impl Work {
@@ -73,7 +86,9 @@ impl Work {
             Work::Attach { session, .. }
             | Work::Resume { session, .. }
             | Work::Detach { session, .. }
-            | Work::AcceptLoss { session, .. } => *session,
+            | Work::AcceptLoss { session, .. }
+            | Work::Resize { session, .. }
+            | Work::Lost { session, .. } => *session,
         }
     }
 }
@@ -91,6 +106,11 @@ pub(super) struct Put {
 }
 
 impl Put {
+    /// What asked for it, if that still waits for an answer.
+    pub fn asked(self) -> Option<Work> {
+        self.request.filter(|_| !self.closed)
+    }
+
     pub fn session_closed(&mut self, session: SessionId) {
         self.closed |= self.request.as_ref().is_some_and(|work| work.session() == session);
     }
@@ -169,7 +189,7 @@ impl Volume {
                     header.epoch
                 ));
             }
-            if !header.range.fits(self.spec.sectors) {
+            if !header.range.fits(self.state.sectors) {
                 return Err(format!("record at byte {at}: {} is beyond the volume", header.range));
             }
             let offset = at as u32;
@@ -216,7 +236,7 @@ impl Volume {
             self.state.announced.clear();
         }
         for entry in entries.iter().take(MAX_ANNOUNCE_ENTRIES) {
-            if entry.range.is_empty() || !entry.range.fits(self.spec.sectors) {
+            if entry.range.is_empty() || !entry.range.fits(self.state.sectors) {
                 ignored += 1;
             } else if entry.seq > self.state.committed {
                 self.state.announced.insert(*entry);
@@ -359,6 +379,10 @@ impl Volume {
             records_bytes: 0,
             footer_bytes: 0,
             previous: self.state.header_crc,
+            sectors: match &request {
+                Some(Work::Resize { sectors, .. }) => *sectors,
+                _ => 0,
+            },
         };
         let (segment, data) = segment::build(header, footer, records);
         self.announce_unsaved = None;
@@ -380,6 +404,7 @@ impl Volume {
         let lost = self.state.announced.bytes();
         let before = self.state.host();
         self.state.commit(&put.segment);
+        self.resized_by(&put.segment);
         match put.request {
             None => {
                 if put.segment.header.kind == SegmentKind::Data {
@@ -433,19 +458,16 @@ impl Volume {
     /// Another store wrote the segment of this number: its log is the log.
     fn lost_race(&mut self) {
         let Some(put) = self.put.take() else { return };
-        match put.request {
-            // Judged anew by what the log says then.
-            Some(work) if !put.closed => {
-                self.probed = true;
-                self.queue.push_front(work);
-            }
-            Some(_) => {}
-            None => {
-                if let Some(holder) = self.holder {
-                    let reason = "another store wrote to the volume: resume";
-                    self.refuse_batch(holder.session, self.state.epoch(), reason.into());
-                }
-            }
+        if put.request.is_none()
+            && let Some(holder) = self.holder
+        {
+            let reason = "another store wrote to the volume: resume";
+            self.refuse_batch(holder.session, self.state.epoch(), reason.into());
+        }
+        // Judged anew by what the log says then.
+        if let Some(work) = put.asked() {
+            self.probed = true;
+            self.queue.push_front(work);
         }
         self.catch_up();
     }

@@ -38,7 +38,9 @@ impl Volume {
             }
             // The host asks again when it has resumed at another store, or at this one.
             Work::Detach { .. } => {}
-            Work::AcceptLoss { session, lane, request } => {
+            Work::AcceptLoss { session, lane, request }
+            | Work::Resize { session, lane, request, .. }
+            | Work::Lost { session, lane, request, .. } => {
                 self.reply_volume(session, lane, request, Err(VolumeError::Store(store)));
             }
         }
@@ -57,7 +59,7 @@ impl Volume {
     fn attached(&self) -> Attached {
         Attached {
             volume: self.spec.id,
-            sectors: self.spec.sectors,
+            sectors: self.state.sectors,
             block_bytes: self.spec.block_bytes,
             epoch: self.state.epoch(),
             committed: self.state.committed,
@@ -99,6 +101,13 @@ impl Volume {
             }
             Work::AcceptLoss { session, lane, request } => {
                 self.begin_accept_loss(session, lane, request);
+            }
+            Work::Resize { session, lane, request, sectors } => {
+                self.begin_resize(session, lane, request, sectors);
+            }
+            Work::Lost { session, lane, request, from_lba } => {
+                let reply = self.lost(from_lba);
+                self.reply_volume(session, lane, request, Ok(reply));
             }
         }
     }
@@ -204,7 +213,7 @@ impl Volume {
         lost: u64,
     ) {
         let epoch = self.state.epoch();
-        if !matches!(work, Work::Detach { .. })
+        if !matches!(work, Work::Detach { .. } | Work::Resize { .. })
             && let Some(before) = self.holder.take()
             && before.session != work.session()
         {
@@ -212,7 +221,12 @@ impl Volume {
             self.send(before.session, Lane::Control, ToHost::Fenced { volume, epoch });
         }
         match work {
-            Work::Batch(_) | Work::Resume { .. } => {}
+            Work::Batch(_) | Work::Resume { .. } | Work::Lost { .. } => {}
+            Work::Resize { session, lane, request, .. } => {
+                if !closed {
+                    self.reply_resized(session, lane, request);
+                }
+            }
             Work::Attach { session, lane, request, host, .. } => {
                 self.event(Event::Attached { epoch, host, unclean });
                 self.take_over(session, !closed);
@@ -248,14 +262,20 @@ impl Volume {
                 self.control(Work::AcceptLoss { session, lane, request });
                 return;
             }
-            VolumeOperation::Show { .. } => Ok(VolumeReply::Volume(self.spec.info(self.info()))),
-            VolumeOperation::Lost { from_lba, .. } => match self.failed() {
-                Some(error) => Err(VolumeError::Store(error.to_string())),
-                None => Ok(self.lost(from_lba)),
-            },
+            VolumeOperation::Resize { sectors, .. } => {
+                self.control(Work::Resize { session, lane, request, sectors });
+                return;
+            }
+            VolumeOperation::Lost { from_lba, .. } => {
+                self.control(Work::Lost { session, lane, request, from_lba });
+                return;
+            }
+            VolumeOperation::Show { .. } => Ok(VolumeReply::Volume(self.volume_info())),
             VolumeOperation::Create { .. }
             | VolumeOperation::List
-            | VolumeOperation::Delete { .. } => {
+            | VolumeOperation::Delete { .. }
+            | VolumeOperation::GetAttribute { .. }
+            | VolumeOperation::SetAttribute { .. } => {
                 Err(VolumeError::Invalid("this is not an operation on an open volume".into()))
             }
         };

@@ -1,13 +1,14 @@
 //! The engine of one volume.
 //!
 //! One owner, no locks: every input changes the state at once and leaves outputs to be polled. Work
-//! that changes the log (batches, attach, resume, detach, accept-loss) goes through one queue in order
-//! of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
+//! that changes the log or hangs on its end (batches, attach, resume, detach, lost, accept-loss) goes
+//! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
 //! next one. Reads and announcements do not queue behind it.
 
 mod commit;
 mod control;
 mod opening;
+mod resize;
 
 use super::checkpoint::Builder;
 use super::log::State;
@@ -23,6 +24,7 @@ use crate::wire::link::{
 use bytes::Bytes;
 use commit::{Put, Work};
 use opening::Opening;
+use resize::Sizes;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Map entries that one status query looks at, at most.
@@ -44,6 +46,7 @@ enum Purpose {
     ReadBack,
     PutCheckpoint { number: u64, entries: u64 },
     DeleteCheckpoint { number: u64 },
+    PutSize { number: u64 },
     Fetch { read: u64, index: usize },
 }
 
@@ -106,6 +109,7 @@ pub struct Volume {
     put: Option<Put>,
     reads: Reads,
     checkpoints: Checkpoints,
+    sizes: Sizes,
     announce_unsaved: Option<Time>,
     shutting_down: bool,
 }
@@ -136,6 +140,7 @@ impl Volume {
             put: None,
             reads: Reads::new(config.read_operations_max, config.read_bytes_max),
             checkpoints: Checkpoints::default(),
+            sizes: Sizes::default(),
             announce_unsaved: None,
             shutting_down: false,
             spec,
@@ -176,9 +181,8 @@ impl Volume {
     /// A connection is gone. What it had delivered is still committed.
     pub fn handle_session_closed(&mut self, now: Time, session: SessionId) {
         self.now = now;
-        self.held.retain(|(other, _, frame)| {
-            *other != session || matches!(frame.message, ToStore::Batch { .. })
-        });
+        self.held.retain(|(other, ..)| *other != session);
+        self.held_bytes = self.held.iter().map(|(.., frame)| frame.payload.len() as u64).sum();
         if let Some(holder) = &mut self.holder
             && holder.session == session
         {
@@ -194,7 +198,8 @@ impl Volume {
         if let Some(put) = &mut self.put {
             put.session_closed(session);
         }
-        self.reads.forget(Some(session));
+        self.reads.forget(session);
+        self.sizes.forget(session);
         self.messages.retain(|(other, ..)| *other != session);
         self.advance();
     }
@@ -241,7 +246,9 @@ impl Volume {
             self.refuse_work(work);
         }
         self.queue_bytes = 0;
-        self.reads.forget(None);
+        for read in self.reads.stop() {
+            self.read_failed(read, ReadError::NotAttached);
+        }
         self.advance();
     }
 
@@ -320,6 +327,12 @@ impl Volume {
         })
     }
 
+    /// The size of the volume in sectors; `None` until it is open.
+    #[must_use]
+    pub fn sectors(&self) -> Option<u64> {
+        self.info().map(|_| self.state.sectors)
+    }
+
     /// The state of the log as far as it has been applied.
     #[must_use]
     pub fn state(&self) -> &State {
@@ -360,11 +373,21 @@ impl Volume {
         self.messages.push_back((session, lane, message.into()));
     }
 
+    /// Goes no further. Whoever waits for something is told; the holder learns why when it resumes.
     fn fail(&mut self, error: OpenError) {
+        if let Some(holder) = self.holder {
+            self.refuse_batch(holder.session, holder.epoch, error.to_string());
+        }
         self.event(Event::Failed(error.clone()));
         self.phase = Phase::Failed(error);
-        self.put = None;
+        if let Some(work) = self.put.take().and_then(Put::asked) {
+            self.refuse_work(work);
+        }
+        for read in self.reads.abandon() {
+            self.read_failed(read, ReadError::NotAttached);
+        }
         self.checkpoints.builder = None;
+        self.refuse_resized();
         for work in std::mem::take(&mut self.queue) {
             self.refuse_work(work);
         }
@@ -422,7 +445,7 @@ impl Volume {
         if matches!(self.phase, Phase::Opening(_) | Phase::Failed(_)) || self.shutting_down {
             return Err(ReadError::NotAttached);
         }
-        if range.is_empty() || range.sectors > longest || !range.fits(self.spec.sectors) {
+        if range.is_empty() || range.sectors > longest || !range.fits(self.state.sectors) {
             return Err(ReadError::Invalid);
         }
         let current = self.state.epoch();
@@ -533,6 +556,10 @@ impl Volume {
             }
             (Purpose::DeleteCheckpoint { number }, _) => {
                 self.checkpoints.known.remove(&number);
+            }
+            // What is there says the same: the segment of that number cannot say anything else.
+            (Purpose::PutSize { number }, Outcome::Done | Outcome::Exists) => {
+                self.size_put(number);
             }
             (Purpose::Fetch { read, index }, outcome) => {
                 // A segment that is gone reads as one that is cut short.

@@ -9,6 +9,8 @@ use super::{CHECKPOINT_PAGES, Phase, Purpose, Volume};
 
 /// Bytes of a checkpoint read at a time.
 const CHUNK_BYTES: u64 = 4 << 20;
+/// Entries of a checkpoint that a segment pays for.
+const ENTRIES_PER_SEGMENT: u64 = 1024;
 /// Checkpoints kept: the newest, and one in case that is damaged.
 const CHECKPOINTS_KEPT: usize = 2;
 
@@ -116,12 +118,13 @@ impl Volume {
         loop {
             let Some(replay) = self.phase.replay() else { return };
             match replay.step() {
-                Step::Apply(segment) => {
-                    if let Err(reason) = self.state.apply(&segment) {
+                Step::Apply(segment) => match self.state.apply(&segment) {
+                    Ok(()) => self.resized_by(&segment),
+                    Err(reason) => {
                         let key = catalog::segment_key(self.spec.id, segment.header.number);
                         self.fail(OpenError::Damaged { key, reason: reason.to_owned() });
                     }
-                }
+                },
                 Step::Wait => {
                     for (number, part) in replay.reads() {
                         let key = catalog::segment_key(self.spec.id, number);
@@ -175,6 +178,8 @@ impl Volume {
     }
 
     pub(super) fn advance_checkpoint(&mut self) {
+        let sectors = self.state.sectors;
+        self.checkpoints.builder.take_if(|builder| builder.sectors() != sectors);
         if let Some(builder) = &mut self.checkpoints.builder {
             for _ in 0..CHECKPOINT_PAGES {
                 if builder.step(&self.state.map) {
@@ -184,7 +189,11 @@ impl Volume {
             }
             return;
         }
-        if self.checkpoints.putting || !matches!(self.phase, Phase::Running) {
+        // Opening from a checkpoint, nobody would find out that a size is not noted.
+        if self.checkpoints.putting
+            || self.sizes.is_unnoted()
+            || !matches!(self.phase, Phase::Running)
+        {
             return;
         }
         let number = self.state.number;
@@ -193,12 +202,19 @@ impl Volume {
         let due = if self.shutting_down {
             self.put.is_none() && self.announce_unsaved.is_none() && since > 0
         } else {
-            since >= self.config.checkpoint_every_segments.max(1)
+            since >= self.checkpoint_interval()
         };
         if due && !self.checkpoints.known.contains_key(&number) {
             let announce_max = self.config.announce_entries_max;
             self.checkpoints.builder = Some(Builder::new(&self.state, announce_max));
         }
+    }
+
+    /// Segments from one checkpoint to the next.
+    fn checkpoint_interval(&self) -> u64 {
+        let least = self.config.checkpoint_every_segments.max(1);
+        let affordable = self.state.map.len() as u64 / ENTRIES_PER_SEGMENT;
+        affordable.min(self.config.checkpoint_segments_max).max(least)
     }
 
     fn put_checkpoint(&mut self) {

@@ -11,6 +11,7 @@ use crate::wire::link::{
 use bytes::BytesMut;
 use proptest::prelude::*;
 
+mod resize;
 mod rivals;
 mod scenarios;
 
@@ -18,7 +19,13 @@ pub(super) const SECTORS: u64 = 64;
 pub(super) const ID: VolumeId = VolumeId(0x10);
 
 pub(super) fn spec() -> VolumeSpec {
-    VolumeSpec { id: ID, name: "test".into(), sectors: SECTORS, block_bytes: 512, created: 1 }
+    VolumeSpec {
+        id: ID,
+        name: "test".into(),
+        created_sectors: SECTORS,
+        block_bytes: 512,
+        created: 1,
+    }
 }
 
 /// What a put that fails does before it fails.
@@ -233,7 +240,8 @@ impl Rig {
     }
 
     pub fn read_all(&mut self, objects: &mut Objects) -> Result<Vec<u16>, ReadError> {
-        self.read(objects, Range::new(0, SECTORS))
+        let sectors = self.volume.sectors().unwrap_or(SECTORS);
+        self.read(objects, Range::new(0, sectors))
     }
 }
 
@@ -256,7 +264,11 @@ pub(super) fn data(lba: u64, sectors: u64, tag: u16) -> Write {
 
 /// The content after these writes, a tag for each sector.
 pub(super) fn content(writes: &[Write]) -> Vec<u16> {
-    let mut out = vec![0; SECTORS as usize];
+    content_of(SECTORS, writes)
+}
+
+pub(super) fn content_of(sectors: u64, writes: &[Write]) -> Vec<u16> {
+    let mut out = vec![0; sectors as usize];
     for write in writes {
         for s in write.range.lba..write.range.end() {
             out[s as usize] = if write.kind == Kind::Data { write.tag } else { 0 };
@@ -313,7 +325,7 @@ pub(super) fn writes_in(objects: &Objects) -> Vec<Write> {
 }
 
 pub(super) fn same_state(a: &State, b: &State) {
-    assert_eq!(a.number, b.number);
+    assert_eq!((a.number, a.sectors), (b.number, b.sectors));
     assert_eq!(a.header_crc, b.header_crc);
     assert_eq!(a.history, b.history);
     assert_eq!((a.committed, a.clean), (b.committed, b.clean));

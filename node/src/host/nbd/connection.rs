@@ -1,7 +1,7 @@
 //! One client's connection: drives its session, on the front thread.
 
-use super::stream::{Outbound, Reader, Writer, Written};
 use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, MAX_CONNECTIONS, Server};
+use crate::host::stream::{Outbound, Reader, Writer, Written};
 use crate::host::volume::{Client, Volume};
 use bytes::BytesMut;
 use longhaul_core::block::{BlockError, Reply, Request};

@@ -1,10 +1,13 @@
 //! Where the NBD server listens, and under which terms.
 
-use super::{Connection, Server, stream};
+use super::{Connection, Server};
+use crate::commands::Usage;
+use crate::host::stream;
 use anyhow::{Context as _, Result, bail};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -12,6 +15,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
+
+/// Clients that may wait to be accepted at a unix socket, as many as at a TCP socket of std.
+const BACKLOG: i32 = 128;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +34,7 @@ impl std::str::FromStr for Address {
     fn from_str(text: &str) -> Result<Address> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
-                bail!("--nbd {text}: a path has to follow `unix:`");
+                bail!(Usage(format!("--nbd {text}: a path has to follow `unix:`")));
             }
             return Ok(Address::Unix(path.into()));
         }
@@ -36,7 +42,9 @@ impl std::str::FromStr for Address {
         match text.parse() {
             Ok(address) => Ok(Address::Tcp(address)),
             Err(_) => {
-                bail!("--nbd {text}: neither ADDR:PORT, as in `127.0.0.1:10809`, nor `unix:PATH`")
+                bail!(Usage(format!(
+                    "--nbd {text}: neither ADDR:PORT, as in `127.0.0.1:10809`, nor `unix:PATH`"
+                )))
             }
         }
     }
@@ -109,10 +117,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 /// A bound socket.
 pub struct Listener {
     address: Address,
-    socket: Socket,
+    socket: Bound,
 }
 
-enum Socket {
+enum Bound {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -125,23 +133,23 @@ impl Listener {
     /// without showing who they are.
     pub fn bind(address: &Address, tls: bool, ca: bool) -> Result<Listener> {
         if !(address.is_local() || tls && ca) {
-            bail!(
+            bail!(Usage(format!(
                 "refusing to serve NBD on {address}, which other machines can reach, without TLS and \
                  client certificates: give --nbd-tls-cert, --nbd-tls-key and --nbd-tls-ca, or \
                  listen on 127.0.0.1 or unix:PATH"
-            );
+            )));
         }
         let (address, socket) = match address {
             Address::Tcp(tcp) => {
                 let listener = bind_tcp(*tcp).with_context(|| {
                     format!("cannot listen on {address} for NBD: stop what does, or choose another --nbd")
                 })?;
-                (Address::Tcp(listener.local_addr()?), Socket::Tcp(listener))
+                (Address::Tcp(listener.local_addr()?), Bound::Tcp(listener))
             }
             Address::Unix(path) => {
                 let listener = bind_unix(path)
                     .with_context(|| format!("cannot listen on {address} for NBD"))?;
-                (address.clone(), Socket::Unix(listener))
+                (address.clone(), Bound::Unix(listener))
             }
         };
         Ok(Listener { address, socket })
@@ -156,11 +164,11 @@ impl Listener {
     pub async fn run(self, server: Rc<Server>) {
         loop {
             let accepted = match &self.socket {
-                Socket::Tcp(listener) => listener.accept().await.and_then(|(stream, peer)| {
+                Bound::Tcp(listener) => listener.accept().await.and_then(|(stream, peer)| {
                     stream.set_nodelay(true)?;
                     Ok((peer.to_string(), stream::tcp(stream)))
                 }),
-                Socket::Unix(listener) => listener
+                Bound::Unix(listener) => listener
                     .accept()
                     .await
                     .map(|(stream, _)| (self.address.to_string(), stream::unix(stream))),
@@ -205,8 +213,11 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
         }
         std::fs::remove_file(path).context("the socket of a process that ended is in the way")?;
     }
-    let listener = UnixListener::bind(path)?;
-    // Whoever may open the socket may read and write the volumes.
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    // Whoever may open the socket may read and write the volumes, and can from when it listens.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(UnixListener::from_std(socket.into())?)
 }

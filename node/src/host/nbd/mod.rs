@@ -7,7 +7,6 @@
 
 mod connection;
 mod listen;
-mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -83,6 +82,18 @@ impl Server {
     pub fn connections_of(&self, name: &str) -> usize {
         let connections = self.connections.borrow();
         connections.values().filter(|connection| connection.serves(name)).count()
+    }
+
+    /// A volume has got a new size. There is no way to tell a client that is connected: it keeps the
+    /// size that it was told.
+    pub fn resized(&self, volume: &Volume) {
+        let connected = self.connections_of(volume.name());
+        if connected > 0 {
+            tracing::info!(
+                volume = volume.name(),
+                "{connected} connected NBD clients see its new size when they connect again"
+            );
+        }
     }
 
     /// No more requests: those in flight are answered, then each connection ends.

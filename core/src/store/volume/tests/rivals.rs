@@ -4,12 +4,15 @@
 //! - the log only grows, and every segment in it verifies;
 //! - what a host is told to be committed is in the log, and is what that host wrote: of rivals, never
 //!   both commit;
-//! - what a host is told at resume is never less than it was told before.
+//! - what a host is told at resume is never less than it was told before;
+//! - a size that was acknowledged is in the log and noted beside it, whoever asks later is told at
+//!   least that, and no write within the size that its host was told is refused for it.
 //!
 //! At the end, and at checks on the way: each store reads what the log says up to its last commit,
 //! and a store opened anew holds the same state as the log replayed from the beginning.
 
 use super::*;
+use crate::wire::link::VolumeError;
 
 #[derive(Clone, Debug)]
 enum Action {
@@ -20,6 +23,7 @@ enum Action {
     Resume { host: usize, store: usize, close: bool },
     Detach { host: usize },
     AcceptLoss { store: usize },
+    Resize { store: usize, sectors: u64 },
     Step { store: usize, pick: usize, fate: Fate },
     Tick { store: usize },
     Crash { store: usize, late: bool },
@@ -50,6 +54,8 @@ fn action() -> impl Strategy<Value = Action> {
             .prop_map(|(host, store, close)| Action::Resume { host, store, close }),
         1 => host.prop_map(|host| Action::Detach { host }),
         1 => store.clone().prop_map(|store| Action::AcceptLoss { store }),
+        2 => (store.clone(), SECTORS - 8..SECTORS * 4)
+            .prop_map(|(store, sectors)| Action::Resize { store, sectors }),
         20 => (store.clone(), 0..8usize, fate)
             .prop_map(|(store, pick, fate)| Action::Step { store, pick, fate }),
         4 => store.clone().prop_map(|store| Action::Tick { store }),
@@ -71,6 +77,10 @@ struct Host {
     fenced: bool,
     committed: u64,
     shipped: u64,
+    /// The size that it was told.
+    sectors: u64,
+    /// The size that had been acknowledged when it asked.
+    due_sectors: u64,
 }
 
 struct World {
@@ -82,6 +92,10 @@ struct World {
     hosts: [Host; 2],
     log: Vec<Write>,
     counter: u64,
+    /// The largest size that anybody was told a resize has led to.
+    resized: u64,
+    /// That at the time when a session asked for a resize.
+    asked: BTreeMap<u64, u64>,
 }
 
 impl World {
@@ -101,6 +115,8 @@ impl World {
             hosts: Default::default(),
             log: vec![],
             counter: 100,
+            resized: SECTORS,
+            asked: BTreeMap::new(),
         }
     }
 
@@ -119,6 +135,9 @@ impl World {
                 }
                 let host = &mut self.hosts[host];
                 if host.epoch > 0 && !host.fenced && !host.attaching {
+                    if self.counter.is_multiple_of(2) {
+                        write.range.lba += host.sectors - SECTORS;
+                    }
                     host.writes.push(write);
                 }
             }
@@ -187,6 +206,13 @@ impl World {
                 let message = ToStore::Volume { request: 3, operation };
                 self.stores[store].send(session, Lane::Control, message);
             }
+            Action::Resize { store, sectors } => {
+                let session = self.count();
+                self.asked.insert(session, self.resized);
+                let operation = VolumeOperation::Resize { name: "test".into(), sectors };
+                let message = ToStore::Volume { request: sectors, operation };
+                self.stores[store].send(session, Lane::Control, message);
+            }
             Action::Step { store, pick, fate } => {
                 let rig = &mut self.stores[store];
                 if !rig.pending.is_empty() {
@@ -227,6 +253,7 @@ impl World {
             rig.collect();
         }
         (host.session, host.store, host.attached) = (session, store, false);
+        host.due_sectors = self.resized;
     }
 
     fn deliver(&mut self) {
@@ -236,6 +263,23 @@ impl World {
         for (store, rig) in self.stores.iter_mut().enumerate() {
             assert_eq!(rig.volume.failed(), None);
             for (session, _, frame) in std::mem::take(&mut rig.inbox) {
+                if let ToHost::Volume { request, result } = &frame.message
+                    && *request >= SECTORS - 8
+                {
+                    match result {
+                        Ok(VolumeReply::Volume(info)) => {
+                            assert!(
+                                info.sectors >= *request && info.sectors >= self.asked[&session.0]
+                            );
+                            assert!(noted(&self.objects).1 >= info.sectors, "not noted");
+                            self.resized = self.resized.max(info.sectors);
+                        }
+                        Ok(_) => panic!("not an answer: {frame:?}"),
+                        Err(VolumeError::Invalid(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    continue;
+                }
                 let Some(host) =
                     self.hosts.iter_mut().find(|h| h.session == session.0 && h.store == store)
                 else {
@@ -254,6 +298,8 @@ impl World {
                         if host.epoch > 0 {
                             assert_eq!(host.writes[..known], self.log[..known]);
                         }
+                        assert!(attached.sectors >= host.due_sectors, "the size went back");
+                        host.sectors = host.sectors.max(attached.sectors);
                         host.writes.extend_from_slice(&self.log[known..committed]);
                         host.epoch = attached.epoch;
                         host.committed = attached.committed;
@@ -280,7 +326,14 @@ impl World {
                         assert_eq!(host.writes[..upto], self.log[..upto], "someone else's");
                         host.committed = host.committed.max(seq);
                     }
-                    ToHost::BatchRefused { .. } => host.attached = false,
+                    ToHost::BatchRefused { reason, .. } => {
+                        assert!(!reason.contains("beyond the volume"), "{reason}");
+                        host.attached = false;
+                    }
+                    ToHost::Resized { sectors, .. } => {
+                        assert!(noted(&self.objects).0 >= sectors, "told before it was durable");
+                        host.sectors = host.sectors.max(sectors);
+                    }
                     _ => {}
                 }
             }
@@ -293,7 +346,7 @@ impl World {
         let rig = &mut self.stores[store];
         let tags = rig.read_all(&mut self.objects).unwrap();
         let committed = rig.volume.state().committed as usize;
-        assert_eq!(tags, content(&self.log[..committed]));
+        assert_eq!(tags, content_of(rig.volume.state().sectors, &self.log[..committed]));
     }
 
     fn end(&mut self) {
@@ -303,14 +356,18 @@ impl World {
         let mut fresh = Rig::open(999, &self.config);
         fresh.settle(&mut self.objects);
         assert_eq!(fresh.volume.state().committed as usize, self.log.len());
-        assert_eq!(fresh.read_all(&mut self.objects).unwrap(), content(&self.log));
+        let sectors = fresh.volume.state().sectors;
+        assert!(sectors >= self.resized);
+        assert_eq!(noted(&self.objects), (sectors, sectors));
+        let content = content_of(sectors, &self.log);
+        assert_eq!(fresh.read_all(&mut self.objects).unwrap(), content);
         // Without checkpoints it comes to the same state.
         let mut bare = self.objects.clone();
         bare.0.retain(|key, _| key.contains("/seg/"));
         let mut replayed = Rig::open(998, &self.config);
         replayed.settle(&mut bare);
         let (a, b) = (fresh.volume.state(), replayed.volume.state());
-        assert_eq!(a.history, b.history);
+        assert_eq!((a.sectors, &a.history), (b.sectors, &b.history));
         assert!(a.map.iter_from(0).eq(b.map.iter_from(0)));
         for (key, object) in &self.objects.0 {
             if let Some(number) = catalog::parse_number(&catalog::checkpoint_prefix(ID), key) {
@@ -318,6 +375,22 @@ impl World {
             }
         }
     }
+}
+
+/// The size that the log says, and the size that is noted beside it.
+fn noted(objects: &Objects) -> (u64, u64) {
+    let (mut logged, mut noted) = (SECTORS, SECTORS);
+    for (key, object) in &objects.0 {
+        if key.starts_with(&catalog::segment_prefix(ID)) {
+            logged = logged.max(segment::parse_header(object).unwrap().0.sectors);
+        } else if key.starts_with(&catalog::size_prefix(ID)) {
+            let sectors = catalog::decode_size(&spec(), key, object).unwrap();
+            assert!(sectors > noted, "not in the order of the log");
+            noted = sectors;
+        }
+    }
+    assert!(noted <= logged, "noted before it is so");
+    (logged, noted)
 }
 
 proptest! {

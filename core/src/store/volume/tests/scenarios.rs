@@ -24,9 +24,10 @@ fn commit(rig: &mut Rig, objects: &mut Objects, epoch: u64, first: u64, writes: 
     assert!(rig.committed(1, first + writes.len() as u64 - 1));
 }
 
-fn lost(rig: &mut Rig) -> Vec<(u64, u64)> {
+fn lost(rig: &mut Rig, objects: &mut Objects) -> Vec<(u64, u64)> {
     let operation = VolumeOperation::Lost { name: "test".into(), from_lba: 0 };
     rig.send(50, Lane::Control, ToStore::Volume { request: 9, operation });
+    rig.settle(objects);
     let Some((_, _, frame)) = rig.inbox.pop() else { panic!("no answer") };
     let ToHost::Volume { result: Ok(VolumeReply::Lost { ranges, more, .. }), .. } = frame.message
     else {
@@ -131,10 +132,10 @@ fn what_was_announced_survives_the_store_and_is_asked_about() {
     let (mut objects, mut rig) = attached();
     rig.send(1, Lane::Control, announce(1, true, &[(0, 8, 1), (8, 8, 2), (40, 2, 3)]));
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
-    assert_eq!(lost(&mut rig), [(8, 8), (40, 2)]);
+    assert_eq!(lost(&mut rig, &mut objects), [(8, 8), (40, 2)]);
     // The store dies, the host too.
     let mut rig = opened(&mut objects, 2);
-    assert_eq!(lost(&mut rig), [(8, 8), (40, 2)]);
+    assert_eq!(lost(&mut rig, &mut objects), [(8, 8), (40, 2)]);
     let refused = rig.attach(&mut objects, 2, 2, None);
     assert_eq!(refused, Err(AttachError::LossPending { host: HostId(1), bytes: 10 * 512 }));
     let accept = || ToStore::Volume {
@@ -144,7 +145,7 @@ fn what_was_announced_survives_the_store_and_is_asked_about() {
     let done = |m: &ToHost| matches!(m, ToHost::Volume { result: Ok(VolumeReply::Done), .. });
     rig.send(3, Lane::Control, accept());
     rig.settle(&mut objects);
-    assert!(rig.has(3, done) && lost(&mut rig).is_empty());
+    assert!(rig.has(3, done) && lost(&mut rig, &mut objects).is_empty());
     let segments = rig.volume.state().number;
     rig.send(4, Lane::Control, accept());
     rig.settle(&mut objects);
@@ -167,7 +168,7 @@ fn announcements_without_data_get_a_segment_of_their_own() {
     rig.settle(&mut objects);
     assert_eq!(rig.volume.state().number, segments + 1);
     let mut rig = opened(&mut objects, 2);
-    assert_eq!(lost(&mut rig), [(3, 5)]);
+    assert_eq!(lost(&mut rig, &mut objects), [(3, 5)]);
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn what_cannot_be_announced_is_ignored() {
     rig.send(1, Lane::Control, announce(2, false, &[(1, 1, 1)]));
     rig.send(2, Lane::Control, announce(1, false, &[(1, 1, 1)]));
     rig.settle(&mut objects);
-    assert_eq!(lost(&mut rig), [(5, 1)]);
+    assert_eq!(lost(&mut rig, &mut objects), [(5, 1)]);
     let ignored = Event::AnnounceIgnored { session: SessionId(1), entries: 2 };
     assert!(rig.events.contains(&ignored));
 }
@@ -234,11 +235,19 @@ fn the_rest_of_a_journal_is_owed_even_if_none_of_it_was_announced() {
 #[test]
 fn what_was_announced_is_remembered_across_an_attach_with_the_journal() {
     let (mut objects, mut rig) = attached();
-    rig.send(1, Lane::Control, announce(1, true, &[(8, 8, 1), (40, 2, 3)]));
+    rig.send(1, Lane::Control, announce(1, true, &[(8, 8, 1), (40, 2, 2)]));
+    // Overwritten before any of it arrived.
+    rig.send(1, Lane::Control, announce(1, false, &[(40, 2, 3)]));
     // The journal's tail, unflushed, went down with the host.
     rig.attach(&mut objects, 2, 1, Some((1, 2))).unwrap();
     let mut rig = opened(&mut objects, 2);
-    assert_eq!(lost(&mut rig), [(8, 8)]);
+    assert_eq!(lost(&mut rig, &mut objects), [(8, 8), (40, 2)]);
+    // Once the journal's rest has arrived there is nothing left to lose.
+    rig.attach(&mut objects, 1, 1, Some((2, 2))).unwrap();
+    rig.send(1, Lane::Drain, batch(3, 1, &[data(8, 8, 1), data(40, 2, 2)]));
+    rig.settle(&mut objects);
+    assert!(lost(&mut rig, &mut objects).is_empty());
+    rig.attach(&mut objects, 3, 2, None).unwrap();
 }
 
 #[test]
@@ -320,6 +329,25 @@ fn another_store_fences_through_the_log() {
     old.settle(&mut objects);
     assert!(old.fenced(1) && !old.committed(1, 2));
     assert_eq!(old.read_all(&mut objects).unwrap(), content(&[data(0, 8, 9)]));
+}
+
+#[test]
+fn a_store_that_slept_knows_what_is_lost() {
+    let (mut objects, mut first) = attached();
+    let mut second = opened(&mut objects, 2);
+    second.resume(&mut objects, 1, 1, 1).unwrap();
+    second.send(1, Lane::Control, announce(1, true, &[(3, 5, 1)]));
+    second.settle(&mut objects);
+    assert_eq!(lost(&mut first, &mut objects), [(3, 5)]);
+}
+
+#[test]
+fn nothing_is_said_to_be_lost_before_the_log_is_read() {
+    let mut rig = Rig::open(1, &Config::default());
+    rig.volume.handle_shutdown(rig.now);
+    let operation = VolumeOperation::Lost { name: "test".into(), from_lba: 0 };
+    rig.send(1, Lane::Control, ToStore::Volume { request: 1, operation });
+    assert!(rig.has(1, |m| matches!(m, ToHost::Volume { result: Err(_), .. })));
 }
 
 #[test]
@@ -534,6 +562,88 @@ fn a_log_shorter_than_its_checkpoint_is_refused() {
     assert_eq!(again.volume.failed(), Some(&OpenError::Truncated { key: map, number: 2, end: 1 }));
 }
 
+/// Host 1 in session 1, with more reads asked for than are begun at a time.
+fn reading() -> (Objects, Rig, usize) {
+    let mut objects = Objects::default();
+    let config = Config { read_operations_max: 4, ..Config::default() };
+    let mut rig = Rig::open(1, &config);
+    rig.settle(&mut objects);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    for request in 0..10 {
+        let range = Range::new(0, 8);
+        rig.send(1, Lane::Read, ToStore::Read { request, volume: ID, epoch: 1, range });
+        rig.send(9, Lane::ReadAhead, ToStore::Read { request, volume: ID, epoch: 0, range });
+    }
+    assert!(rig.pending.len() < 20);
+    (objects, rig, 20)
+}
+
+fn answered_reads(rig: &Rig) -> usize {
+    let data = |m: &&(SessionId, Lane, Frame<ToHost>)| matches!(m.2.message, ToHost::Data { .. });
+    rig.inbox.iter().filter(data).count()
+}
+
+/// The host that is fenced may not know it yet: it must not be shown what the next one wrote.
+#[test]
+fn reads_that_wait_when_their_epoch_ends_are_not_answered_from_the_next() {
+    let (mut objects, mut rig, _) = reading();
+    let fetches: Vec<_> = std::mem::take(&mut rig.pending);
+    rig.attach(&mut objects, 2, 2, None).unwrap();
+    rig.send(2, Lane::Drain, batch(2, 2, &[data(0, 8, 7)]));
+    rig.settle(&mut objects);
+    rig.pending = fetches;
+    rig.settle(&mut objects);
+    let (mut old, mut fenced) = (0, 0);
+    for (session, _, frame) in rig.inbox.iter().filter(|(session, ..)| *session == SessionId(1)) {
+        match &frame.message {
+            ToHost::Data { result: Ok(pieces), .. } => {
+                let range = Range::new(0, 8);
+                let parts = link::decode_data(range, pieces, frame.payload.clone()).unwrap();
+                let [link::ReadPart::Data { wanted, fragment }] = &parts[..] else { panic!() };
+                assert_eq!(tag_of(&fragment.sectors(*wanted)[..512]), 1, "{session:?}");
+                old += 1;
+            }
+            ToHost::Data { result: Err(ReadError::Fenced(2)), .. } => fenced += 1,
+            _ => {}
+        }
+    }
+    assert!(old > 0 && fenced > 0 && old + fenced == 10, "{old} {fenced}");
+}
+
+#[test]
+fn a_volume_that_fails_leaves_nobody_waiting() {
+    let (mut objects, mut rig, reads) = reading();
+    // Something that is no segment lies where the next one is to be.
+    let key = catalog::segment_key(ID, 3);
+    objects.0.insert(key.clone(), Bytes::from(vec![0; 4096]));
+    rig.send(
+        2,
+        Lane::Control,
+        ToStore::Attach { request: 1, name: "test".into(), host: HostId(2), journal: None },
+    );
+    let reading: Vec<_> = rig.pending.extract_if(.., |(_, o)| o.key() != key).collect();
+    rig.settle(&mut objects);
+    assert!(rig.volume.failed().is_some() && rig.refused(1));
+    assert!(
+        matches!(rig.take_attached(2), Some(Err(AttachError::Damaged(text))) if text.contains(&key))
+    );
+    assert_eq!(answered_reads(&rig), reads);
+    rig.pending = reading;
+    rig.settle(&mut objects);
+    assert_eq!(answered_reads(&rig), reads, "once each");
+}
+
+#[test]
+fn shutdown_leaves_no_read_waiting() {
+    let (mut objects, mut rig, reads) = reading();
+    rig.volume.handle_shutdown(rig.now);
+    rig.collect();
+    rig.settle(&mut objects);
+    assert_eq!(answered_reads(&rig), reads);
+    assert!(rig.volume.is_idle());
+}
+
 #[test]
 fn shutdown_keeps_everything_and_refuses_more() {
     let (mut objects, mut rig) = attached();
@@ -546,7 +656,7 @@ fn shutdown_keeps_everything_and_refuses_more() {
     assert_eq!(refused, Err(AttachError::ShuttingDown));
     assert!(rig.volume.is_idle() && rig.committed(1, 1));
     let mut again = opened(&mut objects, 2);
-    assert_eq!(lost(&mut again), [(9, 1)]);
+    assert_eq!(lost(&mut again, &mut objects), [(9, 1)]);
     assert!(again.events.iter().any(|e| matches!(e, Event::Opened { replayed: 0, .. })));
 }
 
@@ -578,10 +688,38 @@ fn status_tells_data_zeroes_and_holes_apart() {
     assert_eq!(runs, [(2, Data), (4, Hole), (8, Data), (8, Zero), (8, Hole)]);
 }
 
+#[test]
+fn a_large_map_is_not_written_for_every_few_segments() {
+    let mut objects = Objects::default();
+    let config =
+        Config { checkpoint_every_segments: 2, checkpoint_segments_max: 5, ..Config::default() };
+    let large = VolumeSpec { created_sectors: 1 << 20, ..spec() };
+    for (entries, interval) in [(0, 2), (3 * 1024, 3), (9 * 1024, 5)] {
+        objects.0.clear();
+        let mut rig = Rig::open(1, &config);
+        rig.volume.spec = large.clone();
+        rig.settle(&mut objects);
+        rig.attach(&mut objects, 1, 1, None).unwrap();
+        for n in 0..entries {
+            rig.volume.state.map.apply(1, Kind::Zero, Range::new(1000 + 2 * n, 1), 0, 0);
+        }
+        let mut written = Vec::new();
+        for n in 1..=16 {
+            commit(&mut rig, &mut objects, 1, n, &[data(n, 1, 1)]);
+            written.extend(rig.events.drain(..).filter_map(|event| match event {
+                Event::CheckpointWritten { number, .. } => Some(number),
+                _ => None,
+            }));
+        }
+        let apart: Vec<u64> = written.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(apart.len() > 1 && apart.iter().all(|&n| n == interval), "{entries}: {written:?}");
+    }
+}
+
 /// A checkpoint whose pages are made while segments go on being committed is right in the end.
 #[test]
 fn a_checkpoint_made_in_steps_is_right_after_replay() {
-    let big = VolumeSpec { sectors: 1 << 20, ..spec() };
+    let big = VolumeSpec { created_sectors: 1 << 20, ..spec() };
     let piece = |lba, seq| segment::Piece {
         kind: if seq % 7 == 0 { Kind::Discard } else { Kind::Data },
         range: Range::new(lba, 4),
@@ -669,8 +807,8 @@ fn golden_bytes() {
     assert_eq!(hex(trailer), "4c48535401000000b0000000000000003c000000c817f9f60de1d5df72a8c613");
     assert_eq!(
         hex(&objects.0[&catalog::checkpoint_key(ID, 2)]),
-        "4c48434b010000001000000000000000000000000000000002000000000000000000000000000000\
-         000000006f7721644c484345000000005400000000000000b6dccc5ed0939ed60200000000000000\
+        "4c48434b020000001000000000000000000000000000000002000000000000004000000000000000\
+         00000000af5e2a634c484345000000005400000000000000b6dccc5ed0939ed60200000000000000\
          0200000000000000010000000000000000000000000000000de1d5df000000000100000001000000\
          01000000000000000000000000000000010000000000000000000000000000003008ab02"
     );

@@ -1,0 +1,109 @@
+//! Where one PDU ends and the next begins (RFC 7143 §11.1), and whether it arrived whole (digests).
+//!
+//! Promises: nothing is allocated for what a header claims, payloads are split off the input uncopied,
+//! and what comes out depends on the bytes, not on how they were cut into reads.
+
+use crate::wire::iscsi::{BHS_BYTES, DIGEST_BYTES, RequestHeader};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// A PDU that arrived whole.
+#[derive(Clone, Debug)]
+pub(super) struct Pdu {
+    pub(super) header: RequestHeader,
+    /// The header's bytes, for a Reject.
+    pub(super) raw: [u8; BHS_BYTES],
+    pub(super) ahs: Bytes,
+    pub(super) data: Bytes,
+}
+
+/// What the input held.
+#[derive(Clone, Debug)]
+pub(super) enum Incoming {
+    /// A PDU.
+    Pdu(Pdu),
+    /// A PDU whose data segment is damaged (§7.8); it was passed over.
+    DataDigest(Pdu),
+    /// The stream cannot be followed any further.
+    Lost(&'static str),
+}
+
+/// The input side of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Framing {
+    pub(super) header_digest: bool,
+    pub(super) data_digest: bool,
+    /// Longest data segment that may come, in bytes.
+    pub(super) max_data: usize,
+    /// Bytes without which the next step comes to nothing.
+    pub(super) wanted: usize,
+}
+
+impl Framing {
+    /// A stream without digests.
+    pub(super) fn new(max_data: usize) -> Framing {
+        Framing { header_digest: false, data_digest: false, max_data, wanted: BHS_BYTES }
+    }
+
+    /// Bytes the input must hold before [`Framing::step`] can do anything.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Takes one PDU from the front of `input`, if it is all there.
+    pub(super) fn step(&mut self, input: &mut BytesMut) -> Option<Incoming> {
+        let Some(raw) = input.first_chunk::<BHS_BYTES>() else {
+            self.wanted = BHS_BYTES;
+            return None;
+        };
+        let raw = *raw;
+        let header = RequestHeader::parse(&raw);
+        let head = BHS_BYTES + header.ahs_bytes;
+        let digest = if self.header_digest { DIGEST_BYTES } else { 0 };
+        // The lengths are not believed before the digest over them was checked.
+        if !self.holds(input, head + digest) {
+            return None;
+        }
+        if self.header_digest && crc32c::crc32c(&input[..head]) != le32(&input[head..]) {
+            return Some(Incoming::Lost("a header digest does not match"));
+        }
+        if header.data_bytes > self.max_data {
+            return Some(Incoming::Lost("a data segment longer than MaxRecvDataSegmentLength"));
+        }
+        let padded = header.data_bytes.next_multiple_of(4);
+        let has_digest = self.data_digest && padded > 0;
+        let total = head + digest + padded + if has_digest { DIGEST_BYTES } else { 0 };
+        if !self.holds(input, total) {
+            return None;
+        }
+        self.wanted = BHS_BYTES;
+        let mut pdu = Pdu { header, raw, ahs: Bytes::new(), data: Bytes::new() };
+        if header.ahs_bytes > 0 {
+            pdu.ahs = Bytes::copy_from_slice(&input[BHS_BYTES..head]);
+        }
+        input.advance(head + digest);
+        if padded == 0 {
+            return Some(Incoming::Pdu(pdu));
+        }
+        let whole = !has_digest || crc32c::crc32c(&input[..padded]) == le32(&input[padded..]);
+        if whole {
+            pdu.data = input.split_to(header.data_bytes).freeze();
+            input.advance(total - head - digest - header.data_bytes);
+            Some(Incoming::Pdu(pdu))
+        } else {
+            input.advance(total - head - digest);
+            Some(Incoming::DataDigest(pdu))
+        }
+    }
+
+    /// Whether `input` holds `total` bytes; if not, they are asked for.
+    fn holds(&mut self, input: &BytesMut, total: usize) -> bool {
+        self.wanted = total;
+        input.len() >= total
+    }
+}
+
+/// The digest at the front of `bytes`. A CRC32C travels least significant byte first (§13.1; the
+/// examples of §B.4 show it).
+fn le32(bytes: &[u8]) -> u32 {
+    bytes.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}

@@ -1,0 +1,202 @@
+//! iSCSI names (RFC 7143 §4.2.7): checked, and brought to the one form in which they are compared.
+//!
+//! The form is that of RFC 3722: folded to lower case, then NFKC. Of characters beyond ASCII only
+//! letters, digits and combining marks are taken, which is stricter than the profile's tables and
+//! spares them: what is left out is punctuation, symbols, spaces and what nobody has assigned.
+//! One thing is more lenient than the standard: `_` is taken, because names of volumes have it, and
+//! initiators in the field too.
+
+use super::TARGET_PREFIX;
+use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::is_combining_mark;
+
+/// Longest name, in bytes of UTF-8 (§4.2.7.1).
+pub const MAX_NAME_BYTES: usize = 223;
+
+/// Why something is no iSCSI name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Longer than [`MAX_NAME_BYTES`].
+    #[error("an iSCSI name has at most {MAX_NAME_BYTES} bytes")]
+    TooLong,
+    /// A character that names must not have.
+    #[error("{0:?} must not be in an iSCSI name")]
+    Character(char),
+    /// None of the formats.
+    #[error(
+        "an iSCSI name is `iqn.yyyy-mm.domain[:anything]`, `eui.` and 16 hexadecimal digits, \
+         or `naa.` and 16 or 32 of them"
+    )]
+    Format,
+}
+
+/// Characters that RFC 3722 maps to nothing (RFC 3454 table B.1).
+fn is_dropped(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{1806}' | '\u{180b}'..='\u{180d}' | '\u{200b}'..='\u{200d}'
+        | '\u{2060}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}')
+}
+
+/// The form in which names are compared.
+///
+/// # Errors
+/// What is wrong with the name.
+pub fn normalise(name: &str) -> Result<String, NameError> {
+    // Folding never makes a name shorter by more than what is dropped, and whoever writes a name of
+    // more than its longest form in compatibility characters is not worth the work.
+    if name.len() > 2 * MAX_NAME_BYTES {
+        return Err(NameError::TooLong);
+    }
+    let name: String = if name.is_ascii() {
+        name.to_ascii_lowercase()
+    } else {
+        let kept: String = name.chars().filter(|c| !is_dropped(*c)).collect();
+        // Folding what compatibility forms unfold to needs the second round (RFC 3454 §B.2).
+        fold(&fold(&kept))
+    };
+    if name.len() > MAX_NAME_BYTES {
+        return Err(NameError::TooLong);
+    }
+    for c in name.chars() {
+        let good = match c {
+            'a'..='z' | '0'..='9' | '-' | '.' | ':' | '_' => true,
+            c if c.is_ascii() => false,
+            c => c.is_alphanumeric() || is_combining_mark(c),
+        };
+        if !good {
+            return Err(NameError::Character(c));
+        }
+    }
+    let good = match name.split_at_checked(4) {
+        Some(("iqn.", rest)) => is_qualified(rest),
+        Some(("eui.", rest)) => rest.len() == 16 && is_hex(rest),
+        Some(("naa.", rest)) => matches!(rest.len(), 16 | 32) && is_hex(rest),
+        _ => false,
+    };
+    if good { Ok(name) } else { Err(NameError::Format) }
+}
+
+/// Case folded, then NFKC.
+fn fold(name: &str) -> String {
+    let mut folded = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            // The only letter whose capital is that of another which folds otherwise.
+            'ı' => folded.push(c),
+            c => folded.extend(c.to_uppercase().flat_map(char::to_lowercase)),
+        }
+    }
+    folded.nfkc().collect()
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// `yyyy-mm.domain[:anything]`.
+fn is_qualified(rest: &str) -> bool {
+    let Some((date, rest)) = rest.split_once('.') else { return false };
+    let date = date.as_bytes();
+    let month = match date {
+        [y @ .., b'-', tens, units] if y.len() == 4 && y.iter().all(u8::is_ascii_digit) => {
+            [*tens, *units]
+        }
+        _ => return false,
+    };
+    let month_good = matches!(month, [b'0', b'1'..=b'9'] | [b'1', b'0'..=b'2']);
+    let domain = rest.split(':').next().unwrap_or_default();
+    month_good && !domain.is_empty() && domain.split('.').all(|label| !label.is_empty())
+}
+
+/// The name of the target that a volume is: the volume's name in lower case after
+/// [`TARGET_PREFIX`], since iSCSI names have no other case.
+#[must_use]
+pub fn target_name(volume: &str) -> String {
+    format!("{TARGET_PREFIX}{}", volume.to_ascii_lowercase())
+}
+
+/// The volume that a target's name says, as it is spelled there.
+#[must_use]
+pub fn volume_of(target: &str) -> Option<&str> {
+    let (prefix, volume) = target.split_at_checked(TARGET_PREFIX.len())?;
+    let good = !volume.is_empty()
+        && target.len() <= MAX_NAME_BYTES
+        && prefix.eq_ignore_ascii_case(TARGET_PREFIX)
+        && volume.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    good.then_some(volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names() {
+        for (name, normal) in [
+            ("iqn.1993-08.org.debian:01:ABCdef", "iqn.1993-08.org.debian:01:abcdef"),
+            ("IQN.2001-04.com.example", "iqn.2001-04.com.example"),
+            ("iqn.2001-04.com.example:disk_1", "iqn.2001-04.com.example:disk_1"),
+            ("eui.02004567A425678D", "eui.02004567a425678d"),
+            ("naa.52004567BA64678D", "naa.52004567ba64678d"),
+            ("naa.62004567BA64678D0123456789ABCDEF", "naa.62004567ba64678d0123456789abcdef"),
+            // Full width, a sharp s, a ligature, a decomposed umlaut, a soft hyphen.
+            ("iqn.2001-04.com.example:ＡＢ", "iqn.2001-04.com.example:ab"),
+            ("iqn.2001-04.com.example:Straße", "iqn.2001-04.com.example:strasse"),
+            ("iqn.2001-04.com.example:ıſς", "iqn.2001-04.com.example:ısσ"),
+            ("iqn.2001-04.com.example:ﬁ", "iqn.2001-04.com.example:fi"),
+            ("iqn.2001-04.com.example:U\u{308}", "iqn.2001-04.com.example:ü"),
+            ("iqn.2001-04.com.example:a\u{ad}b", "iqn.2001-04.com.example:ab"),
+        ] {
+            assert_eq!(normalise(name).as_deref(), Ok(normal), "{name}");
+        }
+        for (name, why) in [
+            ("", NameError::Format),
+            ("iqn", NameError::Format),
+            ("iqn.", NameError::Format),
+            ("iqn.2001-04", NameError::Format),
+            ("iqn.2001-04.", NameError::Format),
+            ("iqn.2001-04.:x", NameError::Format),
+            ("iqn.2001-04.com..example", NameError::Format),
+            ("iqn.2001-13.com.example", NameError::Format),
+            ("iqn.2001-00.com.example", NameError::Format),
+            ("iqn.201-04.com.example", NameError::Format),
+            ("iqn.20o1-04.com.example", NameError::Format),
+            ("eui.02004567A425678", NameError::Format),
+            ("eui.02004567A425678G", NameError::Format),
+            ("naa.52004567BA64678D0", NameError::Format),
+            ("x.2001-04.com.example", NameError::Format),
+            ("iqn.2001-04.com.example:a b", NameError::Character(' ')),
+            ("iqn.2001-04.com.example:a,b", NameError::Character(',')),
+            ("iqn.2001-04.com.example:a。b", NameError::Character('。')),
+            ("iqn.2001-04.com.example:\u{202e}", NameError::Character('\u{202e}')),
+        ] {
+            assert_eq!(normalise(name), Err(why), "{name}");
+        }
+        let long = |n: usize| format!("iqn.2001-04.com.example:{}", "a".repeat(n - 24));
+        assert!(normalise(&long(MAX_NAME_BYTES)).is_ok());
+        assert_eq!(normalise(&long(MAX_NAME_BYTES + 1)), Err(NameError::TooLong));
+    }
+
+    #[test]
+    fn volumes() {
+        assert_eq!(target_name("Data_1"), "iqn.2026-11.io.longhaul:data_1");
+        assert_eq!(volume_of("iqn.2026-11.io.longhaul:data_1"), Some("data_1"));
+        assert_eq!(volume_of("IQN.2026-11.IO.LONGHAUL:Data"), Some("Data"));
+        for name in
+            ["", "iqn.2026-11.io.longhaul:", "iqn.2026-11.io.longhaul:a:b", "iqn.2026-11.x:a"]
+        {
+            assert_eq!(volume_of(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn normal_form_is_final(name in "(iqn\\.2001-04\\.a:)?\\PC{0,40}") {
+            if let Ok(normal) = normalise(&name) {
+                prop_assert!(normal.len() <= MAX_NAME_BYTES);
+                prop_assert_eq!(normalise(&normal), Ok(normal.clone()));
+            }
+        }
+    }
+}

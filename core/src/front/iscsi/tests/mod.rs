@@ -1,0 +1,10 @@
+//! Tests of the target, with an initiator that checks every number it sees.
+
+mod abuse;
+mod basic;
+pub(super) mod device;
+mod driver;
+mod management;
+mod random;
+mod recovery;
+mod sessions;

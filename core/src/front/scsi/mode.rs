@@ -1,0 +1,275 @@
+//! Mode parameters: what initiators may see and change of how the device behaves.
+//!
+//! Sources: SPC-5 §6.13 to §6.16 and §7.5, SBC-4 §6.5. Nothing is saved: parameters live as long as
+//! the device, and a logical unit reset brings the defaults back.
+
+use super::data::number;
+use super::io::{Io, Kind};
+use super::sense::{Sense, code};
+use super::{Context, Device, Outcome};
+use crate::block::Range;
+
+/// The parameters that can be changed; each is off by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parameters {
+    /// WCE: writes need not be durable when they end. Off until an initiator asks for it, and after
+    /// every restart: an initiator logs in again by itself, so a flush that succeeds after a restart
+    /// would vouch for acknowledged writes that the restart may have lost.
+    pub write_cache: bool,
+    /// D_SENSE: sense data in descriptor format.
+    pub descriptor_sense: bool,
+    /// SWP: no writes.
+    pub write_protect: bool,
+    /// TAS: tasks that another nexus ends get a response.
+    pub task_aborted: bool,
+}
+
+const RECOVERY: u8 = 0x01;
+const CACHING: u8 = 0x08;
+const CONTROL: u8 = 0x0a;
+const EXCEPTIONS: u8 = 0x1c;
+const ALL: u8 = 0x3f;
+const ALL_SUBPAGES: u8 = 0xff;
+
+/// The pages, in the order of their codes.
+const PAGES: [u8; 4] = [RECOVERY, CACHING, CONTROL, EXCEPTIONS];
+
+/// A page with these parameters.
+fn page(page: u8, parameters: &Parameters) -> Vec<u8> {
+    let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+    match page {
+        // AWRE and ARRE are what the store does; nothing else applies.
+        RECOVERY => vec![page, 0x0a, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        CACHING => {
+            let mut bytes = vec![0; 20];
+            bytes[..3].copy_from_slice(&[page, 0x12, bit(parameters.write_cache, 0x04)]);
+            bytes
+        }
+        CONTROL => vec![
+            page,
+            0x0a,
+            bit(parameters.descriptor_sense, 0x04),
+            // QUEUE ALGORITHM MODIFIER: unrestricted reordering.
+            0x10,
+            bit(parameters.write_protect, 0x08),
+            bit(parameters.task_aborted, 0x40),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ],
+        // DEXCPT: none are reported.
+        _ => vec![page, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    }
+}
+
+/// Which bits of a page can be changed.
+fn changeable(code: u8) -> Vec<u8> {
+    let all = Parameters {
+        write_cache: true,
+        descriptor_sense: true,
+        write_protect: true,
+        task_aborted: true,
+    };
+    let none = Parameters {
+        write_cache: false,
+        descriptor_sense: false,
+        write_protect: false,
+        task_aborted: false,
+    };
+    let (set, clear) = (page(code, &all), page(code, &none));
+    let mut mask: Vec<u8> = set.iter().zip(&clear).map(|(set, clear)| set ^ clear).collect();
+    mask[..2].copy_from_slice(&set[..2]);
+    mask
+}
+
+/// MODE SENSE(6), (10).
+pub(super) fn sense(device: &mut Device, context: &Context) -> Outcome {
+    let cdb = &context.cdb;
+    let short = cdb.len() == 6;
+    let (code, subpage) = (cdb.byte(2) & 0x3f, cdb.byte(3));
+    let known = code == ALL || PAGES.contains(&code);
+    if !known {
+        return Sense::in_cdb(2, Some(5)).into();
+    }
+    // No page has subpages, but all subpages of a page may be asked for.
+    if subpage != 0 && subpage != ALL_SUBPAGES {
+        return Sense::in_cdb(3, None).into();
+    }
+    let parameters = match cdb.byte(2) >> 6 {
+        0 | 1 => device.mode,
+        2 => Parameters::default(),
+        _ => return Sense::illegal(code::SAVING_NOT_SUPPORTED).into(),
+    };
+    let mut body = Vec::new();
+    let descriptor = if cdb.byte(1) & 0x08 != 0 {
+        0
+    } else {
+        let long = !short && cdb.byte(1) & 0x10 != 0;
+        body.extend(block_descriptor(device, long));
+        body.len()
+    };
+    for page_code in PAGES.into_iter().filter(|page| code == ALL || code == *page) {
+        body.extend(match cdb.byte(2) >> 6 {
+            1 => changeable(page_code),
+            _ => page(page_code, &parameters),
+        });
+    }
+    let protected = device.is_write_protected().is_some();
+    // WP, DPOFUA.
+    let specific = if protected { 0x90 } else { 0x10 };
+    // Header, descriptor and pages are less than a hundred bytes.
+    let mut bytes = if short {
+        vec![(body.len() + 3) as u8, 0, specific, descriptor as u8]
+    } else {
+        let long = u8::from(descriptor == 16);
+        vec![0, (body.len() + 6) as u8, 0, specific, long, 0, 0, descriptor as u8]
+    };
+    bytes.extend(body);
+    let allocation = if short { usize::from(cdb.byte(4)) } else { usize::from(cdb.u16(7)) };
+    Outcome::data(bytes, allocation)
+}
+
+/// The block descriptor (SBC-4 §6.5.2).
+fn block_descriptor(device: &Device, long: bool) -> Vec<u8> {
+    let blocks = device.blocks();
+    let size = device.config.block_bytes.to_be_bytes();
+    if long {
+        let mut bytes = blocks.to_be_bytes().to_vec();
+        bytes.extend([0; 4]);
+        bytes.extend(size);
+        bytes
+    } else {
+        let mut bytes = u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes().to_vec();
+        bytes.extend(size);
+        // Above the three bytes of the length is the density, which is 0.
+        bytes[4] = 0;
+        bytes
+    }
+}
+
+/// The parameter list of MODE SELECT(6), (10).
+pub(super) fn list_length(_device: &Device, context: &Context) -> Result<u64, Outcome> {
+    let cdb = &context.cdb;
+    // PF is 0: pages of the vendor's.
+    if cdb.byte(1) & 0x10 == 0 {
+        return Err(Sense::in_cdb(1, Some(4)).into());
+    }
+    // SP.
+    if cdb.byte(1) & 0x01 != 0 {
+        return Err(Sense::in_cdb(1, Some(0)).into());
+    }
+    Ok(if cdb.len() == 6 { u64::from(cdb.byte(4)) } else { u64::from(cdb.u16(7)) })
+}
+
+/// MODE SELECT(6), (10): all of the list, or nothing.
+pub(super) fn select(device: &mut Device, context: &Context, list: &[u8]) -> Outcome {
+    let cdb = &context.cdb;
+    let short = cdb.len() == 6;
+    let asked = if short { usize::from(cdb.byte(4)) } else { usize::from(cdb.u16(7)) };
+    if asked == 0 {
+        return Outcome::DONE;
+    }
+    let parameters = match selected(device, list, short) {
+        Ok(parameters) => parameters,
+        Err(sense) => return sense.into(),
+    };
+    let before = std::mem::replace(&mut device.mode, parameters);
+    if before != parameters {
+        let nexus = context.nexus;
+        device.attention(code::MODE_PARAMETERS_CHANGED, |other| other != nexus);
+    }
+    // What was written before the cache was switched off, or the medium protected, is durable then.
+    let settles = before.write_cache && !parameters.write_cache
+        || parameters.write_protect && !before.write_protect;
+    if settles {
+        let flush = Kind::Flush { immediate: false };
+        let io = Io::new(flush, Range::new(0, 0), device.block_sectors(), false);
+        return Outcome::Medium(Box::new(io));
+    }
+    Outcome::DONE
+}
+
+fn selected(device: &Device, list: &[u8], short: bool) -> Result<Parameters, Sense> {
+    let header = if short { 4 } else { 8 };
+    if list.len() < header {
+        return Err(Sense::list_length());
+    }
+    // MODE DATA LENGTH and the device-specific parameter are reserved here; MEDIUM TYPE is 0.
+    let medium = if short { 1 } else { 2 };
+    if list[medium] != 0 {
+        return Err(Sense::in_list(medium, None));
+    }
+    let long = !short && list[4] & 0x01 != 0;
+    let length_at = if short { 3 } else { 6 };
+    let descriptor = number(&list[length_at..header]) as usize;
+    let expected = if long { 16 } else { 8 };
+    if descriptor != 0 && descriptor != expected {
+        return Err(Sense::in_list(length_at, None));
+    }
+    let Some(pages) = list.get(header + descriptor..) else { return Err(Sense::list_length()) };
+    if descriptor != 0 {
+        check_descriptor(device, &list[header..header + descriptor], header, long)?;
+    }
+    let mut parameters = device.mode;
+    let mut at = header + descriptor;
+    let mut rest = pages;
+    while let [first, ..] = *rest {
+        let code = first & 0x3f;
+        // SPF: no page has subpages.
+        if first & 0x40 != 0 || !PAGES.contains(&code) {
+            return Err(Sense::in_list(at, Some(if first & 0x40 != 0 { 6 } else { 5 })));
+        }
+        let current = page(code, &parameters);
+        let Some(length) = rest.get(1) else { return Err(Sense::list_length()) };
+        if usize::from(*length) != current.len() - 2 {
+            return Err(Sense::in_list(at + 1, None));
+        }
+        let Some((new, after)) = rest.split_at_checked(current.len()) else {
+            return Err(Sense::list_length());
+        };
+        let mask = changeable(code);
+        for index in 2..current.len() {
+            let differs = (new[index] ^ current[index]) & !mask[index];
+            if differs != 0 {
+                // At most 7: the number of the highest bit that is wrong.
+                let bit = differs.ilog2() as u8;
+                return Err(Sense::in_list(at + index, Some(bit)));
+            }
+        }
+        match code {
+            CACHING => parameters.write_cache = new[2] & 0x04 != 0,
+            CONTROL => {
+                parameters.descriptor_sense = new[2] & 0x04 != 0;
+                parameters.write_protect = new[4] & 0x08 != 0;
+                parameters.task_aborted = new[5] & 0x40 != 0;
+            }
+            _ => {}
+        }
+        at += current.len();
+        rest = after;
+    }
+    Ok(parameters)
+}
+
+/// A block descriptor may say what is, or leave the number of blocks open.
+fn check_descriptor(
+    device: &Device,
+    descriptor: &[u8],
+    at: usize,
+    long: bool,
+) -> Result<(), Sense> {
+    let expected = block_descriptor(device, long);
+    let (count, size) = if long { (0..8, 12..16) } else { (0..4, 5..8) };
+    let blocks = &descriptor[count.clone()];
+    let open = blocks.iter().all(|byte| *byte == 0) || blocks.iter().all(|byte| *byte == 0xff);
+    if !open && *blocks != expected[count] {
+        return Err(Sense::in_list(at, None));
+    }
+    if descriptor[size.clone()] != expected[size.clone()] {
+        return Err(Sense::in_list(at + size.start, None));
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! Sense data: what went wrong, where, in either of the two formats (SPC-5 §4.4).
+
+use super::Status;
+use bytes::Bytes;
+
+/// Sense keys (SPC-5 §4.4.8).
+pub(super) mod key {
+    pub const NO_SENSE: u8 = 0x0;
+    pub const NOT_READY: u8 = 0x2;
+    pub const MEDIUM_ERROR: u8 = 0x3;
+    pub const HARDWARE_ERROR: u8 = 0x4;
+    pub const ILLEGAL_REQUEST: u8 = 0x5;
+    pub const UNIT_ATTENTION: u8 = 0x6;
+    pub const DATA_PROTECT: u8 = 0x7;
+    pub const MISCOMPARE: u8 = 0xe;
+}
+
+/// Additional sense codes, ASC in the high byte, ASCQ in the low one (SPC-5 annex F).
+pub(super) mod code {
+    pub const NONE: u16 = 0x0000;
+    pub const TARGET_PORT_UNAVAILABLE: u16 = 0x040c;
+    pub const INVALID_FIELD_IN_INFORMATION_UNIT: u16 = 0x0e03;
+    pub const UNRECOVERED_READ_ERROR: u16 = 0x1100;
+    pub const PARAMETER_LIST_LENGTH_ERROR: u16 = 0x1a00;
+    pub const MISCOMPARE_DURING_VERIFY: u16 = 0x1d00;
+    pub const INVALID_OPERATION_CODE: u16 = 0x2000;
+    pub const LBA_OUT_OF_RANGE: u16 = 0x2100;
+    pub const INVALID_FIELD_IN_CDB: u16 = 0x2400;
+    pub const LUN_NOT_SUPPORTED: u16 = 0x2500;
+    pub const INVALID_FIELD_IN_LIST: u16 = 0x2600;
+    pub const WRITE_PROTECTED: u16 = 0x2700;
+    pub const SOFTWARE_WRITE_PROTECTED: u16 = 0x2702;
+    pub const SPACE_ALLOCATION_FAILED: u16 = 0x2707;
+    pub const RESET_OCCURRED: u16 = 0x2900;
+    pub const DEVICE_RESET_OCCURRED: u16 = 0x2903;
+    pub const NEXUS_LOSS_OCCURRED: u16 = 0x2907;
+    pub const MODE_PARAMETERS_CHANGED: u16 = 0x2a01;
+    pub const CAPACITY_CHANGED: u16 = 0x2a09;
+    pub const COMMANDS_CLEARED: u16 = 0x2f00;
+    pub const SAVING_NOT_SUPPORTED: u16 = 0x3900;
+    pub const INTERNAL_TARGET_FAILURE: u16 = 0x4400;
+    pub const INVALID_MESSAGE: u16 = 0x4900;
+}
+
+/// Where a mistake is (SPC-5 §4.4.2.4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pointer {
+    /// In the command's bytes, otherwise in the parameter list.
+    in_cdb: bool,
+    byte: u16,
+    /// The highest bit of the field, unless it is whole bytes.
+    bit: Option<u8>,
+}
+
+/// What a CHECK CONDITION, or a REQUEST SENSE, tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sense {
+    key: u8,
+    code: u16,
+    information: Option<u64>,
+    pointer: Option<Pointer>,
+}
+
+impl Sense {
+    pub const fn new(key: u8, code: u16) -> Sense {
+        Sense { key, code, information: None, pointer: None }
+    }
+
+    pub const fn illegal(code: u16) -> Sense {
+        Sense::new(key::ILLEGAL_REQUEST, code)
+    }
+
+    /// INVALID FIELD IN CDB: the field that starts at this byte, and its highest bit unless it is
+    /// whole bytes.
+    pub const fn in_cdb(byte: u16, bit: Option<u8>) -> Sense {
+        Sense::illegal(code::INVALID_FIELD_IN_CDB).at(true, byte, bit)
+    }
+
+    /// INVALID FIELD IN PARAMETER LIST, likewise.
+    pub fn in_list(byte: usize, bit: Option<u8>) -> Sense {
+        // Where the field has no room, it says "further than this".
+        let byte = u16::try_from(byte).unwrap_or(u16::MAX);
+        Sense::illegal(code::INVALID_FIELD_IN_LIST).at(false, byte, bit)
+    }
+
+    pub const fn list_length() -> Sense {
+        Sense::illegal(code::PARAMETER_LIST_LENGTH_ERROR)
+    }
+
+    /// LOGICAL BLOCK ADDRESS OUT OF RANGE, with the first such address.
+    pub const fn out_of_range(lba: u64) -> Sense {
+        Sense::illegal(code::LBA_OUT_OF_RANGE).with_information(lba)
+    }
+
+    pub const fn miscompare(information: u64) -> Sense {
+        Sense::new(key::MISCOMPARE, code::MISCOMPARE_DURING_VERIFY).with_information(information)
+    }
+
+    pub const fn attention(code: u16) -> Sense {
+        Sense::new(key::UNIT_ATTENTION, code)
+    }
+
+    pub const fn with_information(mut self, information: u64) -> Sense {
+        self.information = Some(information);
+        self
+    }
+
+    pub const fn at(mut self, in_cdb: bool, byte: u16, bit: Option<u8>) -> Sense {
+        self.pointer = Some(Pointer { in_cdb, byte, bit });
+        self
+    }
+
+    /// The bytes, in descriptor format or in fixed format.
+    pub fn bytes(&self, descriptors: bool) -> Bytes {
+        let [asc, ascq] = self.code.to_be_bytes();
+        let specific = self.pointer.map(|pointer| {
+            let [high, low] = pointer.byte.to_be_bytes();
+            let in_cdb = if pointer.in_cdb { 0x40 } else { 0 };
+            [0x80 | in_cdb | pointer.bit.map_or(0, |bit| 0x08 | bit & 0x07), high, low]
+        });
+        let mut bytes = Vec::with_capacity(32);
+        if descriptors {
+            bytes.extend([0x72, self.key, asc, ascq, 0, 0, 0, 0]);
+            if let Some(information) = self.information {
+                bytes.extend([0x00, 0x0a, 0x80, 0]);
+                bytes.extend(information.to_be_bytes());
+            }
+            if let Some([first, high, low]) = specific {
+                bytes.extend([0x02, 0x06, 0, 0, first, high, low, 0]);
+            }
+            // At most 8 + 12 + 8 bytes.
+            bytes[7] = (bytes.len() - 8) as u8;
+        } else {
+            // Information that has no room in four bytes is not valid (SPC-5 §4.4.3).
+            let information = self.information.and_then(|wide| u32::try_from(wide).ok());
+            let valid = if information.is_some() { 0x80 } else { 0 };
+            bytes.extend([0x70 | valid, 0, self.key]);
+            bytes.extend(information.unwrap_or(0).to_be_bytes());
+            bytes.extend([10, 0, 0, 0, 0, asc, ascq, 0]);
+            bytes.extend(specific.unwrap_or([0; 3]));
+        }
+        bytes.into()
+    }
+}
+
+/// Why a command is not carried out, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// CHECK CONDITION.
+    Check(Sense),
+    /// Another status, without sense data.
+    Status(Status),
+}
+
+impl From<Sense> for Refusal {
+    fn from(sense: Sense) -> Refusal {
+        Refusal::Check(sense)
+    }
+}

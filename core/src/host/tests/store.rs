@@ -1,0 +1,164 @@
+//! The store of the scripted world: an array that commits whole batches, and refuses damaged ones.
+
+use super::world::{HOST, SECTORS, VOLUME};
+use crate::block::{BlockState, Range, Seq, StatusRun};
+use crate::record::{self, Kind};
+use crate::wire::link::{self, AttachError, Attached, Frame, HostId, ReadPart, ToHost, ToStore};
+use bytes::{Buf, Bytes, BytesMut};
+
+pub struct Store {
+    pub image: Vec<u8>,
+    pub committed: Seq,
+    pub epoch: u64,
+    pub batches: Vec<(Seq, Seq)>,
+    pub announced: Vec<(Range, Seq)>,
+    pub bytes: u64,
+    /// A batch was refused: so are all that follow it, until a resume.
+    pub refusing: bool,
+    /// What it says at attach and resume.
+    pub sectors: u64,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        Store {
+            image: vec![0; (SECTORS * 512) as usize],
+            committed: 0,
+            epoch: 0,
+            batches: Vec::new(),
+            announced: Vec::new(),
+            bytes: 0,
+            refusing: false,
+            sectors: SECTORS,
+        }
+    }
+
+    pub fn attach(&mut self) -> Attached {
+        self.epoch += 1;
+        self.refusing = false;
+        self.announced.clear();
+        self.attached()
+    }
+
+    fn attached(&self) -> Attached {
+        Attached {
+            volume: VOLUME,
+            sectors: self.sectors,
+            block_bytes: 512,
+            epoch: self.epoch,
+            committed: self.committed,
+        }
+    }
+
+    pub fn handle(&mut self, frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
+        match frame.message {
+            ToStore::Resume { request, epoch, host, .. } => {
+                let result = if epoch == self.epoch && host == HOST {
+                    self.refusing = false;
+                    Ok(self.attached())
+                } else {
+                    Err(AttachError::Fenced { epoch: self.epoch, host: HostId(9) })
+                };
+                Some(ToHost::Attached { request, result }.into())
+            }
+            ToStore::Batch { volume, epoch, first, last } => {
+                if epoch != self.epoch {
+                    return Some(ToHost::Fenced { volume, epoch: self.epoch }.into());
+                }
+                assert!(frame.payload.len() <= link::MAX_BATCH_BYTES);
+                self.refusing |= !sound(&frame.payload);
+                if self.refusing {
+                    let reason = "a record of the batch is damaged".to_owned();
+                    return Some(ToHost::BatchRefused { volume, epoch, reason }.into());
+                }
+                assert_eq!(first, self.committed + 1, "batches follow each other");
+                self.apply(first, last, frame.payload);
+                self.batches.push((first, last));
+                self.committed = last;
+                self.announced.retain(|(_, seq)| *seq > last);
+                Some(ToHost::Committed { volume, epoch, seq: last }.into())
+            }
+            ToStore::Announce { replace, entries, .. } => {
+                if replace {
+                    self.announced.clear();
+                }
+                let entries = entries.into_iter().filter(|e| e.seq > self.committed);
+                self.announced.extend(entries.map(|e| (e.range, e.seq)));
+                None
+            }
+            ToStore::Read { request, volume, epoch, range } => {
+                assert!(!range.is_empty() && range.sectors <= link::MAX_READ_SECTORS);
+                if epoch != self.epoch {
+                    let result = Err(link::ReadError::Fenced(self.epoch));
+                    return Some(ToHost::Data { request, volume, result }.into());
+                }
+                Some(self.answer(request, range))
+            }
+            ToStore::Status { request, volume, range, .. } => {
+                let runs = (range.lba..range.end()).map(|lba| StatusRun {
+                    sectors: 1,
+                    state: if self.sector(lba).iter().all(|b| *b == 0) {
+                        BlockState::Hole
+                    } else {
+                        BlockState::Data
+                    },
+                });
+                Some(ToHost::Status { request, volume, result: Ok(runs.collect()) }.into())
+            }
+            ToStore::Detach { request, .. } => {
+                assert!(self.announced.is_empty());
+                Some(ToHost::Detached { request }.into())
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn sector(&self, lba: u64) -> &[u8] {
+        &self.image[(lba * 512) as usize..(lba * 512 + 512) as usize]
+    }
+
+    fn answer(&self, request: u64, range: Range) -> Frame<ToHost> {
+        let mut parts = Vec::new();
+        for lba in range.lba..range.end() {
+            if self.sector(lba).iter().all(|b| *b == 0) {
+                parts.push(ReadPart::Hole(1));
+                continue;
+            }
+            let wanted = Range::new(lba, 1);
+            let cover = wanted.block_cover();
+            let data = &self.image[(cover.lba * 512) as usize..(cover.end() * 512) as usize];
+            let mut out = BytesMut::new();
+            record::encode_data(1, 1, cover, data, &mut out);
+            let fragment = record::parse(&out.freeze()).unwrap().data;
+            parts.push(ReadPart::Data { wanted, fragment });
+        }
+        link::encode_data(request, VOLUME, &parts)
+    }
+
+    fn apply(&mut self, first: Seq, last: Seq, payload: Bytes) {
+        self.bytes += payload.len() as u64;
+        let mut rest = payload;
+        let mut before = first;
+        while !rest.is_empty() {
+            let record = record::parse(&rest).expect("batches hold verified records");
+            rest.advance(record.header.record_bytes());
+            assert!(record.header.seq >= before && record.header.seq <= last);
+            before = record.header.seq;
+            let range = record.header.range;
+            let place = &mut self.image[(range.lba * 512) as usize..(range.end() * 512) as usize];
+            match record.header.kind {
+                Kind::Data => place.copy_from_slice(&record.data.payload),
+                Kind::Discard | Kind::Zero => place.fill(0),
+            }
+        }
+    }
+}
+
+/// Whether all records of a batch are intact.
+fn sound(mut batch: &[u8]) -> bool {
+    while !batch.is_empty() {
+        let Ok(header) = record::verify(batch) else { return false };
+        batch = &batch[header.record_bytes()..];
+    }
+    true
+}

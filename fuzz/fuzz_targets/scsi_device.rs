@@ -1,0 +1,260 @@
+//! A device that is given any commands with any output, from several nexuses that come and go: no
+//! panic, only requests within the volume and with a payload of their length, no more output asked for
+//! than was announced, one end for every command, and the same outputs for the same inputs.
+//!
+//! Input: settings, then steps: a byte that says what, and its bytes.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use longhaul_core::block::{BlockError, Request, Time};
+use longhaul_core::front::scsi::{
+    Attribute, Command, DataIn, Device, Management, Nexus, Output, Status,
+};
+use longhaul_fuzz::iscsi::{check, device, reply};
+use longhaul_fuzz::{Input, seeds};
+use std::collections::{BTreeMap, BTreeSet};
+
+const NOW: Time = Time(1);
+
+/// A command as a step: nexus, attribute, CDB, announced output, output.
+fn step(nexus: u8, cdb: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![nexus % 3, 0];
+    let mut whole = [0; 16];
+    whole[..cdb.len()].copy_from_slice(cdb);
+    bytes.extend(whole);
+    bytes.extend((data.len() as u32).to_le_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn make_seeds() -> Vec<Vec<u8>> {
+    let reads = [
+        vec![0],
+        step(0, &[0; 6], &[]),
+        step(0, &[0x12, 1, 0xb0, 0, 255, 0], &[]),
+        step(0, &[0x12, 1, 0x83, 0, 255, 0], &[]),
+        step(0, &[0x1a, 0, 0x3f, 0, 255, 0], &[]),
+        step(0, &[0x5a, 0, 0x3f, 0, 0, 0, 0, 1, 0, 0], &[]),
+        step(0, &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], &[]),
+        step(0, &[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0], &[]),
+        step(0, &[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[]),
+        step(0, &[0x88, 0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 2, 0, 0], &[]),
+        step(0, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 255, 0, 0, 0], &[]),
+        step(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[]),
+        step(0, &[0x34, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[]),
+    ];
+    let writes = [
+        vec![0],
+        step(0, &[0; 6], &[]),
+        step(0, &[0x2a, 8, 0, 0, 0, 0, 0, 0, 2, 0], &[7; 1024]),
+        step(0, &[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], &[1; 1024]),
+        step(0, &[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], &[1; 512]),
+        step(0, &[0x93, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0], &[0; 512]),
+        step(0, &[0x2e, 2, 0, 0, 0, 0, 0, 0, 1, 0], &[7; 512]),
+        step(0, &[0x2f, 2, 0, 0, 0, 0, 0, 0, 1, 0], &[7; 512]),
+        step(
+            0,
+            &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0],
+            &[0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 0],
+        ),
+        step(
+            0,
+            &[0x15, 0x10, 0, 0, 24, 0],
+            &[0, 0, 0, 0, 8, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        ),
+        step(0, &[0x35, 2, 0, 0, 0, 0, 0, 0, 0, 0], &[]),
+        step(0, &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0], &[3; 1024]),
+    ];
+    let mut register = [0; 24];
+    register[15] = 5;
+    let mut act = [0; 24];
+    act[7] = 5;
+    act[15] = 6;
+    let reserved = [
+        vec![2],
+        step(0, &[0; 6], &[]),
+        step(1, &[0; 6], &[]),
+        step(0, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &register),
+        step(1, &[0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0], &register),
+        step(0, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], &act),
+        step(1, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[1; 512]),
+        step(1, &[0x5f, 5, 3, 0, 0, 0, 0, 0, 24, 0], &act),
+        step(0, &[0x5e, 3, 0, 0, 0, 0, 0, 1, 0, 0], &[]),
+        vec![3, 0],
+        vec![4, 1],
+        step(0, &[0x16, 0, 0, 0, 0, 0], &[]),
+        vec![5, 2, 0],
+    ];
+    vec![reads.concat(), writes.concat(), reserved.concat()]
+}
+
+/// Commands that have not ended, and the rest of what a run has come to.
+#[derive(Default)]
+struct World {
+    /// Output that was announced, by task.
+    open: BTreeMap<u64, Vec<u8>>,
+    nexuses: BTreeMap<u64, u64>,
+    functions: BTreeSet<u64>,
+    next: u64,
+    log: Vec<String>,
+    /// Requests wait for a step that answers them.
+    hold: bool,
+    held: Vec<(u64, Request)>,
+}
+
+impl World {
+    fn name(&mut self, device: &mut Device, which: u8) -> u64 {
+        if let Some(nexus) = self.nexuses.get(&u64::from(which)) {
+            return *nexus;
+        }
+        self.next += 1;
+        self.nexuses.insert(u64::from(which), self.next);
+        let initiator_port = format!("iqn.2001-04.com.example:i,i,0x80000000000{which}");
+        device.handle_nexus(NOW, self.next, Nexus { initiator_port, relative_port: 1 });
+        self.next
+    }
+
+    fn pump(&mut self, device: &mut Device, input: &mut Input<'_>) {
+        while let Some(output) = device.poll_output() {
+            self.log.push(format!("{output:?}"));
+            match output {
+                Output::WantData { task, bytes } => {
+                    let data = &self.open[&task];
+                    assert!(bytes > 0 && bytes <= data.len() as u64, "{bytes} of {}", data.len());
+                    let data = &data[..bytes as usize];
+                    match input.byte() % 8 {
+                        0 => device.handle_data_failure(NOW, task, 0x0b, 0x4705),
+                        cut => {
+                            let (first, second) = data.split_at(data.len() / usize::from(cut));
+                            let pieces = [first, second].map(Bytes::copy_from_slice);
+                            device.handle_data(NOW, task, pieces.to_vec());
+                        }
+                    }
+                }
+                Output::Response { task, response } => {
+                    assert!(self.open.remove(&task).is_some(), "task {task} ends twice");
+                    assert!(response.sense.len() <= 252);
+                    let check = response.status == Status::CheckCondition;
+                    assert_eq!(check, !response.sense.is_empty(), "{response:?}");
+                    if let DataIn::Parameter(data) = &response.data {
+                        assert!(data.len() <= 1 << 20);
+                    }
+                }
+                Output::Aborted { task } => {
+                    assert!(self.open.remove(&task).is_some(), "task {task} ends twice");
+                }
+                Output::ManagementDone { id, .. } => {
+                    assert!(self.functions.remove(&id), "function {id} ends twice");
+                }
+                Output::Request { id, request } => {
+                    check(&request);
+                    if self.hold {
+                        self.held.push((id, request));
+                    } else {
+                        device.handle_reply(NOW, id, reply(&request));
+                    }
+                }
+                Output::SaveReservations { id, data } => {
+                    assert!(data.len() <= 1 << 20);
+                    let failed = input.byte() == 1;
+                    let result = if failed { Err("no space".to_owned()) } else { Ok(()) };
+                    device.handle_saved(NOW, id, result);
+                }
+            }
+        }
+    }
+}
+
+fn run(data: &[u8]) -> Vec<String> {
+    let mut input = Input(data);
+    let settings = input.byte();
+    let block_bytes = if settings & 1 == 0 { 512 } else { 4096 };
+    let mut device = Device::new(device(block_bytes, Bytes::new()));
+    let mut world = World { hold: settings & 2 != 0, ..World::default() };
+    while !input.is_empty() {
+        match input.byte() {
+            which @ 0..=2 => {
+                let nexus = world.name(&mut device, which);
+                let flags = input.byte();
+                let mut cdb = [0; 16];
+                let given = input.bytes(16);
+                cdb[..given.len()].copy_from_slice(given);
+                let length = input.u32() as usize % (64 << 10);
+                let data = input.bytes(length);
+                world.next += 1;
+                let task = world.next;
+                world.open.insert(task, data.to_vec());
+                let attribute = match flags & 7 {
+                    2 => Attribute::Ordered,
+                    3 => Attribute::HeadOfQueue,
+                    4 => Attribute::Aca,
+                    _ => Attribute::Simple,
+                };
+                let command = Command {
+                    lun: if flags & 0x80 == 0 { 0 } else { u64::from(flags) << 48 },
+                    cdb,
+                    more_cdb: Bytes::copy_from_slice(if flags & 0x40 != 0 { data } else { &[] })
+                        .slice(..if flags & 0x40 != 0 { data.len().min(244) } else { 0 }),
+                    attribute,
+                    out_bytes: data.len() as u64,
+                    in_bytes: 1 << 20,
+                };
+                device.handle_command(NOW, nexus, task, command);
+            }
+            3 => {
+                let which = u64::from(input.byte() % 3);
+                if let Some(nexus) = world.nexuses.remove(&which) {
+                    device.handle_nexus_loss(NOW, nexus);
+                }
+            }
+            4 => {
+                for (id, request) in std::mem::take(&mut world.held) {
+                    let result = match input.byte() {
+                        1 => Err(BlockError::Fenced),
+                        2 => Err(BlockError::ShuttingDown),
+                        _ => reply(&request),
+                    };
+                    device.handle_reply(NOW, id, result);
+                }
+            }
+            5 => {
+                let which = input.byte();
+                let nexus = world.name(&mut device, which % 3);
+                let task = world.next.saturating_sub(u64::from(input.byte()));
+                let function = match which >> 2 {
+                    0 => Management::AbortTask(task),
+                    1 => Management::AbortTaskSet,
+                    2 => Management::ClearTaskSet,
+                    3 => Management::LogicalUnitReset,
+                    4 => Management::TargetReset,
+                    5 => Management::QueryTask(task),
+                    6 => Management::QueryTaskSet,
+                    7 => Management::QueryAsyncEvent,
+                    _ => Management::NexusReset,
+                };
+                world.next += 1;
+                world.functions.insert(world.next);
+                device.handle_management(NOW, nexus, world.next, 0, function);
+            }
+            _ => {}
+        }
+        world.pump(&mut device, &mut input);
+    }
+    world.hold = false;
+    for (id, request) in std::mem::take(&mut world.held) {
+        device.handle_reply(NOW, id, reply(&request));
+        world.pump(&mut device, &mut Input(&[]));
+    }
+    assert!(world.functions.is_empty(), "functions without an end: {:?}", world.functions);
+    // Tasks of a nexus that is lost end without a word; no others do.
+    for nexus in std::mem::take(&mut world.nexuses).into_values() {
+        device.handle_nexus_loss(NOW, nexus);
+    }
+    world.pump(&mut device, &mut Input(&[]));
+    world.log
+}
+
+fuzz_target!(init: seeds("scsi_device", make_seeds), |data: &[u8]| {
+    assert_eq!(run(data), run(data), "not a function of the input");
+});

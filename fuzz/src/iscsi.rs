@@ -1,0 +1,268 @@
+//! What the targets for iSCSI and SCSI share: PDUs as bytes, a volume that answers at once, and a
+//! target with its connections.
+
+use bytes::{Bytes, BytesMut};
+use longhaul_core::block::{
+    BlockError, BlockState, MAX_TRANSFER_BYTES, Range, ReadPiece, Reply, Request, StatusRun, Time,
+    VolumeId,
+};
+use longhaul_core::front::iscsi::{
+    Access, CloseReason, Config, ConnectionId, Event, OpenError, Peer, Target,
+};
+use longhaul_core::front::scsi::DeviceConfig;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Sectors of the volume.
+pub const SECTORS: u64 = 4096;
+
+/// A PDU with its data segment; `fields` are 32 bits each, at these places of the header.
+pub fn pdu(opcode: u8, flags: u8, fields: &[(usize, u32)], data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 48];
+    bytes[0] = opcode;
+    bytes[1] = flags;
+    bytes[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+    for (at, value) in fields {
+        bytes[*at..at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+    bytes.extend(data);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// A SCSI command; see [`pdu`].
+pub fn command(
+    flags: u8,
+    itt: u32,
+    cmd_sn: u32,
+    expected: u32,
+    cdb: &[u8],
+    data: &[u8],
+) -> Vec<u8> {
+    let mut bytes = pdu(0x01, flags, &[(16, itt), (20, expected), (24, cmd_sn)], data);
+    bytes[32..32 + cdb.len()].copy_from_slice(cdb);
+    bytes
+}
+
+/// A login request of ISID `port`.
+pub fn login(flags: u8, port: u8, tsih: u16, text: &[u8]) -> Vec<u8> {
+    let mut bytes = pdu(0x43, flags, &[(16, 1), (24, 1)], text);
+    bytes[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, port]);
+    bytes[14..16].copy_from_slice(&tsih.to_be_bytes());
+    bytes
+}
+
+/// What the volume would say, as a function of the request alone.
+pub fn reply(request: &Request) -> Result<Reply, BlockError> {
+    Ok(match request {
+        Request::Read(range) if range.lba % 61 == 60 => return Err(BlockError::Medium(*range)),
+        Request::Read(range) if range.sectors > 3 => {
+            let data = Bytes::from(vec![1; 2 * 512]);
+            Reply::Data(vec![ReadPiece::Data(data), ReadPiece::Zeroes(range.sectors - 2)])
+        }
+        Request::Read(range) => Reply::Data(vec![ReadPiece::Zeroes(range.sectors)]),
+        Request::Status(range) => {
+            let sectors = range.sectors.div_ceil(2);
+            let run = |sectors, state| StatusRun { sectors, state };
+            let mut runs = vec![run(sectors, BlockState::Data)];
+            if range.sectors > sectors {
+                runs.push(run(range.sectors - sectors, BlockState::Hole));
+            }
+            Reply::Status(runs)
+        }
+        Request::Write { range, .. } if range.lba % 67 == 66 => return Err(BlockError::NoSpace),
+        _ => Reply::Done,
+    })
+}
+
+/// A request lies within the volume, and its payload has the range's length.
+pub fn check(request: &Request) {
+    let range = match request {
+        Request::Read(range) => {
+            assert!(range.bytes() <= MAX_TRANSFER_BYTES, "{request:?}");
+            *range
+        }
+        Request::Write { range, data, .. } => {
+            assert_eq!(data.len() as u64, range.bytes());
+            *range
+        }
+        Request::Discard { range, .. } | Request::Zero { range, .. } => *range,
+        Request::Prefetch(range) | Request::Status(range) => *range,
+        Request::Flush => Range::new(0, 1),
+    };
+    assert!(range.fits(SECTORS), "{request:?}");
+}
+
+/// The volume as a device.
+pub fn device(block_bytes: u32, reservations: Bytes) -> DeviceConfig {
+    DeviceConfig {
+        volume: VolumeId(7),
+        name: "v".into(),
+        target_name: "iqn.2026-11.io.longhaul:v".into(),
+        sectors: SECTORS,
+        block_bytes,
+        read_only: false,
+        reservations,
+    }
+}
+
+/// Small, so that every limit is met.
+pub fn config() -> Config {
+    Config {
+        error_recovery_level: 2,
+        max_connections: 3,
+        max_recv_data_segment: 16 << 10,
+        max_burst: 16 << 10,
+        first_burst: 8 << 10,
+        max_outstanding_r2t: 3,
+        commands: 16,
+        session_bytes: 256 << 10,
+        ping_after: Duration::from_secs(10),
+        ping_limit: Duration::from_secs(5),
+        login_limit: Duration::from_secs(15),
+        sessions_per_initiator: 4,
+        weak_chap: false,
+        portals: vec!["127.0.0.1:3260".into()],
+    }
+}
+
+/// A target with a volume `v`, and what it has said.
+pub struct World {
+    /// The target.
+    pub target: Target,
+    now: Time,
+    /// What was sent and not taken yet.
+    inputs: BTreeMap<ConnectionId, BytesMut>,
+    /// What came, by connection.
+    pub outputs: BTreeMap<ConnectionId, Vec<u8>>,
+    /// Connections that were closed, and why.
+    pub closed: BTreeMap<ConnectionId, CloseReason>,
+}
+
+impl World {
+    /// Without connections.
+    pub fn new(config: Config, access: Access) -> World {
+        World {
+            target: Target::new(config, access),
+            now: Time(1),
+            inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            closed: BTreeMap::new(),
+        }
+    }
+
+    /// A new connection.
+    pub fn accept(&mut self, id: ConnectionId) {
+        let peer = Peer {
+            address: format!("127.0.0.1:{}", 5000 + id),
+            portal: "127.0.0.1:3260".into(),
+            loopback: true,
+        };
+        self.inputs.insert(id, BytesMut::new());
+        self.outputs.insert(id, Vec::new());
+        self.target.handle_accept(self.now, id, peer, [7; 32]);
+        self.pump();
+    }
+
+    /// Bytes arrive on a connection.
+    pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) {
+        if self.closed.contains_key(&id) {
+            return;
+        }
+        let Some(input) = self.inputs.get_mut(&id) else { return };
+        input.extend_from_slice(bytes);
+        loop {
+            let Some(mut input) = self.inputs.remove(&id) else { return };
+            let before = input.len();
+            if self.target.wants_input(id) {
+                assert!(self.target.wanted(id) <= (16 << 10) + 48 + 1020 + 12, "wants a lot");
+                self.target.handle_input(self.now, id, &mut input);
+            }
+            let left = input.len();
+            self.inputs.insert(id, input);
+            self.pump();
+            if left == 0 || left == before {
+                return;
+            }
+        }
+    }
+
+    /// The initiator has closed a connection.
+    pub fn drop_connection(&mut self, id: ConnectionId) {
+        if self.inputs.remove(&id).is_some() {
+            self.target.handle_closed(self.now, id);
+            self.pump();
+        }
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        for _ in 0..100 {
+            if self.target.poll_timeout().is_none_or(|due| due > self.now) {
+                break;
+            }
+            self.target.handle_timeout(self.now);
+            self.pump();
+        }
+        let next = self.target.poll_timeout();
+        assert!(next.is_none_or(|due| due > self.now), "a timer that stays due");
+    }
+
+    fn pump(&mut self) {
+        while let Some(event) = self.target.poll_event() {
+            match event {
+                Event::Open { volume } => {
+                    let result = match volume.as_str() {
+                        "v" => Ok(device(512, Bytes::new())),
+                        "later" => Err(OpenError::Unavailable(volume.clone())),
+                        _ => Err(OpenError::NotFound(volume.clone())),
+                    };
+                    self.target.handle_opened(self.now, &volume, result);
+                }
+                Event::List { connection } => {
+                    let all = vec!["v".to_owned(), "w".to_owned()];
+                    self.target.handle_listed(self.now, connection, all);
+                }
+                Event::Request { device, id, request } => {
+                    check(&request);
+                    self.target.handle_reply(self.now, device, id, reply(&request));
+                }
+                Event::Save { device, id, .. } => {
+                    self.target.handle_saved(self.now, device, id, Ok(()));
+                }
+                Event::Output { connection } => {
+                    while let Some(piece) = self.target.poll_output(connection) {
+                        if let Some(output) = self.outputs.get_mut(&connection) {
+                            output.extend_from_slice(&piece);
+                        }
+                    }
+                }
+                Event::Close { connection, reason } => {
+                    let again = self.closed.insert(connection, reason);
+                    assert_eq!(again, None, "closed twice");
+                    while let Some(piece) = self.target.poll_output(connection) {
+                        if let Some(output) = self.outputs.get_mut(&connection) {
+                            output.extend_from_slice(&piece);
+                        }
+                    }
+                    self.inputs.remove(&connection);
+                    self.target.handle_closed(self.now, connection);
+                }
+                Event::LoggedIn { .. } | Event::LoggedOut { .. } | Event::Released { .. } => {}
+            }
+        }
+        for session in self.target.sessions() {
+            assert!(session.commands <= 4 * 4096 && session.connections.len() <= 4, "{session:?}");
+        }
+    }
+}
+
+/// Takes a PDU apart that the target sent, without digests: header and data segment.
+pub fn take<'a>(bytes: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let (header, rest) = bytes.split_at_checked(48)?;
+    let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+    let (data, rest) = rest.split_at_checked(length.next_multiple_of(4))?;
+    *bytes = rest;
+    Some((header, &data[..length]))
+}

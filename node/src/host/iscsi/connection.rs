@@ -1,0 +1,286 @@
+//! One connection of an initiator: its socket, on the front thread.
+
+use super::{CLOSE_LIMIT, MAX_CONNECTIONS, Server};
+use crate::host::stream::{Outbound, Reader, Writer, Written};
+use bytes::BytesMut;
+use longhaul_core::front::iscsi::{CloseReason, ConnectionId, Peer};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Read buffer, in bytes: some dozen 4 KiB writes of a deep queue in one read.
+const READ_BYTES: usize = 256 << 10;
+
+/// A new buffer is taken when less room than this is left.
+const LEAST_ROOM_BYTES: usize = 16 << 10;
+
+/// An initiator's connection.
+pub(super) struct Connection {
+    id: ConnectionId,
+    peer: String,
+    state: RefCell<State>,
+}
+
+struct State {
+    out: Outbound,
+    waker: Option<Waker>,
+    /// There is something to do that no socket tells of.
+    kicked: bool,
+    /// The socket takes no more; nothing is written until it does.
+    blocked: bool,
+    /// The target is done with it.
+    closing: Option<CloseReason>,
+    failed: Option<io::Error>,
+}
+
+/// What a connection woke up for.
+enum Wake {
+    Work,
+    /// The socket takes more.
+    Room,
+    Input,
+    End,
+}
+
+/// Counts the connections of a portal.
+pub(super) struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    /// A place, if there is one.
+    pub(super) fn take(taken: &Rc<Cell<usize>>) -> Option<Place> {
+        (taken.get() < MAX_CONNECTIONS).then(|| {
+            taken.set(taken.get() + 1);
+            Place(taken.clone())
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Connection {
+    /// Serves a new connection until it ends.
+    pub(super) async fn serve(
+        server: Rc<Server>,
+        peer: Peer,
+        reader: Reader,
+        writer: Writer,
+        _place: Place,
+    ) {
+        if server.stopping.get() {
+            return;
+        }
+        let random = match challenge() {
+            Ok(random) => random,
+            Err(error) => {
+                tracing::error!(peer = peer.address, "refused an iSCSI initiator: {error:#}");
+                return;
+            }
+        };
+        let id = server.next_id.get();
+        server.next_id.set(id + 1);
+        let connection = Rc::new(Connection {
+            id,
+            peer: peer.address.clone(),
+            state: RefCell::new(State {
+                out: Outbound::new(writer),
+                waker: None,
+                kicked: false,
+                blocked: false,
+                closing: None,
+                failed: None,
+            }),
+        });
+        server.connections.borrow_mut().insert(id, connection.clone());
+        server.with(|now, target| target.handle_accept(now, id, peer, random));
+        let result = connection.run(&server, reader).await;
+        connection.state.borrow_mut().out.close();
+        server.connections.borrow_mut().remove(&id);
+        server.stalled.borrow_mut().remove(&id);
+        server.with(|now, target| target.handle_closed(now, id));
+        let peer = &connection.peer;
+        match result {
+            Ok(None) => tracing::debug!(peer, "iSCSI connection closed by the initiator"),
+            Ok(Some(CloseReason::LoggedOut)) => tracing::debug!(peer, "iSCSI connection ended"),
+            Ok(Some(reason)) => tracing::info!(peer, "iSCSI connection closed: {reason}"),
+            Err(error) => tracing::info!(peer, "iSCSI connection lost: {error}"),
+        }
+    }
+
+    /// Where it comes from.
+    pub(super) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// The target is done with it: what is left is written, then it ends.
+    pub(super) fn close(&self, reason: CloseReason) {
+        let mut state = self.state.borrow_mut();
+        state.closing.get_or_insert(reason);
+        state.kick();
+    }
+
+    /// There is something to do.
+    pub(super) fn kick(&self) {
+        self.state.borrow_mut().kick();
+    }
+
+    /// Writes what the target has for it, as far as the socket takes it.
+    pub(super) fn flush(&self, server: &Server) {
+        let state = &mut *self.state.borrow_mut();
+        if state.blocked || state.failed.is_some() {
+            return;
+        }
+        let target = &mut *server.target.borrow_mut();
+        let mut sent = 0;
+        let written = state.out.write(|| {
+            let piece = target.poll_output(self.id)?;
+            sent += piece.len() as u64;
+            Some(piece)
+        });
+        server.counters.borrow_mut().sent_bytes += sent;
+        match written {
+            Ok(Written::All) => {}
+            Ok(Written::Blocked) => {
+                state.blocked = true;
+                // The task has to wait for the socket, whoever found it full.
+                if let Some(waker) = &state.waker {
+                    waker.wake_by_ref();
+                }
+            }
+            Err(error) => {
+                state.failed = Some(error);
+                state.kick();
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        server: &Rc<Server>,
+        mut reader: Reader,
+    ) -> io::Result<Option<CloseReason>> {
+        let mut input = BytesMut::new();
+        loop {
+            if self.state.borrow().closing.is_some() {
+                return self.finish(server).await.map(Some);
+            }
+            match self.wait(server, &mut reader, &mut input).await? {
+                Wake::End => return Ok(None),
+                Wake::Input | Wake::Work => {}
+                Wake::Room => self.flush(server),
+            }
+            while self.turn(server, &mut input) {}
+        }
+    }
+
+    /// Hands what was read to the target and acts on what follows. True if what is left may be taken
+    /// now: what stopped the target may have been done.
+    fn turn(&self, server: &Rc<Server>, input: &mut BytesMut) -> bool {
+        let before = input.len();
+        let wanted = server.with(|now, target| {
+            let wanted = target.wants_input(self.id);
+            if wanted && before > 0 {
+                target.handle_input(now, self.id, input);
+            }
+            wanted
+        });
+        let target = server.target.borrow();
+        let progress = !wanted || input.len() < before;
+        progress
+            && !input.is_empty()
+            && target.wants_input(self.id)
+            && input.len() >= target.wanted(self.id)
+    }
+
+    /// Writes what is left, then ends.
+    async fn finish(&self, server: &Rc<Server>) -> io::Result<CloseReason> {
+        let written = std::future::poll_fn(|cx| {
+            loop {
+                self.flush(server);
+                let mut state = self.state.borrow_mut();
+                if let Some(error) = state.failed.take() {
+                    return Poll::Ready(Err(error));
+                }
+                if !state.blocked {
+                    return Poll::Ready(Ok(()));
+                }
+                std::task::ready!(state.out.poll_ready(cx))?;
+                state.blocked = false;
+            }
+        });
+        // Whether an initiator that leaves reads its last responses is its own affair.
+        let _ = tokio::time::timeout(CLOSE_LIMIT, written).await;
+        let reason = self.state.borrow_mut().closing.take();
+        Ok(reason.unwrap_or(CloseReason::LoggedOut))
+    }
+
+    /// Waits for something to do.
+    async fn wait(
+        &self,
+        server: &Server,
+        reader: &mut Reader,
+        input: &mut BytesMut,
+    ) -> io::Result<Wake> {
+        std::future::poll_fn(|cx| {
+            {
+                let state = &mut *self.state.borrow_mut();
+                if let Some(error) = state.failed.take() {
+                    return Poll::Ready(Err(error));
+                }
+                if std::mem::take(&mut state.kicked) {
+                    return Poll::Ready(Ok(Wake::Work));
+                }
+                if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    state.waker = Some(cx.waker().clone());
+                }
+                if state.blocked && state.out.poll_ready(cx)?.is_ready() {
+                    state.blocked = false;
+                    return Poll::Ready(Ok(Wake::Room));
+                }
+            }
+            let wanted = {
+                let target = server.target.borrow();
+                if !target.wants_input(self.id) {
+                    server.stalled.borrow_mut().insert(self.id);
+                    return Poll::Pending;
+                }
+                target.wanted(self.id)
+            };
+            let room = LEAST_ROOM_BYTES.max(wanted.saturating_sub(input.len()));
+            if input.capacity() - input.len() < room {
+                input.reserve(room.max(READ_BYTES));
+            }
+            match std::task::ready!(reader.poll(cx, input)) {
+                Ok(0) => Poll::Ready(Ok(Wake::End)),
+                Ok(read) => {
+                    server.counters.borrow_mut().received_bytes += read as u64;
+                    Poll::Ready(Ok(Wake::Input))
+                }
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        })
+        .await
+    }
+}
+
+impl State {
+    fn kick(&mut self) {
+        self.kicked = true;
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// What nobody can predict, for a login's challenge.
+fn challenge() -> anyhow::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    for half in bytes.chunks_exact_mut(16) {
+        half.copy_from_slice(&crate::random::identity()?.to_le_bytes());
+    }
+    Ok(bytes)
+}

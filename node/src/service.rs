@@ -1,0 +1,47 @@
+//! What a service manager and a terminal have to say, and what the former is told.
+
+use anyhow::{Context as _, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Tells systemd, if it is there (sd_notify(3)).
+pub fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::debug!("systemd could not be told: {error}");
+    }
+}
+
+/// The signals that mean: stop. Each [`Stop`] sees those that come after it was made.
+pub struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    /// From now on SIGTERM and SIGINT do not end the process by themselves.
+    ///
+    /// # Errors
+    /// If the signals cannot be handled.
+    pub fn listen() -> Result<Stop> {
+        let listen = |kind| signal(kind).context("cannot handle signals");
+        Ok(Stop {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for one of them.
+    pub async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Waits for one that comes after the call.
+    pub async fn wait_again() {
+        match Stop::listen() {
+            Ok(mut stop) => stop.wait().await,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Observers: they attach nothing and ask any store, also one that another has overtaken, what a
+//! volume holds and what is lost.
+//!
+//! What they are told has to be so: a read shows a prefix of what is committed, cut at a batch
+//! boundary, and no older than what the store knew; what is lost is said of the log as it is.
+
+use super::store::covered;
+use super::{Event, MS, World};
+use crate::model::{Image, OpId, apply, difference, stamp};
+use crate::note;
+use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
+use longhaul_core::store::catalog;
+use longhaul_core::wire::link::{
+    Announced, Frame, Lane, ReadError, ReadPart, ToHost, ToStore, VolumeError, VolumeOperation,
+    VolumeReply, decode_data,
+};
+
+/// A question that has not been answered.
+#[derive(Clone, Copy, Debug)]
+pub enum Asked {
+    /// What is lost, when the log had so many segments.
+    Lost { segments: u64 },
+    /// That the volume become larger, when it had been acknowledged to have `due` sectors.
+    Resize { due: u64, sectors: u64 },
+    /// The content, when the store knew of so many committed writes.
+    Read { range: Range, committed: Seq },
+}
+
+/// For each sector of the answer to a read the write that it shows.
+pub(super) fn shown(
+    volume: usize,
+    range: Range,
+    frame: &Frame<ToHost>,
+) -> Result<Vec<OpId>, String> {
+    let ToHost::Data { result: Ok(pieces), .. } = &frame.message else {
+        return Err(format!("a read of {range} is answered with {:?}", frame.message));
+    };
+    let parts = decode_data(range, pieces, frame.payload.clone()).map_err(|e| e.to_string())?;
+    let mut shown = Vec::with_capacity(range.sectors as usize);
+    for part in parts {
+        match part {
+            ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => {
+                shown.resize(shown.len() + sectors as usize, 0);
+            }
+            ReadPart::Data { wanted, fragment } => {
+                fragment.verify().map_err(|e| e.to_string())?;
+                for sector in fragment.sectors(wanted).chunks_exact(SECTOR_BYTES as usize) {
+                    shown.push(stamp(volume, range.lba + shown.len() as u64, sector)?);
+                }
+            }
+        }
+    }
+    Ok(shown)
+}
+
+impl World {
+    /// An observer asks some store about some volume.
+    pub(super) fn observe(&mut self) {
+        if self.finishing {
+            return;
+        }
+        let next = self.observer_rng.spread(20 * MS, 400 * MS);
+        self.after(next, Event::Observe);
+        let store = self.observer_rng.index(self.stores.len());
+        let volume = self.observer_rng.index(self.volumes.len());
+        let lost = self.observer_rng.percent(50);
+        if !self.stores[store].up || self.stores[store].stopping {
+            return;
+        }
+        let (id, name) = (self.volumes[volume].id, self.volumes[volume].name.clone());
+        if self.observer_rng.percent(self.plan.resize) {
+            return self.resize(store, volume);
+        }
+        // What this store knows of may be less than there is.
+        let open = self.stores[store].open.get(&volume);
+        let created = self.volumes[volume].spec.created_sectors;
+        let sectors = open.and_then(|open| open.machine.sectors()).unwrap_or(created);
+        let (number, request) = (self.number(), self.number());
+        let lba = self.observer_rng.below(sectors);
+        let range = Range::between(lba, sectors);
+        let message = if lost {
+            ToStore::Volume { request, operation: VolumeOperation::Lost { name, from_lba: 0 } }
+        } else {
+            ToStore::Read { request, volume: id, epoch: 0, range }
+        };
+        note!(self, "s{store} observer {number} <- {message:?}");
+        let lane = if lost { Lane::Control } else { Lane::Read };
+        self.hand_over(number, store, volume, lane, message.into());
+    }
+
+    /// An operator makes a volume larger, or asks for what it has or had.
+    fn resize(&mut self, store: usize, volume: usize) {
+        let (number, request) = (self.number(), self.number());
+        let plan = self.plan.volumes[volume];
+        let blocks =
+            self.observer_rng.between(plan.sectors / plan.block, plan.most_sectors / plan.block);
+        let grown = self.volumes[volume].truth.sectors + 8 * self.observer_rng.between(0, 8);
+        let small = self.observer_rng.percent(70);
+        let sectors = if small { grown.min(plan.most_sectors) } else { blocks * plan.block };
+        let name = self.volumes[volume].name.clone();
+        let operation = VolumeOperation::Resize { name, sectors };
+        let message = ToStore::Volume { request, operation };
+        note!(self, "s{store} operator {number} <- {message:?}");
+        self.hand_over(number, store, volume, Lane::Control, message.into());
+    }
+
+    /// Remembers a question whose answer depends on when it was asked.
+    pub(super) fn asked(&mut self, number: u64, store: usize, volume: usize, message: &ToStore) {
+        let segments = self.volumes[volume].truth.segments;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        let info = open.machine.info();
+        let (request, asked) = match message {
+            ToStore::Volume { request, operation: VolumeOperation::Lost { .. } } => {
+                (*request, Asked::Lost { segments })
+            }
+            ToStore::Volume { request, operation: VolumeOperation::Resize { sectors, .. } } => {
+                let due = self.volumes[volume].truth.resized;
+                (*request, Asked::Resize { due, sectors: *sectors })
+            }
+            ToStore::Read { request, epoch: 0, range, .. } => {
+                let committed = info.as_ref().map_or(0, |info| info.committed);
+                (*request, Asked::Read { range: *range, committed })
+            }
+            _ => return,
+        };
+        open.asked.insert((number, request), asked);
+        self.coverage.overtaken_asked +=
+            u64::from(info.is_some_and(|info| info.segments < segments));
+    }
+
+    /// The answer to a question that was remembered.
+    pub(super) fn check_answer(
+        &mut self,
+        store: usize,
+        volume: usize,
+        number: u64,
+        frame: &Frame<ToHost>,
+    ) -> Result<(), String> {
+        let (ToHost::Volume { request, .. } | ToHost::Data { request, .. }) = &frame.message else {
+            return Ok(());
+        };
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return Ok(()) };
+        let Some(asked) = open.asked.remove(&(number, *request)) else { return Ok(()) };
+        let truth = &self.volumes[volume].truth;
+        match (asked, &frame.message) {
+            (
+                Asked::Lost { segments },
+                ToHost::Volume {
+                    result: Ok(VolumeReply::Lost { ranges, more: false, .. }), ..
+                },
+            ) => {
+                let Some(info) = open.machine.info() else {
+                    return Err(format!(
+                        "store {store} says what is lost of a log it has not read"
+                    ));
+                };
+                if info.segments < segments {
+                    return Err(format!(
+                        "store {store} says what is lost after segment {}, but was asked after {segments}",
+                        info.segments
+                    ));
+                }
+                // Another store may go on while the answer is made; once this one has read that its
+                // holder's epoch is over, what that holder announced is history.
+                if info.segments != truth.segments || info.epoch != open.known_epoch {
+                    return Ok(());
+                }
+                let committed = truth.log.len() as Seq;
+                let said: Vec<Announced> =
+                    ranges.iter().map(|range| Announced { range: *range, seq: u64::MAX }).collect();
+                let outstanding = open.known.iter().any(|entry| entry.seq > committed);
+                self.coverage.losses_named += u64::from(outstanding);
+                covered(&open.known, &said, committed)
+            }
+            (
+                Asked::Resize { due, sectors },
+                ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. },
+            ) => {
+                let said = info.sectors;
+                if said < sectors || said < due || said > truth.sectors {
+                    return Err(format!(
+                        "store {store} says that the volume has {said} sectors now; it has {}, asked for were \
+                         {sectors}, acknowledged were {due}",
+                        truth.sectors
+                    ));
+                }
+                let prefix = catalog::size_prefix(info.id);
+                let notes = self.objects.list(&prefix).into_iter();
+                let notes = notes.filter_map(|(key, _)| catalog::parse_number(&prefix, &key));
+                let noted = notes.filter_map(|number| truth.sizes.get(&number)).max();
+                let created = self.volumes[volume].spec.created_sectors;
+                if noted.copied().unwrap_or(created) < said {
+                    return Err(format!(
+                        "store {store} acknowledges {said} sectors, noted are {noted:?}"
+                    ));
+                }
+                self.coverage.resizes_acknowledged += 1;
+                let truth = &mut self.volumes[volume].truth;
+                truth.resized = truth.resized.max(said);
+                Ok(())
+            }
+            (
+                Asked::Resize { sectors, .. },
+                ToHost::Volume { result: Err(VolumeError::Invalid(why)), .. },
+            ) if sectors >= truth.sectors => Err(format!(
+                "store {store} does not give a volume of {} sectors {sectors}: {why}",
+                truth.sectors
+            )),
+            (Asked::Read { .. }, ToHost::Data { result: Err(ReadError::NotAttached), .. })
+            | (Asked::Lost { .. } | Asked::Resize { .. }, _) => Ok(()),
+            (Asked::Read { range, committed }, _) => {
+                let found = shown(volume, range, frame)?;
+                self.coverage.observer_reads += 1;
+                self.check_prefix(volume, range, committed, &found)
+                    .map_err(|e| format!("store {store} tells an observer: {e}"))
+            }
+        }
+    }
+
+    /// Whether `range` showed this after some segment, none before `committed`.
+    fn check_prefix(
+        &self,
+        volume: usize,
+        range: Range,
+        committed: Seq,
+        found: &Image,
+    ) -> Result<(), String> {
+        let truth = &self.volumes[volume].truth;
+        let mut image = vec![0; truth.image.len()];
+        let (mut at, mut last) = (0, None);
+        for boundary in std::iter::once(0).chain(truth.boundaries.iter().copied()) {
+            for id in &truth.log[at..boundary as usize] {
+                apply(&mut image, *id, &self.ops[*id as usize - 1]);
+            }
+            at = boundary as usize;
+            if boundary >= committed {
+                let expected = image[range.lba as usize..range.end() as usize].to_vec();
+                last = difference(&expected, found);
+                if last.is_none() {
+                    return Ok(());
+                }
+            }
+        }
+        Err(format!(
+            "{range} as it never was from write {committed} on; after the last {}",
+            last.unwrap_or_default()
+        ))
+    }
+}
