@@ -13,10 +13,10 @@ WRITE_THROUGH ?=
 BENCH ?=
 MUTANTS ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz soak bench deny
+.PHONY: help demo test check build sim sim-mutants fuzz soak bench iscsi-conformance deny
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build, start a store, a host and a volume, and use it (WAN_DELAY=8ms, WRITE_THROUGH=1)
 	@scripts/packages demo
@@ -45,15 +45,21 @@ sim-mutants: ## Break the core in known ways; the simulator has to notice each (
 fuzz: ## Fuzz each parser and state machine (TIME=60 seconds each, TARGET=name for one)
 	@scripts/fuzz $(TIME) $(TARGET)
 
-soak: ## Kill hosts and stores under load (ROUNDS=200)
+soak: ## Kill hosts and stores under load (ROUNDS=200 of each; 20 MB a round in TMPDIR until the end)
 	cargo build --locked --workspace --bins
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
 	  cargo test --locked --workspace --test e2e crashes -- --nocapture --test-threads 2
 
 bench: ## Measure against peers (BENCH='--rounds 3 flush' for a part)
-	@scripts/packages test
+	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench $(BENCH)
+
+iscsi-conformance: ## Run libiscsi's conformance suite against this target and tgt, and print the results
+	@scripts/packages iscsi
+	cargo build --locked --workspace --bins
+	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul cargo test --locked --workspace --test e2e \
+	  table_of_conformance -- --ignored --nocapture
 
 deny: ## Licences, bans, sources and advisories of the dependencies
 	@scripts/deny

@@ -1,13 +1,15 @@
-//! A volume as a block device: nbdfuse shows it as a file, a loop device makes it a disk, and a file
-//! system is mounted on it. All of it is taken down on drop, in the order that loses nothing.
+//! A volume as a block device: nbdfuse, or QEMU for iSCSI, shows it as a file, a loop device makes it
+//! a disk, and a file system is mounted on it. All of it is taken down on drop, in the order that loses nothing.
 
 use crate::process::{LIMIT, Server, command, run};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// A volume as `/dev/loopN`.
 pub struct Device {
-    nbdfuse: Server,
+    /// Who shows it as a file.
+    fuse: Server,
     mountpoint: PathBuf,
     device: Option<String>,
 }
@@ -17,14 +19,23 @@ impl Device {
     #[track_caller]
     #[must_use]
     pub fn connect(uri: &str, dir: &Path) -> Device {
-        let mountpoint = dir.join("fuse");
-        std::fs::create_dir_all(&mountpoint).unwrap();
-        let file = mountpoint.join("disk");
-        let mut nbdfuse = command("nbdfuse");
-        nbdfuse.arg(&file).arg(uri);
-        let nbdfuse = Server::start("nbdfuse", nbdfuse, &dir.join("nbdfuse.log"));
-        let mut this = Device { nbdfuse, mountpoint, device: None };
-        this.nbdfuse.wait_until("the volume as a file", Duration::from_secs(30), || file.exists());
+        let directory = dir.join("fuse");
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("disk");
+        let (name, command, mountpoint) = if uri.starts_with("iscsi:") {
+            // QEMU mounts over a file.
+            std::fs::write(&file, "").unwrap();
+            ("qemu-storage-daemon", storage_daemon(uri, &file), file.clone())
+        } else {
+            let mut nbdfuse = command("nbdfuse");
+            nbdfuse.arg(&file).arg(uri);
+            ("nbdfuse", nbdfuse, directory)
+        };
+        let fuse = Server::start(name, command, &dir.join(format!("{name}.log")));
+        let mut this = Device { fuse, mountpoint, device: None };
+        this.fuse.wait_until("the volume as a file", Duration::from_secs(30), || {
+            file.metadata().is_ok_and(|file| file.len() > 0)
+        });
         let losetup = run("losetup", ["--find".as_ref(), "--show".as_ref(), file.as_os_str()]).ok();
         this.device = Some(losetup.stdout.trim().to_owned());
         this
@@ -46,6 +57,12 @@ impl Device {
         Mount { at: Some(at.to_owned()) }
     }
 
+    /// Makes all that waits for the volume fail: its host is lost, and will not be back. To be called
+    /// before a file system on it is unmounted.
+    pub fn lose(&mut self) {
+        self.fuse.kill();
+    }
+
     /// Takes it down; panics if something is not written back or still in use.
     #[track_caller]
     pub fn disconnect(mut self) {
@@ -55,8 +72,12 @@ impl Device {
         crate::wait_for("the file to be let go", LIMIT, || {
             run("fusermount3", ["-u".as_ref(), self.mountpoint.as_os_str()]).status.success()
         });
-        let status = self.nbdfuse.wait(LIMIT);
-        assert!(status.success(), "nbdfuse: {status}\n{}", self.nbdfuse.log());
+        // nbdfuse ends by itself; QEMU has unmounted the file over which it was mounted.
+        if self.mountpoint.is_file() {
+            self.fuse.signal(rustix::process::Signal::TERM);
+        }
+        let status = self.fuse.wait(LIMIT);
+        assert!(status.success(), "{status}\n{}", self.fuse.log());
     }
 }
 
@@ -65,11 +86,27 @@ impl Drop for Device {
         if let Some(device) = self.device.take() {
             let _ = command("losetup").args(["--detach", &device]).status();
         }
-        // After a loss of the server the mount stays although nbdfuse has ended.
+        // After a loss of the server the mount stays although who made it has ended.
         let mut unmount = command("fusermount3");
         unmount.arg("-uz").arg(&self.mountpoint);
         let _ = unmount.stderr(std::process::Stdio::null()).status();
     }
+}
+
+/// QEMU's iSCSI driver, with the volume as a file.
+fn storage_daemon(uri: &str, file: &Path) -> Command {
+    let parts: Vec<&str> = uri.trim_start_matches("iscsi://").split('/').collect();
+    let [portal, target, lun] = parts[..] else { panic!("no iSCSI URL: {uri}") };
+    let mut daemon = command("qemu-storage-daemon");
+    daemon.arg("--blockdev").arg(format!(
+        "driver=iscsi,transport=tcp,portal={portal},target={target},lun={lun},node-name=disk,\
+         initiator-name=iqn.2026-11.test.longhaul:qemu,discard=unmap"
+    ));
+    let file = file.to_str().expect("temporary paths are text");
+    daemon.arg("--export").arg(format!(
+        "type=fuse,id=file,node-name=disk,mountpoint={file},writable=on,growable=off"
+    ));
+    daemon
 }
 
 /// A mounted file system.

@@ -3,9 +3,15 @@
 //!
 //! - [`process`]: commands with a time limit, servers that end with the test.
 //! - [`site`]: a store, hosts and relays with their directories and ports.
+//! - [`client`]: a client of a volume, whichever protocol it speaks.
 //! - [`nbd`]: a minimal NBD client.
+//! - [`scsi`]: an iSCSI client with many commands in flight.
 //! - [`stamp`]: a workload whose every block says which write it is from, and its checker.
+//! - [`line`]: a TCP line that can be cut.
+//! - [`guest`]: a Linux in an emulated machine.
+//! - [`iscsi`]: libiscsi's programs and its conformance suite.
 //! - [`device`]: a volume as a block device and a mounted file system.
+//! - [`initiator`]: an iSCSI initiator that can misbehave.
 //!
 //! Everything here panics with a message when something is not as it should be: the caller is a test,
 //! and the message is its failure. Nothing is waited for without a limit.
@@ -13,9 +19,15 @@
 // A test's harness: a panic is how it reports.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod client;
 pub mod device;
+pub mod guest;
+pub mod initiator;
+pub mod iscsi;
+pub mod line;
 pub mod nbd;
 pub mod process;
+pub mod scsi;
 pub mod site;
 pub mod stamp;
 

@@ -1,47 +1,18 @@
 //! A minimal NBD client: fixed newstyle, `GO`, simple replies, requests in flight at the caller's
 //! discretion. It checks what the protocol lets it check and knows nothing of longhaul.
 
+use crate::client::{Command, PATIENCE, Reply, Wire};
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long a reply may take before the connection counts as dead.
-pub const PATIENCE: Duration = Duration::from_secs(150);
-
 const CLIENT_FLAGS: u32 = 1 | 2; // fixed newstyle, no zeroes
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
-
-/// Durable before the reply.
-pub const FUA: u16 = 1;
-
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Read.
-    Read = 0,
-    /// Write.
-    Write = 1,
-    /// Flush.
-    Flush = 3,
-    /// Discard.
-    Discard = 4,
-    /// Write zeroes.
-    Zero = 6,
-}
-
-/// The answer to a request.
-#[derive(Debug)]
-pub struct Reply {
-    /// Whose.
-    pub cookie: u64,
-    /// The data of a read, or the error number.
-    pub result: std::result::Result<Vec<u8>, u32>,
-}
 
 enum Stream {
     Unix(UnixStream),
@@ -80,7 +51,7 @@ impl Write for Stream {
 }
 
 /// A connection in transmission.
-pub struct Client {
+pub struct Nbd {
     stream: Stream,
     size: u64,
     next: u64,
@@ -88,12 +59,12 @@ pub struct Client {
     pending: BTreeMap<u64, usize>,
 }
 
-impl Client {
+impl Nbd {
     /// Opens an export at `unix:PATH` or `ADDR:PORT`.
     ///
     /// # Errors
     /// What the system says; [`ErrorKind::PermissionDenied`] with the server's text if it refuses.
-    pub fn connect(address: &str, export: &str) -> Result<Client> {
+    pub fn connect(address: &str, export: &str) -> Result<Nbd> {
         let stream = match address.strip_prefix("unix:") {
             Some(path) => Stream::Unix(UnixStream::connect(path)?),
             None => {
@@ -103,7 +74,7 @@ impl Client {
             }
         };
         stream.set_timeout(Some(PATIENCE))?;
-        let mut client = Client { stream, size: 0, next: 1, pending: BTreeMap::new() };
+        let mut client = Nbd { stream, size: 0, next: 1, pending: BTreeMap::new() };
         client.negotiate(export)?;
         Ok(client)
     }
@@ -167,38 +138,42 @@ impl Client {
             }
         }
     }
+}
 
-    /// Size of the export in bytes.
-    #[must_use]
-    pub fn size(&self) -> u64 {
+impl Wire for Nbd {
+    fn size(&self) -> u64 {
         self.size
     }
 
-    /// Requests without a reply.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.pending.len()
     }
 
-    /// Sends a request and returns the cookie of its reply. `data` is empty unless it is a write,
-    /// then `length` is its length.
-    ///
-    /// # Errors
-    /// If the connection is gone.
-    pub fn send(
+    fn takes_fua(&self, _: Command) -> bool {
+        true
+    }
+
+    fn send(
         &mut self,
         command: Command,
-        flags: u16,
+        fua: bool,
         at: u64,
         length: u32,
         data: &[u8],
     ) -> Result<u64> {
         let cookie = self.next;
         self.next += 1;
+        let code: u16 = match command {
+            Command::Read => 0,
+            Command::Write => 1,
+            Command::Flush => 3,
+            Command::Discard => 4,
+            Command::Zero => 6,
+        };
         let mut request = Vec::with_capacity(28 + data.len());
         request.extend(REQUEST_MAGIC.to_be_bytes());
-        request.extend(flags.to_be_bytes());
-        request.extend((command as u16).to_be_bytes());
+        request.extend(u16::from(fua).to_be_bytes());
+        request.extend(code.to_be_bytes());
         request.extend(cookie.to_be_bytes());
         request.extend(at.to_be_bytes());
         request.extend(length.to_be_bytes());
@@ -209,11 +184,7 @@ impl Client {
         Ok(cookie)
     }
 
-    /// Waits for the next reply, whichever request it answers.
-    ///
-    /// # Errors
-    /// If the connection is gone, silent for [`PATIENCE`], or out of step.
-    pub fn receive(&mut self) -> Result<Reply> {
+    fn receive(&mut self) -> Result<Reply> {
         let magic = self.u32()?;
         if magic != REPLY_MAGIC {
             let text = format!("reply magic is {magic:#x}");
@@ -232,49 +203,7 @@ impl Client {
         Ok(Reply { cookie, result: Ok(data) })
     }
 
-    /// Sends a request with nothing else in flight and waits for its reply.
-    ///
-    /// # Errors
-    /// As for [`Client::receive`], and the server's error number as a system error.
-    pub fn call(
-        &mut self,
-        command: Command,
-        flags: u16,
-        at: u64,
-        length: u32,
-        data: &[u8],
-    ) -> Result<Vec<u8>> {
-        assert_eq!(self.in_flight(), 0, "a call among requests in flight");
-        self.send(command, flags, at, length, data)?;
-        self.receive()?.result.map_err(|number| Error::from_raw_os_error(number.cast_signed()))
-    }
-
-    /// Writes.
-    ///
-    /// # Errors
-    /// As for [`Client::call`].
-    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<()> {
-        self.call(Command::Write, 0, at, data.len() as u32, data).map(drop)
-    }
-
-    /// Reads.
-    ///
-    /// # Errors
-    /// As for [`Client::call`].
-    pub fn read(&mut self, at: u64, length: u32) -> Result<Vec<u8>> {
-        self.call(Command::Read, 0, at, length, &[])
-    }
-
-    /// Flushes.
-    ///
-    /// # Errors
-    /// As for [`Client::call`].
-    pub fn flush(&mut self) -> Result<()> {
-        self.call(Command::Flush, 0, 0, 0, &[]).map(drop)
-    }
-
-    /// Ends the session in order.
-    pub fn disconnect(mut self) {
+    fn disconnect(mut self: Box<Self>) {
         let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
         request.extend(0u16.to_be_bytes());
         request.extend(2u16.to_be_bytes());

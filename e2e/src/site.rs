@@ -1,12 +1,13 @@
 //! A store, hosts and relays with their directories and ports, as an operator would start them.
 
-use crate::nbd::Client;
+use crate::client::{Client, Protocol};
+use crate::iscsi::TARGET_PREFIX;
 use crate::process::{LIMIT, Output, Server, command, longhaul, run_within};
-use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Mutex;
@@ -16,8 +17,8 @@ use tempfile::TempDir;
 /// How long starting, attaching and stopping may take.
 pub const START: Duration = Duration::from_secs(60);
 
-/// Smallest journal there is.
-pub const SMALLEST_JOURNAL: &str = "128MiB";
+/// Journal of a host unless its test says otherwise: small, so that it is soon made and soon full.
+pub const SMALL_JOURNAL: &str = "128MiB";
 
 /// A port that nobody listens on, over UDP or TCP, and that no other test was given.
 #[must_use]
@@ -54,10 +55,22 @@ pub fn http_get(address: &str, path: &str) -> Option<(u16, String)> {
     Some((code, body.to_owned()))
 }
 
+/// The value of a metric without labels.
+#[track_caller]
+#[must_use]
+pub fn metric(admin: &str, name: &str) -> f64 {
+    let (_, body) = http_get(admin, "/metrics").unwrap_or_else(|| panic!("no answer of {admin}"));
+    let sample = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let sample = sample.unwrap_or_else(|| panic!("no metric {name} in:\n{body}"));
+    sample.parse().unwrap_or_else(|_| panic!("{name} is {sample}"))
+}
+
 /// A temporary directory with a store in it, and all that a test adds.
 pub struct Site {
     /// The store.
     pub store: Store,
+    /// What clients of its hosts speak.
+    protocol: Protocol,
     dir: TempDir,
 }
 
@@ -74,7 +87,7 @@ impl Site {
     pub fn new() -> Site {
         let dir = temp_dir();
         let store = Store::start(&dir.path().join("store"));
-        Site { store, dir }
+        Site { store, protocol: Protocol::Nbd, dir }
     }
 
     /// Starts a store with a volume of `mib` MiB.
@@ -84,6 +97,13 @@ impl Site {
         let site = Site::new();
         site.create(name, mib);
         site
+    }
+
+    /// With clients that speak this protocol, instead of NBD.
+    #[must_use]
+    pub fn over(mut self, protocol: Protocol) -> Site {
+        self.protocol = protocol;
+        self
     }
 
     /// Creates a volume.
@@ -116,10 +136,35 @@ impl Site {
         std::fs::read(file).unwrap()
     }
 
+    /// [`Site::export`], repeated until the store has committed nothing meanwhile: the image of a
+    /// moment, although a store may still be busy with what a dead host has sent.
+    #[track_caller]
+    #[must_use]
+    pub fn export_at_rest(&self, name: &str) -> Vec<u8> {
+        let committed = || self.show(name)["live"]["committed"].as_u64();
+        let start = Instant::now();
+        loop {
+            let before = committed();
+            let image = self.export(name);
+            if committed() == before {
+                return image;
+            }
+            assert!(start.elapsed() < LIMIT, "the store goes on committing to volume {name}");
+        }
+    }
+
+    /// `longhaul volume show --json`.
+    #[track_caller]
+    #[must_use]
+    pub fn show(&self, name: &str) -> Value {
+        self.volume(["show", name, "--json"]).ok().json()
+    }
+
     /// A host with its state in `name`, not started.
     #[must_use]
     pub fn host(&self, name: &str) -> Host {
-        Host::new(&self.path(name), &self.store.credential())
+        let host = Host::new(&self.path(name), &self.store.credential());
+        Host { protocol: self.protocol, ..host }
     }
 }
 
@@ -237,6 +282,12 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// A volume as iSCSI names it.
+#[must_use]
+pub fn target(volume: &str) -> String {
+    format!("{TARGET_PREFIX}{volume}")
+}
+
 /// A host gateway.
 pub struct Host {
     state: PathBuf,
@@ -247,6 +298,9 @@ pub struct Host {
     pub flags: Vec<String>,
     /// Journal of each volume.
     pub journal_size: String,
+    protocol: Protocol,
+    /// Its iSCSI address, if that is its protocol.
+    portal: String,
     server: Option<Server>,
 }
 
@@ -259,7 +313,9 @@ impl Host {
             credential: credential.into(),
             admin: free_address(),
             flags: Vec::new(),
-            journal_size: SMALLEST_JOURNAL.into(),
+            journal_size: SMALL_JOURNAL.into(),
+            protocol: Protocol::Nbd,
+            portal: free_address(),
             server: None,
         }
     }
@@ -277,6 +333,9 @@ impl Host {
         let mut host = command(longhaul());
         host.args(["host", "--admin", &self.admin, "--journal-size", &self.journal_size]);
         host.arg("--credential").arg(&self.credential).arg("--state").arg(&self.state);
+        if self.protocol == Protocol::Iscsi {
+            host.arg("--iscsi").arg(&self.portal);
+        }
         host.arg("--nbd").arg(self.nbd()).args(&self.flags);
         host
     }
@@ -294,9 +353,8 @@ impl Host {
     pub fn start(&mut self) {
         self.launch();
         let socket = self.socket();
-        self.server().wait_until("the host listens", START, || {
-            std::os::unix::net::UnixStream::connect(&socket).is_ok()
-        });
+        self.server()
+            .wait_until("the host listens", START, || UnixStream::connect(&socket).is_ok());
     }
 
     /// Starts it and waits for its end, which the test expects within a moment.
@@ -327,16 +385,26 @@ impl Host {
         self.state.with_extension("nbd")
     }
 
-    /// Its NBD address as longhaul and [`Client::connect`] take it.
+    /// Its NBD address as longhaul and [`Client::nbd`] take it.
     #[must_use]
     pub fn nbd(&self) -> String {
         format!("unix:{}", self.socket().display())
     }
 
-    /// A volume as NBD clients name it.
+    /// A volume as clients name it.
     #[must_use]
     pub fn uri(&self, volume: &str) -> String {
-        format!("nbd+unix:///{volume}?socket={}", self.socket().display())
+        match self.protocol {
+            Protocol::Nbd => format!("nbd+unix:///{volume}?socket={}", self.socket().display()),
+            Protocol::Iscsi => crate::iscsi::url(&self.portal, None, volume),
+        }
+    }
+
+    fn connect(&self, volume: &str) -> std::io::Result<Client> {
+        match self.protocol {
+            Protocol::Nbd => Client::nbd(&self.nbd(), volume),
+            Protocol::Iscsi => Client::iscsi(&self.portal, &target(volume)),
+        }
     }
 
     /// A client of a volume; tries for a while, as one that was told to reconnect.
@@ -345,7 +413,7 @@ impl Host {
     pub fn client(&self, volume: &str) -> Client {
         let start = Instant::now();
         loop {
-            match Client::connect(&self.nbd(), volume) {
+            match self.connect(volume) {
                 Ok(client) => return client,
                 Err(error) if start.elapsed() > START => panic!("no client connects: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -356,10 +424,10 @@ impl Host {
     /// A client of a volume, or none if the host refuses at once.
     #[must_use]
     pub fn client_or_refused(&self, volume: &str) -> Option<Client> {
-        Client::connect(&self.nbd(), volume).ok()
+        self.connect(volume).ok()
     }
 
-    /// The text with which the host refuses to export a volume for good; while it only waits for the
+    /// The text with which the host refuses to export a volume over NBD for good; while it only waits for the
     /// store, it is asked again.
     ///
     /// # Panics
@@ -369,7 +437,7 @@ impl Host {
     pub fn refusal(&self, volume: &str) -> String {
         let start = Instant::now();
         loop {
-            match Client::connect(&self.nbd(), volume) {
+            match Client::nbd(&self.nbd(), volume) {
                 Ok(_) => panic!("volume {volume} is exported, and must not be"),
                 Err(error)
                     if error.kind() == ErrorKind::PermissionDenied
@@ -445,7 +513,8 @@ impl Host {
 pub struct Relay {
     /// Where hosts reach it.
     pub address: String,
-    server: Server,
+    control: PathBuf,
+    _server: Server,
 }
 
 impl Relay {
@@ -456,20 +525,34 @@ impl Relay {
         let address = free_address();
         let mut relay = command(longhaul());
         relay.args(["relay", "--listen", &address, "--to", &site.store.address]).args(flags);
+        let control = site.path(&format!("relay-{address}.control"));
+        relay.arg("--control").arg(&control);
         let log = site.path(&format!("relay-{address}.log"));
         let mut server = Server::start("relay", relay, &log);
-        let bound = address.clone();
-        server.wait_until("the relay listens", START, || UdpSocket::bind(&bound).is_err());
-        Relay { address, server }
+        // It has its UDP address before it takes commands.
+        server.wait_until("the relay listens", START, || UnixStream::connect(&control).is_ok());
+        Relay { address, control, _server: server }
     }
 
-    /// Lets nothing through from now on.
+    /// Lets nothing through from now on: when this returns, the line is cut.
+    #[track_caller]
     pub fn cut(&self) {
-        self.server.signal(Signal::USR1);
+        self.command("cut");
     }
 
     /// Lets everything through again.
+    #[track_caller]
     pub fn restore(&self) {
-        self.server.signal(Signal::USR2);
+        self.command("restore");
+    }
+
+    #[track_caller]
+    fn command(&self, line: &str) {
+        let mut stream = UnixStream::connect(&self.control).unwrap();
+        stream.set_read_timeout(Some(START)).unwrap();
+        writeln!(stream, "{line}").unwrap();
+        let mut reply = String::new();
+        BufReader::new(stream).read_line(&mut reply).unwrap();
+        assert_eq!(reply, "ok\n", "the relay's answer to `{line}`");
     }
 }

@@ -7,7 +7,7 @@
 //! it shows is exactly the result of the first P changes for some P, no smaller than what was
 //! flushed: order kept, nothing lost but a suffix, no write in parts, no block from elsewhere.
 
-use crate::nbd::{Client, Command, FUA};
+use crate::client::{Client, Command};
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, Result};
@@ -297,6 +297,21 @@ impl<'a> Workload<'a> {
         self.settle()
     }
 
+    /// Writes every block once, in order.
+    ///
+    /// # Errors
+    /// As for [`Workload::run`].
+    pub fn fill(&mut self) -> Result<()> {
+        let blocks = self.history.current.len();
+        for start in (0..blocks).step_by(self.shape.max_blocks) {
+            self.change(start..blocks.min(start + self.shape.max_blocks), false, false)?;
+            while self.in_flight.len() >= self.shape.depth {
+                self.receive()?;
+            }
+        }
+        self.settle()
+    }
+
     /// Waits for all replies.
     ///
     /// # Errors
@@ -326,7 +341,7 @@ impl<'a> Workload<'a> {
         }
         let dice = self.rng.u32(..1000);
         if dice < self.shape.flushes {
-            let cookie = self.client.send(Command::Flush, 0, 0, 0, &[])?;
+            let cookie = self.client.send(Command::Flush, false, 0, 0, &[])?;
             let before = self.history.acknowledged;
             self.in_flight.insert(cookie, (0..0, Sent::Flush { before }, Instant::now()));
             return Ok(());
@@ -336,12 +351,17 @@ impl<'a> Workload<'a> {
         let length = (blocks.len() * BLOCK) as u32;
         self.sent_bytes += u64::from(length);
         if dice < self.shape.flushes + self.shape.reads {
-            let cookie = self.client.send(Command::Read, 0, at, length, &[])?;
+            let cookie = self.client.send(Command::Read, false, at, length, &[])?;
             self.in_flight.insert(cookie, (blocks, Sent::Read, Instant::now()));
             return Ok(());
         }
         let zeroes = dice < self.shape.flushes + self.shape.reads + self.shape.zeroes;
         let fua = self.rng.u32(..200) == 0;
+        self.change(blocks, zeroes, fua)
+    }
+
+    fn change(&mut self, blocks: Range<usize>, zeroes: bool, fua: bool) -> Result<()> {
+        let (at, length) = ((blocks.start * BLOCK) as u64, (blocks.len() * BLOCK) as u32);
         let before = self.history.acknowledged;
         // Noted before it is sent: what of it gets through when the connection breaks now, no one knows.
         let stamp = self.history.change(blocks.clone(), zeroes);
@@ -355,8 +375,8 @@ impl<'a> Workload<'a> {
             (true, false) => Command::Zero,
             (true, true) => Command::Discard,
         };
-        let flags = if fua { FUA } else { 0 };
-        let cookie = self.client.send(command, flags, at, length, &data)?;
+        let fua = fua && self.client.takes_fua(command);
+        let cookie = self.client.send(command, fua, at, length, &data)?;
         self.in_flight
             .insert(cookie, (blocks, Sent::Change { count, before, fua }, Instant::now()));
         Ok(())

@@ -1,5 +1,6 @@
 //! `kill -9` at random moments under a workload that knows what was promised.
 
+use longhaul_e2e::client::Protocol;
 use longhaul_e2e::process::LIMIT;
 use longhaul_e2e::setting;
 use longhaul_e2e::site::{Host, Site};
@@ -46,31 +47,26 @@ fn nothing_is_missing(site: &Site, host: &mut Host, history: &History) {
     history.prefix_of(&image, history.len()).unwrap();
 }
 
-fn host_crashes(flags: &[&str], rounds: u64, seed: u64) {
-    let site = Site::with_volume("disk", MIB);
+/// `at_store`: whether a flush promises what the store holds, not what the journal does.
+fn host_crashes(protocol: Protocol, flags: &[&str], at_store: bool, rounds: u64) {
+    let site = Site::with_volume("disk", MIB).over(protocol);
     let mut host = site.host("host").with(flags.iter().copied());
     let mut history = History::new(BLOCKS);
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed());
     for round in 0..rounds {
-        let at_store = if round % 4 == 3 {
-            // What is still in the store's queues comes to rest first.
-            std::thread::sleep(Duration::from_secs(1));
-            let image = site.export("disk");
-            Some(
-                history
-                    .prefixes_of(&image, 0)
-                    .unwrap_or_else(|e| panic!("round {round}, store: {e}")),
-            )
-        } else {
-            None
-        };
+        let stored = (round % 4 == 3).then(|| {
+            let least = if at_store { history.flushed() } else { 0 };
+            history
+                .prefixes_of(&site.export_at_rest("disk"), least)
+                .unwrap_or_else(|e| panic!("round {round}, store: {e}"))
+        });
         host.start();
         let mut client = host.client("disk");
         let image = read_all(&mut client, history.bytes()).unwrap();
         let count = history
             .prefix_of(&image, history.flushed())
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
-        if let Some((shortest, _)) = at_store {
+        if let Some((shortest, _)) = stored {
             assert!(
                 shortest <= count,
                 "round {round}: the store had {shortest}, the host recovered {count}"
@@ -96,22 +92,46 @@ fn host_crashes(flags: &[&str], rounds: u64, seed: u64) {
 
 #[test]
 fn host_is_killed() {
-    host_crashes(&[], rounds(20), seed());
+    host_crashes(Protocol::Nbd, &[], false, rounds(20));
+}
+
+#[test]
+fn host_is_killed_over_iscsi() {
+    host_crashes(Protocol::Iscsi, &[], false, rounds(12));
 }
 
 #[test]
 fn host_is_killed_with_durability_store() {
-    host_crashes(&["--durability", "store"], rounds(5), seed());
+    host_crashes(Protocol::Nbd, &["--durability", "store"], true, rounds(8));
+}
+
+#[test]
+fn host_is_killed_with_durability_store_over_iscsi() {
+    host_crashes(Protocol::Iscsi, &["--durability", "store"], true, rounds(4));
 }
 
 #[test]
 fn host_is_killed_in_write_through() {
-    host_crashes(&["--write-through"], rounds(5), seed());
+    host_crashes(Protocol::Nbd, &["--write-through"], true, rounds(8));
+}
+
+#[test]
+fn host_is_killed_in_write_through_over_iscsi() {
+    host_crashes(Protocol::Iscsi, &["--write-through"], true, rounds(4));
 }
 
 #[test]
 fn store_is_killed_and_no_client_notices() {
-    let mut site = Site::with_volume("disk", MIB);
+    store_crashes(Protocol::Nbd, rounds(20));
+}
+
+#[test]
+fn store_is_killed_and_no_initiator_notices() {
+    store_crashes(Protocol::Iscsi, rounds(8));
+}
+
+fn store_crashes(protocol: Protocol, rounds: u64) {
+    let mut site = Site::with_volume("disk", MIB).over(protocol);
     let mut host = site.host("host");
     host.start();
     let mut rng = fastrand::Rng::with_seed(seed());
@@ -128,7 +148,7 @@ fn store_is_killed_and_no_client_notices() {
             Workload::new(history, &mut client, seed, shape).run(|_| done.load(Ordering::Relaxed))
         });
         let mut crash = || {
-            for _ in 0..rounds(20) {
+            for _ in 0..rounds {
                 std::thread::sleep(Duration::from_millis(rng.u64(20..1000)));
                 site.store.kill();
                 std::thread::sleep(Duration::from_millis(rng.u64(..300)));
@@ -149,12 +169,21 @@ fn store_is_killed_and_no_client_notices() {
 
 #[test]
 fn both_are_killed() {
-    let mut site = Site::with_volume("disk", MIB);
+    both_crash(Protocol::Nbd, rounds(6));
+}
+
+#[test]
+fn both_are_killed_over_iscsi() {
+    both_crash(Protocol::Iscsi, rounds(4));
+}
+
+fn both_crash(protocol: Protocol, rounds: u64) {
+    let mut site = Site::with_volume("disk", MIB).over(protocol);
     let mut host = site.host("host");
     let mut history = History::new(BLOCKS);
     let seed = seed();
     let mut rng = fastrand::Rng::with_seed(seed);
-    for round in 0..rounds(6) {
+    for round in 0..rounds {
         host.start();
         let mut client = host.client("disk");
         let image = read_all(&mut client, history.bytes()).unwrap();
@@ -168,7 +197,8 @@ fn both_are_killed() {
         // No reads: those that the journal cannot answer would wait for a dead store.
         let shape = Shape { reads: 0, ..Shape::default() };
         let mut workload = Workload::new(&mut history, &mut client, rng.u64(..), shape);
-        workload.run(|_| false).expect_err("it was killed");
+        let end = workload.run(|_| false).expect_err("it was killed");
+        assert!(end.kind() != std::io::ErrorKind::Other, "round {round}: {end}");
         killers.into_iter().for_each(|killer| killer.join().unwrap());
         host.kill();
         site.store.restart();

@@ -1,5 +1,5 @@
-//! The documentation against the repository and the binary: links lead somewhere, flags and metrics
-//! exist.
+//! The documentation against the repository and the binary: links lead somewhere; commands, flags,
+//! variables, metrics and make targets exist.
 
 use longhaul_e2e::process::{longhaul, repository, run};
 use longhaul_e2e::site::{Site, files_below, http_get};
@@ -12,10 +12,9 @@ fn pages() -> Vec<(PathBuf, String)> {
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.is_file())
         .collect();
-    if repository().join("docs").exists() {
-        files.extend(files_below(&repository().join("docs")));
-    }
+    files.extend(files_below(&repository().join("docs")));
     files.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    assert!(files.len() > 5, "where is the documentation? {files:?}");
     files.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
@@ -34,7 +33,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn links_lead_somewhere() {
-    let mut broken = Vec::new();
+    let (mut broken, mut good) = (Vec::new(), 0);
     for (path, text) in pages() {
         let mut rest = text.as_str();
         while let Some(at) = rest.find("](") {
@@ -57,27 +56,40 @@ fn links_lead_somewhere() {
                     std::fs::read_to_string(&target).is_ok_and(|page| anchors(&page).contains(part))
                 }
             };
+            good += usize::from(found);
             if !found {
                 broken.push(format!("{}: {link}", path.display()));
             }
         }
     }
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(good > 5, "only {good} links were found");
 }
 
-/// All words of the help of all commands.
-fn help() -> String {
-    let mut all = run(longhaul(), ["--help"]).ok().stdout;
-    for command in ["demo", "store", "host", "volume", "credential", "status", "check"] {
-        all += &run(longhaul(), [command, "--help"]).ok().stdout;
+/// The commands with their help, subcommands after the command they belong to.
+fn commands() -> Vec<(Vec<&'static str>, String)> {
+    let mut all: Vec<Vec<&str>> = Vec::new();
+    let shown = ["demo", "store", "host", "volume", "credential", "iscsi", "status", "check"];
+    for command in shown.into_iter().chain(["relay", "bench-null"]) {
+        all.push(vec![command]);
     }
-    for command in ["create", "list", "show", "delete", "import", "export", "lost", "accept-loss"] {
-        all += &run(longhaul(), ["volume", command, "--help"]).ok().stdout;
+    let volume = ["create", "list", "show", "resize", "delete", "import", "export", "lost"];
+    for command in volume.into_iter().chain(["accept-loss"]) {
+        all.push(vec!["volume", command]);
     }
     for command in ["rotate", "show"] {
-        all += &run(longhaul(), ["credential", command, "--help"]).ok().stdout;
+        all.push(vec!["credential", command]);
     }
-    all
+    for command in ["allow", "deny", "user", "move", "list", "sessions"] {
+        all.push(vec!["iscsi", command]);
+    }
+    for command in ["set", "remove"] {
+        all.push(vec!["iscsi", "user", command]);
+    }
+    let help = |command: &Vec<&'static str>| {
+        run(longhaul(), command.iter().copied().chain(["--help"])).ok().stdout
+    };
+    all.into_iter().map(|command| (command.clone(), help(&command))).collect()
 }
 
 fn words<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
@@ -88,25 +100,78 @@ fn words<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
 }
 
 #[test]
-fn flags_in_the_documentation_exist() {
-    let help = help();
-    let known = words(&help, "--");
-    let mut unknown = Vec::new();
+fn commands_and_flags_in_the_documentation_exist() {
+    let commands = commands();
+    let (mut wrong, mut checked) = (Vec::new(), 0);
     for (path, text) in pages() {
-        for line in
-            text.lines().filter(|line| line.contains("longhaul ") && !line.contains("cargo "))
-        {
-            let command = line.split("longhaul ").nth(1).unwrap_or_default();
-            let command = command.split(['`', '|', '#']).next().unwrap_or_default();
-            for flag in words(command, "--").difference(&known) {
-                unknown.push(format!("{}: {flag} in `{line}`", path.display()));
+        let mut complain =
+            |what: &str, line: &str| wrong.push(format!("{}: {what} in `{line}`", path.display()));
+        for line in text.lines().filter(|line| !line.contains("cargo ")) {
+            // An indented or quoted `longhaul COMMAND …`, with a path or not; prose is not meant.
+            for call in line.split("longhaul ").skip(1) {
+                let code = line.starts_with("    ") || line.starts_with("ExecStart");
+                if !code && !line.contains(&format!("`longhaul {call}")) {
+                    continue;
+                }
+                let call = call.split(['`', '|', '#', '…']).next().unwrap_or_default();
+                let typed: Vec<&str> = call.split_whitespace().collect();
+                let named = |(command, _): &&(Vec<&str>, String)| typed.starts_with(command);
+                let Some((command, help)) = commands.iter().rfind(named) else {
+                    if typed.first().is_some_and(|word| !word.starts_with('-')) {
+                        complain("no such command", line);
+                    }
+                    continue;
+                };
+                checked += 1;
+                let group = command.len() == 1 && help.contains("<COMMAND>");
+                if group && typed.get(1).is_some_and(|word| !word.starts_with('-')) {
+                    complain("no such command", line);
+                }
+                let known = words(help, "--");
+                for flag in words(call, "--").difference(&known) {
+                    complain(&format!("no {flag} of {}", command.join(" ")), line);
+                }
+            }
+        }
+        let all: String = commands.iter().map(|(_, help)| help.as_str()).collect();
+        let known = words(&all, "LONGHAUL_");
+        for variable in words(&text, "LONGHAUL_").difference(&known) {
+            // Those of the tests are not the binary's.
+            if !["LONGHAUL_BENCH_", "LONGHAUL_E2E_"].iter().any(|test| variable.starts_with(test)) {
+                complain("no such variable", variable);
             }
         }
     }
-    assert!(unknown.is_empty(), "flags that do not exist:\n{}", unknown.join("\n"));
-    let operations =
-        std::fs::read_to_string(repository().join("docs/operations.md")).unwrap_or_default();
-    assert!(operations.is_empty() || operations.contains("--journal-size"));
+    assert!(wrong.is_empty(), "what does not exist:\n{}", wrong.join("\n"));
+    assert!(checked > 10, "only {checked} commands were found");
+}
+
+#[test]
+fn make_targets_in_the_documentation_exist() {
+    let help =
+        run("make", ["-s".as_ref(), "-C".as_ref(), repository().as_os_str(), "help".as_ref()]);
+    let help = help.ok().stdout;
+    let targets: BTreeSet<&str> = help
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("make ")?.split_whitespace().next())
+        .collect();
+    let (mut unknown, mut checked) = (Vec::new(), 0);
+    for (path, text) in pages() {
+        for (at, _) in text.match_indices("make ") {
+            if !text[..at].ends_with(['`', '\n']) && !text[..at].ends_with("    ") {
+                continue;
+            }
+            let rest = &text[at + "make ".len()..];
+            let end =
+                rest.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(rest.len());
+            checked += 1;
+            if !targets.contains(&rest[..end]) {
+                unknown.push(format!("{}: make {}", path.display(), &rest[..end]));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "targets that do not exist:\n{}", unknown.join("\n"));
+    assert!(checked > 3, "only {checked} were found");
 }
 
 #[test]
@@ -120,16 +185,18 @@ fn metrics_in_the_documentation_exist() {
         all += &http_get(admin, "/metrics").unwrap().1;
     }
     let known = words(&all, "longhaul_");
-    let mut unknown = Vec::new();
+    let (mut unknown, mut checked) = (Vec::new(), 0);
     for (path, text) in pages() {
         for name in words(&text, "longhaul_") {
             let rust = ["longhaul_core", "longhaul_e2e", "longhaul_sim"]
                 .iter()
                 .any(|c| name.starts_with(c));
+            checked += usize::from(!rust);
             if !rust && !name.ends_with('_') && !known.contains(name) {
                 unknown.push(format!("{}: {name}", path.display()));
             }
         }
     }
     assert!(unknown.is_empty(), "metrics that do not exist:\n{}", unknown.join("\n"));
+    assert!(checked > 3, "only {checked} metrics were found");
 }

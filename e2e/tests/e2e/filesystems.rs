@@ -1,9 +1,10 @@
 //! Real file systems on a volume, and images that go in and out.
 
-use longhaul_e2e::can_use_devices;
+use longhaul_e2e::client::Protocol;
 use longhaul_e2e::device::Device;
 use longhaul_e2e::process::{LIMIT, Output, run};
 use longhaul_e2e::site::Site;
+use longhaul_e2e::{can_use_devices, wait_for};
 use std::path::Path;
 
 /// A directory tree that is on every machine that can build this: the headers of the C library.
@@ -18,15 +19,17 @@ fn same_tree(at: &Path) {
 }
 
 /// Makes a file system, unpacks a tree, checks, and compares it where another host attaches.
-fn survives_moving(mib: u64, make: &[&str], check: impl Fn(&str) -> Output) {
-    let site = Site::with_volume("disk", mib);
+fn survives_moving(protocol: Protocol, make: &[&str], check: impl Fn(&str) -> Output) {
+    let site = Site::with_volume("disk", 512).over(protocol);
     let mut host = site.host("host");
     host.start();
     host.client("disk").disconnect();
     let device = Device::connect(&host.uri("disk"), &site.path(""));
     run(make[0], make[1..].iter().copied().chain([device.path()])).ok();
     let mount = device.mount(&site.path("mounted"), "discard");
-    run("cp", ["--archive", TREE, text(mount.path())]).ok();
+    let archive = site.path("tree.tar");
+    run("tar", ["-C", "/usr", "-cf", text(&archive), "include"]).ok();
+    run("tar", ["-C", text(mount.path()), "-xf", text(&archive)]).ok();
     run("sync", ["--file-system", text(mount.path())]).ok();
     // Something that is written over and deleted, so that the second host sees more than a first write.
     run("cp", ["--archive", TREE, text(&mount.path().join("again"))]).ok();
@@ -50,32 +53,40 @@ fn survives_moving(mib: u64, make: &[&str], check: impl Fn(&str) -> Output) {
     device.disconnect();
 }
 
+fn ext4_moves(protocol: Protocol) {
+    survives_moving(protocol, &["mkfs.ext4", "-q"], |device| run("e2fsck", ["-f", "-n", device]));
+}
+
 #[test]
 fn ext4_survives_moving() {
     if can_use_devices("ext4_survives_moving") {
-        survives_moving(512, &["mkfs.ext4", "-q"], |device| run("e2fsck", ["-f", "-n", device]));
+        ext4_moves(Protocol::Nbd);
+    }
+}
+
+#[test]
+fn ext4_survives_moving_over_iscsi() {
+    if can_use_devices("ext4_survives_moving_over_iscsi") {
+        ext4_moves(Protocol::Iscsi);
     }
 }
 
 #[test]
 fn xfs_survives_moving() {
     if can_use_devices("xfs_survives_moving") {
-        survives_moving(512, &["mkfs.xfs", "-q"], |device| run("xfs_repair", ["-n", device]));
+        let check = |device: &str| run("xfs_repair", ["-n", device]);
+        survives_moving(Protocol::Nbd, &["mkfs.xfs", "-q"], check);
     }
 }
 
 /// A file system whose host is killed while it is written to: what was synced is there, and the
 /// file system's own check finds nothing to repair after it has replayed its log.
-#[test]
-fn ext4_survives_a_killed_host() {
-    if !can_use_devices("ext4_survives_a_killed_host") {
-        return;
-    }
-    let site = Site::with_volume("disk", 256);
+fn host_is_killed(protocol: Protocol) {
+    let site = Site::with_volume("disk", 256).over(protocol);
     let mut host = site.host("host");
     host.start();
     host.client("disk").disconnect();
-    let device = Device::connect(&host.uri("disk"), &site.path(""));
+    let mut device = Device::connect(&host.uri("disk"), &site.path(""));
     run("mkfs.ext4", ["-q", device.path()]).ok();
     // Without readers that would wait for a device that is gone.
     let mount = device.mount(&site.path("mounted"), "errors=remount-ro");
@@ -89,8 +100,9 @@ fn ext4_survives_a_killed_host() {
             }
         }
     });
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_for("the writer to be at work", LIMIT, || site.path("mounted/late-50").exists());
     host.kill();
+    device.lose();
     drop(mount);
     drop(device);
     busy.join().unwrap();
@@ -108,11 +120,63 @@ fn ext4_survives_a_killed_host() {
 }
 
 #[test]
+fn ext4_survives_a_killed_host() {
+    if can_use_devices("ext4_survives_a_killed_host") {
+        host_is_killed(Protocol::Nbd);
+    }
+}
+
+#[test]
+fn ext4_survives_a_killed_host_over_iscsi() {
+    if can_use_devices("ext4_survives_a_killed_host_over_iscsi") {
+        host_is_killed(Protocol::Iscsi);
+    }
+}
+
+/// QEMU's initiator goes on by itself where it was when the host is there again.
+#[test]
+fn ext4_does_not_notice_restarts_of_the_host() {
+    if !can_use_devices("ext4_does_not_notice_restarts_of_the_host") {
+        return;
+    }
+    let site = Site::with_volume("disk", 256).over(Protocol::Iscsi);
+    let mut host = site.host("host");
+    host.start();
+    host.client("disk").disconnect();
+    let device = Device::connect(&host.uri("disk"), &site.path(""));
+    run("mkfs.ext4", ["-q", device.path()]).ok();
+    let mount = device.mount(&site.path("mounted"), "errors=remount-ro");
+    let at = mount.path().to_owned();
+    let busy = std::thread::spawn(move || {
+        for n in 0..6 {
+            let copy = at.join(format!("copy-{n}"));
+            run("cp", ["--archive", PART, text(&copy)]).ok();
+            run("sync", ["--file-system", text(&copy)]).ok();
+            run("diff", ["-r", "--no-dereference", PART, text(&copy)]).ok();
+        }
+    });
+    for n in 0..3 {
+        wait_for("the writer to be at work", LIMIT, || {
+            site.path(&format!("mounted/copy-{n}")).exists()
+        });
+        assert!(host.stop().success());
+        host.start();
+    }
+    busy.join().unwrap();
+    mount.unmount();
+    run("e2fsck", ["-f", "-n", device.path()]).ok();
+    device.disconnect();
+}
+
+/// A raw and a qcow2 image with a file system go in, the file system is mounted, and they come out.
+#[test]
 fn images_go_in_and_out() {
     let site = Site::with_volume("disk", 96);
+    site.create("second", 96);
     let (image, qcow2, out) = (site.path("image"), site.path("image.qcow2"), site.path("out"));
     // Filled without mounting it, with a part that leaves room.
-    run("mkfs.ext4", ["-q", "-d", "/usr/include/linux", text(&image), "96M"]).ok();
+    run("mkfs.ext4", ["-q", "-d", PART, text(&image), "96M"]).ok();
+    run("qemu-img", ["convert", "-f", "raw", "-O", "qcow2", text(&image), text(&qcow2)]).ok();
     site.volume(["import", "disk", text(&image)]).ok();
     site.volume(["export", "disk", text(&out)]).ok();
     run("cmp", [&image, &out]).ok();
@@ -122,17 +186,43 @@ fn images_go_in_and_out() {
 
     let mut host = site.host("host");
     host.start();
-    host.client("disk").disconnect();
-    let uri = host.uri("disk");
-    run("qemu-img", ["compare", "-f", "raw", "-F", "raw", text(&image), &uri]).ok();
-    run("qemu-img", ["convert", "-f", "raw", "-O", "qcow2", &uri, text(&qcow2)]).ok();
-    run("qemu-img", ["check", text(&qcow2)]).ok();
-    run("qemu-img", ["compare", text(&qcow2), text(&image)]).ok();
+    for name in ["disk", "second"] {
+        host.client(name).disconnect();
+    }
+    let (disk, second) = (host.uri("disk"), host.uri("second"));
+    run("qemu-img", ["convert", "-n", "-f", "qcow2", "-O", "raw", text(&qcow2), &second]).ok();
+    for (name, uri) in [("disk", &disk), ("second", &second)] {
+        run("qemu-img", ["compare", "-f", "raw", "-F", "raw", text(&image), uri]).ok();
+        if can_use_devices("images_go_in_and_out") {
+            shows_part(uri, &site.path(&format!("{name}-mounted")));
+        }
+    }
+    let back = site.path("back.qcow2");
+    run("qemu-img", ["convert", "-f", "raw", "-O", "qcow2", &second, text(&back)]).ok();
+    run("qemu-img", ["check", text(&back)]).ok();
+    run("qemu-img", ["compare", text(&back), text(&qcow2)]).ok();
 
     let busy = site.volume(["import", "disk", text(&image)]);
     busy.fails(1, &["attached"]);
     site.create("small", 8);
-    site.volume(["import", "small", text(&image)]).fails(1, &["small"]);
+    site.volume(["import", "small", text(&image)]).fails(1, &["create one with --size"]);
     site.volume(["import", "disk", "/no/such/file"]).fails(1, &["/no/such/file"]);
-    site.volume(["export", "no-such-volume", text(&out)]).fails(1, &["volume"]);
+    site.volume(["export", "no-such-volume", text(&out)]).fails(1, &["no such volume"]);
+    host.wait_drained("second", LIMIT);
+    assert!(host.stop().success());
+    std::fs::remove_file(&out).unwrap();
+    site.volume(["export", "second", text(&out)]).ok();
+    run("cmp", [&image, &out]).ok();
+}
+
+/// A part of [`TREE`] that is a few megabytes.
+const PART: &str = "/usr/include/linux";
+
+/// Mounts the file system of an image and compares it with what the image was made from.
+fn shows_part(uri: &str, dir: &Path) {
+    let device = Device::connect(uri, dir);
+    let mount = device.mount(&dir.join("at"), "ro,noload");
+    run("diff", ["-r", "--no-dereference", "--exclude=lost+found", PART, text(mount.path())]).ok();
+    mount.unmount();
+    device.disconnect();
 }

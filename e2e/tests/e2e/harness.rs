@@ -1,8 +1,8 @@
 //! The harness itself, against a server that is not longhaul: nbdkit.
 
 use longhaul_e2e::can_use_devices;
+use longhaul_e2e::client::Client;
 use longhaul_e2e::device::Device;
-use longhaul_e2e::nbd::Client;
 use longhaul_e2e::process::{Server, command, run};
 use longhaul_e2e::site::temp_dir;
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
@@ -21,7 +21,7 @@ fn nbdkit(dir: &std::path::Path, plugin: &[&str]) -> (Server, String) {
 fn a_disk_that_keeps_everything_passes() {
     let dir = temp_dir();
     let (_server, address) = nbdkit(dir.path(), &["memory", "8M"]);
-    let mut client = Client::connect(&address, "").unwrap();
+    let mut client = Client::nbd(&address, "").unwrap();
     let mut history = History::new(2048);
     let mut workload = Workload::new(&mut history, &mut client, 1, Shape::default());
     workload.run(|history| history.len() >= 2000).unwrap();
@@ -39,10 +39,10 @@ fn a_disk_that_forgets_is_caught() {
     let (_server, address) =
         nbdkit(dir.path(), &["tmpdisk", "8M", "command=truncate -s 8M \"$disk\""]);
     let mut history = History::new(2048);
-    let mut client = Client::connect(&address, "").unwrap();
+    let mut client = Client::nbd(&address, "").unwrap();
     let mut workload = Workload::new(&mut history, &mut client, 1, Shape::default());
     workload.run(|history| history.flushed() >= 200).unwrap();
-    let mut client = Client::connect(&address, "").unwrap();
+    let mut client = Client::nbd(&address, "").unwrap();
     let image = read_all(&mut client, history.bytes()).unwrap();
     assert!(history.prefix_of(&image, history.flushed()).unwrap_err().contains("must be there"));
 }

@@ -1,11 +1,11 @@
 //! Hosts that are moved, lost, or two: epochs, what is owed, and who may go on.
 
+use longhaul_e2e::client::Protocol;
 use longhaul_e2e::process::{LIMIT, Output};
 use longhaul_e2e::site::{Host, Relay, Site, files_below};
 use longhaul_e2e::stamp::{BLOCK, History, Shape, Workload, read_all};
 use longhaul_e2e::wait_for;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 const BLOCKS: usize = 8192;
 
@@ -37,7 +37,16 @@ fn lost(site: &Site) -> (Output, BTreeSet<usize>) {
 
 #[test]
 fn a_state_directory_that_is_moved_is_replayed() {
-    let site = Site::with_volume("disk", 32);
+    a_state_directory_is_moved(Protocol::Nbd);
+}
+
+#[test]
+fn a_state_directory_that_is_moved_is_replayed_over_iscsi() {
+    a_state_directory_is_moved(Protocol::Iscsi);
+}
+
+fn a_state_directory_is_moved(protocol: Protocol) {
+    let site = Site::with_volume("disk", 32).over(protocol);
     // A line so slow that nearly everything is still here when the machine "dies".
     let relay = Relay::start(&site, ["--rate", "2Mbit/s"]);
     let mut host = site.host("here").with(["--store", &relay.address]);
@@ -74,13 +83,17 @@ fn a_lost_host_is_accounted_for() {
     write(&host, &mut history, 500, 2);
     let (under_way, _) = lost(&site);
     assert_eq!(under_way.json()["connected"], true, "{under_way}");
-    // Announcements go ahead of the data; these few have long arrived.
-    std::thread::sleep(Duration::from_secs(2));
+    // Announcements go ahead of the data.
+    wait_for("everything to be announced", LIMIT, || {
+        let (_, announced) = lost(&site);
+        let (shortest, _) = history.prefixes_of(&site.export_at_rest("disk"), 0).unwrap();
+        history.blocks_since(shortest).is_subset(&announced)
+    });
     relay.cut();
     host.kill();
     wait_for("the store to notice", LIMIT, || lost(&site).0.json()["connected"] == false);
 
-    let image = site.export("disk");
+    let image = site.export_at_rest("disk");
     let (shortest, _) = history.prefixes_of(&image, 0).unwrap();
     assert!(shortest < history.len(), "everything has arrived: the line was not slow");
     let (account, blocks) = lost(&site);
@@ -123,7 +136,16 @@ fn journal_of(host: &Host) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 
 #[test]
 fn the_newer_host_fences_the_older() {
-    let site = Site::with_volume("disk", 32);
+    a_newer_host_comes(Protocol::Nbd);
+}
+
+#[test]
+fn the_newer_host_fences_the_older_over_iscsi() {
+    a_newer_host_comes(Protocol::Iscsi);
+}
+
+fn a_newer_host_comes(protocol: Protocol) {
+    let site = Site::with_volume("disk", 32).over(protocol);
     let (mut older, mut newer) = (site.host("older"), site.host("newer"));
     older.start();
     let mut history = History::new(BLOCKS);
@@ -159,7 +181,16 @@ fn the_newer_host_fences_the_older() {
 
 #[test]
 fn a_host_that_was_cut_off_is_fenced_when_it_comes_back_and_keeps_its_journal() {
-    let site = Site::with_volume("disk", 32);
+    a_host_is_cut_off(Protocol::Nbd);
+}
+
+#[test]
+fn a_host_that_was_cut_off_is_fenced_when_it_comes_back_over_iscsi() {
+    a_host_is_cut_off(Protocol::Iscsi);
+}
+
+fn a_host_is_cut_off(protocol: Protocol) {
+    let site = Site::with_volume("disk", 32).over(protocol);
     let relay = Relay::start(&site, []);
     let mut older = site.host("older").with(["--store", &relay.address]);
     older.start();

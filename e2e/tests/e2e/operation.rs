@@ -1,12 +1,11 @@
 //! What an operator sees: starting, stopping, status, metrics, exit codes, the demo.
 
 use longhaul_e2e::process::{LIMIT, Server, command, longhaul, run, run_within};
-use longhaul_e2e::site::{Relay, START, Site, free_address, http_get, temp_dir};
+use longhaul_e2e::site::{Relay, START, Site, files_below, free_address, http_get, temp_dir};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use longhaul_e2e::wait_for;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 #[test]
 fn an_orderly_stop_leaves_nothing_behind() {
@@ -235,12 +234,17 @@ fn the_demo_shows_itself() {
     let once = |flags: &[&str]| {
         let dir = temp_dir();
         let nbd = format!("unix:{}", dir.path().join("nbd").display());
+        let temporary = dir.path().join("tmp");
+        std::fs::create_dir(&temporary).unwrap();
         let mut demo = command(longhaul());
         demo.args(["demo", "--once", "--size", "256MiB", "--nbd", &nbd]).args(flags);
-        run_within(demo, LIMIT).ok()
+        demo.env("TMPDIR", &temporary);
+        let out = run_within(demo, LIMIT).ok();
+        assert_eq!(files_below(&temporary), Vec::<std::path::PathBuf>::new(), "left behind");
+        out
     };
     let out = once(&[]);
-    assert!(out.stdout.contains("nbd"), "{out}");
+    assert!(out.stdout.contains("what was read is what was written"), "{out}");
     once(&["--wan-delay", "4ms", "--write-through"]);
 
     let dir = temp_dir();
@@ -256,6 +260,6 @@ fn the_demo_shows_itself() {
     });
     run("qemu-io", ["-f", "raw", "-c", "write -P 7 0 1M", "-c", "flush", &uri]).ok();
     assert!(server.terminate(START).success(), "{}", server.log());
-    std::thread::sleep(Duration::from_millis(100));
     assert!(dir.path().join("state").exists(), "a directory that was given is kept");
+    assert!(std::os::unix::net::UnixStream::connect(&nbd).is_err(), "the host has not ended");
 }

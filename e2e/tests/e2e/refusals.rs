@@ -1,11 +1,10 @@
 //! Who and what is turned away, and whether the message says what to do.
 
-use longhaul_e2e::nbd::Client;
+use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Host, Site, Store, free_address};
 use longhaul_e2e::wait_for;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 fn list(credential: &Path, store: &str) -> longhaul_e2e::process::Output {
     let mut list = command(longhaul());
@@ -30,6 +29,9 @@ fn a_withdrawn_credential() {
     let old = site.path("old.toml");
     std::fs::copy(site.store.credential(), &old).unwrap();
     list(&old, &site.store.address).ok();
+    let mut connected = Host::new(&site.path("connected"), &old);
+    connected.start();
+    let mut client = connected.client("disk");
     let state = site.store.dir().to_str().unwrap();
     run(longhaul(), ["credential", "rotate", "--state", state]).ok();
     // The running store notices.
@@ -38,6 +40,19 @@ fn a_withdrawn_credential() {
     let mut host = Host::new(&site.path("host"), &old);
     host.launch();
     wait_for("the host to say so", LIMIT, || host.server().log().contains("withdrawn"));
+    // So does the session that is open; its client's writes go to the journal.
+    wait_for("the open session to end", LIMIT, || {
+        let link = connected.status()["link"].clone();
+        link["up"] == false && link["last_error"].as_str().unwrap().contains("withdrawn")
+    });
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    client.disconnect();
+    connected.kill();
+    // The new one, in its place, delivers them.
+    std::fs::copy(site.store.credential(), &old).unwrap();
+    connected.start();
+    wait_for("the write to arrive", LIMIT, || site.export("disk")[..4096] == [1; 4096]);
     let shown = run(
         longhaul(),
         ["credential", "show", "--json", site.store.credential().to_str().unwrap()],
@@ -139,7 +154,7 @@ fn a_journal_that_is_too_small_or_changed_its_size() {
     let site = Site::with_volume("disk", 32);
     let mut host = site.host("host").with(["--volume", "disk"]);
     host.journal_size = "1MiB".into();
-    host.run_to_failure().fails(1, &["--journal-size", "at least"]);
+    host.run_to_failure().fails(2, &["--journal-size", "at least"]);
     // An existing journal keeps its size; that the flag says otherwise is said, not fatal.
     host.journal_size = "128MiB".into();
     host.start();
@@ -219,8 +234,7 @@ fn directories_of_the_wrong_kind() {
     assert!(host.stop().success());
     assert!(site.store.stop().success());
     let (state, data) = (host.state().to_owned(), site.store.dir().to_owned());
-    run_within(Store::stopped(&state).command(), Duration::from_secs(20))
-        .fails(1, &[state.to_str().unwrap()]);
+    run_within(Store::stopped(&state).command(), LIMIT).fails(1, &[state.to_str().unwrap()]);
     host.set_state(&data);
     host.run_to_failure().fails(1, &[data.to_str().unwrap()]);
     let other = site.path("other");
@@ -274,6 +288,6 @@ fn strangers_at_the_door() {
     client.flush().unwrap();
     assert_eq!(client.read(0, 4096).unwrap(), [3; 4096]);
     drop(idle);
-    host.wait_drained("disk", Duration::from_secs(20));
-    Client::connect(&socket, "disk").unwrap().disconnect();
+    host.wait_drained("disk", LIMIT);
+    Client::nbd(&socket, "disk").unwrap().disconnect();
 }
