@@ -164,7 +164,7 @@ fn an_initiator_reads_what_it_wrote_and_all_of_it_is_seen() {
         assert_eq!((report[0].connections.len(), report[0].commands), (1, 0));
         let counters = server.counters();
         assert!(counters.sent_bytes > 2 << 20 && counters.received_bytes > 2 << 20);
-        assert_eq!(counters.logins, 1);
+        assert_eq!(counters.target.logins, 1);
         drop(initiator);
         while server.connections() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
