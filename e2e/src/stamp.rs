@@ -68,6 +68,12 @@ impl History {
         self.flushed
     }
 
+    /// How many of them are there if acknowledged ones are never lost, nor any before them.
+    #[must_use]
+    pub fn acknowledged(&self) -> usize {
+        self.acknowledged
+    }
+
     /// Bytes of the volume.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -321,6 +327,12 @@ impl<'a> Workload<'a> {
             self.receive()?;
         }
         Ok(())
+    }
+
+    /// How many changes were asked for so far.
+    #[must_use]
+    pub fn changes(&self) -> usize {
+        self.history.len()
     }
 
     /// The longest time that a reply has taken.
