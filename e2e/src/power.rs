@@ -6,6 +6,7 @@
 
 use crate::device::{Device, Mount};
 use crate::process::{Server, command, run};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -58,7 +59,9 @@ impl Disk {
         nbdkit.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
         nbdkit.args(["--filter=cache", "file"]).arg(self.image()).arg("cache=writeback");
         let mut nbdkit = Server::start("nbdkit", nbdkit, &dir.join("nbdkit.log"));
-        nbdkit.wait_until("nbdkit listens", Duration::from_secs(30), || socket.exists());
+        nbdkit.wait_until("nbdkit listens", Duration::from_secs(30), || {
+            UnixStream::connect(&socket).is_ok()
+        });
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         let device = Device::connect(&uri, &dir);
         let mount = device.mount(&self.path(), "errors=remount-ro");

@@ -51,7 +51,9 @@ fn crashes(power: bool, write_cache: bool, rounds: u64) -> usize {
         if rng.bool() {
             // With all of it acknowledged.
             let changes = workload.changes() + rng.usize(1..150);
-            workload.run(|history| history.len() >= changes).unwrap();
+            let end = workload.run(|history| history.len() >= changes);
+            let ended = host.server().ended();
+            end.unwrap_or_else(|error| panic!("round {round}: {error}; the host: {ended:?}"));
         } else {
             // In the middle of it.
             let pid = Pid::from_raw(i32::try_from(host.server().pid()).unwrap()).unwrap();
