@@ -3,7 +3,7 @@
 
 use crate::nbd::Nbd;
 use crate::scsi::Iscsi;
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
 /// How long a reply may take before the connection counts as dead.
@@ -74,6 +74,14 @@ pub trait Wire: Send {
     /// [`std::io::ErrorKind::Other`].
     fn receive(&mut self) -> Result<Reply>;
 
+    /// Has the server answer writes before they are durable, or not; with nothing in flight.
+    ///
+    /// # Errors
+    /// If the protocol has no such thing, the server refuses, or the connection is gone.
+    fn set_write_cache(&mut self, _on: bool) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "no client decides about the write cache here"))
+    }
+
     /// Ends the session in order.
     fn disconnect(self: Box<Self>);
 }
@@ -116,6 +124,14 @@ impl Client {
     #[must_use]
     pub fn takes_fua(&self, command: Command) -> bool {
         self.wire.takes_fua(command)
+    }
+
+    /// Has the server answer writes before they are durable, or not; with nothing in flight.
+    ///
+    /// # Errors
+    /// As for [`Wire::set_write_cache`].
+    pub fn set_write_cache(&mut self, on: bool) -> Result<()> {
+        self.wire.set_write_cache(on)
     }
 
     /// Sends a request and returns the cookie of its reply. `data` is empty unless it is a write,

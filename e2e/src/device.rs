@@ -93,15 +93,20 @@ impl Drop for Device {
     }
 }
 
-/// QEMU's iSCSI driver, with the volume as a file.
-fn storage_daemon(uri: &str, file: &Path) -> Command {
+/// A unit as an option of QEMU's, with QEMU's own initiator.
+pub(crate) fn blockdev(uri: &str) -> String {
     let parts: Vec<&str> = uri.trim_start_matches("iscsi://").split('/').collect();
     let [portal, target, lun] = parts[..] else { panic!("no iSCSI URL: {uri}") };
-    let mut daemon = command("qemu-storage-daemon");
-    daemon.arg("--blockdev").arg(format!(
-        "driver=iscsi,transport=tcp,portal={portal},target={target},lun={lun},node-name=disk,\
+    format!(
+        "driver=iscsi,transport=tcp,portal={portal},target={target},lun={lun},\
          initiator-name=iqn.2026-11.test.longhaul:qemu,discard=unmap"
-    ));
+    )
+}
+
+/// QEMU's iSCSI driver, with the volume as a file.
+fn storage_daemon(uri: &str, file: &Path) -> Command {
+    let mut daemon = command("qemu-storage-daemon");
+    daemon.arg("--blockdev").arg(format!("{},node-name=disk", blockdev(uri)));
     let file = file.to_str().expect("temporary paths are text");
     daemon.arg("--export").arg(format!(
         "type=fuse,id=file,node-name=disk,mountpoint={file},writable=on,growable=off"

@@ -5,6 +5,7 @@
 //! What it boots is made by `scripts/guest`. Its processor is emulated: it does in seconds what this
 //! machine does in tenths, and tests give it little to do.
 
+use crate::device::blockdev;
 use crate::process::{LIMIT, Output, Server, command, repository, run_within};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -38,6 +39,17 @@ fn image() -> (PathBuf, PathBuf) {
     (dir.join("vmlinuz"), dir.join("initramfs"))
 }
 
+/// Unpacks what the guest runs into a directory, which [`Guest::boot_from`] can boot as a file system.
+#[track_caller]
+pub fn unpack_root(dir: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
+    let initramfs = image().1;
+    let mut cpio = command("cpio");
+    cpio.args(["--extract", "--quiet", "--no-absolute-filenames", "--file"]).arg(initramfs);
+    cpio.current_dir(dir);
+    run_within(cpio, LIMIT).ok();
+}
+
 /// A running guest. It ends with the test, and its console is shown if the test has failed.
 pub struct Guest {
     machine: Server,
@@ -51,6 +63,18 @@ impl Guest {
     #[track_caller]
     #[must_use]
     pub fn boot(dir: &Path) -> Guest {
+        Guest::boot_with(dir, None)
+    }
+
+    /// The same with its root file system on a unit that QEMU's initiator is logged in to; `uri` names it.
+    #[track_caller]
+    #[must_use]
+    pub fn boot_from(dir: &Path, uri: &str) -> Guest {
+        Guest::boot_with(dir, Some(uri))
+    }
+
+    #[track_caller]
+    fn boot_with(dir: &Path, root: Option<&str>) -> Guest {
         let (kernel, initramfs) = image();
         // A test that has failed has left nothing that the next one would see.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,8 +85,14 @@ impl Guest {
         machine.args(["-nodefaults", "-display", "none", "-no-reboot"]);
         machine.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
         // The kernel tests its ciphers at every start, which takes an emulated processor seconds.
-        let parameters = "console=ttyS0 panic=-1 mitigations=off cryptomgr.notests tsc=reliable";
-        machine.args(["-append", parameters, "-serial", &format!("file:{}", text(&console))]);
+        let mut parameters =
+            "console=ttyS0 panic=-1 mitigations=off cryptomgr.notests tsc=reliable".to_owned();
+        if let Some(uri) = root {
+            parameters += " root=/dev/vda";
+            machine.arg("-blockdev").arg(format!("{},node-name=root", blockdev(uri)));
+            machine.args(["-device", "virtio-blk-pci,drive=root"]);
+        }
+        machine.args(["-append", &parameters, "-serial", &format!("file:{}", text(&console))]);
         machine.args(["-netdev", "user,id=net,restrict=off"]);
         machine.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         let port = format!("socket,id=agent,path={},server=on,wait=off", text(&agent));
@@ -130,6 +160,14 @@ impl Guest {
             stdout,
             stderr: String::new(),
         }
+    }
+
+    /// Has it write everything back and switch itself off.
+    #[track_caller]
+    pub fn power_off(mut self) {
+        self.run("sync; mount -o remount,ro / && (sleep 0.5; poweroff -f) >/dev/null 2>&1 &").ok();
+        let status = self.machine.wait(LIMIT);
+        assert!(status.success(), "{status}\n{}", self.console());
     }
 
     /// Starts a script that goes on while others run.

@@ -8,6 +8,7 @@
 //! - [`scsi`]: an iSCSI client with many commands in flight.
 //! - [`stamp`]: a workload whose every block says which write it is from, and its checker.
 //! - [`line`]: a TCP line that can be cut.
+//! - [`power`]: a disk whose power can be cut.
 //! - [`guest`]: a Linux in an emulated machine.
 //! - [`iscsi`]: libiscsi's programs and its conformance suite.
 //! - [`device`]: a volume as a block device and a mounted file system.
@@ -26,6 +27,7 @@ pub mod initiator;
 pub mod iscsi;
 pub mod line;
 pub mod nbd;
+pub mod power;
 pub mod process;
 pub mod scsi;
 pub mod site;

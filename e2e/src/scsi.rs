@@ -270,6 +270,22 @@ impl Wire for Iscsi {
         }
     }
 
+    fn set_write_cache(&mut self, on: bool) -> Result<()> {
+        const WCE: u8 = 0x04;
+        // MODE SENSE(6) and SELECT(6) of the caching page, without block descriptors.
+        self.command(READ, 64, &[0x1a, 0x08, 0x08, 0, 64, 0], Vec::new())?;
+        let refused = |_| Error::new(ErrorKind::Unsupported, "the caching page is refused");
+        let mut pages = self.receive()?.result.map_err(refused)?;
+        // What tells is reserved in what asks.
+        pages[..3].fill(0);
+        pages[4] &= 0x7f;
+        pages[6] = pages[6] & !WCE | if on { WCE } else { 0 };
+        let length = pages.len() as u8;
+        self.command(WRITE, length.into(), &[0x15, 0x10, 0, 0, length, 0], pages)?;
+        self.receive()?.result.map_err(refused)?;
+        Ok(())
+    }
+
     fn disconnect(mut self: Box<Self>) {
         let logout = pdu::logout(0, NO_TAG - 1, 0).immediate().with32(24, self.cmd_sn);
         self.connection.send(&logout);

@@ -172,6 +172,12 @@ impl History {
         for block in wrong.clone().take(10) {
             let (is, should) = (place(seen[block]), place(holds[block]));
             text += &format!("\n  block {block} shows {is} instead of {should}");
+            let mut later = self.changes[nearest..].iter();
+            if let Some(by) = later
+                .position(|change| change.stamp == seen[block] && change.blocks.contains(&block))
+            {
+                text += &format!(", as change {} leaves it", nearest + by + 1);
+            }
         }
         text + &format!("\n  {} blocks are wrong", wrong.count())
     }
@@ -328,6 +334,12 @@ impl<'a> Workload<'a> {
             self.receive()?;
         }
         Ok(())
+    }
+
+    /// How many changes were asked for so far.
+    #[must_use]
+    pub fn changes(&self) -> usize {
+        self.history.len()
     }
 
     /// The longest time that a reply has taken.

@@ -56,7 +56,7 @@ pub mod opcode {
 }
 
 /// Reasons of a Reject (§11.17.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RejectReason {
     /// The data digest did not match; the PDU may be sent again.

@@ -71,11 +71,21 @@ fn ext4_survives_moving_over_iscsi() {
     }
 }
 
+fn xfs_moves(protocol: Protocol) {
+    survives_moving(protocol, &["mkfs.xfs", "-q"], |device| run("xfs_repair", ["-n", device]));
+}
+
 #[test]
 fn xfs_survives_moving() {
     if can_use_devices("xfs_survives_moving") {
-        let check = |device: &str| run("xfs_repair", ["-n", device]);
-        survives_moving(Protocol::Nbd, &["mkfs.xfs", "-q"], check);
+        xfs_moves(Protocol::Nbd);
+    }
+}
+
+#[test]
+fn xfs_survives_moving_over_iscsi() {
+    if can_use_devices("xfs_survives_moving_over_iscsi") {
+        xfs_moves(Protocol::Iscsi);
     }
 }
 

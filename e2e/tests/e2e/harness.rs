@@ -13,7 +13,9 @@ fn nbdkit(dir: &std::path::Path, plugin: &[&str]) -> (Server, String) {
     let mut nbdkit = command("nbdkit");
     nbdkit.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket).args(plugin);
     let mut server = Server::start("nbdkit", nbdkit, &dir.join("nbdkit.log"));
-    server.wait_until("nbdkit listens", Duration::from_secs(30), || socket.exists());
+    server.wait_until("nbdkit listens", Duration::from_secs(30), || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
     (server, format!("unix:{}", socket.display()))
 }
 

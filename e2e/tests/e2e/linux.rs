@@ -1,13 +1,17 @@
 //! The initiator of the Linux kernel, in an emulated machine: what most hosts will do to a volume.
 
-use longhaul_e2e::guest::{GATEWAY, Guest};
+use longhaul_e2e::client::Protocol;
+use longhaul_e2e::guest::{GATEWAY, Guest, unpack_root};
+use longhaul_e2e::initiator::session::{WRITE, cdb10};
+use longhaul_e2e::initiator::{Login, Session};
 use longhaul_e2e::iscsi::TARGET_PREFIX;
 use longhaul_e2e::line::Line;
-use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
+use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Host, Relay, Site, free_port};
 use longhaul_e2e::wait_for;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 const INITIATOR: &str = "iqn.2026-11.test.longhaul:guest";
@@ -198,7 +202,7 @@ fn linux_makes_and_uses_file_systems() {
     assert!(host.stop().success());
     let image = site.path("image");
     std::fs::write(&image, site.export("ext4")).unwrap();
-    longhaul_e2e::process::run("e2fsck", ["-f", "-n", image.to_str().unwrap()]).ok();
+    run("e2fsck", ["-f", "-n", image.to_str().unwrap()]).ok();
 }
 
 /// Two initiators share a volume; one of them is fenced off, and stays so when the host restarts.
@@ -255,6 +259,199 @@ fn linux_reservations_fence() {
     guest.run(&format!("sg_turs -n 3 {first}; {}", write(&first))).ok();
     let said = guest.run("dmesg | grep -c 'reservation conflict error'").stdout;
     assert_ne!(said.trim(), "0", "the kernel has another reason");
+}
+
+/// PERSISTENT RESERVE OUT with two keys (SPC-5 §6.16): gives the status.
+fn reserve_out(session: &mut Session, action: u8, kind: u8, key: u64, action_key: u64) -> u8 {
+    let mut cdb = cdb10(0x5f, 0, 24);
+    (cdb[1], cdb[2]) = (action, kind);
+    let mut command = session.command(WRITE, 24, &cdb);
+    command.data = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+    session.run(0, &command, &[]).status
+}
+
+/// Another machine takes a volume over from one that has a file system mounted on it and writes: every
+/// write of the first one fails from then on, and it notices.
+#[test]
+fn linux_is_fenced_off_by_another_machine() {
+    const REGISTER: u8 = 0;
+    const PREEMPT: u8 = 4;
+    const REGISTRANTS_ONLY: u8 = 5;
+    const CONFLICT: u8 = 0x18;
+    let site = Site::new();
+    // Written by the other machine in blocks of 512 bytes.
+    site.volume(["create", "disk", "--size", "64MiB", "--block-size", "512"]).ok();
+    let port = free_port();
+    let mut host = host_with_portals(&site, "host", &[port], &[port], "");
+    host.start();
+    let mut guest = Guest::boot(&site.path(""));
+    Settings { chap: false, patience: 60 }.apply(&mut guest);
+    let device = login(&mut guest, port, "disk");
+    guest
+        .run(&format!(
+            "mke2fs -q -t ext4 {device} && mount -o errors=remount-ro {device} /mnt &&
+            sg_persist -o -G -S 0xa1 {device} && sg_persist -o -R -K 0xa1 -T 5 {device}"
+        ))
+        .ok();
+    guest.start("writer", "while echo line >>/mnt/log && sync -d /mnt/log; do :; done; exit 3");
+
+    let address = format!("127.0.0.1:{port}");
+    let name = "iqn.2026-11.test.longhaul:other-machine";
+    let login = Login::to(&address, &format!("{TARGET_PREFIX}disk"), name);
+    let mut other = Session::open(&login).unwrap();
+    other.settle(0);
+    // In the last MiB, which a file system of this size does not use so soon.
+    let (mark, at) = (vec![0x5a; 4096], (63 << 20) / 512);
+    assert_eq!(other.write_blocks(0, at, &mark).status, CONFLICT, "it is not registered");
+    assert_eq!(reserve_out(&mut other, REGISTER, 0, 0, 0xb2), 0);
+    other.write_blocks(0, at, &mark).good();
+    assert!(guest.is_running("writer"), "{}", guest.wait("writer", LIMIT));
+    assert_eq!(reserve_out(&mut other, PREEMPT, REGISTRANTS_ONLY, 0xb2, 0xa1), 0);
+
+    let said = guest.wait("writer", LIMIT);
+    assert_eq!(said.status.code(), Some(3), "the writer goes on: {said}");
+    let before = other.read_blocks(0, 0, 2048);
+    let direct =
+        format!("dd if=/dev/zero of={device} bs=4096 count=1 seek=16128 oflag=direct conv=notrunc");
+    let refused = guest.run(&direct);
+    assert!(!refused.status.success(), "a write after it was fenced off: {refused}");
+    wait_for("the file system to notice", LIMIT, || {
+        !guest.run("touch /mnt/more && sync").status.success()
+    });
+    let log = guest.run("dmesg | grep -E 'reservation conflict|Remounting'").stdout;
+    for part in ["reservation conflict", "Remounting filesystem read-only"] {
+        assert!(log.contains(part), "the kernel has not said `{part}`: {log}");
+    }
+    assert_eq!(other.read_blocks(0, at, 8), mark, "the fenced machine has overwritten it");
+    assert!(other.read_blocks(0, 0, 2048) == before, "the fenced machine has written");
+    let keys = guest.run(&format!("sg_turs -n 3 {device}; sg_persist -i -k {device}")).ok().stdout;
+    assert!(keys.contains("0xb2") && !keys.contains("0xa1"), "{keys}");
+    other.close(0);
+}
+
+/// The size of a mounted volume grows: the kernel is told by a unit attention, and takes the new size when
+/// it is asked to, or by itself with the rule of udev that docs/operations.md has.
+#[test]
+fn linux_sees_a_volume_grow() {
+    let site = Site::with_volume("disk", 32);
+    let port = free_port();
+    let mut host = host_with_portals(&site, "host", &[port], &[port], "");
+    host.start();
+    let mut guest = Guest::boot(&site.path(""));
+    Settings { chap: false, patience: 60 }.apply(&mut guest);
+    let device = login(&mut guest, port, "disk");
+    guest
+        .run(&format!(
+            "mke2fs -q -t ext4 {device} && mount -o errors=remount-ro {device} /mnt &&
+            dd if=/dev/urandom of=/mnt/old bs=1M count=4 && cd /mnt && sha256sum old >/run/sums"
+        ))
+        .ok();
+    let size = |guest: &mut Guest| -> u64 {
+        let said = guest.run(&format!("blockdev --getsize64 {device}")).ok().stdout;
+        said.trim().parse().unwrap()
+    };
+    let grow = |mib: u64| {
+        site.volume(["resize", "disk", &format!("{mib}MiB")]).ok();
+        wait_for("the host knows the new size", LIMIT, || {
+            host.volume_status("disk")["size_bytes"] == mib << 20
+        });
+    };
+    // The unit attention comes with the next command.
+    let touch = "echo more >>/mnt/log; sync; udevadm settle";
+    grow(48);
+    guest.run(touch).ok();
+    let told = guest.run("dmesg | grep -i 'capacity data has changed'");
+    assert!(told.status.success(), "the kernel was not told\n{}", guest.console());
+    assert_eq!(
+        size(&mut guest),
+        32 << 20,
+        "taken without being asked: say so in the documentation"
+    );
+    guest.run("iscsiadm -m session -R").ok();
+    assert_eq!(size(&mut guest), 48 << 20);
+    guest.run(&format!("resize2fs {device}")).ok();
+
+    let page =
+        std::fs::read_to_string(longhaul_e2e::process::repository().join("docs/operations.md"));
+    let page = page.unwrap();
+    let rule = page.lines().map(str::trim).find(|line| line.contains("CAPACITY_DATA_HAS_CHANGED"));
+    let rule = rule.expect("the page has the rule");
+    guest
+        .run(&format!(
+            "mkdir -p /etc/udev/rules.d && cat >/etc/udev/rules.d/60-resize.rules <<'END'\n{rule}\nEND
+            udevadm control --reload"
+        ))
+        .ok();
+    grow(72);
+    guest.run(touch).ok();
+    wait_for("the kernel to take the new size", LIMIT, || size(&mut guest) == 72 << 20);
+    // More than there was room for in the beginning.
+    guest
+        .run(&format!(
+            "resize2fs {device} && dd if=/dev/urandom of=/mnt/new bs=1M count=40 && sync &&
+            cd /mnt && sha256sum new >>/run/sums && cd / && umount /mnt && e2fsck -f -n {device} &&
+            mount {device} /mnt && cd /mnt && sha256sum -c /run/sums && cd / && umount /mnt"
+        ))
+        .ok();
+    no_errors(&mut guest);
+}
+
+/// A machine whose root file system is a volume: QEMU's initiator reads and writes it, the kernel's does
+/// not. The host is killed and started under it.
+#[test]
+fn linux_boots_from_a_volume() {
+    const MIB: u64 = 256;
+    let site = Site::with_volume("root", MIB).over(Protocol::Iscsi);
+    let (tree, image, back) = (site.path("tree"), site.path("image"), site.path("back"));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    unpack_root(&tree);
+    std::fs::write(tree.join("etc/marker"), "on the volume\n").unwrap();
+    run("mke2fs", ["-q", "-t", "ext4", "-d", &text(&tree), &text(&image), &format!("{MIB}M")]).ok();
+    site.volume(["import", "root", &text(&image)]).ok();
+    let mut host = site.host("host");
+    host.start();
+    host.client("root").disconnect();
+    let mut guest = Guest::boot_from(&site.path(""), &host.uri("root"));
+    let seen =
+        guest.run("grep ' / ' /proc/mounts && cat /etc/marker && rm /etc/marker").ok().stdout;
+    assert!(seen.contains("/dev/vda / ext4 rw") && seen.contains("on the volume"), "{seen}");
+    guest.run("dd if=/dev/urandom of=/var/before bs=64k count=64 && sync").ok();
+    guest.start(
+        "busy",
+        "until test -e /run/enough; do head -c 100000 /dev/urandom >>/var/busy && sync || exit 1; done",
+    );
+    host.kill();
+    host.start();
+    let sums = guest
+        .run(
+            "touch /run/enough; while test ! -s /run/busy.status; do sleep 0.1; done
+            cat /run/busy.status; sync; echo 3 >/proc/sys/vm/drop_caches; cd /var
+            test $(cat /run/busy.status) = 0 && sha256sum before busy",
+        )
+        .ok()
+        .stdout;
+    no_errors(&mut guest);
+    guest.power_off();
+    host.wait_drained("root", LIMIT);
+    assert!(host.stop().success());
+
+    std::fs::write(&image, site.export("root")).unwrap();
+    run("e2fsck", ["-f", "-n", &text(&image)]).ok();
+    std::fs::create_dir(&back).unwrap();
+    for part in ["/usr", "/var", "/etc"] {
+        run("debugfs", ["-R", &format!("rdump {part} {}", text(&back)), &text(&image)]).ok();
+    }
+    // What came with the image: busybox has put links of its own among the programs.
+    for part in ["usr/lib", "usr/sbin/iscsid", "usr/bin/busybox"] {
+        let (tree, back) = (text(&tree.join(part)), text(&back.join(part)));
+        run("diff", ["-r", "--no-dereference", &tree, &back]).ok();
+    }
+    assert!(!back.join("etc/marker").exists(), "it was deleted");
+    for file in ["before", "busy"] {
+        let sum = run("sha256sum", [back.join("var").join(file)]).ok().stdout;
+        let sum = sum.split(' ').next().unwrap();
+        assert!(sums.contains(sum), "/var/{file} has another sum than {sum}:\n{sums}");
+    }
 }
 
 /// Two paths to one volume: each is cut once while the other goes on.
@@ -320,6 +517,8 @@ fn linux_does_not_notice_outages() {
         host.start();
         guest.run("sleep 2").ok();
     }
+    let log = host.server().log();
+    assert!(!log.contains("closed: the target is shutting down"), "it was asked to leave:\n{log}");
     relay.cut();
     guest.run("sleep 4").ok();
     assert!(host.lag_bytes("disk") > 0, "nothing is written while the line is cut");

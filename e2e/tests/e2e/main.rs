@@ -15,6 +15,7 @@ mod iscsi_wire;
 mod linux;
 mod operation;
 mod outages;
+mod power;
 mod refusals;
 mod resize;
 mod tls;

@@ -222,6 +222,32 @@ fn the_store_is_away(protocol: Protocol) {
     client.disconnect();
 }
 
+/// Over iSCSI a volume is attached by the first login to it, which is refused then in such a way that
+/// initiators come again.
+#[test]
+fn no_room_for_the_journal_refuses_logins_until_there_is() {
+    if !can_use_devices("no_room_for_the_journal_refuses_logins_until_there_is") {
+        return;
+    }
+    let site = Site::with_volume("disk", 32).over(Protocol::Iscsi);
+    let small = small_disk(&site.path("small"), 64);
+    let mut host = site.host("host");
+    host.set_state(&small.path().join("state"));
+    host.start();
+    assert!(host.client_or_refused("disk").is_none(), "there is no room for its journal");
+    wait_for("the host to say so", LIMIT, || host.server().log().contains("make room"));
+    assert_eq!(metric(&host.admin, "longhaul_iscsi_logins_total") as u64, 0);
+    assert!(metric(&host.admin, "longhaul_iscsi_logins_refused_total") > 0.0);
+    let at = small.path().to_str().unwrap();
+    longhaul_e2e::process::run("mount", ["-o", "remount,size=256m", at]).ok();
+    let mut client = host.client("disk");
+    client.write(0, &[1; BLOCK]).unwrap();
+    client.disconnect();
+    assert!(host.stop().success());
+    assert_eq!(site.export("disk")[..BLOCK], [1; BLOCK]);
+    small.unmount();
+}
+
 #[test]
 fn no_room_for_the_journal_is_said_before_anything_is_attached() {
     if !can_use_devices("no_room_for_the_journal_is_said_before_anything_is_attached") {
@@ -243,10 +269,20 @@ fn no_room_for_the_journal_is_said_before_anything_is_attached() {
 
 #[test]
 fn a_full_disk_at_the_host_stops_nothing() {
-    if !can_use_devices("a_full_disk_at_the_host_stops_nothing") {
-        return;
+    if can_use_devices("a_full_disk_at_the_host_stops_nothing") {
+        the_host_has_no_room(Protocol::Nbd);
     }
-    let site = Site::with_volume("disk", 32);
+}
+
+#[test]
+fn a_full_disk_at_the_host_stops_nothing_over_iscsi() {
+    if can_use_devices("a_full_disk_at_the_host_stops_nothing_over_iscsi") {
+        the_host_has_no_room(Protocol::Iscsi);
+    }
+}
+
+fn the_host_has_no_room(protocol: Protocol) {
+    let site = Site::with_volume("disk", 32).over(protocol);
     let small = small_disk(&site.path("small"), 192);
     let relay = Relay::start(&site, []);
     let mut host = site.host("host").with(["--store", &relay.address]);
@@ -288,10 +324,20 @@ fn fill_up(path: &Path) {
 
 #[test]
 fn a_full_disk_at_the_store_is_waited_out() {
-    if !can_use_devices("a_full_disk_at_the_store_is_waited_out") {
-        return;
+    if can_use_devices("a_full_disk_at_the_store_is_waited_out") {
+        the_store_has_no_room(Protocol::Nbd);
     }
-    let mut site = Site::new();
+}
+
+#[test]
+fn a_full_disk_at_the_store_is_waited_out_over_iscsi() {
+    if can_use_devices("a_full_disk_at_the_store_is_waited_out_over_iscsi") {
+        the_store_has_no_room(Protocol::Iscsi);
+    }
+}
+
+fn the_store_has_no_room(protocol: Protocol) {
+    let mut site = Site::new().over(protocol);
     let disk = small_disk(&site.path("small"), 48);
     site.store.stop();
     let data = disk.path().join("data");

@@ -6,6 +6,8 @@ use super::report::{Answer, Question, VolumeReport};
 use crate::admin::{self, Metrics, Refusal};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use longhaul_core::front::scsi::Class;
+use longhaul_core::wire::iscsi::RejectReason;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -232,6 +234,22 @@ pub(super) fn prometheus(answer: &Answer) -> String {
     metrics.finish()
 }
 
+fn reason_name(reason: RejectReason) -> &'static str {
+    match reason {
+        RejectReason::DataDigestError => "data_digest",
+        RejectReason::SnackReject => "snack",
+        RejectReason::ProtocolError => "protocol",
+        RejectReason::CommandNotSupported => "not_supported",
+        RejectReason::TooManyImmediateCommands => "too_many_immediate",
+        RejectReason::TaskInProgress => "task_in_progress",
+        RejectReason::InvalidDataAck => "data_ack",
+        RejectReason::InvalidPduField => "invalid_field",
+        RejectReason::LongOperationReject => "long_operation",
+        RejectReason::NegotiationReset => "negotiation_reset",
+        RejectReason::WaitingForLogout => "waiting_for_logout",
+    }
+}
+
 fn iscsi(metrics: &mut Metrics, answer: &Answer) {
     let name = "longhaul_iscsi_sessions";
     let mut family = metrics.family(name, "gauge", "iSCSI sessions, discovery not counted.");
@@ -253,8 +271,15 @@ fn iscsi(metrics: &mut Metrics, answer: &Answer) {
         metrics.single(name, "gauge", help, value);
     }
     let counters = &answer.iscsi;
+    let target = &counters.target;
     for (name, help, value) in [
-        ("longhaul_iscsi_logins_total", "Connections that logged in.", counters.logins),
+        ("longhaul_iscsi_logins_total", "Connections that logged in.", target.logins),
+        ("longhaul_iscsi_logins_refused_total", "Logins refused.", target.logins_refused),
+        (
+            "longhaul_iscsi_logins_redirected_total",
+            "Logins sent to another portal.",
+            target.logins_redirected,
+        ),
         (
             "longhaul_iscsi_received_bytes_total",
             "Bytes read from initiators.",
@@ -269,6 +294,25 @@ fn iscsi(metrics: &mut Metrics, answer: &Answer) {
     ] {
         metrics.single(name, "counter", help, value as f64);
     }
+    let name = "longhaul_iscsi_commands_total";
+    let mut family = metrics.family(name, "counter", "SCSI commands by class.");
+    for ((_, class), count) in Class::ALL.iter().zip(target.commands) {
+        family.sample(&[("class", class)], count as f64);
+    }
+    let name = "longhaul_iscsi_digest_errors_total";
+    let mut family = metrics.family(name, "counter", "Digests that did not match.");
+    family.sample(&[("segment", "header")], target.header_digest_errors as f64);
+    family.sample(&[("segment", "data")], target.data_digest_errors as f64);
+    let name = "longhaul_iscsi_rejects_total";
+    let mut family = metrics.family(name, "counter", "Requests rejected, by reason.");
+    for (reason, count) in &target.rejects {
+        family.sample(&[("reason", reason_name(*reason))], *count as f64);
+    }
+    let name = "longhaul_iscsi_aborted_tasks_total";
+    let help = "SCSI commands that ended without a status, by cause.";
+    let mut family = metrics.family(name, "counter", help);
+    family.sample(&[("cause", "function")], target.aborted_by_function as f64);
+    family.sample(&[("cause", "loss")], target.aborted_by_loss as f64);
     let name = "longhaul_iscsi_closed_total";
     let mut family =
         metrics.family(name, "counter", "Connections that the target closed, by reason.");

@@ -25,6 +25,9 @@ use tokio::time::Instant;
 /// How long the journal may take to become stable when the drain limit is over, or was zero.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long before clients are no longer waited for those that have not left are cut off.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
 /// How long systemd waits for the first attempt to connect to a store, which takes seconds for each
 /// address that does not answer: well within its default limit for a start, 90 s.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -151,7 +154,8 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         listener.abort();
     }
     server.stop();
-    target.stop();
+    // Before requests are refused: an initiator that stays is told so while it can still hear it.
+    target.stop(args.drain_limit.min(SETTLE_LIMIT).saturating_sub(GOODBYE_LIMIT));
     let volumes = front.volumes();
     let clients = || server.connections() + target.connections();
     tokio::select! {

@@ -104,23 +104,22 @@ impl Session {
     }
 
     /// A command arrived; its turn may not have come. `None` if it was refused.
-    pub(super) fn receive(&mut self, cx: &Context<'_>, at: usize, pdu: &Pdu) -> Option<u16> {
+    pub(super) fn receive(&mut self, cx: &mut Context<'_>, at: usize, pdu: &Pdu) -> Option<u16> {
         let header = &pdu.header;
         let Request::ScsiCommand { last, read, write, attribute, lun, expected_bytes, cdb } =
             header.request
         else {
             return None;
         };
-        let window = self.window();
-        let link = &mut self.links[at];
         let Some(extras) = extras(&pdu.ahs) else {
-            link.reject(window, &pdu.raw, RejectReason::InvalidPduField);
+            self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField);
             return None;
         };
         if !write && (!pdu.data.is_empty() || !last) {
-            link.reject(window, &pdu.raw, RejectReason::InvalidPduField);
+            self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField);
             return None;
         }
+        let link = &self.links[at];
         let parameters = &link.parameters;
         let bidirectional = extras.bidirectional || read && write;
         let mut collect = None;
@@ -175,11 +174,10 @@ impl Session {
         };
         let slot = self.tasks.insert(task);
         if slot.is_none() {
-            self.links[at].reject(window, &pdu.raw, RejectReason::TooManyImmediateCommands);
+            self.reject(cx, at, &pdu.raw, RejectReason::TooManyImmediateCommands);
         } else if header.immediate {
             self.immediate += 1;
         }
-        let _ = cx;
         slot
     }
 
@@ -225,6 +223,7 @@ impl Session {
             let id = self.tasks.id(slot);
             match (command, cx.device.as_deref_mut()) {
                 (Some(command), Some(device)) => {
+                    cx.counters.command(command.cdb[0]);
                     device.handle_command(cx.now, self.nexus, id, *command);
                 }
                 // INVALID FIELD IN COMMAND INFORMATION UNIT: no command here moves data both ways.
@@ -265,10 +264,7 @@ impl Session {
             // Data of a task that was aborted is passed over.
             None if self.ghosts.contains(&itt) => {}
             None if damaged => {}
-            None => {
-                let window = self.window();
-                self.links[at].reject(window, &pdu.raw, RejectReason::InvalidPduField);
-            }
+            None => self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField),
         }
     }
 

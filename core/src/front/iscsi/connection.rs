@@ -6,7 +6,7 @@ use super::{CloseReason, ConnectionId, Identity, Parameters, Peer};
 use crate::block::{ReadPiece, SECTOR_BYTES, Time};
 use crate::front::output::Output;
 use crate::front::scsi::{DataIn, TaskId};
-use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, RejectReason, Response, ResponseHeader};
+use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, Response, ResponseHeader};
 use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
 
@@ -367,23 +367,6 @@ impl Link {
             data_bytes,
             response,
         }
-    }
-
-    /// Refuses a PDU (§11.17).
-    pub(super) fn reject(&mut self, window: Window, raw: &[u8; BHS_BYTES], reason: RejectReason) {
-        self.reject_data(window, raw, reason, 0);
-    }
-
-    /// Refuses a PDU; `data_sn` goes with [`RejectReason::InvalidDataAck`].
-    pub(super) fn reject_data(
-        &mut self,
-        window: Window,
-        raw: &[u8; BHS_BYTES],
-        reason: RejectReason,
-        data_sn: u32,
-    ) {
-        let response = Response::Reject { reason, data_sn };
-        self.send(window, RESERVED_TAG, response, Bytes::copy_from_slice(raw));
     }
 
     /// Takes nothing more; the first reason counts.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::block::Time;
 use crate::front::scsi::Nexus;
-use crate::wire::iscsi::{Request, ResponseHeader};
+use crate::wire::iscsi::{Request, Response, ResponseHeader};
 use bytes::BytesMut;
 
 /// Longest data segment before another length was declared (§13.12), in bytes.
@@ -89,7 +89,8 @@ impl Target {
         let Some(incoming) = entry.framing.step(input) else { return false };
         let pdu = match incoming {
             Incoming::Pdu(pdu) => pdu,
-            Incoming::DataDigest(_) => return false,
+            // Digests begin with the full feature phase.
+            Incoming::DataDigest(_) | Incoming::HeaderDigest => return false,
             Incoming::Lost(why) => {
                 self.close_entry(id, CloseReason::Violation(why));
                 return true;
@@ -149,8 +150,16 @@ impl Target {
                     return;
                 }
                 Step::Fail { response, reason } => {
+                    let redirected = response.as_ref().is_some_and(|pdu| {
+                        matches!(pdu.response, Response::Login { status: status::MOVED, .. })
+                    });
                     if let Some(pdu) = response {
                         entry.send(&pdu, window);
+                    }
+                    if redirected {
+                        self.counters.logins_redirected += 1;
+                    } else {
+                        self.counters.logins_refused += 1;
                     }
                     self.close_entry(id, CloseReason::Refused(reason));
                     return;
@@ -272,6 +281,7 @@ impl Target {
         let link =
             Link::new(now, identity.clone(), peer, parameters, framing, outlet, (id, window));
         self.connections.insert(id, Phase::Full(serial));
+        self.counters.logins += 1;
         self.events.push_back(Event::LoggedIn { connection: id, identity: identity.clone() });
         if let Some((session, cx)) = self.session(serial) {
             session.loopback &= loopback;

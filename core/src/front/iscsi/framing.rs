@@ -23,6 +23,8 @@ pub(super) enum Incoming {
     Pdu(Pdu),
     /// A PDU whose data segment is damaged (§7.8); it was passed over.
     DataDigest(Pdu),
+    /// A header is damaged, and with it the place where the next one begins (§7.8).
+    HeaderDigest,
     /// The stream cannot be followed any further.
     Lost(&'static str),
 }
@@ -64,7 +66,7 @@ impl Framing {
             return None;
         }
         if self.header_digest && crc32c::crc32c(&input[..head]) != le32(&input[head..]) {
-            return Some(Incoming::Lost("a header digest does not match"));
+            return Some(Incoming::HeaderDigest);
         }
         if header.data_bytes > self.max_data {
             return Some(Incoming::Lost("a data segment longer than MaxRecvDataSegmentLength"));

@@ -2,6 +2,7 @@
 //! ended has settled at all initiators concerned (RFC 7143 §4.2.3).
 
 use super::connection::before;
+use super::counters::Abort;
 use super::framing::Pdu;
 use super::session::{Context, Held, Session};
 use super::tasks::{Stage, Task};
@@ -217,7 +218,7 @@ impl Session {
         let id = self.tasks.id(slot);
         let active = self.tasks.get(slot).is_some_and(|task| task.stage == Stage::Active);
         if !active {
-            self.remove_task(slot);
+            self.abort(cx, slot, Abort::Function);
             self.respond_function(link, itt, FunctionResponse::Complete);
             return;
         }
@@ -233,7 +234,7 @@ impl Session {
             progress: Progress::Asked,
         };
         if let Some(function) = self.begin(function) {
-            self.remove_task(slot);
+            self.abort(cx, slot, Abort::Function);
             self.ask(cx, function, lun, management);
         }
     }
@@ -263,7 +264,7 @@ impl Session {
                     || task.stage == Stage::Active
                         && (function.is_wide() || task.lun == function.lun)
             }) {
-                if let Some(task) = self.remove_task(slot) {
+                if let Some(task) = self.abort(cx, slot, Abort::Function) {
                     links.push(task.link);
                 }
             }

@@ -22,6 +22,7 @@ mod chap;
 mod collect;
 mod commands;
 mod connection;
+mod counters;
 mod entry;
 mod framing;
 mod keys;
@@ -37,6 +38,7 @@ pub mod text;
 #[cfg(test)]
 mod tests;
 
+pub use counters::Counters;
 pub use target::Target;
 
 use crate::block::Request;

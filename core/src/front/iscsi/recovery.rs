@@ -3,6 +3,7 @@
 
 use super::commands::{acknowledge_tag, input_bytes, put_data, send_data, send_status, status_of};
 use super::connection::{Reader, before};
+use super::counters::Abort;
 use super::framing::Pdu;
 use super::session::{Context, Session};
 use super::tasks::{Cut, Stage};
@@ -54,7 +55,7 @@ impl Session {
     /// Ends one task without a response.
     pub(super) fn end_task(&mut self, cx: &mut Context<'_>, slot: u16) {
         let id = self.tasks.id(slot);
-        let Some(task) = self.remove_task(slot) else { return };
+        let Some(task) = self.abort(cx, slot, Abort::Loss) else { return };
         if task.stage == Stage::Active
             && let Some(device) = cx.device.as_deref_mut()
         {
@@ -71,7 +72,6 @@ impl Session {
     /// §11.16.
     pub(super) fn snack(&mut self, cx: &mut Context<'_>, at: usize, pdu: &Pdu) {
         let Request::Snack { kind, tag, begin, run, .. } = pdu.header.request else { return };
-        let _ = cx;
         let refused = if !self.links[at].recovers() {
             Err(RejectReason::ProtocolError)
         } else {
@@ -84,9 +84,8 @@ impl Session {
             }
         };
         if let Err(reason) = refused {
-            let window = self.window();
             let data_sn = if reason == RejectReason::InvalidDataAck { begin } else { 0 };
-            self.links[at].reject_data(window, &pdu.raw, reason, data_sn);
+            self.reject_data(cx, at, &pdu.raw, reason, data_sn);
         }
     }
 

@@ -6,6 +6,7 @@
 use super::Device;
 use super::collect::Collect;
 use super::connection::{Link, Window, before};
+use super::counters::{Abort, Counters};
 use super::framing::Pdu;
 use super::management::Function;
 use super::tasks::{Stage, Task, Tasks};
@@ -25,6 +26,18 @@ const MAX_IMMEDIATE: usize = 64;
 /// Failed connections whose tasks are kept.
 const MAX_LOST: usize = 16;
 
+/// Events of asynchronous messages (§11.9.1).
+pub(super) mod event {
+    /// The initiator is to log out within Parameter3 seconds.
+    pub(in super::super) const LOGOUT: u8 = 1;
+    /// Connection Parameter1 will be dropped, as it was not logged out.
+    pub(in super::super) const DROP_CONNECTION: u8 = 2;
+    /// All connections of the session will be dropped.
+    pub(in super::super) const DROP_SESSION: u8 = 3;
+    /// The tasks of a logical unit were ended.
+    pub(in super::super) const TASKS_TERMINATED: u8 = 5;
+}
+
 /// What a session's handlers reach beyond the session.
 #[derive(Debug)]
 pub(super) struct Context<'a> {
@@ -32,6 +45,7 @@ pub(super) struct Context<'a> {
     pub(super) config: &'a Config,
     pub(super) access: &'a Access,
     pub(super) events: &'a mut VecDeque<Event>,
+    pub(super) counters: &'a mut Counters,
     /// The session's device; a discovery session has none.
     pub(super) device: Option<&'a mut Device>,
 }
@@ -194,8 +208,7 @@ impl Session {
             }
         }
         if let Some(reason) = self.refusal(&pdu) {
-            let window = self.window();
-            self.links[at].reject(window, &pdu.raw, reason);
+            self.reject(cx, at, &pdu.raw, reason);
             return;
         }
         let id = self.links[at].id;
@@ -334,7 +347,7 @@ impl Session {
                 link.listing = Some((itt, *raw));
                 cx.events.push_back(Event::List { connection: link.id });
             }
-            text::Step::Reject { reason, .. } => link.reject(window, raw, reason),
+            text::Step::Reject { reason, .. } => self.reject(cx, at, raw, reason),
         }
     }
 
@@ -350,16 +363,14 @@ impl Session {
             0 => CLOSED,
             // §11.14.1: a discovery session can only be closed as a whole.
             1 | 2 if discovery => {
-                let window = self.window();
-                self.links[at].reject(window, &pdu.raw, RejectReason::ProtocolError);
+                self.reject(cx, at, &pdu.raw, RejectReason::ProtocolError);
                 return;
             }
             1 | 2 if !known => NO_SUCH_CONNECTION,
             2 if !recovers => RECOVERY_NOT_SUPPORTED,
             1 | 2 => CLOSED,
             _ => {
-                let window = self.window();
-                self.links[at].reject(window, &pdu.raw, RejectReason::InvalidPduField);
+                self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField);
                 return;
             }
         };
@@ -408,10 +419,23 @@ impl Session {
         }
     }
 
+    /// The session is over and its initiator is told so, with event [`event::DROP_CONNECTION`] or
+    /// [`event::DROP_SESSION`]: it may come again after the time that was agreed on, and finds none
+    /// of its tasks then.
+    pub(super) fn cut_off(&mut self, event: u8, reason: CloseReason) {
+        let time2wait = self.parameters.time2wait;
+        self.announce(event, |link| {
+            let cid = if event == event::DROP_CONNECTION { link.cid } else { 0 };
+            [cid, time2wait, 0]
+        });
+        self.end(reason);
+    }
+
     /// Sends an asynchronous message to every connection.
-    pub(super) fn announce(&mut self, event: u8, parameters: [u16; 3]) {
+    pub(super) fn announce(&mut self, event: u8, parameters: impl Fn(&Link) -> [u16; 3]) {
         let window = self.window();
         for link in &mut self.links {
+            let parameters = parameters(link);
             let message = Response::Async { lun: 0, event, vendor: 0, parameters };
             link.send(window, RESERVED_TAG, message, Bytes::new());
         }
@@ -420,14 +444,13 @@ impl Session {
     /// Tells connections that their tasks on a logical unit were ended, where that was agreed on
     /// (§4.2.3.4); `but` knows already.
     pub(super) fn announce_abort(&mut self, lun: u64, links: &[ConnectionId], but: ConnectionId) {
-        const TASKS_TERMINATED: u8 = 5;
         if self.parameters.task_reporting != TaskReporting::FastAbort {
             return;
         }
         let window = self.window();
         for link in &mut self.links {
             if link.id != but && links.contains(&link.id) {
-                let event = TASKS_TERMINATED;
+                let event = event::TASKS_TERMINATED;
                 let message = Response::Async { lun, event, vendor: 0, parameters: [0; 3] };
                 link.send(window, RESERVED_TAG, message, Bytes::new());
             }
@@ -460,8 +483,8 @@ impl Session {
     pub(super) fn handle_damaged(&mut self, cx: &mut Context<'_>, at: usize, pdu: Pdu) {
         self.links[at].heard = cx.now;
         self.acknowledge(cx, at, pdu.header.exp_stat_sn);
-        let window = self.window();
-        self.links[at].reject(window, &pdu.raw, RejectReason::DataDigestError);
+        cx.counters.data_digest_errors += 1;
+        self.reject(cx, at, &pdu.raw, RejectReason::DataDigestError);
         match pdu.header.request {
             Request::DataOut { .. } => self.data_out(cx, at, pdu, true),
             // Without recovery within a command nobody would send it again: the gap in the order of
@@ -471,6 +494,32 @@ impl Session {
             }
             _ => {}
         }
+    }
+
+    /// Refuses a PDU that came on connection number `at` (§11.17).
+    pub(super) fn reject(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        raw: &[u8; BHS_BYTES],
+        reason: RejectReason,
+    ) {
+        self.reject_data(cx, at, raw, reason, 0);
+    }
+
+    /// Refuses a PDU; `data_sn` goes with [`RejectReason::InvalidDataAck`].
+    pub(super) fn reject_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        raw: &[u8; BHS_BYTES],
+        reason: RejectReason,
+        data_sn: u32,
+    ) {
+        cx.counters.reject(reason);
+        let window = self.window();
+        let response = Response::Reject { reason, data_sn };
+        self.links[at].send(window, RESERVED_TAG, response, Bytes::copy_from_slice(raw));
     }
 
     /// Ends tasks without responses.
@@ -518,6 +567,15 @@ impl Session {
         }
     }
 
+    /// Takes note that task `slot` has ended, and counts it if it had no status.
+    pub(super) fn abort(&mut self, cx: &mut Context<'_>, slot: u16, why: Abort) -> Option<Task> {
+        let task = self.remove_task(slot)?;
+        if task.stage != Stage::Done {
+            cx.counters.abort(why);
+        }
+        Some(task)
+    }
+
     /// Takes note that task `slot` has ended, whichever way.
     pub(super) fn remove_task(&mut self, slot: u16) -> Option<Task> {
         let task = self.tasks.remove(slot)?;
@@ -555,7 +613,7 @@ impl Session {
         self.wake = None;
         if let Some((by, reason)) = self.dismissed.clone() {
             if by <= cx.now {
-                self.end(reason);
+                self.cut_off(event::DROP_CONNECTION, reason);
                 return;
             }
             self.arm(by);

@@ -2,11 +2,12 @@
 
 use super::Device;
 use super::connection::{Outlet, before};
+use super::counters::{Abort, Counters};
 use super::entry::{Entry, MAX_CONNECTIONS};
 use super::framing::Incoming;
 use super::management::Fence;
-use super::session::{Context, Session};
-use super::tasks::Tasks;
+use super::session::{Context, Session, event};
+use super::tasks::{Stage, Tasks};
 use super::{
     Access, CloseReason, Config, ConnectionId, DeviceId, Event, OpenError, Peer, SessionInfo,
 };
@@ -22,14 +23,8 @@ const MAX_DEVICES: usize = 4096;
 /// Output beyond what sessions hold in payload that may wait before input is no longer taken.
 const OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Time an initiator has to log out once it was asked to.
+/// Time an initiator has to log out once it has lost its right.
 const LOGOUT_LIMIT: Duration = Duration::from_secs(10);
-
-/// Events of asynchronous messages (§11.9.1).
-mod event {
-    pub(super) const LOGOUT: u8 = 1;
-    pub(super) const DROP_SESSION: u8 = 3;
-}
 
 /// How far a connection is.
 #[derive(Debug)]
@@ -86,6 +81,7 @@ pub struct Target {
     /// Logins that wait for a volume.
     pub(super) opening: BTreeMap<String, Vec<ConnectionId>>,
     pub(super) events: VecDeque<Event>,
+    pub(super) counters: Counters,
     pub(super) timers: BTreeSet<(Time, Timer)>,
     /// Sessions that have to be looked at before a handler returns.
     dirty: Vec<u32>,
@@ -113,6 +109,7 @@ impl Target {
             volumes: BTreeMap::new(),
             opening: BTreeMap::new(),
             events: VecDeque::new(),
+            counters: Counters::default(),
             timers: BTreeSet::new(),
             dirty: Vec::new(),
             fenced: Vec::new(),
@@ -137,7 +134,7 @@ impl Target {
             .map(|(serial, _)| *serial)
             .collect();
         for serial in lost {
-            self.dismiss(serial, CloseReason::Forbidden);
+            self.dismiss(serial, LOGOUT_LIMIT, CloseReason::Forbidden);
         }
     }
 
@@ -222,6 +219,11 @@ impl Target {
         match incoming {
             Incoming::Pdu(pdu) => session.handle_pdu(&mut cx, at, pdu),
             Incoming::DataDigest(pdu) => session.handle_damaged(&mut cx, at, pdu),
+            Incoming::HeaderDigest => {
+                cx.counters.header_digest_errors += 1;
+                let why = CloseReason::Violation("a header digest does not match");
+                session.links[at].close(why);
+            }
             Incoming::Lost(why) => session.links[at].close(CloseReason::Violation(why)),
         }
         self.settle(serial);
@@ -359,17 +361,17 @@ impl Target {
             .collect();
         for serial in concerned {
             if let Some(session) = self.sessions.get_mut(&serial) {
-                session.announce(event::DROP_SESSION, [0, 0, 0]);
-                session.end(CloseReason::VolumeGone(why.to_owned()));
+                session.cut_off(event::DROP_SESSION, CloseReason::VolumeGone(why.to_owned()));
             }
             self.settle(serial);
         }
         self.release(device);
     }
 
-    /// New connections are refused and initiators are asked to log out; those that do not are cut
-    /// off. Done when [`Target::sessions`] is empty and every [`Event::Close`] was acted on.
-    pub fn handle_shutdown(&mut self, now: Time) {
+    /// New connections are refused and initiators are asked to log out; those that have not after
+    /// `limit`, which they are told in whole seconds, are cut off. Below one second all are at once.
+    /// Done when [`Target::sessions`] is empty and every [`Event::Close`] was acted on.
+    pub fn handle_shutdown(&mut self, now: Time, limit: Duration) {
         self.now = now;
         self.shutting_down = true;
         let logins: Vec<ConnectionId> = self
@@ -383,20 +385,22 @@ impl Target {
         }
         let serials: Vec<u32> = self.sessions.keys().copied().collect();
         for serial in serials {
-            self.dismiss(serial, CloseReason::Shutdown);
+            self.dismiss(serial, limit, CloseReason::Shutdown);
         }
     }
 
-    /// Asks a session to log out.
-    fn dismiss(&mut self, serial: u32, reason: CloseReason) {
-        let by = self.now.after(LOGOUT_LIMIT);
-        let seconds = LOGOUT_LIMIT.as_secs() as u16;
+    /// Asks a session to log out within `limit`.
+    fn dismiss(&mut self, serial: u32, limit: Duration, reason: CloseReason) {
+        let seconds = u16::try_from(limit.as_secs()).unwrap_or(u16::MAX);
+        let by = self.now.after(Duration::from_secs(seconds.into()));
         if let Some(session) = self.sessions.get_mut(&serial) {
             if session.device.is_none() {
                 session.end(reason);
-            } else if session.dismissed.is_none() {
+            } else if seconds == 0 {
+                session.cut_off(event::DROP_SESSION, reason);
+            } else if session.dismissed.as_ref().is_none_or(|(earlier, _)| by < *earlier) {
                 session.dismissed = Some((by, reason));
-                session.announce(event::LOGOUT, [0, 0, seconds]);
+                session.announce(event::LOGOUT, |_| [0, 0, seconds]);
                 session.arm(by);
             }
             self.settle(serial);
@@ -467,6 +471,12 @@ impl Target {
         })
     }
 
+    /// Totals since the target was made.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// A session, and what its handlers reach beyond it.
     pub(super) fn session(&mut self, serial: u32) -> Option<(&mut Session, Context<'_>)> {
         let session = self.sessions.get_mut(&serial)?;
@@ -476,6 +486,7 @@ impl Target {
             config: &self.config,
             access: &self.access,
             events: &mut self.events,
+            counters: &mut self.counters,
             device: device.map(|unit| &mut unit.device),
         };
         Some((session, cx))
@@ -543,9 +554,9 @@ impl Target {
                     if !unit.affected.contains(&serial) {
                         unit.affected.push(serial);
                     }
-                    if let Some(session) = self.sessions.get_mut(&serial)
+                    if let Some((session, mut cx)) = self.session(serial)
                         && let Some(slot) = session.tasks.by_id(task)
-                        && let Some(task) = session.remove_task(slot)
+                        && let Some(task) = session.abort(&mut cx, slot, Abort::Function)
                     {
                         session.tell_abort(task.lun, task.link);
                     }
@@ -652,8 +663,7 @@ impl Target {
         if cold_reset {
             for (other, session) in &mut self.sessions {
                 if session.device == device {
-                    session.announce(event::DROP_SESSION, [0, 0, 0]);
-                    session.end(CloseReason::Reset);
+                    session.cut_off(event::DROP_SESSION, CloseReason::Reset);
                     self.dirty.push(*other);
                 }
             }
@@ -662,6 +672,9 @@ impl Target {
 
     fn end_session(&mut self, serial: u32) {
         let Some(session) = self.sessions.remove(&serial) else { return };
+        // Those of connections that were lost; the others have been ended with theirs.
+        let left = session.tasks.iter().filter(|(_, task)| task.stage != Stage::Done).count();
+        self.counters.aborted_by_loss += left as u64;
         if let Some(at) = session.armed {
             self.timers.remove(&(at, Timer::Session(serial)));
         }

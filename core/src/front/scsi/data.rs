@@ -108,9 +108,7 @@ pub(super) fn write(device: &Device, context: &Context) -> Result<Plan, Sense> {
     let range = device.transfer(context)?;
     device.writable()?;
     let durable = device.durable(context);
-    Ok(partly(device, context, range, |range| {
-        device.io(Kind::Write { whole: false }, range, durable)
-    }))
+    Ok(partly(device, context, range, |range| device.io(Kind::Write, range, durable)))
 }
 
 fn partly(device: &Device, context: &Context, range: Range, io: impl Fn(Range) -> Io) -> Plan {
@@ -139,7 +137,7 @@ pub(super) fn write_atomic(device: &Device, context: &Context) -> Result<Plan, S
         return Err(Sense::in_cdb(12, None));
     }
     device.writable()?;
-    let io = device.io(Kind::Write { whole: true }, range, device.durable(context));
+    let io = device.io(Kind::Write, range, device.durable(context));
     Ok(exactly(context, range.bytes(), io))
 }
 

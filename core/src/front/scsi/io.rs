@@ -3,9 +3,9 @@
 //! Promises: every request lies within the volume as it is when the request is made, and carries as
 //! many bytes as its range has; what a command has to do as a whole is one request.
 
-use super::DataIn;
 use super::sense::{Sense, code, key};
 use super::tasks::{Requests, joined};
+use super::{DataIn, MAX_ATOMIC_BYTES};
 use crate::block::{BlockState, Range, ReadPiece, Reply, Request, SECTOR_BYTES, StatusRun};
 use bytes::{Bytes, BytesMut};
 
@@ -37,10 +37,7 @@ pub(super) enum Kind {
     /// Nothing but fail.
     Refuse(Sense),
     Read,
-    /// As a whole, or piece by piece.
-    Write {
-        whole: bool,
-    },
+    Write,
     WriteAndVerify(Against),
     Verify(Against),
     CompareAndWrite,
@@ -119,7 +116,7 @@ impl Io {
     /// Where it writes, and whether nobody else may meanwhile.
     pub fn claim(&self) -> Option<(Range, bool)> {
         let exclusive = match &self.kind {
-            Kind::Write { .. } | Kind::WriteSame { .. } => false,
+            Kind::Write | Kind::WriteSame { .. } => false,
             Kind::WriteAndVerify(_) | Kind::CompareAndWrite | Kind::OrWrite => true,
             _ => return None,
         };
@@ -166,14 +163,14 @@ impl Io {
             Kind::Nothing => Step::Done(DataIn::None),
             Kind::Refuse(sense) => Step::Failed(*sense),
             Kind::Read => self.read(requests),
-            Kind::Write { whole } => match round {
-                0 if !self.range.is_empty() => self.write(requests, *whole),
+            Kind::Write => match round {
+                0 if !self.range.is_empty() => self.write(requests),
                 _ => Step::Done(DataIn::None),
             },
             Kind::WriteAndVerify(against) => match round {
                 0 if !self.range.is_empty() => {
                     self.durable = true;
-                    self.write(requests, false)
+                    self.write(requests)
                 }
                 _ => self.verify(requests, *against),
             },
@@ -270,15 +267,16 @@ impl Io {
         bytes == sectors.saturating_mul(SECTOR_BYTES)
     }
 
-    /// Writes the output. Pieces that are whole blocks go as they came; the others are joined.
-    fn write(&mut self, requests: &mut Requests<'_>, whole: bool) -> Step {
+    /// Writes the output: as one request if one record holds it, so that a crash leaves no part of it.
+    /// Of more than that, pieces that are whole blocks go as they came, and others are joined.
+    fn write(&mut self, requests: &mut Requests<'_>) -> Step {
         let block = self.block_sectors * SECTOR_BYTES;
         let bytes = self.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
         if bytes != self.range.bytes() {
             return internal_failure();
         }
-        let uncut =
-            !whole && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
+        let uncut = bytes > MAX_ATOMIC_BYTES
+            && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
         // A verification needs the output once more.
         let data = match self.kind {
             Kind::WriteAndVerify(Against::Output) => self.data.clone(),

@@ -18,6 +18,7 @@
 //! says which commands there are ([`cdb`]).
 
 mod cdb;
+mod class;
 mod control;
 mod data;
 mod inquiry;
@@ -36,6 +37,7 @@ mod tests;
 use crate::block::{BlockError, ReadPiece, Reply, Request, SECTOR_BYTES, Time, VolumeId};
 use bytes::Bytes;
 use cdb::Cdb;
+pub use class::Class;
 use io::Io;
 use sense::{Refusal, Sense, code, key};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

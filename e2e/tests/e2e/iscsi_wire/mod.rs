@@ -8,14 +8,18 @@
 //! - [`recovery`]: SNACKs, connections lost and tasks moved.
 //! - [`abuse`]: malformed PDUs of every kind beside a session that must not notice.
 //! - [`limits`]: what takes too long or is too much, and the memory it takes.
+//! - [`farewell`]: what is said when the host stops.
+//! - [`totals`]: what is counted.
 
 mod abuse;
 mod data;
 mod digests;
+mod farewell;
 mod limits;
 mod logins;
 mod numbers;
 mod recovery;
+mod totals;
 
 use longhaul_e2e::initiator::connection::Received;
 use longhaul_e2e::initiator::{Connection, Login, Pdu, Session};

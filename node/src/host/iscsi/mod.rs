@@ -164,10 +164,11 @@ impl Server {
         self.with(|now, target| target.handle_resized(now, name, sectors));
     }
 
-    /// No new connections; initiators are asked to log out, those that do not are cut off.
-    pub fn stop(self: &Rc<Self>) {
+    /// No new connections; initiators are asked to log out, those that have not within `limit` are cut
+    /// off.
+    pub fn stop(self: &Rc<Self>, limit: Duration) {
         self.stopping.set(true);
-        self.with(|now, target| target.handle_shutdown(now));
+        self.with(|now, target| target.handle_shutdown(now, limit));
     }
 
     /// Serves the target's timers until dropped.
@@ -307,7 +308,6 @@ impl Server {
             }
             Event::Close { connection, reason } => self.close(connection, reason),
             Event::LoggedIn { connection, identity } => {
-                self.counters.borrow_mut().logins += 1;
                 let peer = self.connection(connection).map(|found| found.peer().to_owned());
                 tracing::info!(
                     peer,

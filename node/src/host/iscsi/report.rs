@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 /// Totals since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Connections that reached the full feature phase.
-    pub logins: u64,
+    /// What the target itself counts.
+    pub target: longhaul_core::front::iscsi::Counters,
     /// Connections that the target closed, by reason.
     pub closed: BTreeMap<&'static str, u64>,
     /// Connections turned away because their portal had too many.
@@ -88,6 +88,7 @@ impl Server {
 
     /// Totals.
     pub fn counters(&self) -> Counters {
-        self.counters.borrow().clone()
+        let target = self.target.borrow().counters().clone();
+        Counters { target, ..self.counters.borrow().clone() }
     }
 }

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod basic;
+mod counters;
 pub(super) mod device;
 mod driver;
 mod management;

@@ -8,6 +8,13 @@ fn statuses(pdus: &[In]) -> Vec<(u8, u32)> {
     pdus.iter().map(|pdu| (pdu.opcode(), pdu.itt())).collect()
 }
 
+/// Event and parameters of an asynchronous message.
+fn event(pdu: &In) -> (u8, [u16; 3]) {
+    assert_eq!(pdu.opcode(), opcode::ASYNC, "{pdu:x?}");
+    let parameter = |at: usize| u16::from_be_bytes([pdu.bhs[at], pdu.bhs[at + 1]]);
+    (pdu.bhs[36], [38, 40, 42].map(parameter))
+}
+
 fn two(p: Parameters) -> (World, usize, usize) {
     let mut world = World::new(config());
     let a = world.connect(identity(1, 0, 0), p, 100);
@@ -174,20 +181,57 @@ fn logins_that_cannot_be() {
 #[test]
 fn sessions_end_when_asked_to_log_out_or_are_cut_off() {
     let (mut world, a, b) = two(parameters());
-    let other = world.connect(identity(2, 0, 0), parameters(), 1);
-    world.target.handle_shutdown(world.now);
+    let other = world.connect(identity(2, 0, 7), parameters(), 1);
+    world.target.handle_shutdown(world.now, Duration::from_millis(4999));
     world.pump();
     for at in [a, b, other] {
         let pdu = world.one(at);
-        assert_eq!((pdu.opcode(), pdu.itt(), pdu.bhs[36], pdu.bhs[43]), (0x32, !0, 1, 10));
+        assert_eq!((pdu.opcode(), pdu.itt(), event(&pdu)), (0x32, !0, (1, [0, 0, 4])));
     }
     assert_eq!(world.try_connect(identity(3, 0, 0), parameters(), 1), Err(0x0301));
     world.send(a, logout(0, 0, 2, 100));
     assert_eq!(*world.expect_closed(b), CloseReason::LoggedOut);
-    world.pass(Duration::from_secs(10));
+    world.take(a);
+    world.pass(Duration::from_millis(3999));
+    assert!(world.conns[other].closed.is_none());
+    world.pass(Duration::from_millis(1));
+    // The connection will be dropped: its CID, DefaultTime2Wait, and no time for tasks.
+    assert_eq!(event(&world.one(other)), (2, [7, 2, 0]));
     assert_eq!(*world.expect_closed(other), CloseReason::Shutdown);
+    assert!(world.take(a).is_empty() && world.take(b).is_empty(), "they have left");
     assert_eq!(world.target.sessions().count(), 0);
     assert_eq!(world.target.poll_timeout(), None);
+}
+
+/// Nobody has time to log out: all connections are said to be dropped, and are.
+#[test]
+fn a_shutdown_that_does_not_wait() {
+    let (mut world, a, b) = two(parameters());
+    world.target.handle_shutdown(world.now, Duration::from_millis(999));
+    world.pump();
+    for at in [a, b] {
+        assert_eq!(event(&world.one(at)), (3, [0, 2, 0]));
+        assert_eq!(*world.expect_closed(at), CloseReason::Shutdown);
+    }
+}
+
+/// Who is asked to log out already is told of a limit that comes before the first one.
+#[test]
+fn a_shutdown_shortens_the_time_to_log_out() {
+    let (mut world, a, _) = two(parameters());
+    let mut access = Access::default();
+    access.volumes.insert("v".into(), Vec::new());
+    world.target.set_access(world.now, access);
+    world.pump();
+    assert_eq!(event(&world.one(a)), (1, [0, 0, 10]));
+    world.target.handle_shutdown(world.now, Duration::from_secs(60));
+    world.pump();
+    assert!(world.take(a).is_empty());
+    world.target.handle_shutdown(world.now, Duration::from_secs(4));
+    world.pump();
+    assert_eq!(event(&world.one(a)), (1, [0, 0, 4]));
+    world.pass(Duration::from_secs(4));
+    assert_eq!(*world.expect_closed(a), CloseReason::Shutdown);
 }
 
 #[test]

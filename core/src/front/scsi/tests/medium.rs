@@ -45,24 +45,37 @@ fn blocks_of_4096_bytes() {
     assert_eq!(world.bad(&cdb16(0x88, 0, last, 1), &[]), code::LBA_OUT_OF_RANGE);
 }
 
+/// What one record holds is there after a crash or is not, however it came.
 #[test]
-fn whole_blocks_are_not_copied_and_cut_ones_are_joined() {
-    for (piece, writes) in [(1024, 4), (4096, 1), (700, 1)] {
+fn a_write_that_fits_a_record_is_one_request() {
+    for piece in [1024, 4096, 700] {
         let mut world = World::new(512);
         world.piece = piece;
-        world.submit(1, &cdb10(0x2a, 0, 8, 8), Attribute::Simple, &pattern(8, 1));
-        world.send(0);
-        assert_eq!(world.requests.len(), writes);
-        world.drain();
-        assert_eq!(world.bytes[4096..8192], pattern(8, 1));
-        // What is atomic is one write, however it came.
         let mut atomic = cdb16(0x9c, 0, 8, 0);
         atomic[13] = 8;
-        world.submit(1, &atomic, Attribute::Simple, &pattern(8, 2));
+        for (seed, cdb) in [(1, cdb10(0x2a, 0, 8, 8).to_vec()), (2, atomic.to_vec())] {
+            world.submit(1, &cdb, Attribute::Simple, &pattern(8, seed));
+            world.send(0);
+            assert_eq!(world.requests.len(), 1);
+            world.drain();
+            assert_eq!(world.bytes[4096..8192], pattern(8, seed));
+        }
+    }
+}
+
+#[test]
+fn of_a_longer_write_whole_blocks_are_not_copied_and_cut_ones_are_joined() {
+    for (piece, blocks, writes) in
+        [(512 << 10, 3072, 3), (512 << 10, 2048, 1), (1 << 20, 2049, 2), (700, 3072, 1)]
+    {
+        let mut world = World::new(512);
+        world.piece = piece;
+        let data = pattern(blocks, 1);
+        world.submit(1, &cdb16(0x8a, 0, 8, blocks as u32), Attribute::Simple, &data);
         world.send(0);
-        assert_eq!(world.requests.len(), 1);
+        assert_eq!(world.requests.len(), writes, "pieces of {piece} bytes");
         world.drain();
-        assert_eq!(world.bytes[4096..8192], pattern(8, 2));
+        assert!(world.bytes[4096..][..data.len()] == data);
     }
 }
 

@@ -1,0 +1,54 @@
+//! What has happened at a target since it was made.
+
+use crate::front::scsi::Class;
+use crate::wire::iscsi::RejectReason;
+use std::collections::BTreeMap;
+
+/// Totals of a target. They only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Commands whose turn came and that went to a unit, by class in the order of [`Class::ALL`].
+    pub commands: [u64; Class::ALL.len()],
+    /// Headers whose digest did not match; each ended a connection (RFC 7143 §7.8).
+    pub header_digest_errors: u64,
+    /// Data segments whose digest did not match.
+    pub data_digest_errors: u64,
+    /// Reject PDUs by reason (§11.17.1).
+    pub rejects: BTreeMap<RejectReason, u64>,
+    /// Logins that reached the full feature phase.
+    pub logins: u64,
+    /// Logins that were answered with a refusal (§11.13.5, status classes 2 and 3), or, where the
+    /// request broke the protocol beyond that, with a closed connection.
+    pub logins_refused: u64,
+    /// Logins that were sent to another portal (status class 1).
+    pub logins_redirected: u64,
+    /// Commands that a task management function ended without a status, or PERSISTENT RESERVE OUT
+    /// did with PREEMPT AND ABORT.
+    pub aborted_by_function: u64,
+    /// Commands without a status whose connection or session ended.
+    pub aborted_by_loss: u64,
+}
+
+/// Why a command ends without a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abort {
+    Function,
+    Loss,
+}
+
+impl Counters {
+    pub(super) fn command(&mut self, opcode: u8) {
+        self.commands[Class::of(opcode) as usize] += 1;
+    }
+
+    pub(super) fn reject(&mut self, reason: RejectReason) {
+        *self.rejects.entry(reason).or_default() += 1;
+    }
+
+    pub(super) fn abort(&mut self, why: Abort) {
+        match why {
+            Abort::Function => self.aborted_by_function += 1,
+            Abort::Loss => self.aborted_by_loss += 1,
+        }
+    }
+}

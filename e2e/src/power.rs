@@ -1,0 +1,80 @@
+//! A disk whose power can be cut: all that its file system and the disk itself had in memory is gone,
+//! as it is when a machine loses its power. `kill -9` alone leaves both.
+//!
+//! nbdkit keeps what is written in a cache until it is flushed, and forgets it when it is killed: that is
+//! the disk. A loop device over nbdfuse carries a file system, whose pages have nowhere to go then.
+
+use crate::device::{Device, Mount};
+use crate::process::{Server, command, run};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The disk of a machine.
+pub struct Disk {
+    dir: PathBuf,
+    starts: u32,
+    up: Option<Up>,
+}
+
+struct Up {
+    mount: Mount,
+    device: Device,
+    nbdkit: Server,
+}
+
+impl Disk {
+    /// A new one of `mib` MiB with an ext4 file system, without power; `dir` is a directory to work in.
+    #[track_caller]
+    #[must_use]
+    pub fn new(dir: &Path, mib: u64) -> Disk {
+        std::fs::create_dir_all(dir).unwrap();
+        let disk = Disk { dir: dir.to_owned(), starts: 0, up: None };
+        let image = disk.image();
+        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        run("mkfs.ext4", ["-q".as_ref(), image.as_os_str()]).ok();
+        disk
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.join("image")
+    }
+
+    /// Where its file system is mounted while it has power.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("mounted")
+    }
+
+    /// Gives it power, and mounts its file system.
+    #[track_caller]
+    pub fn start(&mut self) {
+        assert!(self.up.is_none(), "it has power");
+        self.starts += 1;
+        // What is killed may leave its socket and its mount behind.
+        let dir = self.dir.join(format!("start-{}", self.starts));
+        std::fs::create_dir_all(&dir).unwrap();
+        let socket = dir.join("nbdkit");
+        let mut nbdkit = command("nbdkit");
+        nbdkit.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
+        nbdkit.args(["--filter=cache", "file"]).arg(self.image()).arg("cache=writeback");
+        let mut nbdkit = Server::start("nbdkit", nbdkit, &dir.join("nbdkit.log"));
+        nbdkit.wait_until("nbdkit listens", Duration::from_secs(30), || {
+            UnixStream::connect(&socket).is_ok()
+        });
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let device = Device::connect(&uri, &dir);
+        let mount = device.mount(&self.path(), "errors=remount-ro");
+        self.up = Some(Up { mount, device, nbdkit });
+    }
+
+    /// Cuts its power. Who uses its file system has to be gone, or hears of errors.
+    #[track_caller]
+    pub fn cut(&mut self) {
+        let Up { mount, mut device, mut nbdkit } = self.up.take().expect("it has power");
+        nbdkit.kill();
+        device.lose();
+        drop(mount);
+        drop(device);
+    }
+}
