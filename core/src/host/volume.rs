@@ -219,6 +219,10 @@ impl Volume {
                 self.reply(id, Ok(Reply::Done));
             }
             Request::Status(range) => self.query_status(id, range),
+            Request::Watch(_)
+            | Request::Unwatch(_)
+            | Request::Stage { .. }
+            | Request::WriteStaged { .. } => self.reply(id, Err(BlockError::Unsupported)),
         }
     }
 

@@ -339,7 +339,7 @@ impl World {
                 failed && !self.plan.volumes[volume].continues
             }
             BlockError::Medium(_) => damaged,
-            BlockError::NoSpace => false,
+            BlockError::NoSpace | BlockError::Changed | BlockError::Unsupported => false,
         };
         if matches!(error, BlockError::Medium(_)) {
             self.coverage.medium_errors += 1;
