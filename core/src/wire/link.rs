@@ -8,8 +8,11 @@
 //! Protocol versions, one line each:
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
 //! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
+//! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
 
-use crate::block::{BLOCK_BYTES, Epoch, MAX_VOLUME_SECTORS, Range, Seq, StatusRun, VolumeId};
+use crate::block::{
+    BLOCK_BYTES, Epoch, MAX_STAGE_SECTORS, MAX_VOLUME_SECTORS, Range, Seq, StatusRun, VolumeId,
+};
 use crate::record::{Fragment, MAX_RECORD_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -17,11 +20,13 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 2;
+pub const MAX_VERSION: u16 = 3;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
 pub const RESIZE_VERSION: u16 = 2;
+/// First version with copies within the store.
+pub const COPY_VERSION: u16 = 3;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -44,6 +49,8 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub const MAX_ATTRIBUTE_BYTES: usize = 192 << 10;
 
 const _: () = assert!(MAX_ATTRIBUTE_BYTES + 1024 <= MAX_HEAD_BYTES, "an attribute fits a head");
+
+const _: () = assert!(MAX_STAGE_SECTORS as usize * 11 <= MAX_HEAD_BYTES, "≤ 11 B a run");
 
 const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
@@ -176,6 +183,32 @@ pub enum ToStore {
         /// What.
         operation: VolumeOperation,
     },
+    /// Copies what the store has committed of a range into a staged object of another volume, or the
+    /// same. From version [`COPY_VERSION`] on.
+    Stage {
+        /// For the reply.
+        request: RequestId,
+        /// The volume to copy from.
+        volume: VolumeId,
+        /// The host's epoch of that volume.
+        epoch: Epoch,
+        /// What to copy: at most [`MAX_STAGE_SECTORS`].
+        range: Range,
+        /// The volume that the object is for.
+        into: VolumeId,
+        /// Where in it the range's first sector goes.
+        lba: u64,
+        /// Number of the object, bit 63 set.
+        object: u64,
+    },
+}
+
+impl ToStore {
+    /// Whether a store that speaks this version of the protocol can read the message.
+    #[must_use]
+    pub fn is_of_version(&self, version: u16) -> bool {
+        !matches!(self, ToStore::Stage { .. }) || version >= COPY_VERSION
+    }
 }
 
 /// Store to host.
@@ -264,14 +297,58 @@ pub enum ToHost {
         /// Its size in sectors, on stable storage.
         sectors: u64,
     },
+    /// Answers [`ToStore::Stage`].
+    Staged {
+        /// Of the request.
+        request: RequestId,
+        /// The volume copied from.
+        volume: VolumeId,
+        /// Runs in order that together are the range asked for, or why not. The object exists unless
+        /// none of them is data.
+        result: Result<Vec<StagedRun>, StageError>,
+    },
 }
 
 impl ToHost {
     /// Whether a host that speaks this version of the protocol can read the message.
     #[must_use]
     pub fn is_of_version(&self, version: u16) -> bool {
-        !matches!(self, ToHost::Resized { .. }) || version >= RESIZE_VERSION
+        match self {
+            ToHost::Resized { .. } => version >= RESIZE_VERSION,
+            ToHost::Staged { .. } => version >= COPY_VERSION,
+            _ => true,
+        }
     }
+}
+
+/// A part of what was staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StagedRun {
+    /// This many sectors never written or discarded.
+    Hole(u64),
+    /// This many sectors that were zeroed.
+    Zero(u64),
+    /// A data record of exactly these sectors of the volume that the object is for.
+    Data {
+        /// How many: at most [`crate::record::MAX_RECORD_SECTORS`].
+        sectors: u64,
+        /// Byte of the object at which the record begins.
+        offset: u32,
+    },
+}
+
+/// Why nothing was staged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum StageError {
+    /// The range cannot be read.
+    #[error(transparent)]
+    Read(ReadError),
+    /// There is an object of that number.
+    #[error("an object of that number exists")]
+    Exists,
+    /// The store cannot do it: it is too old, or does not know the volume to copy into.
+    #[error("the store cannot copy into that volume")]
+    Unsupported,
 }
 
 /// What a host's journal says of itself when the host attaches.

@@ -112,7 +112,8 @@ impl World {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
-            | ToStore::Status { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
+            | ToStore::Status { volume, .. }
+            | ToStore::Stage { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
         }
     }
 

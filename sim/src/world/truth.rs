@@ -132,6 +132,7 @@ pub fn replay(
             record::Kind::Data => op.kind == Kind::Data,
             record::Kind::Discard => matches!(op.kind, Kind::Discard | Kind::Zero(false)),
             record::Kind::Zero => matches!(op.kind, Kind::Zero(_)),
+            record::Kind::Staged => false,
         };
         if !same {
             return Err(format!(
