@@ -50,7 +50,8 @@ pub const MAX_ATTRIBUTE_BYTES: usize = 192 << 10;
 
 const _: () = assert!(MAX_ATTRIBUTE_BYTES + 1024 <= MAX_HEAD_BYTES, "an attribute fits a head");
 
-const _: () = assert!(MAX_STAGE_SECTORS as usize * 11 <= MAX_HEAD_BYTES, "≤ 11 B a run");
+const _: () =
+    assert!(MAX_STAGE_SECTORS as usize * 16 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 16 B a run");
 
 const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
@@ -809,91 +810,4 @@ pub fn decode_data(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn hello() -> Frame<ToStore> {
-        ToStore::Hello { min_version: 1, max_version: 1, software: "longhaul test".into() }.into()
-    }
-
-    #[test]
-    fn frames_survive_any_split() {
-        let batch = Frame {
-            message: ToStore::Batch { volume: VolumeId(7), epoch: 1, first: 1, last: 9 },
-            payload: Bytes::from(vec![5; 1000]),
-        };
-        let mut stream = Vec::new();
-        for frame in [hello(), batch.clone(), hello()] {
-            stream.extend_from_slice(&frame.encode_head().unwrap());
-            stream.extend_from_slice(&frame.payload);
-        }
-        for chunk in [1, 3, 64, 5000] {
-            let (mut buffer, mut seen) = (BytesMut::new(), Vec::new());
-            for part in stream.chunks(chunk) {
-                buffer.extend_from_slice(part);
-                while let Some(frame) = Frame::<ToStore>::take(&mut buffer).unwrap() {
-                    seen.push(frame);
-                }
-            }
-            assert_eq!(seen, [hello(), batch.clone(), hello()]);
-        }
-    }
-
-    #[test]
-    fn lengths_are_bounded_before_anything_is_allocated() {
-        let mut buffer = BytesMut::from(&[0xff; 8][..]);
-        assert!(matches!(Frame::<ToStore>::take(&mut buffer), Err(FrameError::TooLong { .. })));
-    }
-
-    #[test]
-    fn a_full_announcement_fits_a_head() {
-        let entry = Announced { range: Range::new(1 << 52, 1 << 52), seq: u64::MAX };
-        let message = ToStore::Announce {
-            volume: VolumeId(u128::MAX),
-            epoch: u64::MAX,
-            replace: true,
-            entries: vec![entry; MAX_ANNOUNCE_ENTRIES],
-        };
-        Frame::from(message).encode_head().unwrap();
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), head in 0u8..60) {
-            let _ = Frame::<ToStore>::decode(&bytes, Bytes::new());
-            let _ = Frame::<ToHost>::decode(&bytes, Bytes::new());
-            let mut framed = BytesMut::from(&[head, 0, 0, 0, 4, 0, 0, 0][..]);
-            framed.extend_from_slice(&bytes);
-            while let Ok(Some(_)) = Frame::<ToHost>::take(&mut framed) {}
-        }
-
-        #[test]
-        fn read_answers_round_trip(cuts in prop::collection::vec((0..3u8, 1..40u64), 1..8)) {
-            let mut at = 5;
-            let mut parts = Vec::new();
-            for (kind, sectors) in cuts {
-                let wanted = Range::new(at, sectors);
-                at += sectors;
-                parts.push(match kind {
-                    0 => ReadPart::Hole(sectors),
-                    1 => ReadPart::Zero(sectors),
-                    _ => {
-                        let range = wanted.block_cover();
-                        ReadPart::Data { wanted, fragment: Fragment {
-                            range,
-                            table: Bytes::from(vec![1; 4 * range.blocks() as usize]),
-                            payload: Bytes::from(vec![2; range.bytes() as usize]),
-                        } }
-                    }
-                });
-            }
-            let range = Range::between(5, at);
-            let frame = encode_data(1, VolumeId(1), &parts);
-            let ToHost::Data { result: Ok(pieces), .. } = &frame.message else { panic!() };
-            prop_assert_eq!(decode_data(range, pieces, frame.payload.clone()).unwrap(), parts);
-            let longer = Range::new(range.lba, range.sectors + 1);
-            prop_assert!(decode_data(longer, pieces, frame.payload.clone()).is_err());
-        }
-    }
-}
+mod tests;
