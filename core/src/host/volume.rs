@@ -66,7 +66,9 @@ pub struct Volume {
     retry: Duration,
     pub(super) committed: Seq,
     pub(super) waiting: VecDeque<Waiting>,
-    /// Requests that wait until a number is durable locally, and at the store; both in order.
+    /// Requests that wait until a number is in the journal's files, is durable there, and is at the
+    /// store; all in order.
+    pub(super) written_waiters: VecDeque<(u64, Seq)>,
     pub(super) stable_waiters: VecDeque<(u64, Seq)>,
     pub(super) commit_waiters: VecDeque<(u64, Seq)>,
     pub(super) latched: bool,
@@ -143,6 +145,7 @@ impl Volume {
             retry: RETRY_FIRST,
             committed,
             waiting: VecDeque::new(),
+            written_waiters: VecDeque::new(),
             stable_waiters: VecDeque::new(),
             commit_waiters: VecDeque::new(),
             latched: false,
@@ -190,7 +193,7 @@ impl Volume {
             }
             Request::Flush => {
                 self.counters.flushes += 1;
-                self.wait_for(id, self.journal.next_seq() - 1, true);
+                self.wait_until_durable(id, self.journal.next_seq() - 1);
             }
             Request::Discard { range, fua } => {
                 self.counters.markers += 1;
@@ -493,8 +496,12 @@ impl Volume {
                 .is_some_and(|born| born.after(self.config.sync_interval) <= self.now)
     }
 
-    /// Replies to those whose number has become durable.
+    /// Replies to those whose number has got where it has to be.
     fn wake(&mut self) {
+        let written = self.journal.written_seq().max(self.committed);
+        while let Some((id, _)) = self.written_waiters.pop_front_if(|(_, seq)| *seq <= written) {
+            self.reply(id, Ok(Reply::Done));
+        }
         let stable = self.journal.stable_seq().max(self.committed);
         while let Some((id, _)) = self.stable_waiters.pop_front_if(|(_, seq)| *seq <= stable) {
             self.reply(id, Ok(Reply::Done));
@@ -628,6 +635,9 @@ impl Volume {
         if continues {
             // Local stable storage will not come: they wait for the store now.
             self.commit_waiters.append(&mut self.stable_waiters);
+            for (id, _) in std::mem::take(&mut self.written_waiters) {
+                self.reply(id, Ok(Reply::Done));
+            }
         } else {
             self.stopped = true;
             self.fail_all(BlockError::Stopped);
@@ -635,7 +645,8 @@ impl Volume {
     }
 
     fn fail_all(&mut self, error: BlockError) {
-        let mut ids: Vec<u64> = self.stable_waiters.drain(..).map(|(id, _)| id).collect();
+        let mut ids: Vec<u64> = self.written_waiters.drain(..).map(|(id, _)| id).collect();
+        ids.extend(self.stable_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());

@@ -1,5 +1,5 @@
 //! Writes on their way into the journal: cut into records, held back while there is no room,
-//! acknowledged when all of them is there.
+//! acknowledged when all of them is in its files.
 
 use super::config::{Durability, Mode};
 use super::dirty::Place;
@@ -95,18 +95,22 @@ impl Volume {
         let seq = self.journal.next_seq() - 1;
         if self.config.mode == Mode::WriteThrough {
             self.commit_waiters.push_back((write.id, seq));
+        } else if write.fua {
+            self.wait_until_durable(write.id, seq);
+        } else if self.journal.is_memory_only() {
+            self.reply(write.id, Ok(Reply::Done));
         } else {
-            self.wait_for(write.id, seq, write.fua);
+            self.written_waiters.push_back((write.id, seq));
         }
     }
 
-    /// Replies once `seq` is durable, or at once if that is not asked for.
-    pub(super) fn wait_for(&mut self, id: u64, seq: Seq, durable: bool) {
+    /// Replies once `seq` is durable.
+    pub(super) fn wait_until_durable(&mut self, id: u64, seq: Seq) {
         let at_store = self.config.durability == Durability::Store || self.journal.is_memory_only();
         let reached =
             if at_store { self.committed } else { self.journal.stable_seq().max(self.committed) };
         // In write-through nothing is acknowledged that is not committed.
-        if !durable || seq <= reached || self.config.mode == Mode::WriteThrough {
+        if seq <= reached || self.config.mode == Mode::WriteThrough {
             self.reply(id, Ok(Reply::Done));
         } else if at_store {
             self.commit_waiters.push_back((id, seq));
