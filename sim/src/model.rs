@@ -55,7 +55,10 @@ pub struct Stamp {
 
 impl std::fmt::Display for Stamp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "write {} of sector {} of volume {}", self.op, self.lba, self.volume)
+        match self.op {
+            0 => f.write_str("zeroes"),
+            op => write!(f, "write {op} of sector {} of volume {}", self.lba, self.volume),
+        }
     }
 }
 

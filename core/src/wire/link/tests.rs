@@ -1,6 +1,7 @@
 //! Frames and answers, whole and damaged.
 
 use super::*;
+use crate::record::Fragment;
 use proptest::prelude::*;
 
 fn hello() -> Frame<ToStore> {
