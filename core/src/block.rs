@@ -176,6 +176,78 @@ pub enum Request {
     Prefetch(Range),
     /// Which parts of the range are data, zeroes or holes.
     Status(Range),
+    /// From now on writes to these ranges are noticed, until [`Request::Unwatch`]. A volume keeps
+    /// [`MAX_WATCHES`]; one more, and the oldest is given up as if its ranges had been written.
+    Watch(Vec<Range>),
+    /// Forgets the watch of that number, if there is one.
+    Unwatch(u64),
+    /// Has the store make the range ready to be written to another volume, or elsewhere to this one,
+    /// without its data coming here. Changes no volume: [`Request::WriteStaged`] does.
+    ///
+    /// What is made ready is the content at a moment between request and reply, with everything that
+    /// was acknowledged before the request. Waits as long as the store cannot be reached.
+    Stage {
+        /// Of this volume; not empty, at most [`MAX_STAGE_SECTORS`].
+        range: Range,
+        /// The volume that will be written.
+        into: VolumeId,
+        /// Where in that volume the range's first sector goes.
+        lba: u64,
+        /// Number of the object to make: bit 63 is set, the rest drawn at random for this request.
+        /// If there is one of that number, others that follow from it are taken.
+        object: u64,
+        /// Fails with [`BlockError::Changed`] if what this watches is written before the reply, or
+        /// has been.
+        watch: Option<u64>,
+    },
+    /// Writes what is staged: what [`Request::Stage`] gave for this volume, or parts of it.
+    WriteStaged {
+        /// In any order; where they overlap, the last counts.
+        pieces: Vec<StagedPiece>,
+        /// Durable before the reply.
+        fua: bool,
+    },
+}
+
+/// Longest range of one [`Request::Stage`], in sectors (4 MiB).
+pub const MAX_STAGE_SECTORS: u64 = 8192;
+
+/// Most watches of one volume.
+pub const MAX_WATCHES: usize = 64;
+
+/// The bit that tells the number of a staged object from that of a segment.
+pub const STAGED_BIT: u64 = 1 << 63;
+
+/// A piece of a copy that the store has ready: see [`Request::Stage`]. It may be cut: then `range`
+/// is a part of what it was, and the rest stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedPiece {
+    /// Sectors of the volume that will be written; never empty.
+    pub range: Range,
+    /// What they will hold.
+    pub content: Staged,
+}
+
+/// What a [`StagedPiece`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// Data.
+    Data(StagedData),
+    /// Allocated zeroes.
+    Zero,
+    /// Not allocated, reads as zeroes.
+    Hole,
+}
+
+/// Where a data record lies in a staged object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedData {
+    /// Number of the object.
+    pub object: u64,
+    /// Byte of the object at which the record begins.
+    pub offset: u32,
+    /// The whole record's range, in the volume that will be written.
+    pub record: Range,
 }
 
 /// Largest payload of one read or write, in bytes: what every NBD client may assume a server
@@ -185,13 +257,18 @@ pub const MAX_TRANSFER_BYTES: u64 = 32 << 20;
 /// The outcome of a [`Request`] that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A write, flush, discard, zero or prefetch is done.
+    /// A write, flush, discard, zero, prefetch or unwatch is done.
     Done,
     /// What a read found: pieces in order that together are exactly the range asked for.
     Data(Vec<ReadPiece>),
     /// What a status query found: runs in order from the start of the range. They may end before
     /// the range does, never beyond, and hold at least one sector.
     Status(Vec<StatusRun>),
+    /// The number of a watch that has begun, not used again while the volume is attached.
+    Watching(u64),
+    /// What was staged: pieces in order that together are exactly the range where it will be
+    /// written.
+    Staged(Vec<StagedPiece>),
 }
 
 /// A part of what a read found.
@@ -241,4 +318,10 @@ pub enum BlockError {
     /// The store cannot take more data for this volume.
     #[error("no space")]
     NoSpace,
+    /// What was watched has been written, or the watch is gone.
+    #[error("the data has changed")]
+    Changed,
+    /// The store cannot do this: its version is older, or it does not know the other volume.
+    #[error("not supported by the store")]
+    Unsupported,
 }

@@ -11,18 +11,37 @@
 //! All integers are little-endian. `table` holds one CRC32C for each 4 KiB block of the *volume*
 //! that the range touches, over the part of the payload that lies in that block; `header crc` is the
 //! CRC32C of the first 44 bytes followed by the table. Discards and zeroes have neither table nor
-//! payload. A record does not name its volume: the journal frame, batch or segment around it does.
+//! payload. A staged record has no payload either; where the table would be it says in 24 bytes where
+//! its data lies:
+//!
+//! ```text
+//!  48       56           64       68           72
+//!  ┌────────┬────────────┬────────┬────────────┐
+//!  │ object │ record lba │ offset │ record     │
+//!  │  u64   │    u64     │  u32   │ sectors u32│
+//!  └────────┴────────────┴────────┴────────────┘
+//! ```
+//!
+//! A record does not name its volume: the journal frame, batch or segment around it does.
 //!
 //! Checksums of data are computed once, in [`encode_data`]. Everything after that verifies them or
 //! carries them along: a record can be cut at block boundaries ([`Fragment`]) without a new one.
 
-use crate::block::{BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES, Seq};
+use crate::block::{
+    BLOCK_SECTORS, Epoch, MAX_VOLUME_SECTORS, Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData,
+};
 use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the encoding, in every header.
+/// Version of the encoding, in the header of every record but the staged.
 pub const RECORD_VERSION: u8 = 1;
+
+/// Version of a staged record: what does not know them has to say so.
+pub const STAGED_VERSION: u8 = 2;
+
+/// Bytes of a staged record that say where its data lies.
+pub const STAGED_BYTES: usize = 24;
 
 /// Bytes of a header without its table.
 pub const HEADER_BYTES: usize = 48;
@@ -47,6 +66,8 @@ pub enum Kind {
     Discard,
     /// Zeroes it: reads as zeroes, allocated.
     Zero,
+    /// Replaces its content with data that the store has: see [`Header::staged`].
+    Staged,
 }
 
 impl Kind {
@@ -57,6 +78,7 @@ impl Kind {
             Kind::Data => 1,
             Kind::Discard => 2,
             Kind::Zero => 3,
+            Kind::Staged => 4,
         }
     }
 
@@ -67,9 +89,23 @@ impl Kind {
             1 => Some(Kind::Data),
             2 => Some(Kind::Discard),
             3 => Some(Kind::Zero),
+            4 => Some(Kind::Staged),
             _ => None,
         }
     }
+
+    fn version(self) -> u8 {
+        if self == Kind::Staged { STAGED_VERSION } else { RECORD_VERSION }
+    }
+}
+
+/// Whether `range` of a volume can be a part, or all, of such a record of a staged object.
+#[must_use]
+pub fn can_hold(staged: &StagedData, range: Range) -> bool {
+    staged.object & STAGED_BIT != 0
+        && staged.record.sectors <= MAX_RECORD_SECTORS
+        && staged.record.fits(MAX_VOLUME_SECTORS)
+        && staged.record.intersect(range) == Some(range)
 }
 
 /// Why bytes are not a record, or not this one.
@@ -113,6 +149,8 @@ pub struct Header {
     pub seq: Seq,
     /// The sectors it is about; never empty.
     pub range: Range,
+    /// Where the data lies, if it is staged.
+    pub staged: Option<StagedData>,
 }
 
 impl Header {
@@ -122,10 +160,11 @@ impl Header {
         if self.kind == Kind::Data { self.range.blocks() as usize } else { 0 }
     }
 
-    /// Bytes before the payload: header and table.
+    /// Bytes before the payload: header and what its checksum covers besides.
     #[must_use]
     pub fn prefix_bytes(&self) -> usize {
-        HEADER_BYTES + 4 * self.table_entries()
+        let staged = if self.kind == Kind::Staged { STAGED_BYTES } else { 0 };
+        HEADER_BYTES + 4 * self.table_entries() + staged
     }
 
     /// Bytes of payload.
@@ -158,6 +197,39 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == HEADER_BYTES);
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawStaged {
+    object: U64,
+    lba: U64,
+    offset: U32,
+    sectors: U32,
+}
+
+const _: () = assert!(size_of::<RawStaged>() == STAGED_BYTES);
+
+/// Appends the 24 bytes that say where staged data lies, as in a record and in a segment's footer.
+pub(crate) fn put_staged(staged: &StagedData, out: &mut BytesMut) {
+    let raw = RawStaged {
+        object: staged.object.into(),
+        lba: staged.record.lba.into(),
+        offset: staged.offset.into(),
+        sectors: (staged.record.sectors as u32).into(),
+    };
+    out.extend_from_slice(raw.as_bytes());
+}
+
+/// Reads what [`put_staged`] wrote, if it can hold `range`.
+pub(crate) fn parse_staged(bytes: &[u8], range: Range) -> Option<StagedData> {
+    let (raw, _) = RawStaged::ref_from_prefix(bytes).ok()?;
+    let staged = StagedData {
+        object: raw.object.get(),
+        offset: raw.offset.get(),
+        record: Range::new(raw.lba.get(), raw.sectors.get().into()),
+    };
+    can_hold(&staged, range).then_some(staged)
+}
+
 /// Appends a data record to `out`, computing its checksums.
 ///
 /// # Panics
@@ -166,35 +238,80 @@ const _: () = assert!(size_of::<Raw>() == HEADER_BYTES);
 pub fn encode_data(epoch: Epoch, seq: Seq, range: Range, data: &[u8], out: &mut BytesMut) {
     assert!(data.len() as u64 == range.bytes() && !range.is_empty());
     assert!(range.sectors <= MAX_RECORD_SECTORS);
-    let header = Header { kind: Kind::Data, epoch, seq, range };
-    let start = out.len();
+    let header = Header { kind: Kind::Data, epoch, seq, range, staged: None };
     out.reserve(header.record_bytes());
-    put_header(&header, out);
-    let mut rest = data;
-    for block in blocks(range) {
-        let (part, after) = rest.split_at(block.bytes() as usize);
-        out.put_u32_le(crc32c::crc32c(part));
-        rest = after;
+    put_data_prefix(&header, [data], out);
+    out.extend_from_slice(data);
+}
+
+/// The bytes of a data record before its payload, which lies in pieces of any size.
+///
+/// # Panics
+/// As [`encode_data`].
+pub(crate) fn data_prefix(epoch: Epoch, seq: Seq, range: Range, pieces: &[Bytes]) -> Bytes {
+    let bytes: usize = pieces.iter().map(Bytes::len).sum();
+    assert!(bytes as u64 == range.bytes() && !range.is_empty());
+    assert!(range.sectors <= MAX_RECORD_SECTORS);
+    let header = Header { kind: Kind::Data, epoch, seq, range, staged: None };
+    let mut out = BytesMut::with_capacity(header.prefix_bytes());
+    put_data_prefix(&header, pieces.iter().map(|piece| &piece[..]), &mut out);
+    out.freeze()
+}
+
+fn put_data_prefix<'a>(
+    header: &Header,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    out: &mut BytesMut,
+) {
+    let start = out.len();
+    put_header(header, out);
+    let mut pieces = pieces.into_iter();
+    let mut rest: &[u8] = &[];
+    for block in blocks(header.range) {
+        let (mut crc, mut left) = (0, block.bytes() as usize);
+        while left > 0 {
+            if rest.is_empty() {
+                let Some(next) = pieces.next() else { break };
+                rest = next;
+                continue;
+            }
+            let (part, after) = rest.split_at(left.min(rest.len()));
+            crc = crc32c::crc32c_append(crc, part);
+            left -= part.len();
+            rest = after;
+        }
+        out.put_u32_le(crc);
     }
     seal_header(&mut out[start..]);
-    out.extend_from_slice(data);
 }
 
 /// Appends a record without payload: a discard or zeroes of any length.
 ///
 /// # Panics
-/// If the kind is [`Kind::Data`] or the range is empty.
+/// If the kind is not a marker's or the range is empty.
 pub fn encode_marker(kind: Kind, epoch: Epoch, seq: Seq, range: Range, out: &mut BytesMut) {
-    assert!(kind != Kind::Data && !range.is_empty());
+    assert!(matches!(kind, Kind::Discard | Kind::Zero) && !range.is_empty());
     let start = out.len();
-    put_header(&Header { kind, epoch, seq, range }, out);
+    put_header(&Header { kind, epoch, seq, range, staged: None }, out);
+    seal_header(&mut out[start..]);
+}
+
+/// Appends a record whose data the store has.
+///
+/// # Panics
+/// If the range is empty or cannot be a part of the staged record: [`can_hold`].
+pub fn encode_staged(epoch: Epoch, seq: Seq, range: Range, staged: StagedData, out: &mut BytesMut) {
+    assert!(can_hold(&staged, range) && !range.is_empty());
+    let start = out.len();
+    put_header(&Header { kind: Kind::Staged, epoch, seq, range, staged: Some(staged) }, out);
+    put_staged(&staged, out);
     seal_header(&mut out[start..]);
 }
 
 fn put_header(header: &Header, out: &mut BytesMut) {
     let raw = Raw {
         magic: MAGIC.into(),
-        version: RECORD_VERSION,
+        version: header.kind.version(),
         kind: header.kind.code(),
         flags: 0.into(),
         epoch: header.epoch.into(),
@@ -243,16 +360,19 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     if raw.magic.get() != MAGIC {
         return Err(RecordError::Magic);
     }
-    if raw.version != RECORD_VERSION {
+    if ![RECORD_VERSION, STAGED_VERSION].contains(&raw.version) {
         return Err(RecordError::Version(raw.version));
     }
     // The lengths are bounded before they are trusted, and trusted only after the checksum.
     let range = Range::new(raw.lba.get(), raw.sectors.get());
     let kind = Kind::from_code(raw.kind).ok_or(RecordError::Invalid("unknown kind"))?;
+    if raw.version != kind.version() {
+        return Err(RecordError::Invalid("a kind of another version"));
+    }
     if range.is_empty() {
         return Err(RecordError::Invalid("empty range"));
     }
-    if !range.fits(crate::block::MAX_VOLUME_SECTORS) {
+    if !range.fits(MAX_VOLUME_SECTORS) {
         return Err(RecordError::Invalid("range beyond any volume"));
     }
     if kind == Kind::Data && range.sectors > MAX_RECORD_SECTORS {
@@ -261,7 +381,8 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     if raw.flags.get() != 0 {
         return Err(RecordError::Invalid("unknown flags"));
     }
-    let header = Header { kind, epoch: raw.epoch.get(), seq: raw.seq.get(), range };
+    let (epoch, seq) = (raw.epoch.get(), raw.seq.get());
+    let mut header = Header { kind, epoch, seq, range, staged: None };
     if raw.payload.get() as usize != header.payload_bytes() {
         return Err(RecordError::Invalid("payload length does not match the range"));
     }
@@ -271,6 +392,12 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     };
     if header_crc(prefix) != raw.crc.get() {
         return Err(RecordError::Header);
+    }
+    if kind == Kind::Staged {
+        header.staged = parse_staged(&prefix[HEADER_BYTES..], range);
+        if header.staged.is_none() {
+            return Err(RecordError::Invalid("its range is not in the staged record"));
+        }
     }
     Ok(header)
 }
@@ -336,9 +463,10 @@ impl Record {
     /// The record that `bytes` start with; `header` is what they say and all of it is there. The
     /// payload is not looked at.
     pub(crate) fn take_apart(header: Header, bytes: &Bytes) -> Record {
+        let table = HEADER_BYTES..HEADER_BYTES + 4 * header.table_entries();
         let data = Fragment {
             range: if header.kind == Kind::Data { header.range } else { Range::new(0, 0) },
-            table: bytes.slice(HEADER_BYTES..header.prefix_bytes()),
+            table: bytes.slice(table),
             payload: bytes.slice(header.prefix_bytes()..header.record_bytes()),
         };
         Record { header, data }
@@ -353,7 +481,7 @@ impl Record {
     pub fn encode_part(&self, part: Range, out: &mut BytesMut) {
         let cut = match self.header.kind {
             Kind::Data => part.block_cover().intersect(self.header.range),
-            Kind::Discard | Kind::Zero => part.intersect(self.header.range),
+            Kind::Discard | Kind::Zero | Kind::Staged => part.intersect(self.header.range),
         };
         assert!(cut.is_some(), "{part} is not in {}", self.header.range);
         let range = cut.unwrap_or(self.header.range);
@@ -363,6 +491,9 @@ impl Record {
         put_header(&header, out);
         let fragment = self.data.cut(range);
         out.extend_from_slice(&fragment.table);
+        if let Some(staged) = &header.staged {
+            put_staged(staged, out);
+        }
         seal_header(&mut out[start..]);
         out.extend_from_slice(&fragment.payload);
     }
@@ -516,6 +647,26 @@ mod tests {
         );
     }
 
+    fn staged(range: Range, record: Range) -> Bytes {
+        let staged = StagedData { object: STAGED_BIT | 0xfeed, offset: 4096, record };
+        let mut out = BytesMut::new();
+        encode_staged(1, 2, range, staged, &mut out);
+        out.freeze()
+    }
+
+    #[test]
+    fn golden_staged_bytes() {
+        let hex: String = staged(Range::new(8, 16), Range::new(4, 24))
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        assert_eq!(
+            hex,
+            "4c48524302040000010000000000000002000000000000000800000000000000100000000000000000000000\
+             a1a5ca2eedfe00000000008004000000000000000010000018000000"
+        );
+    }
+
     #[test]
     fn marker_has_no_payload_and_any_length() {
         let mut out = BytesMut::new();
@@ -543,8 +694,38 @@ mod tests {
             let bytes = encoded(range);
             prop_assert!(bytes.len() <= MAX_RECORD_BYTES);
             let record = parse(&bytes).unwrap();
-            prop_assert_eq!(record.header, Header { kind: Kind::Data, epoch: 3, seq: 77, range });
+            let header = Header { kind: Kind::Data, epoch: 3, seq: 77, range, staged: None };
+            prop_assert_eq!(record.header, header);
             prop_assert_eq!(&record.data.payload[..], &data(range)[..]);
+        }
+
+        #[test]
+        fn staged_records_round_trip_and_can_be_cut(
+            record in range(), skip in 0..60u64, len in 1..60u64, cut in 0..60u64, bit in 0..576usize,
+        ) {
+            let range = Range::new(record.lba + skip % record.sectors, len).intersect(record).unwrap();
+            let bytes = staged(range, record);
+            let parsed = parse(&bytes).unwrap();
+            prop_assert_eq!(bytes.len(), parsed.header.record_bytes());
+            prop_assert_eq!(parsed.header.staged.unwrap().record, record);
+            let part = Range::between(range.lba + cut % range.sectors, range.end());
+            let mut out = BytesMut::new();
+            parsed.encode_part(part, &mut out);
+            let piece = parse(&out.freeze()).unwrap();
+            prop_assert_eq!(piece.header, Header { range: part, ..parsed.header });
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(parse(&Bytes::from(damaged)).is_err());
+        }
+
+        #[test]
+        fn a_prefix_does_not_depend_on_the_pieces(range in range(), at in any::<prop::sample::Index>()) {
+            let bytes = encoded(range);
+            let payload = bytes.slice(bytes.len() - range.bytes() as usize..);
+            let (one, two) = payload.split_at(at.index(payload.len()));
+            let pieces = [Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)];
+            let prefix = data_prefix(3, 77, range, &pieces);
+            prop_assert_eq!(&prefix[..], &bytes[..bytes.len() - payload.len()]);
         }
 
         #[test]

@@ -6,7 +6,7 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use longhaul_core::block::{Range, Request, Time};
+use longhaul_core::block::{Range, Request, STAGED_BIT, Time};
 use longhaul_core::host::{DiskOperation, DiskResult, Volume};
 use longhaul_core::wire::link::{
     AttachError, Frame, HostId, Lane, ReadPart, ToHost, ToStore, encode_data,
@@ -35,6 +35,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
         [&writes[..], &[5, 6], &frame(refused)].concat(),
         [&writes[..], &[4, 0, 3], &frame(read)].concat(),
         [&writes[..], &[7, 3], &writes[..], &frame(ToHost::Fenced { volume, epoch: 2 })].concat(),
+        // A watch, something to be staged, and the answer; a write of it, and a read before it is there.
+        [&[11, 12, 0][..], &frame(world::staged(1)), &[1, 6, 4, 0, 90], &committed(1)].concat(),
         [&writes[..], &[8], &committed(4), &frame(ToHost::Detached { request: 1 })].concat(),
     ]
 }
@@ -100,7 +102,7 @@ impl World {
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.byte() % 11 {
+        match input.byte() % 13 {
             0 => {
                 let length = input.u32() as usize % 70_000;
                 let mut buffer = BytesMut::from(input.bytes(length));
@@ -130,9 +132,17 @@ impl World {
                 let range = Range::new(u64::from(input.byte()), 64);
                 self.request(Request::Prefetch(range));
             }
-            _ => {
+            10 => {
                 let range = Range::new(u64::from(input.byte()), 64);
                 self.request(Request::Status(range));
+            }
+            11 => self.request(Request::Watch(vec![Range::new(0, 64)])),
+            _ => {
+                let flags = input.byte();
+                let (range, into) = (Range::new(30, 16), world::VOLUME);
+                let watch = (flags & 1 == 1).then_some(1);
+                let object = STAGED_BIT | u64::from(flags);
+                self.request(Request::Stage { range, into, lba: 99, object, watch });
             }
         }
     }

@@ -37,6 +37,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         world::batch(1, 1, 3),
         ToStore::Read { request: 2, volume, epoch: 1, range: Range::new(0, 8) }.into(),
         ToStore::Volume { request: 3, operation: create }.into(),
+        world::stage(4, 1),
     ];
     let lost = AttachError::LossPending { host: HostId(3), bytes: 4096 };
     let fragment = Fragment {
@@ -51,6 +52,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         ToHost::Committed { volume, epoch: 1, seq: 3 }.into(),
         encode_data(2, volume, &parts),
         ToHost::Fenced { volume, epoch: 2 }.into(),
+        world::staged(4),
     ];
     // A block that no volume can have.
     let cover = Range::new(u64::MAX - 8, 8);

@@ -106,6 +106,7 @@ fn check(request: &Request) {
         Request::Discard { range, .. } | Request::Zero { range, .. } => (*range, u64::MAX),
         Request::Prefetch(range) | Request::Status(range) => (*range, u64::MAX),
         Request::Flush => (Range::new(0, 1), u64::MAX),
+        other => unreachable!("no command copies: {other:?}"),
     };
     assert!(range.fits(SECTORS) && range.bytes() <= most, "{request:?}");
 }

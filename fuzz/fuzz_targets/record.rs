@@ -6,8 +6,8 @@
 
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
-use longhaul_core::block::Range;
-use longhaul_core::record::{self, HEADER_BYTES, Kind, Location};
+use longhaul_core::block::{Range, STAGED_BIT, StagedData};
+use longhaul_core::record::{self, HEADER_BYTES, Kind, Location, STAGED_BYTES, can_hold};
 use longhaul_fuzz::{Input, seeds};
 
 fn make_seeds() -> Vec<Vec<u8>> {
@@ -21,6 +21,10 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let mut marker = BytesMut::from(&[1, 0, 0, 0, 0, 1, 0, 0, 0][..]);
     record::encode_marker(Kind::Discard, 1, 8, Range::new(4, 1 << 30), &mut marker);
     made.push(marker.to_vec());
+    let data = StagedData { object: STAGED_BIT | 3, offset: 64, record: Range::new(4, 24) };
+    let mut staged = BytesMut::from(&[1, 2, 0, 0, 0, 3, 0, 0, 0][..]);
+    record::encode_staged(1, 9, Range::new(8, 16), data, &mut staged);
+    made.push(staged.to_vec());
     made
 }
 
@@ -32,7 +36,11 @@ fuzz_target!(init: seeds("record", make_seeds), |data: &[u8]| {
         let sectors = u64::from_le_bytes(bytes[32..40].try_into().unwrap());
         let lba = u64::from_le_bytes(bytes[24..32].try_into().unwrap());
         let blocks = Range::new(lba % (1 << 50), sectors.min(4096)).blocks() as usize;
-        let table = if bytes[5] == 1 { 4 * blocks } else { 0 };
+        let table = match bytes[5] {
+            1 => 4 * blocks,
+            4 => STAGED_BYTES,
+            _ => 0,
+        };
         if let Some(table) = bytes.get(HEADER_BYTES..HEADER_BYTES + table) {
             let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..HEADER_BYTES - 4]), table);
             bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
@@ -50,6 +58,8 @@ fuzz_target!(init: seeds("record", make_seeds), |data: &[u8]| {
     let cut = record::parse(&cut.freeze()).unwrap();
     assert_eq!(cut.header.range.intersect(part), Some(part));
     assert_eq!((cut.header.seq, cut.header.kind), (record.header.seq, record.header.kind));
+    assert_eq!(cut.header.staged, record.header.staged);
+    assert!(cut.header.staged.is_none_or(|staged| can_hold(&staged, cut.header.range)));
     if record.header.kind == Kind::Data {
         assert_eq!(cut.data.sectors(part), record.data.sectors(part));
         let location = Location::new(range, part).unwrap();

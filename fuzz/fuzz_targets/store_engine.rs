@@ -39,6 +39,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         frame(1, world::batch(1, 1, 4)),
         frame(1, world::batch(1, 5, 9)),
         frame(1, read.into()),
+        frame(1, world::stage(7, 1)),
         vec![1, 9],
     ]
     .concat();
@@ -129,6 +130,7 @@ impl World {
                         ToStore::Hello { .. } => continue,
                         ToStore::Batch { .. } => Lane::Drain,
                         ToStore::Read { .. } | ToStore::Status { .. } => Lane::Read,
+                        ToStore::Stage { .. } => Lane::ReadAhead,
                         _ => Lane::Control,
                     };
                     if self.store.wants_input() {

@@ -89,6 +89,7 @@ pub fn check(request: &Request) {
         Request::Discard { range, .. } | Request::Zero { range, .. } => *range,
         Request::Prefetch(range) | Request::Status(range) => *range,
         Request::Flush => Range::new(0, 1),
+        other => unreachable!("no command copies: {other:?}"),
     };
     assert!(range.fits(SECTORS), "{request:?}");
 }

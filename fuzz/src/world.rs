@@ -1,13 +1,17 @@
 //! A journal and a log of segments that the production code has written, small and always the same.
 
 use bytes::{Bytes, BytesMut};
-use longhaul_core::block::{Range, Request, Time, VolumeId};
+use longhaul_core::block::{
+    Range, Request, STAGED_BIT, Staged, StagedData, StagedPiece, Time, VolumeId,
+};
 use longhaul_core::host::journal::{Geometry, Recovered, create_plan};
 use longhaul_core::host::{Config, DiskOperation, DiskResult, Mode, Volume};
 use longhaul_core::record::{self, Kind};
 use longhaul_core::store::catalog::VolumeSpec;
 use longhaul_core::store::{self, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
-use longhaul_core::wire::link::{Announced, Attached, Frame, HostId, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    Announced, Attached, Frame, HostId, Lane, StagedRun, ToHost, ToStore,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -71,6 +75,13 @@ pub fn host() -> Volume {
 pub fn request(n: u64) -> Request {
     let range = Range::new(n * 37 % (SECTORS - 32), 1 + n * 7 % 24);
     match n % 9 {
+        6 => {
+            // A part of a staged record, without its beginning and end.
+            let record = Range::between(range.lba.saturating_sub(2), range.end() + 3);
+            let data = StagedData { object: STAGED_BIT | n, offset: 64, record };
+            let pieces = vec![StagedPiece { range, content: Staged::Data(data) }];
+            Request::WriteStaged { pieces, fua: false }
+        }
         7 => Request::Discard { range, fua: false },
         8 => Request::Zero { range, allocate: true, fua: n % 2 == 0 },
         _ => {
@@ -129,11 +140,30 @@ pub fn batch(epoch: u64, first: u64, last: u64) -> Frame<ToStore> {
             Request::Zero { range, .. } => {
                 record::encode_marker(Kind::Zero, epoch, seq, range, &mut payload);
             }
+            Request::WriteStaged { pieces, .. } => {
+                for StagedPiece { range, content } in pieces {
+                    let Staged::Data(data) = content else { continue };
+                    record::encode_staged(epoch, seq, range, data, &mut payload);
+                }
+            }
             _ => {}
         }
     }
     let message = ToStore::Batch { volume: VOLUME, epoch, first, last };
     Frame { message, payload: payload.freeze() }
+}
+
+/// A request to stage some sectors for elsewhere in the volume.
+pub fn stage(request: u64, epoch: u64) -> Frame<ToStore> {
+    let (range, object) = (Range::new(30, 16), STAGED_BIT | request);
+    let (volume, into) = (VOLUME, VOLUME);
+    ToStore::Stage { request, volume, epoch, range, into, lba: 99, object }.into()
+}
+
+/// What a store may say to it.
+pub fn staged(request: u64) -> Frame<ToHost> {
+    let runs = vec![StagedRun::Hole(6), StagedRun::Data { sectors: 10, offset: 0 }];
+    ToHost::Staged { request, volume: VOLUME, result: Ok(runs) }.into()
 }
 
 /// The description of the volume.

@@ -9,10 +9,14 @@ use crate::store;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
+use longhaul_core::block::Range;
 use longhaul_core::host::journal::{JournalError, Recovery};
 use longhaul_core::store::catalog::{self, VolumeSpec};
 use longhaul_core::store::check::{LogCheck, check_checkpoint};
+use longhaul_core::store::log::State;
+use longhaul_core::store::map::Place;
 use longhaul_core::store::segment::{Segment, SegmentKind};
+use longhaul_core::store::staged;
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -357,6 +361,7 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
             });
         }
     }
+    check_staged(objects, spec, log.state(), report)?;
     let state = log.state();
     let ok = report.damage.len() == before;
     let outstanding = match (ok, state.clean) {
@@ -374,6 +379,59 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
         bytes,
         found: format!("{} checkpoints; {outstanding}", checkpoints.len()),
     });
+    Ok(())
+}
+
+/// Verifies the staged objects that the log refers to, and notes those it does not.
+fn check_staged(
+    objects: &Path,
+    spec: &VolumeSpec,
+    state: &State,
+    report: &mut Report,
+) -> Result<()> {
+    let prefix = catalog::staged_prefix(spec.id);
+    let mut unused: BTreeMap<u64, u64> = BTreeMap::new();
+    for path in files(&objects.join(prefix.trim_end_matches('/')))? {
+        if let Some(number) = catalog::parse_number(&prefix, &key(objects, &path)) {
+            unused.insert(number, path.metadata().map_or(0, |meta| meta.len()));
+        }
+    }
+    let mut referenced: BTreeMap<u64, Vec<(Range, Place)>> = BTreeMap::new();
+    for (range, place) in state.map.iter_from(0).filter(|(_, place)| place.is_staged()) {
+        referenced.entry(place.segment()).or_default().push((range, place));
+    }
+    for (number, places) in referenced {
+        unused.remove(&number);
+        let path = objects.join(catalog::staged_key(spec.id, number));
+        let mut damaged = |offset: Option<u64>, range: Range, problem: String| {
+            let problem = format!("{problem}; {range} of the volume cannot be read");
+            let advice = STAGED_ADVICE.into();
+            report.damage.push(Damage { file: path.clone(), offset, problem, advice });
+        };
+        match read(&path) {
+            Ok(object) => {
+                for (range, place) in places {
+                    if let Err(error) = staged::check(&object, range.lba, place) {
+                        damaged(Some(place.offset().into()), range, error.to_string());
+                    }
+                }
+            }
+            Err(error) => {
+                for (range, _) in places {
+                    damaged(None, range, format!("it cannot be read: {error}"));
+                }
+            }
+        }
+    }
+    if !unused.is_empty() {
+        report.notes.push(format!(
+            "volume {}: {} staged objects ({}) hold nothing that is visible: copies that were never made, or have \
+             been overwritten; they go when the volume is deleted",
+            spec.name,
+            unused.len(),
+            show_bytes(unused.values().sum())
+        ));
+    }
     Ok(())
 }
 
@@ -399,6 +457,8 @@ fn check_size(
 
 const SEGMENT_ADVICE: &str = "restore it from a copy; without it the volume does not open, and the \
                               ranges written in it are lost";
+
+const STAGED_ADVICE: &str = "restore it from a copy of the data directory";
 
 /// The offset that a message of the segment parser names.
 fn offset_in(problem: &str) -> Option<u64> {
@@ -476,8 +536,10 @@ fn in_words(report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::host::state::{JournalShape, StateDir};
-    use longhaul_core::block::VolumeId;
+    use bytes::BytesMut;
+    use longhaul_core::block::{STAGED_BIT, StagedData, VolumeId};
     use longhaul_core::host::journal::create_plan;
+    use longhaul_core::record;
     use std::os::unix::fs::FileExt as _;
 
     fn host() -> (tempfile::TempDir, PathBuf) {
@@ -517,6 +579,42 @@ mod tests {
         assert!(error.contains(&std::process::id().to_string()), "{error}");
         drop(held);
         check(dir.path(), false).unwrap();
+    }
+
+    #[test]
+    fn staged_objects_are_checked_against_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = dir.path().join("objects");
+        let id = VolumeId(9);
+        let (name, created_sectors, block_bytes) = ("v".to_owned(), 2048, 512);
+        let spec = VolumeSpec { id, name, created_sectors, block_bytes, created: 0 };
+        let number = STAGED_BIT | 7;
+        let path = objects.join(catalog::staged_key(id, number));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let record = Range::new(16, 8);
+        let mut object = BytesMut::new();
+        record::encode_data(1, number, record, &[5; 8 * 512], &mut object);
+        std::fs::write(&path, &object).unwrap();
+        std::fs::write(objects.join(catalog::staged_key(id, number + 1)), b"left").unwrap();
+        let mut state = State::new(&spec, 1);
+        let data = StagedData { object: number, offset: 0, record };
+        let place = Place::staged(18, &data);
+        state.map.replace(Range::new(18, 4), place);
+        let check = || {
+            let mut report = Report::default();
+            check_staged(&objects, &spec, &state, &mut report).unwrap();
+            (report.damage, report.notes)
+        };
+        let (damage, notes) = check();
+        assert!(damage.is_empty(), "{damage:?}");
+        assert!(notes[0].contains("1 staged objects"), "{notes:?}");
+        object[900] ^= 1;
+        std::fs::write(&path, &object).unwrap();
+        let (damage, _) = check();
+        assert_eq!((damage.len(), damage[0].offset), (1, Some(0)));
+        assert!(damage[0].problem.contains("sectors 18+4"), "{damage:?}");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(check().0.len(), 1);
     }
 
     #[test]

@@ -39,6 +39,28 @@ counters! {
     fua_acknowledged,
     /// Status queries compared with the model.
     status_checked,
+    /// Stagings answered and compared with what was committed.
+    staged,
+    /// Of them for another volume than the one that was read.
+    staged_across,
+    /// Of them guarded by a watch.
+    staged_watched,
+    /// Stagings refused because what was watched had been written.
+    staged_changed,
+    /// Stagings told that there is an object of their number.
+    staged_exists,
+    /// Writes of what is staged acknowledged.
+    copies_acknowledged,
+    /// Parts of staged records written.
+    copies_cut,
+    /// Reads that began when what they are about was a copy that the store had not committed.
+    copies_read_early,
+    /// Sectors found to hold a copy.
+    copies_found,
+    /// Journals recovered with copies that the store had not committed.
+    copies_recovered,
+    /// Copies committed.
+    copies_committed,
     /// Host processes that died with the page cache surviving.
     host_crashes,
     /// Hosts whose power was cut.

@@ -4,7 +4,8 @@
 //! number, its volume and its address ([`fill`]), so any sector that is ever read back tells which
 //! write put it there. A [`Branch`] is the order of writes as one attachment sees it: the writes it
 //! started from and its own in the order in which they were requested, which is the order of their
-//! numbers (a write's `seq` is its place in the branch).
+//! numbers (a write's `seq` is its place in the branch). A copy puts elsewhere what some sectors held,
+//! stamps and all: what that was is in the list of writes.
 //!
 //! It knows nothing of journals, links or objects.
 
@@ -22,6 +23,8 @@ pub enum Kind {
     Discard,
     /// Writes zeroes; whether they stay allocated.
     Zero(bool),
+    /// Writes what the store had staged: the stamps from this one on in [`Ops`].
+    Copy(usize),
 }
 
 /// A write, discard or zeroing.
@@ -37,6 +40,68 @@ pub struct Op {
 
 /// The number of an [`Op`], from 1; 0 is a sector never written.
 pub type OpId = u32;
+
+/// What a sector holds: the write that made its data, and the sector that it was made for. A sector
+/// of zeroes has the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Index of the volume that was written.
+    pub volume: u32,
+    /// The write.
+    pub op: OpId,
+    /// The sector that was written.
+    pub lba: u32,
+}
+
+impl std::fmt::Display for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.op {
+            0 => f.write_str("zeroes"),
+            op => write!(f, "write {op} of sector {} of volume {}", self.lba, self.volume),
+        }
+    }
+}
+
+/// All writes of a world.
+#[derive(Debug, Default)]
+pub struct Ops {
+    list: Vec<Op>,
+    copied: Vec<Stamp>,
+}
+
+impl Ops {
+    /// Adds a write: its number.
+    pub fn push(&mut self, op: Op) -> OpId {
+        self.list.push(op);
+        self.list.len() as OpId
+    }
+
+    /// Adds a copy of what these sectors held: its number.
+    pub fn push_copy(&mut self, volume: usize, range: Range, content: &[Stamp]) -> OpId {
+        let kind = Kind::Copy(self.copied.len());
+        self.copied.extend_from_slice(content);
+        self.push(Op { volume, kind, range })
+    }
+
+    /// A write.
+    #[must_use]
+    pub fn get(&self, id: OpId) -> Op {
+        self.list[id as usize - 1]
+    }
+
+    /// What a write, or none, leaves in a sector that it touches.
+    #[must_use]
+    pub fn shows(&self, id: OpId, lba: u64) -> Stamp {
+        let Some(op) = id.checked_sub(1).map(|at| self.list[at as usize]) else {
+            return Stamp::default();
+        };
+        match op.kind {
+            Kind::Data => Stamp { volume: op.volume as u32, op: id, lba: lba as u32 },
+            Kind::Copy(first) => self.copied[first + (lba - op.range.lba) as usize],
+            Kind::Discard | Kind::Zero(_) => Stamp::default(),
+        }
+    }
+}
 
 fn word(volume: usize, op: OpId, lba: u64) -> u64 {
     let mixed = (u64::from(op) << 32) ^ (lba << 8) ^ volume as u64;
@@ -57,31 +122,24 @@ pub fn fill(volume: usize, op: OpId, lba: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Which write put this sector there; 0 for zeroes.
+/// What a sector holds.
 ///
 /// # Errors
-/// If no write of the world ever put these bytes into this sector of this volume.
-pub fn stamp(volume: usize, lba: u64, sector: &[u8]) -> Result<OpId, String> {
+/// If no write of the world ever made these bytes.
+pub fn stamp(sector: &[u8]) -> Result<Stamp, String> {
     if sector.iter().all(|byte| *byte == 0) {
-        return Ok(0);
+        return Ok(Stamp::default());
     }
     let number = |at: usize| {
         sector.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     };
-    let op = number(8);
+    let found = Stamp { volume: number(4), op: number(8), lba: number(12) };
     let mut expected = Vec::with_capacity(SECTOR);
-    fill(volume, op, lba, &mut expected);
+    fill(found.volume as usize, found.op, found.lba.into(), &mut expected);
     if number(0) == STAMP && expected == sector {
-        return Ok(op);
+        return Ok(found);
     }
-    if number(0) == STAMP && (number(4) as usize != volume || u64::from(number(12)) != lba) {
-        return Err(format!(
-            "sector {lba} of volume {volume} holds sector {} of volume {} (write {op})",
-            number(12),
-            number(4)
-        ));
-    }
-    Err(format!("sector {lba} of volume {volume} holds bytes that nobody wrote"))
+    Err(format!("bytes that nobody wrote, perhaps {found}"))
 }
 
 /// The writes of one attachment in order.
@@ -104,7 +162,7 @@ pub struct Branch {
 impl Branch {
     /// A branch that starts from these writes, all of them certain.
     #[must_use]
-    pub fn new(volume: usize, sectors: u64, log: Vec<OpId>, ops: &[Op]) -> Branch {
+    pub fn new(volume: usize, sectors: u64, log: Vec<OpId>, ops: &Ops) -> Branch {
         let mut branch = Branch {
             volume,
             log: Vec::new(),
@@ -114,8 +172,9 @@ impl Branch {
             flushed: 0,
         };
         for op in log {
-            let seq = branch.push(op, &ops[op as usize - 1]);
-            branch.raise(ops[op as usize - 1].range, seq as u32);
+            let range = ops.get(op).range;
+            let seq = branch.push(op, range);
+            branch.raise(range, seq as u32);
         }
         branch.acknowledged = branch.log.len() as Seq;
         branch.flushed = branch.acknowledged;
@@ -123,10 +182,10 @@ impl Branch {
     }
 
     /// Adds a requested write: its number.
-    pub fn push(&mut self, id: OpId, op: &Op) -> Seq {
+    pub fn push(&mut self, id: OpId, range: Range) -> Seq {
         self.log.push(id);
         let seq = self.log.len() as u32;
-        for lba in op.range.lba..op.range.end() {
+        for lba in range.lba..range.end() {
             self.history[lba as usize].push(seq);
         }
         Seq::from(seq)
@@ -151,12 +210,10 @@ impl Branch {
         self.floor[range.lba as usize..range.end() as usize].to_vec()
     }
 
-    fn data_of(&self, seq: u32, ops: &[Op]) -> OpId {
-        if seq == 0 {
-            return 0;
-        }
-        let op = self.log[seq as usize - 1];
-        if ops[op as usize - 1].kind == Kind::Data { op } else { 0 }
+    /// What a sector holds after a write that touches it.
+    fn shows(&self, seq: u32, lba: u64, ops: &Ops) -> Stamp {
+        let id = seq.checked_sub(1).map_or(0, |at| self.log[at as usize]);
+        ops.shows(id, lba)
     }
 
     /// The places whose effect a read that began at `floor` may show at a sector.
@@ -175,14 +232,14 @@ impl Branch {
         range: Range,
         floors: &[u32],
         pieces: &[ReadPiece],
-        ops: &[Op],
+        ops: &Ops,
     ) -> Result<(), String> {
         let mut lba = range.lba;
         for piece in pieces {
             match piece {
                 ReadPiece::Zeroes(sectors) => {
                     for _ in 0..*sectors {
-                        self.check_sector(lba, range, floors, 0, ops)?;
+                        self.check_sector(lba, range, floors, Stamp::default(), ops)?;
                         lba += 1;
                     }
                 }
@@ -194,8 +251,10 @@ impl Branch {
                         ));
                     }
                     for sector in bytes.chunks_exact(SECTOR) {
-                        let op = stamp(self.volume, lba, sector)?;
-                        self.check_sector(lba, range, floors, op, ops)?;
+                        let found = stamp(sector).map_err(|e| {
+                            format!("sector {lba} of volume {} holds {e}", self.volume)
+                        })?;
+                        self.check_sector(lba, range, floors, found, ops)?;
                         lba += 1;
                     }
                 }
@@ -212,14 +271,14 @@ impl Branch {
         lba: u64,
         range: Range,
         floors: &[u32],
-        found: OpId,
-        ops: &[Op],
+        found: Stamp,
+        ops: &Ops,
     ) -> Result<(), String> {
         let Some(floor) = lba.checked_sub(range.lba).and_then(|n| floors.get(n as usize)) else {
             return Err(format!("a read of {range} was answered beyond its end"));
         };
         let mut matching =
-            self.candidates(lba, *floor).filter(|seq| self.data_of(*seq, ops) == found);
+            self.candidates(lba, *floor).filter(|seq| self.shows(*seq, lba, ops) == found);
         let (first, second) = (matching.next(), matching.next());
         drop(matching);
         match (first, second) {
@@ -232,11 +291,11 @@ impl Branch {
             (None, _) => {
                 let allowed: Vec<String> = self
                     .candidates(lba, *floor)
-                    .map(|seq| format!("{}@{seq}", self.data_of(seq, ops)))
+                    .map(|seq| format!("{} (seq {seq})", self.shows(seq, lba, ops)))
                     .collect();
-                let place = self.log.iter().position(|op| *op == found).map(|n| n + 1);
+                let place = self.log.iter().position(|op| *op == found.op).map(|n| n + 1);
                 Err(format!(
-                    "sector {lba} of volume {} shows write {found} (seq {place:?} here), allowed are {}",
+                    "sector {lba} of volume {} shows {found} (seq {place:?} here), allowed are {}",
                     self.volume,
                     allowed.join(", ")
                 ))
@@ -253,7 +312,7 @@ impl Branch {
         range: Range,
         floors: &[u32],
         runs: &[StatusRun],
-        ops: &[Op],
+        ops: &Ops,
     ) -> Result<(), String> {
         let mut lba = range.lba;
         for run in runs {
@@ -265,10 +324,10 @@ impl Branch {
                     let kind = if seq == 0 {
                         Kind::Discard
                     } else {
-                        ops[self.log[seq as usize - 1] as usize - 1].kind
+                        ops.get(self.log[seq as usize - 1]).kind
                     };
                     match run.state {
-                        BlockState::Data => kind == Kind::Data,
+                        BlockState::Data => matches!(kind, Kind::Data | Kind::Copy(_)),
                         BlockState::Zero => matches!(kind, Kind::Zero(_)),
                         BlockState::Hole => matches!(kind, Kind::Discard | Kind::Zero(false)),
                     }
@@ -289,25 +348,14 @@ impl Branch {
     }
 }
 
-/// An image of a volume: for each sector the write whose data it shows, 0 for zeroes.
-pub type Image = Vec<OpId>;
+/// An image of a volume: what each sector holds.
+pub type Image = Vec<Stamp>;
 
-/// Applies a write to an image.
-pub fn apply(image: &mut Image, id: OpId, op: &Op) {
-    let value = if op.kind == Kind::Data { id } else { 0 };
-    for lba in op.range.lba..op.range.end() {
-        image[lba as usize] = value;
+/// Applies what a write does to `range`, all of it or a part, to an image.
+pub fn apply(image: &mut Image, ops: &Ops, id: OpId, range: Range) {
+    for lba in range.lba..range.end() {
+        image[lba as usize] = ops.shows(id, lba);
     }
-}
-
-/// The image after all these writes.
-#[must_use]
-pub fn image(sectors: u64, log: &[OpId], ops: &[Op]) -> Image {
-    let mut image = vec![0; sectors as usize];
-    for id in log {
-        apply(&mut image, *id, &ops[*id as usize - 1]);
-    }
-    image
 }
 
 /// Where two images differ first, in words.
@@ -316,7 +364,7 @@ pub fn difference(expected: &Image, found: &Image) -> Option<String> {
     let lba = expected.iter().zip(found).position(|(a, b)| a != b)?;
     let count = expected.iter().zip(found).filter(|(a, b)| a != b).count();
     Some(format!(
-        "{count} sectors differ, the first is {lba}: expected write {}, found write {}",
+        "{count} sectors differ, the first is {lba}: expected {}, found {}",
         expected[lba], found[lba]
     ))
 }
@@ -338,23 +386,43 @@ mod tests {
         ReadPiece::Data(Bytes::from(out))
     }
 
+    fn ops(ops: &[Op]) -> Ops {
+        let mut all = Ops::default();
+        for op in ops {
+            all.push(*op);
+        }
+        all
+    }
+
     #[test]
     fn a_stamp_names_its_write_and_its_place() {
         let mut sector = Vec::new();
         fill(1, 7, 9, &mut sector);
-        assert_eq!(stamp(1, 9, &sector), Ok(7));
-        assert!(stamp(1, 10, &sector).is_err());
-        assert!(stamp(2, 9, &sector).is_err());
-        sector[300] ^= 1;
-        assert!(stamp(1, 9, &sector).is_err());
-        assert_eq!(stamp(1, 9, &[0; 512]), Ok(0));
+        assert_eq!(stamp(&sector), Ok(Stamp { volume: 1, op: 7, lba: 9 }));
+        for at in [5, 9, 13, 300] {
+            sector[at] ^= 1;
+            assert!(stamp(&sector).is_err(), "byte {at}");
+            sector[at] ^= 1;
+        }
+        assert_eq!(stamp(&[0; 512]), Ok(Stamp::default()));
+    }
+
+    #[test]
+    fn a_copy_shows_what_it_was_made_of() {
+        let mut all = ops(&[op(0, 4)]);
+        let content: Vec<Stamp> = (1..3).map(|lba| all.shows(1, lba)).collect();
+        let id = all.push_copy(1, Range::new(6, 2), &content);
+        let mut image = vec![Stamp::default(); 8];
+        apply(&mut image, &all, id, Range::new(7, 1));
+        assert_eq!((image[6].op, image[7]), (0, Stamp { volume: 1, op: 1, lba: 2 }));
     }
 
     #[test]
     fn reads_show_the_newest_acknowledged_or_a_concurrent_write() {
-        let ops = [op(0, 4), op(2, 4), op(2, 2)];
+        let writes = [op(0, 4), op(2, 4), op(2, 2)];
+        let ops = ops(&writes);
         let mut branch = Branch::new(1, 8, vec![1], &ops);
-        branch.push(2, &ops[1]);
+        branch.push(2, writes[1].range);
         let range = Range::new(2, 2);
         let floors = branch.floors(range);
         assert!(branch.check_read(range, &floors, &[data(1, 2, 2)], &ops).is_ok());
@@ -362,11 +430,13 @@ mod tests {
         // Once seen, never unseen.
         let floors = branch.floors(range);
         assert!(branch.check_read(range, &floors, &[data(1, 2, 2)], &ops).is_err());
-        branch.push(3, &ops[2]);
-        branch.acknowledge(3, ops[2].range);
+        branch.push(3, writes[2].range);
+        branch.acknowledge(3, writes[2].range);
         let floors = branch.floors(range);
         assert!(branch.check_read(range, &floors, &[data(2, 2, 2)], &ops).is_err());
         assert!(branch.check_read(range, &floors, &[ReadPiece::Zeroes(2)], &ops).is_err());
+        // The right data of another sector is wrong.
+        assert!(branch.check_read(range, &floors, &[data(3, 3, 2)], &ops).is_err());
         assert!(branch.check_read(range, &floors, &[data(3, 2, 1)], &ops).is_err());
         assert!(branch.check_read(range, &floors, &[data(3, 2, 2)], &ops).is_ok());
     }

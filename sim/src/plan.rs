@@ -48,8 +48,9 @@ pub struct VolumePlan {
     pub think: u64,
     /// Longest request in sectors.
     pub longest: u64,
-    /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch.
-    pub mix: [u64; 8],
+    /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch, stage, write of
+    /// what is staged.
+    pub mix: [u64; 10],
 }
 
 /// Odds of disk faults, in parts per million of operations.
@@ -202,6 +203,8 @@ impl VolumePlan {
                 rng.between(0, 8),
                 rng.between(0, 4),
                 rng.between(0, 4),
+                rng.between(0, 12),
+                rng.between(0, 20),
             ],
         }
     }

@@ -46,7 +46,7 @@ impl Place {
     /// As a status query sees it.
     pub fn state(&self) -> BlockState {
         match self.kind {
-            Kind::Data => BlockState::Data,
+            Kind::Data | Kind::Staged => BlockState::Data,
             Kind::Zero => BlockState::Zero,
             Kind::Discard => BlockState::Hole,
         }
@@ -57,7 +57,7 @@ impl Extent for Place {
     fn skip(&self, sectors: u64) -> Self {
         match self.kind {
             Kind::Data => Place { skip: self.skip + sectors as u16, ..*self },
-            Kind::Discard | Kind::Zero => *self,
+            Kind::Discard | Kind::Zero | Kind::Staged => *self,
         }
     }
 
@@ -155,6 +155,18 @@ impl DirtyMap {
         self.map
             .cover(range)
             .map(move |(part, place)| (part, place.filter(|place| place.addr >= gone)))
+    }
+
+    /// As [`DirtyMap::cover`], without what only the store can give: staged records up to number
+    /// `committed`.
+    pub fn newest(
+        &self,
+        range: Range,
+        gone: u64,
+        committed: Seq,
+    ) -> impl Iterator<Item = (Range, Option<Place>)> + '_ {
+        let here = move |place: &Place| place.kind != Kind::Staged || place.seq > committed;
+        self.cover(range, gone).map(move |(part, place)| (part, place.filter(here)))
     }
 
     /// Entries at or after `lba` that are not below `tail`.

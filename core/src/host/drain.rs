@@ -387,6 +387,7 @@ mod tests {
             tail: at,
             synced_addr: 0,
             prev_crc: 0,
+            staged: writes.iter().any(|(_, kind)| *kind == Kind::Staged),
         };
         data.resize(header.frame_bytes() as usize, 0);
         header.encode_to(&mut data);

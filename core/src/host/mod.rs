@@ -17,6 +17,7 @@
 
 mod announce;
 mod config;
+mod copy;
 mod dirty;
 mod drain;
 mod io;
@@ -28,6 +29,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod writes;
 
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};

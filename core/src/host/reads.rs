@@ -3,13 +3,15 @@
 //!
 //! A part that the dirty map does not have may be taken from the store at any later time: everything
 //! older than the read is committed, and what is written meanwhile is concurrent with it. What is
-//! read ahead has no such excuse, so a write spoils it.
+//! read ahead has no such excuse, so a write spoils it. A part that is staged is the store's to give
+//! too, once it is committed: until then a read of it waits.
 
+use super::copy::Staging;
 use super::dirty::Place;
 use super::io::{DiskOperation, Event};
 use super::journal::Where;
 use super::volume::{Link, Volume};
-use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, StatusRun};
+use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::record::{self, Kind, Location};
 use crate::wire::link::{self, Lane, MAX_READ_SECTORS, Piece, ReadError, ReadPart, ToStore};
 use bytes::Bytes;
@@ -62,20 +64,29 @@ pub(super) enum DiskUse {
 }
 
 #[derive(Debug)]
-enum LinkUse {
+pub(super) enum LinkUse {
     Read { read: u64, slot: usize },
     Prefetch { spoiled: bool },
     Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+    Stage(Staging),
 }
 
 #[derive(Debug)]
-struct Asked {
-    range: Range,
-    what: LinkUse,
+pub(super) struct Asked {
+    pub(super) range: Range,
+    pub(super) what: LinkUse,
     /// Under way on the present connection.
     sent: bool,
     /// Asked a second time because the first answer was damaged.
-    again: bool,
+    pub(super) again: bool,
+}
+
+/// A part of a read that waits for a staged record to be committed.
+#[derive(Debug)]
+struct Uncommitted {
+    read: u64,
+    slot: usize,
+    range: Range,
 }
 
 /// Requests that wait for the disk or the store.
@@ -86,10 +97,22 @@ pub(super) struct Reads {
     /// Reads under way at the disk with the file they pin.
     pub(super) disk: BTreeMap<u64, (u32, DiskUse)>,
     asked: BTreeMap<u64, Asked>,
+    /// By the number that has to be committed, and in the order of their coming.
+    uncommitted: BTreeMap<Seq, Vec<Uncommitted>>,
     prefetching: u64,
 }
 
 impl Reads {
+    /// The last number that a read waits to see committed.
+    pub(super) fn awaited(&self) -> Option<Seq> {
+        self.uncommitted.last_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// What was asked under this number; it is answered now.
+    pub(super) fn take_asked(&mut self, request: u64) -> Option<Asked> {
+        self.asked.remove(&request)
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
             && self.asked.values().all(|asked| matches!(asked.what, LinkUse::Prefetch { .. }))
@@ -127,10 +150,12 @@ impl Reads {
         let mut ids: Vec<u64> =
             std::mem::take(&mut self.reads).into_values().map(|read| read.id).collect();
         for asked in std::mem::take(&mut self.asked).into_values() {
-            if let LinkUse::Status { id, .. } = asked.what {
-                ids.push(id);
+            match asked.what {
+                LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
+                LinkUse::Read { .. } | LinkUse::Prefetch { .. } => {}
             }
         }
+        self.uncommitted.clear();
         self.prefetching = 0;
         ids
     }
@@ -149,8 +174,9 @@ impl Volume {
         let mut in_memory: Vec<Part> = Vec::new();
         let mut absent: Vec<Range> = Vec::new();
         let mut absent_slots: Vec<usize> = Vec::new();
+        let mut uncommitted: Vec<(Seq, Uncommitted)> = Vec::new();
         let mut gone = 0;
-        for (wanted, place) in self.dirty.cover(range, self.journal.floor()) {
+        for (wanted, place) in self.dirty.newest(range, self.journal.floor(), self.committed) {
             let Some(place) = place else {
                 for (part, piece) in self.readahead.cover(wanted) {
                     if let Some(piece) = piece {
@@ -166,6 +192,13 @@ impl Volume {
                 }
                 continue;
             };
+            if place.kind() == Kind::Staged {
+                // The store has it, and only the store knows what it is.
+                let waits = Uncommitted { read: key, slot: slots.len(), range: wanted };
+                uncommitted.push((place.seq, waits));
+                slots.push(Slot::Pending);
+                continue;
+            }
             if place.kind() != Kind::Data {
                 self.counters.memory_hit_bytes += wanted.bytes();
                 slots.push(Slot::One(ReadPiece::Zeroes(wanted.sectors)));
@@ -200,7 +233,7 @@ impl Volume {
             }
         }
         debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
-        let pending = on_disk.len() + in_memory.len() + absent.len();
+        let pending = on_disk.len() + in_memory.len() + absent.len() + uncommitted.len();
         if pending == 0 {
             return self.reply(id, Ok(Reply::Data(collect(slots))));
         }
@@ -212,6 +245,21 @@ impl Volume {
         for (slot, range) in absent_slots.into_iter().zip(absent) {
             self.counters.store_read_bytes += range.bytes();
             self.ask(range, LinkUse::Read { read: key, slot }, false);
+        }
+        for (seq, waits) in uncommitted {
+            self.reads.uncommitted.entry(seq).or_default().push(waits);
+        }
+    }
+
+    /// Asks the store for staged parts of reads that are committed by now.
+    pub(super) fn read_committed(&mut self) {
+        while let Some(first) = self.reads.uncommitted.first_entry()
+            && *first.key() <= self.committed
+        {
+            for Uncommitted { read, slot, range } in first.remove() {
+                self.counters.store_read_bytes += range.bytes();
+                self.ask(range, LinkUse::Read { read, slot }, false);
+            }
         }
     }
 
@@ -347,7 +395,7 @@ impl Volume {
         }
         let mut absent: Vec<Range> = Vec::new();
         let mut bytes = self.reads.prefetching;
-        let runs = self.dirty.cover(range, self.journal.floor()).take(RUNS);
+        let runs = self.dirty.newest(range, self.journal.floor(), self.committed).take(RUNS);
         'all: for (part, place) in runs {
             if place.is_some() {
                 continue;
@@ -416,7 +464,7 @@ impl Volume {
 
     // --- the store ---
 
-    fn ask(&mut self, range: Range, what: LinkUse, again: bool) {
+    pub(super) fn ask(&mut self, range: Range, what: LinkUse, again: bool) {
         let request = self.next_request();
         let sent = self.link == Link::Up;
         let asked = Asked { range, what, sent, again };
@@ -435,6 +483,10 @@ impl Volume {
             LinkUse::Status { .. } => {
                 (Lane::Read, ToStore::Status { request, volume, epoch, range })
             }
+            LinkUse::Stage(Staging { into, lba, object, .. }) => {
+                let stage = ToStore::Stage { request, volume, epoch, range, into, lba, object };
+                (Lane::ReadAhead, stage)
+            }
         };
         self.send(lane, message.into());
     }
@@ -445,7 +497,12 @@ impl Volume {
             std::mem::take(&mut self.reads.asked).into_iter().partition(|(_, asked)| asked.sent);
         self.reads.asked = sent;
         for asked in unsent.into_values() {
-            self.ask(asked.range, asked.what, asked.again);
+            let what = match asked.what {
+                // The object may have come to be, or may yet.
+                LinkUse::Stage(staging) => LinkUse::Stage(staging.again()),
+                what => what,
+            };
+            self.ask(asked.range, what, asked.again);
         }
     }
 
@@ -492,11 +549,13 @@ impl Volume {
             }
             (LinkUse::Prefetch { .. }, _) => {}
             // An answer of the wrong kind: asked again, it may come right.
-            (what @ LinkUse::Status { .. }, _) => self.ask(asked.range, what, true),
+            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_)), _) => {
+                self.ask(asked.range, what, true);
+            }
         }
     }
 
-    fn store_refused(&mut self, asked: Asked, error: ReadError) {
+    pub(super) fn store_refused(&mut self, asked: Asked, error: ReadError) {
         match error {
             ReadError::Fenced(epoch) => {
                 // Put back, so that it is answered with everything else.
@@ -526,6 +585,10 @@ impl Volume {
                     }
                     LinkUse::Status { id, .. } => {
                         self.reply(id, Err(BlockError::Medium(range)));
+                    }
+                    LinkUse::Stage(staging) => {
+                        self.event(Event::StoreDamaged { range });
+                        self.reply(staging.id, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Prefetch { .. } => {}
                 }

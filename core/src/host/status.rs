@@ -64,6 +64,14 @@ pub struct Counters {
     pub markers: u64,
     /// Flush requests.
     pub flushes: u64,
+    /// Requests to stage.
+    pub stages: u64,
+    /// Bytes they asked for.
+    pub stage_bytes: u64,
+    /// Requests to write what is staged.
+    pub copies: u64,
+    /// Bytes they wrote without any of them coming here.
+    pub copy_bytes: u64,
     /// Prefetch requests.
     pub prefetches: u64,
     /// Bytes read from memory: writes on their way, discards, zeroes.

@@ -6,21 +6,19 @@
 //! that arrive before the shell asks for disk work share a frame.
 
 use super::announce::Announcer;
-use super::config::{Config, Durability, Mode, OnJournalFailure};
-use super::dirty::{DirtyMap, Place};
+use super::config::{Config, Mode, OnJournalFailure};
+use super::copy::{Copies, Staging};
+use super::dirty::DirtyMap;
 use super::drain::Drain;
 use super::io::{DiskOperation, DiskResult, Event};
 use super::journal::{Finished, Journal, Recovered};
 use super::readahead::ReadAhead;
 use super::reads::Reads;
 use super::status::{Counters, Status};
-use crate::block::{
-    BLOCK_SECTORS, BlockError, Epoch, MAX_VOLUME_SECTORS, Range, Reply, Request, SECTOR_BYTES, Seq,
-    Time, VolumeId,
-};
-use crate::record::{self, Kind};
+use super::writes::{Content, Waiting};
+use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
+use crate::record::Kind;
 use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -30,18 +28,6 @@ const RETRY_LAST: Duration = Duration::from_secs(5);
 
 /// Unsynced bytes that are worth a sync of their own.
 const SYNC_BYTES: u64 = 4 << 20;
-
-/// A write, discard or zero that waits for room; in parts, since it may be larger than the memory.
-#[derive(Debug)]
-struct Waiting {
-    id: u64,
-    range: Range,
-    kind: Kind,
-    data: Bytes,
-    fua: bool,
-    /// Sectors appended so far.
-    done: u64,
-}
 
 /// Where the conversation with the store stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,17 +59,18 @@ pub struct Volume {
     pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
     pub(super) reads: Reads,
+    pub(super) copies: Copies,
     pub(super) drain: Drain,
     pub(super) announcer: Announcer,
     pub(super) link: Link,
     retry: Duration,
     pub(super) committed: Seq,
-    waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<Waiting>,
     /// Requests that wait until a number is in the journal's files, is durable there, and is at the
     /// store; all in order.
-    written_waiters: VecDeque<(u64, Seq)>,
-    stable_waiters: VecDeque<(u64, Seq)>,
-    commit_waiters: VecDeque<(u64, Seq)>,
+    pub(super) written_waiters: VecDeque<(u64, Seq)>,
+    pub(super) stable_waiters: VecDeque<(u64, Seq)>,
+    pub(super) commit_waiters: VecDeque<(u64, Seq)>,
     pub(super) latched: bool,
     pub(super) stopped: bool,
     pub(super) fenced: Option<Epoch>,
@@ -151,6 +138,7 @@ impl Volume {
                 .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
             reads: Reads::default(),
+            copies: Copies::default(),
             drain: Drain::new(committed, config.window_max_bytes),
             announcer: Announcer::default(),
             link: Link::Up,
@@ -200,7 +188,8 @@ impl Volume {
             Request::Write { range, data, fua } => {
                 self.counters.writes += 1;
                 self.counters.write_bytes += range.bytes();
-                self.write(Waiting { id, range, kind: Kind::Data, data, fua, done: 0 });
+                let content = Content::Data(range, data);
+                self.write(Waiting { id, content, fua, done: 0 });
             }
             Request::Flush => {
                 self.counters.flushes += 1;
@@ -208,13 +197,14 @@ impl Volume {
             }
             Request::Discard { range, fua } => {
                 self.counters.markers += 1;
-                let (kind, data) = (Kind::Discard, Bytes::new());
-                self.write(Waiting { id, range, kind, data, fua, done: 0 });
+                let content = Content::Marker(Kind::Discard, range);
+                self.write(Waiting { id, content, fua, done: 0 });
             }
             Request::Zero { range, allocate, fua } => {
                 self.counters.markers += 1;
                 let kind = if allocate { Kind::Zero } else { Kind::Discard };
-                self.write(Waiting { id, range, kind, data: Bytes::new(), fua, done: 0 });
+                let content = Content::Marker(kind, range);
+                self.write(Waiting { id, content, fua, done: 0 });
             }
             Request::Prefetch(range) => {
                 self.counters.prefetches += 1;
@@ -222,6 +212,12 @@ impl Volume {
                 self.reply(id, Ok(Reply::Done));
             }
             Request::Status(range) => self.query_status(id, range),
+            Request::Watch(ranges) => self.watch(id, ranges),
+            Request::Unwatch(number) => self.unwatch(id, number),
+            Request::Stage { range, into, lba, object, watch } => {
+                self.stage(Staging { id, range, into, lba, object, watch });
+            }
+            Request::WriteStaged { pieces, fua } => self.write_staged(id, pieces, fua),
         }
     }
 
@@ -275,6 +271,9 @@ impl Volume {
             }
             ToHost::Status { request, volume, result } if volume == self.volume => {
                 self.store_status(request, result);
+            }
+            ToHost::Staged { request, volume, result } if volume == self.volume => {
+                self.store_staged(request, result);
             }
             ToHost::Attached { request, result } if self.link == Link::Resuming(request) => {
                 self.resumed(result);
@@ -371,7 +370,13 @@ impl Volume {
     /// Whether someone waits for a commit: batches are then as urgent as control messages.
     #[must_use]
     pub fn drain_is_urgent(&self) -> bool {
-        !self.commit_waiters.is_empty() || self.shutting_down
+        self.awaited().is_some() || self.shutting_down
+    }
+
+    /// The last number that somebody waits to see committed.
+    fn awaited(&self) -> Option<Seq> {
+        let flushes = self.commit_waiters.back().map(|(_, seq)| *seq);
+        flushes.max(self.copies.awaited()).max(self.reads.awaited())
     }
 
     /// Whether, after [`Volume::handle_shutdown`], nobody waits for anything and all that was
@@ -383,6 +388,7 @@ impl Volume {
             && self.waiting.is_empty()
             && self.waiting_flushes() == 0
             && self.reads.is_idle()
+            && self.copies.is_idle()
             && self.replies.is_empty()
             && self.disk.is_empty()
             && self.journal.is_stable()
@@ -478,7 +484,7 @@ impl Volume {
 
     fn want_sync(&self) -> bool {
         !self.stable_waiters.is_empty()
-            || self.commit_waiters.back().is_some_and(|(_, seq)| *seq > self.journal.stable_seq())
+            || self.awaited().is_some_and(|seq| seq > self.journal.stable_seq())
             || !self.waiting.is_empty()
             || self.shutting_down
             // What was acknowledged is kept for salvage.
@@ -504,6 +510,8 @@ impl Volume {
         while let Some((id, _)) = self.commit_waiters.pop_front_if(|(_, seq)| *seq <= committed) {
             self.reply(id, Ok(Reply::Done));
         }
+        self.stage_committed();
+        self.read_committed();
     }
 
     /// Ends the epoch once a shutdown has left nothing to do.
@@ -521,8 +529,6 @@ impl Volume {
         }
     }
 
-    // --- writes ---
-
     fn refusal(&self) -> Option<BlockError> {
         if self.fenced.is_some() {
             Some(BlockError::Fenced)
@@ -532,96 +538,6 @@ impl Volume {
             Some(BlockError::ShuttingDown)
         } else {
             None
-        }
-    }
-
-    fn write(&mut self, mut write: Waiting) {
-        if self.waiting.is_empty() && self.append(&mut write) {
-            self.acknowledge(&write);
-        } else {
-            self.waiting.push_back(write);
-        }
-    }
-
-    /// Lets writes in that waited, in order.
-    fn admit(&mut self) {
-        while let Some(mut write) = self.waiting.pop_front() {
-            if !self.append(&mut write) {
-                return self.waiting.push_front(write);
-            }
-            self.acknowledge(&write);
-        }
-    }
-
-    /// All of the write is in the journal.
-    fn acknowledge(&mut self, write: &Waiting) {
-        let seq = self.journal.next_seq() - 1;
-        if self.config.mode == Mode::WriteThrough {
-            self.commit_waiters.push_back((write.id, seq));
-        } else if write.fua {
-            self.wait_until_durable(write.id, seq);
-        } else if self.journal.is_memory_only() {
-            self.reply(write.id, Ok(Reply::Done));
-        } else {
-            self.written_waiters.push_back((write.id, seq));
-        }
-    }
-
-    /// Replies once `seq` is durable.
-    fn wait_until_durable(&mut self, id: u64, seq: Seq) {
-        let at_store = self.config.durability == Durability::Store || self.journal.is_memory_only();
-        let reached =
-            if at_store { self.committed } else { self.journal.stable_seq().max(self.committed) };
-        // In write-through nothing is acknowledged that is not committed.
-        if seq <= reached || self.config.mode == Mode::WriteThrough {
-            self.reply(id, Ok(Reply::Done));
-        } else if at_store {
-            self.commit_waiters.push_back((id, seq));
-        } else {
-            self.stable_waiters.push_back((id, seq));
-        }
-    }
-
-    /// Appends as much of a write as there is room for; true if that is all of it.
-    fn append(&mut self, write: &mut Waiting) -> bool {
-        let step = self.journal.record_sectors_max();
-        while write.done < write.range.sectors {
-            let lba = write.range.lba + write.done;
-            let end = match write.kind {
-                // Cut where the checksums are cut.
-                Kind::Data => ((lba + step) / BLOCK_SECTORS * BLOCK_SECTORS).min(write.range.end()),
-                Kind::Discard | Kind::Zero => write.range.end(),
-            };
-            let part = Range::between(lba, end);
-            let header =
-                record::Header { kind: write.kind, epoch: self.epoch, seq: 0, range: part };
-            let room = self.dirty.make_room(self.config.map_entries_max, self.journal.tail())
-                && self.journal.make_room(self.now, header.record_bytes() as u64);
-            let epoch = self.epoch;
-            let Some((addr, seq, out)) = room.then(|| self.journal.append()).flatten() else {
-                return false;
-            };
-            if write.kind == Kind::Data {
-                let skip = (write.done * SECTOR_BYTES) as usize;
-                let data = &write.data[skip..skip + part.bytes() as usize];
-                record::encode_data(epoch, seq, part, data, out);
-            } else {
-                record::encode_marker(write.kind, epoch, seq, part, out);
-            }
-            let place = Place::new(addr, seq, write.kind, part);
-            self.dirty.insert(part, place, self.journal.floor());
-            self.written(part, seq);
-            write.done += part.sectors;
-        }
-        true
-    }
-
-    /// A range has new content.
-    fn written(&mut self, range: Range, seq: Seq) {
-        self.readahead.forget(range);
-        self.reads.spoil(range);
-        if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
-            self.announcer.add(self.now, range, seq);
         }
     }
 
@@ -734,6 +650,7 @@ impl Volume {
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());
+        ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));
         }

@@ -6,13 +6,14 @@
 //! v/ID/map/0000000000000040        its checkpoints, named by the last segment they include
 //! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
+//! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
 //! ```
 //!
 //! The log decides how large a volume is. The sizes beside it say the same to whoever lists volumes
 //! without opening them; they are written before a new size is acknowledged, and again from the log
 //! if that did not come to pass.
 
-use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, VolumeId};
+use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
 use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
@@ -219,6 +220,24 @@ pub fn size_prefix(volume: VolumeId) -> String {
 #[must_use]
 pub fn size_key(volume: VolumeId, number: u64) -> String {
     format!("v/{volume}/size/{number:016x}")
+}
+
+/// Beginning of the keys of what is staged for a volume.
+#[must_use]
+pub fn staged_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/staged/")
+}
+
+/// The key of a staged object.
+#[must_use]
+pub fn staged_key(volume: VolumeId, object: u64) -> String {
+    format!("v/{volume}/staged/{object:016x}")
+}
+
+/// The key of the segment, or of the staged object, of that number.
+#[must_use]
+pub fn data_key(volume: VolumeId, number: u64) -> String {
+    if number & STAGED_BIT == 0 { segment_key(volume, number) } else { staged_key(volume, number) }
 }
 
 /// The number at the end of a key that begins with `prefix`, if it is one of ours.

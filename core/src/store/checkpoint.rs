@@ -26,9 +26,11 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
-pub const CHECKPOINT_VERSION: u16 = 2;
+pub const CHECKPOINT_VERSION: u16 = 3;
 /// The version before there was a size in it: it is of a volume that had never been resized.
 const UNSIZED_VERSION: u16 = 1;
+/// The version before there were staged objects: otherwise the same.
+const UNSTAGED_VERSION: u16 = 2;
 /// Most entries of a page.
 pub const PAGE_ENTRIES: usize = 4096;
 /// Most epochs in a checkpoint.
@@ -360,7 +362,7 @@ impl Reader {
             return Err(CheckpointError::Magic("checkpoint"));
         }
         let version = raw.version.get();
-        if version != CHECKPOINT_VERSION && version != UNSIZED_VERSION {
+        if ![UNSIZED_VERSION, UNSTAGED_VERSION, CHECKPOINT_VERSION].contains(&version) {
             return Err(CheckpointError::Version(version));
         }
         if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != raw.crc.get() {
@@ -430,7 +432,13 @@ impl Reader {
                 Place::new(raw.segment.get(), raw.seq.get(), raw.offset.get(), skip, whole)
                     .ok_or(bad)?
             };
-            self.newest = self.newest.max(place.segment());
+            if place.is_staged() {
+                if place.seq() != place.segment() {
+                    return Err(bad);
+                }
+            } else {
+                self.newest = self.newest.max(place.segment());
+            }
             self.cursor = range.end();
             self.entries += 1;
             self.state.map.replace(range, Some(place));

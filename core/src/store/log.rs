@@ -130,7 +130,7 @@ impl State {
     pub fn commit(&mut self, segment: &Segment) {
         let header = &segment.header;
         for piece in &segment.footer.pieces {
-            self.map.apply(header.number, piece.kind, piece.range, piece.seq, piece.offset);
+            self.map.apply(header.number, piece);
         }
         self.number = header.number;
         self.header_crc = segment.header_crc;

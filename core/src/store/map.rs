@@ -1,14 +1,18 @@
-//! Which sectors of a volume lie where in its segments.
+//! Which sectors of a volume lie where: in its segments, or in objects staged for it.
 //!
 //! An entry takes 40 bytes besides the tree around it. Callers look up ranges in bounded steps and
 //! walk the whole only with a cursor, so that a map that is not all in memory can take this one's
 //! place.
 
-use crate::block::{Range, SECTOR_BYTES, Seq};
+use super::segment::Piece;
+use crate::block::{Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData};
 use crate::extent::{Extent, ExtentMap};
 use crate::record::{Kind, MAX_RECORD_SECTORS};
 
 /// Where the data of a run of sectors lies, and enough of its record to find the checksums.
+///
+/// A number with bit 63 set is that of a staged object instead of a segment, and then the number of
+/// the write is the same: records of staged objects carry it.
 ///
 /// Invariant: segment 0, which does not exist, stands for zeroes; then the rest is 0 too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +45,26 @@ impl Place {
         })
     }
 
+    /// The run at `lba` of a staged record. `None` if it does not hold that sector.
+    #[must_use]
+    pub fn staged(lba: u64, staged: &StagedData) -> Option<Place> {
+        let StagedData { object, offset, record } = *staged;
+        Place::new(object, object, offset, lba.checked_sub(record.lba)?, record.sectors)
+    }
+
+    /// Whether the data lies in a staged object.
+    #[must_use]
+    pub fn is_staged(self) -> bool {
+        self.segment & STAGED_BIT != 0
+    }
+
     /// Whether these are zeroes.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.segment == 0
     }
 
-    /// Number of the segment.
+    /// Number of the segment, or of the staged object.
     #[must_use]
     pub fn segment(self) -> u64 {
         self.segment
@@ -134,13 +151,16 @@ impl Map {
         self.data_sectors.saturating_mul(SECTOR_BYTES)
     }
 
-    /// What a record at byte `offset` of a segment does to the map.
-    pub fn apply(&mut self, segment: u64, kind: Kind, range: Range, seq: Seq, offset: u32) {
-        match kind {
-            Kind::Discard => self.replace(range, None),
-            Kind::Zero => self.replace(range, Some(Place::ZERO)),
-            Kind::Data => self.replace(range, Place::new(segment, seq, offset, 0, range.sectors)),
-        }
+    /// What a record of a segment does to the map.
+    pub fn apply(&mut self, segment: u64, piece: &Piece) {
+        let Piece { range, seq, offset, .. } = *piece;
+        let place = match (piece.kind, &piece.staged) {
+            (Kind::Discard, _) => None,
+            (Kind::Zero, _) => Some(Place::ZERO),
+            (_, Some(staged)) => Place::staged(range.lba, staged),
+            (_, None) => Place::new(segment, seq, offset, 0, range.sectors),
+        };
+        self.replace(range, place);
     }
 
     /// Maps `range`, or makes it a hole.
@@ -178,23 +198,43 @@ impl Map {
 mod tests {
     use super::*;
 
+    fn apply(map: &mut Map, segment: u64, kind: Kind, range: Range, seq: Seq, offset: u32) {
+        map.apply(segment, &Piece { kind, range, seq, offset, staged: None });
+    }
+
+    #[test]
+    fn staged_runs_lie_in_their_object() {
+        let mut map = Map::new();
+        let object = STAGED_BIT | 9;
+        let staged = Some(StagedData { object, offset: 640, record: Range::new(16, 64) });
+        let range = Range::new(24, 8);
+        map.apply(3, &Piece { kind: Kind::Staged, range, seq: 7, offset: 128, staged });
+        apply(&mut map, 4, Kind::Data, Range::new(20, 6), 8, 128);
+        let (part, place) = map.iter_from(26).next().unwrap();
+        assert_eq!((part, place.skip()), (Range::new(26, 6), 10));
+        assert!(place.is_staged());
+        assert_eq!((place.segment(), place.seq(), place.offset()), (object, object, 640));
+        assert_eq!(place.record(part.lba), Range::new(16, 64));
+        assert_eq!(map.mapped_bytes(), 12 * SECTOR_BYTES);
+    }
+
     #[test]
     fn counts_data_only() {
         let mut map = Map::new();
-        map.apply(1, Kind::Data, Range::new(0, 100), 1, 128);
-        map.apply(1, Kind::Zero, Range::new(50, 100), 2, 999);
+        apply(&mut map, 1, Kind::Data, Range::new(0, 100), 1, 128);
+        apply(&mut map, 1, Kind::Zero, Range::new(50, 100), 2, 999);
         assert_eq!(map.mapped_bytes(), 50 * SECTOR_BYTES);
-        map.apply(2, Kind::Data, Range::new(40, 20), 3, 128);
+        apply(&mut map, 2, Kind::Data, Range::new(40, 20), 3, 128);
         assert_eq!(map.mapped_bytes(), 60 * SECTOR_BYTES);
-        map.apply(2, Kind::Discard, Range::new(0, 1 << 40), 4, 999);
+        apply(&mut map, 2, Kind::Discard, Range::new(0, 1 << 40), 4, 999);
         assert_eq!((map.mapped_bytes(), map.is_empty()), (0, true));
     }
 
     #[test]
     fn parts_of_a_record_remember_the_whole() {
         let mut map = Map::new();
-        map.apply(7, Kind::Data, Range::new(10, 100), 5, 128);
-        map.apply(8, Kind::Data, Range::new(40, 8), 6, 200);
+        apply(&mut map, 7, Kind::Data, Range::new(10, 100), 5, 128);
+        apply(&mut map, 8, Kind::Data, Range::new(40, 8), 6, 200);
         let parts: Vec<_> = map.cover(Range::new(30, 30)).collect();
         let records: Vec<_> =
             parts.iter().map(|(part, place)| (part.lba, place.unwrap().record(part.lba))).collect();
@@ -207,10 +247,10 @@ mod tests {
     #[test]
     fn neighbours_of_different_records_stay_apart() {
         let mut map = Map::new();
-        map.apply(1, Kind::Data, Range::new(0, 8), 1, 128);
-        map.apply(1, Kind::Data, Range::new(8, 8), 2, 5000);
-        map.apply(1, Kind::Zero, Range::new(16, 8), 3, 0);
-        map.apply(1, Kind::Zero, Range::new(24, 1 << 30), 4, 0);
+        apply(&mut map, 1, Kind::Data, Range::new(0, 8), 1, 128);
+        apply(&mut map, 1, Kind::Data, Range::new(8, 8), 2, 5000);
+        apply(&mut map, 1, Kind::Zero, Range::new(16, 8), 3, 0);
+        apply(&mut map, 1, Kind::Zero, Range::new(24, 1 << 30), 4, 0);
         assert_eq!(map.len(), 3);
     }
 }

@@ -20,6 +20,7 @@
 //! | [`announce`] | what was acknowledged and has not arrived |
 //! | [`attach`] | who may attach, as a function |
 //! | [`log`] | the state that a log adds up to, segment by segment |
+//! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
 //! | [`check`] | verifies objects offline |
 //! | [`Volume`] | the engine |
 
@@ -34,6 +35,7 @@ mod object;
 mod open;
 mod reads;
 pub mod segment;
+pub mod staged;
 mod volume;
 
 pub use catalog::VolumeSpec;
@@ -72,7 +74,8 @@ pub struct Config {
     pub announce_persist: Duration,
     /// Concurrent reads of objects.
     pub read_operations_max: usize,
-    /// Bytes of objects that reads under way may hold; a single read may exceed it alone.
+    /// Bytes of objects that reads under way may hold; a single read may exceed it alone. What is
+    /// being staged may hold half as much again, or as much as one request.
     pub read_bytes_max: u64,
     /// Reads that wait; beyond it [`Volume::wants_input`] says no.
     pub reads_waiting_max: usize,
@@ -176,7 +179,7 @@ pub enum Event {
     },
     /// Stored data is damaged or gone: reads of this range fail.
     DataDamaged {
-        /// Of the segment.
+        /// Of the segment or the staged object.
         key: String,
         /// The sectors.
         range: Range,

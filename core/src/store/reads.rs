@@ -3,10 +3,13 @@
 //! A read looks the map up once; segments do not change, so whatever is committed later does not
 //! concern it. Bytes that lie close to each other in a segment come in one fetch. Everything fetched
 //! is verified; what does not verify is fetched once more before it counts as damaged.
+//!
+//! What is read to be staged is read like what is read ahead, and counts with it until its object
+//! exists; reads that someone waits for do not wait for that.
 
 use super::SessionId;
 use super::map::{Map, Place};
-use crate::block::{Epoch, Range, Seq};
+use crate::block::{Epoch, Range, Seq, VolumeId};
 use crate::record::{Fragment, Location, RecordError};
 use crate::wire::link::{Lane, ReadPart, RequestId};
 use bytes::Bytes;
@@ -26,6 +29,16 @@ pub(super) struct Request {
     /// 0 for an observer.
     pub epoch: Epoch,
     pub range: Range,
+    /// What is found does not go to the host but here.
+    pub stage: Option<Stage>,
+}
+
+/// Where what is read is to be staged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stage {
+    pub into: VolumeId,
+    pub lba: u64,
+    pub object: u64,
 }
 
 /// A fetch of bytes of a segment.
@@ -60,6 +73,8 @@ struct Active {
 pub(super) struct Finished {
     pub request: Request,
     pub result: Result<Vec<ReadPart>, Damage>,
+    /// What is still counted, for [`Reads::release`]: nothing unless it is to be staged.
+    pub bytes: u64,
 }
 
 /// Why a read failed: the segment, the sectors, and what is wrong.
@@ -81,11 +96,13 @@ pub(super) struct Reads {
     backlog: [VecDeque<(u64, usize)>; 2],
     active: BTreeMap<u64, Active>,
     active_bytes: u64,
+    /// Read, and being put as objects.
+    staged_bytes: u64,
     fetching: usize,
 }
 
-fn class(lane: Lane) -> usize {
-    usize::from(lane == Lane::ReadAhead)
+fn class(request: &Request) -> usize {
+    usize::from(request.lane == Lane::ReadAhead || request.stage.is_some())
 }
 
 impl Reads {
@@ -99,6 +116,7 @@ impl Reads {
             backlog: Default::default(),
             active: BTreeMap::new(),
             active_bytes: 0,
+            staged_bytes: 0,
             fetching: 0,
         }
     }
@@ -112,14 +130,26 @@ impl Reads {
     }
 
     pub fn push(&mut self, request: Request) {
-        self.waiting[class(request.lane)].push_back(request);
+        self.waiting[class(&request)].push_back(request);
     }
 
-    /// Drops reads of a session that have not begun.
+    /// Drops reads of a session that have not begun, and those to be staged in any case: nobody would
+    /// learn of the object.
     pub fn forget(&mut self, session: SessionId) {
         for queue in &mut self.waiting {
             queue.retain(|request| request.session != session);
         }
+        let bytes = &mut self.active_bytes;
+        self.active.retain(|_, active| {
+            let goes = active.request.session == session && active.request.stage.is_some();
+            *bytes -= if goes { active.bytes } else { 0 };
+            !goes
+        });
+    }
+
+    /// What was staged is an object now, or will not be one.
+    pub fn release(&mut self, bytes: u64) {
+        self.staged_bytes -= bytes;
     }
 
     /// Takes out the reads that have not begun.
@@ -184,12 +214,13 @@ impl Reads {
         }
         let request = *self.waiting[class].front()?;
         let active = plan(map, request);
-        if !self.active.is_empty() && self.active_bytes + active.bytes > self.bytes_max >> class {
+        let held = self.active_bytes + if class == 0 { 0 } else { self.staged_bytes };
+        if held > 0 && held + active.bytes > self.bytes_max >> class {
             return None;
         }
         self.waiting[class].pop_front();
         if active.fetches.is_empty() {
-            return Some(Err(Finished { request, result: assemble(&active) }));
+            return Some(Err(Finished { request, result: assemble(&active), bytes: 0 }));
         }
         let id = self.next;
         self.next += 1;
@@ -212,7 +243,7 @@ impl Reads {
         if result.is_err() && !active.retried {
             active.retried = true;
             active.outstanding = active.fetches.len();
-            let class = class(active.request.lane);
+            let class = class(&active.request);
             for (index, fetch) in active.fetches.iter_mut().enumerate() {
                 fetch.data = None;
                 self.backlog[class].push_back((id, index));
@@ -220,8 +251,10 @@ impl Reads {
             return None;
         }
         let active = self.active.remove(&id)?;
+        let kept = if active.request.stage.is_some() && result.is_ok() { active.bytes } else { 0 };
         self.active_bytes -= active.bytes;
-        Some(Finished { request: active.request, result })
+        self.staged_bytes += kept;
+        Some(Finished { request: active.request, result, bytes: kept })
     }
 }
 

@@ -12,8 +12,10 @@
 //! history cannot stand in for the right one. `docs/formats.md` draws the fields.
 
 use super::announce;
-use crate::block::{Epoch, MAX_VOLUME_SECTORS, Range, Seq, VolumeId};
-use crate::record::{self, HEADER_BYTES as RECORD_BYTES, Kind, MAX_RECORD_SECTORS, RecordError};
+use crate::block::{Epoch, MAX_VOLUME_SECTORS, Range, Seq, StagedData, VolumeId};
+use crate::record::{
+    self, HEADER_BYTES as RECORD_BYTES, Kind, MAX_RECORD_SECTORS, RecordError, STAGED_BYTES,
+};
 use crate::wire::link::{Announced, HostId};
 use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -24,6 +26,9 @@ pub const SEGMENT_VERSION: u16 = 1;
 /// Version in the header of a segment that resizes: what knows only [`SEGMENT_VERSION`] must not go
 /// on with the log of a volume whose size it does not know.
 pub const RESIZE_VERSION: u16 = 2;
+/// Version in the header of a segment with staged records: what does not know them must not go on
+/// with the log either.
+pub const STAGED_VERSION: u16 = 3;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a trailer.
@@ -32,9 +37,10 @@ pub const TRAILER_BYTES: usize = 32;
 pub const MAX_RECORDS_BYTES: u64 = 64 << 20;
 /// Most announced ranges in a segment or checkpoint.
 pub const MAX_ANNOUNCED: usize = 1 << 20;
-/// Most bytes of a footer: every record a marker, and every announced range of the longest form.
+/// Most bytes of a footer: every record staged, and every announced range of the longest form.
 pub const MAX_FOOTER_BYTES: u64 = FOOTER_BYTES as u64
-    + MAX_RECORDS_BYTES / RECORD_BYTES as u64 * PIECE_BYTES as u64
+    + MAX_RECORDS_BYTES / (RECORD_BYTES + STAGED_BYTES) as u64
+        * (PIECE_BYTES + STAGED_BYTES) as u64
     + (MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES) as u64;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHSG");
@@ -92,10 +98,6 @@ impl SegmentKind {
     pub fn begins_epoch(self) -> bool {
         matches!(self, SegmentKind::Attach | SegmentKind::AcceptLoss)
     }
-
-    fn version(self) -> u16 {
-        if self == SegmentKind::Resize { RESIZE_VERSION } else { SEGMENT_VERSION }
-    }
 }
 
 /// Tells who wrote a segment: no two attempts to write one share a token.
@@ -134,9 +136,19 @@ pub struct Header {
     pub previous: u32,
     /// For a segment that resizes: the size of the volume from here on, in sectors. Otherwise 0.
     pub sectors: u64,
+    /// Whether any of its records is staged.
+    pub staged: bool,
 }
 
 impl Header {
+    fn version(&self) -> u16 {
+        match self.kind {
+            SegmentKind::Resize => RESIZE_VERSION,
+            _ if self.staged => STAGED_VERSION,
+            _ => SEGMENT_VERSION,
+        }
+    }
+
     /// Where footer and trailer lie in the object.
     #[must_use]
     pub fn tail(&self) -> std::ops::Range<u64> {
@@ -156,11 +168,14 @@ pub struct Piece {
     pub seq: Seq,
     /// Byte of the object, or of the batch before it is in one, at which the record begins.
     pub offset: u32,
+    /// Where the data lies, if it is staged.
+    pub staged: Option<StagedData>,
 }
 
 impl Piece {
     fn end(&self) -> u64 {
-        let header = record::Header { kind: self.kind, epoch: 0, seq: self.seq, range: self.range };
+        let Piece { kind, range, seq, staged, .. } = *self;
+        let header = record::Header { kind, epoch: 0, seq, range, staged };
         u64::from(self.offset) + header.record_bytes() as u64
     }
 }
@@ -280,8 +295,8 @@ const _: () = assert!(size_of::<RawFooter>() == FOOTER_BYTES);
 const _: () = assert!(size_of::<RawPiece>() == PIECE_BYTES);
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
 
-/// Puts a segment together around `records`, which are not copied. Lengths in `header` are filled
-/// in; offsets in the footer are those of the object already.
+/// Puts a segment together around `records`, which are not copied. Lengths in `header`, and whether
+/// records are staged, are filled in; offsets in the footer are those of the object already.
 ///
 /// # Panics
 /// If the records are longer than [`MAX_RECORDS_BYTES`], which the engine's limits exclude.
@@ -295,6 +310,7 @@ pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segmen
             + footer.announced.len() * 8
             + TRAILER_BYTES,
     );
+    header.staged = footer.pieces.iter().any(|piece| piece.staged.is_some());
     put_footer(&footer, header.last, &mut tail);
     header.records_bytes = records_bytes as u32;
     header.footer_bytes = tail.len() as u32;
@@ -322,7 +338,7 @@ pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segmen
 fn encode_header(header: &Header) -> (Bytes, u32) {
     let raw = RawHeader {
         magic: HEADER_MAGIC.into(),
-        version: header.kind.version().into(),
+        version: header.version().into(),
         kind: header.kind.code(),
         flags: 0,
         volume: header.volume.0.into(),
@@ -367,6 +383,9 @@ fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
         };
         out.extend_from_slice(raw.as_bytes());
     }
+    for staged in footer.pieces.iter().filter_map(|piece| piece.staged.as_ref()) {
+        record::put_staged(staged, out);
+    }
     announce::encode(&footer.announced, committed, out);
 }
 
@@ -379,7 +398,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
     if raw.magic.get() != HEADER_MAGIC {
         return Err(SegmentError::Magic("segment"));
     }
-    if ![SEGMENT_VERSION, RESIZE_VERSION].contains(&raw.version.get()) {
+    if !(SEGMENT_VERSION..=STAGED_VERSION).contains(&raw.version.get()) {
         return Err(SegmentError::Version(raw.version.get()));
     }
     let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -401,11 +420,13 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         footer_bytes: raw.footer_bytes.get(),
         previous: raw.previous.get(),
         sectors: raw.sectors.get(),
+        staged: raw.version.get() == STAGED_VERSION,
     };
     let commits = kind == SegmentKind::Data;
     let resizes = kind == SegmentKind::Resize;
     let possible = raw.flags == 0
-        && raw.version.get() == kind.version()
+        && raw.version.get() == header.version()
+        && (commits || !header.staged)
         && (header.sectors > 0) == resizes
         && header.sectors <= MAX_VOLUME_SECTORS
         && header.number > 0
@@ -464,10 +485,18 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
     let bad = SegmentError::Invalid("impossible index");
     let mut pieces = Vec::with_capacity(count);
     let (mut offset, mut seq) = (HEADER_BYTES as u64, header.first);
+    let mut rest = rest;
+    let mut any_staged = false;
     for raw in raw_pieces {
         let range = Range::new(raw.lba.get(), raw.sectors.get());
         let kind = Kind::from_code(raw.kind).ok_or(bad)?;
-        let piece = Piece { kind, range, seq: raw.seq.get(), offset: raw.offset.get() };
+        let mut staged = None;
+        if kind == Kind::Staged {
+            staged = Some(record::parse_staged(rest, range).ok_or(bad)?);
+            rest = &rest[STAGED_BYTES..];
+            any_staged = true;
+        }
+        let piece = Piece { kind, range, seq: raw.seq.get(), offset: raw.offset.get(), staged };
         let possible = !range.is_empty()
             && range.fits(MAX_VOLUME_SECTORS)
             && (kind != Kind::Data || range.sectors <= MAX_RECORD_SECTORS)
@@ -479,7 +508,10 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
         (offset, seq) = (piece.end(), piece.seq);
         pieces.push(piece);
     }
-    if offset != header.tail().start || (!pieces.is_empty() && seq != header.last) {
+    if any_staged != header.staged
+        || offset != header.tail().start
+        || (!pieces.is_empty() && seq != header.last)
+    {
         return Err(bad);
     }
     let announced = announce::decode(rest, raw.announced.get() as usize, header.last)
@@ -512,6 +544,7 @@ pub fn verify(object: &Bytes) -> Result<Segment, SegmentError> {
         if found.kind != piece.kind
             || found.range != piece.range
             || found.seq != piece.seq
+            || found.staged != piece.staged
             || found.epoch > header.epoch
         {
             return Err(SegmentError::Record {

@@ -8,20 +8,27 @@
 //! Protocol versions, one line each:
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
 //! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
+//! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
 
-use crate::block::{BLOCK_BYTES, Epoch, MAX_VOLUME_SECTORS, Range, Seq, StatusRun, VolumeId};
-use crate::record::{Fragment, MAX_RECORD_BYTES};
+mod data;
+
+pub use data::{ReadPart, decode_data, encode_data};
+
+use crate::block::{BLOCK_BYTES, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId};
+use crate::record::MAX_RECORD_BYTES;
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 2;
+pub const MAX_VERSION: u16 = 3;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
 pub const RESIZE_VERSION: u16 = 2;
+/// First version with copies within the store.
+pub const COPY_VERSION: u16 = 3;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -44,6 +51,9 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub const MAX_ATTRIBUTE_BYTES: usize = 192 << 10;
 
 const _: () = assert!(MAX_ATTRIBUTE_BYTES + 1024 <= MAX_HEAD_BYTES, "an attribute fits a head");
+
+const _: () =
+    assert!(MAX_STAGE_SECTORS as usize * 16 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 16 B a run");
 
 const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
@@ -176,6 +186,32 @@ pub enum ToStore {
         /// What.
         operation: VolumeOperation,
     },
+    /// Copies what the store has committed of a range into a staged object of another volume, or the
+    /// same. From version [`COPY_VERSION`] on.
+    Stage {
+        /// For the reply.
+        request: RequestId,
+        /// The volume to copy from.
+        volume: VolumeId,
+        /// The host's epoch of that volume.
+        epoch: Epoch,
+        /// What to copy: at most [`MAX_STAGE_SECTORS`].
+        range: Range,
+        /// The volume that the object is for.
+        into: VolumeId,
+        /// Where in it the range's first sector goes.
+        lba: u64,
+        /// Number of the object, bit 63 set.
+        object: u64,
+    },
+}
+
+impl ToStore {
+    /// Whether a store that speaks this version of the protocol can read the message.
+    #[must_use]
+    pub fn is_of_version(&self, version: u16) -> bool {
+        !matches!(self, ToStore::Stage { .. }) || version >= COPY_VERSION
+    }
 }
 
 /// Store to host.
@@ -264,14 +300,58 @@ pub enum ToHost {
         /// Its size in sectors, on stable storage.
         sectors: u64,
     },
+    /// Answers [`ToStore::Stage`].
+    Staged {
+        /// Of the request.
+        request: RequestId,
+        /// The volume copied from.
+        volume: VolumeId,
+        /// Runs in order that together are the range asked for, or why not. The object exists unless
+        /// none of them is data.
+        result: Result<Vec<StagedRun>, StageError>,
+    },
 }
 
 impl ToHost {
     /// Whether a host that speaks this version of the protocol can read the message.
     #[must_use]
     pub fn is_of_version(&self, version: u16) -> bool {
-        !matches!(self, ToHost::Resized { .. }) || version >= RESIZE_VERSION
+        match self {
+            ToHost::Resized { .. } => version >= RESIZE_VERSION,
+            ToHost::Staged { .. } => version >= COPY_VERSION,
+            _ => true,
+        }
     }
+}
+
+/// A part of what was staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StagedRun {
+    /// This many sectors never written or discarded.
+    Hole(u64),
+    /// This many sectors that were zeroed.
+    Zero(u64),
+    /// A data record of exactly these sectors of the volume that the object is for.
+    Data {
+        /// How many: at most [`crate::record::MAX_RECORD_SECTORS`].
+        sectors: u64,
+        /// Byte of the object at which the record begins.
+        offset: u32,
+    },
+}
+
+/// Why nothing was staged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum StageError {
+    /// The range cannot be read.
+    #[error(transparent)]
+    Read(ReadError),
+    /// There is an object of that number.
+    #[error("an object of that number exists")]
+    Exists,
+    /// The store cannot do it: it is too old, or does not know the volume to copy into.
+    #[error("the store cannot copy into that volume")]
+    Unsupported,
 }
 
 /// What a host's journal says of itself when the host attaches.
@@ -645,178 +725,5 @@ fn check(what: &'static str, bytes: usize, limit: usize) -> Result<(), FrameErro
     if bytes > limit { Err(FrameError::TooLong { what, bytes, limit }) } else { Ok(()) }
 }
 
-/// A part of a read's answer with its data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadPart {
-    /// Sectors never written or discarded.
-    Hole(u64),
-    /// Sectors that were zeroed.
-    Zero(u64),
-    /// `wanted` out of a fragment that holds it.
-    Data {
-        /// The sectors of the answer.
-        wanted: Range,
-        /// The blocks around them.
-        fragment: Fragment,
-    },
-}
-
-/// Encodes the answer to a read.
-#[must_use]
-pub fn encode_data(request: RequestId, volume: VolumeId, parts: &[ReadPart]) -> Frame<ToHost> {
-    let bytes = parts.iter().map(|part| match part {
-        ReadPart::Data { fragment, .. } => fragment.table.len() + fragment.payload.len(),
-        ReadPart::Hole(_) | ReadPart::Zero(_) => 0,
-    });
-    let mut payload = BytesMut::with_capacity(bytes.sum());
-    let pieces = parts
-        .iter()
-        .map(|part| match part {
-            ReadPart::Hole(sectors) => Piece::Hole(*sectors),
-            ReadPart::Zero(sectors) => Piece::Zero(*sectors),
-            ReadPart::Data { wanted, fragment } => {
-                payload.extend_from_slice(&fragment.table);
-                payload.extend_from_slice(&fragment.payload);
-                Piece::Data { sectors: wanted.sectors, cover: fragment.range }
-            }
-        })
-        .collect();
-    Frame {
-        message: ToHost::Data { request, volume, result: Ok(pieces) },
-        payload: payload.freeze(),
-    }
-}
-
-/// Takes the answer to a read of `range` apart. Fragments are not verified yet.
-///
-/// # Errors
-/// [`FrameError::Payload`] unless pieces and payload together are exactly the range.
-pub fn decode_data(
-    range: Range,
-    pieces: &[Piece],
-    mut payload: Bytes,
-) -> Result<Vec<ReadPart>, FrameError> {
-    let mut at = range.lba;
-    let mut parts = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        let sectors = match *piece {
-            Piece::Hole(sectors) | Piece::Zero(sectors) | Piece::Data { sectors, .. } => sectors,
-        };
-        let wanted = Range::new(at, sectors);
-        if sectors == 0 || wanted.intersect(range) != Some(wanted) {
-            return Err(FrameError::Payload);
-        }
-        at = wanted.end();
-        parts.push(match *piece {
-            Piece::Hole(sectors) => ReadPart::Hole(sectors),
-            Piece::Zero(sectors) => ReadPart::Zero(sectors),
-            Piece::Data { cover, .. } => {
-                if !cover.fits(MAX_VOLUME_SECTORS) {
-                    return Err(FrameError::Payload);
-                }
-                let table = cover.blocks().saturating_mul(4);
-                let bytes = table.saturating_add(cover.bytes());
-                if cover.intersect(wanted) != Some(wanted) || bytes > payload.len() as u64 {
-                    return Err(FrameError::Payload);
-                }
-                let table = payload.split_to(table as usize);
-                let data = payload.split_to(cover.bytes() as usize);
-                ReadPart::Data { wanted, fragment: Fragment { range: cover, table, payload: data } }
-            }
-        });
-    }
-    if at != range.end() || !payload.is_empty() {
-        return Err(FrameError::Payload);
-    }
-    Ok(parts)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn hello() -> Frame<ToStore> {
-        ToStore::Hello { min_version: 1, max_version: 1, software: "longhaul test".into() }.into()
-    }
-
-    #[test]
-    fn frames_survive_any_split() {
-        let batch = Frame {
-            message: ToStore::Batch { volume: VolumeId(7), epoch: 1, first: 1, last: 9 },
-            payload: Bytes::from(vec![5; 1000]),
-        };
-        let mut stream = Vec::new();
-        for frame in [hello(), batch.clone(), hello()] {
-            stream.extend_from_slice(&frame.encode_head().unwrap());
-            stream.extend_from_slice(&frame.payload);
-        }
-        for chunk in [1, 3, 64, 5000] {
-            let (mut buffer, mut seen) = (BytesMut::new(), Vec::new());
-            for part in stream.chunks(chunk) {
-                buffer.extend_from_slice(part);
-                while let Some(frame) = Frame::<ToStore>::take(&mut buffer).unwrap() {
-                    seen.push(frame);
-                }
-            }
-            assert_eq!(seen, [hello(), batch.clone(), hello()]);
-        }
-    }
-
-    #[test]
-    fn lengths_are_bounded_before_anything_is_allocated() {
-        let mut buffer = BytesMut::from(&[0xff; 8][..]);
-        assert!(matches!(Frame::<ToStore>::take(&mut buffer), Err(FrameError::TooLong { .. })));
-    }
-
-    #[test]
-    fn a_full_announcement_fits_a_head() {
-        let entry = Announced { range: Range::new(1 << 52, 1 << 52), seq: u64::MAX };
-        let message = ToStore::Announce {
-            volume: VolumeId(u128::MAX),
-            epoch: u64::MAX,
-            replace: true,
-            entries: vec![entry; MAX_ANNOUNCE_ENTRIES],
-        };
-        Frame::from(message).encode_head().unwrap();
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), head in 0u8..60) {
-            let _ = Frame::<ToStore>::decode(&bytes, Bytes::new());
-            let _ = Frame::<ToHost>::decode(&bytes, Bytes::new());
-            let mut framed = BytesMut::from(&[head, 0, 0, 0, 4, 0, 0, 0][..]);
-            framed.extend_from_slice(&bytes);
-            while let Ok(Some(_)) = Frame::<ToHost>::take(&mut framed) {}
-        }
-
-        #[test]
-        fn read_answers_round_trip(cuts in prop::collection::vec((0..3u8, 1..40u64), 1..8)) {
-            let mut at = 5;
-            let mut parts = Vec::new();
-            for (kind, sectors) in cuts {
-                let wanted = Range::new(at, sectors);
-                at += sectors;
-                parts.push(match kind {
-                    0 => ReadPart::Hole(sectors),
-                    1 => ReadPart::Zero(sectors),
-                    _ => {
-                        let range = wanted.block_cover();
-                        ReadPart::Data { wanted, fragment: Fragment {
-                            range,
-                            table: Bytes::from(vec![1; 4 * range.blocks() as usize]),
-                            payload: Bytes::from(vec![2; range.bytes() as usize]),
-                        } }
-                    }
-                });
-            }
-            let range = Range::between(5, at);
-            let frame = encode_data(1, VolumeId(1), &parts);
-            let ToHost::Data { result: Ok(pieces), .. } = &frame.message else { panic!() };
-            prop_assert_eq!(decode_data(range, pieces, frame.payload.clone()).unwrap(), parts);
-            let longer = Range::new(range.lba, range.sectors + 1);
-            prop_assert!(decode_data(longer, pieces, frame.payload.clone()).is_err());
-        }
-    }
-}
+mod tests;

@@ -141,13 +141,17 @@ const GAUGES: [Number; 15] = [
 ];
 
 /// Counters of `/status` with name and help.
-const COUNTERS: [(&str, &str, &str); 18] = [
+const COUNTERS: [(&str, &str, &str); 22] = [
     ("reads", "longhaul_host_reads_total", "Read requests."),
     ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
     ("writes", "longhaul_host_writes_total", "Write requests."),
     ("write_bytes", "longhaul_host_write_bytes_total", "Bytes they brought."),
     ("markers", "longhaul_host_markers_total", "Discard and zero requests."),
     ("flushes", "longhaul_host_flushes_total", "Flush requests."),
+    ("stages", "longhaul_host_stages_total", "Requests to have the store stage data for a copy."),
+    ("stage_bytes", "longhaul_host_stage_bytes_total", "Bytes they asked for."),
+    ("copies", "longhaul_host_copies_total", "Writes of staged data."),
+    ("copy_bytes", "longhaul_host_copy_bytes_total", "Bytes they wrote that never came here."),
     ("prefetches", "longhaul_host_prefetches_total", "Prefetch requests."),
     ("errors", "longhaul_host_errors_total", "Requests that failed."),
     ("memory_hit_bytes", "longhaul_host_memory_hit_bytes_total", "Bytes read from memory."),

@@ -20,11 +20,17 @@ pub enum Kind {
     Prefetch,
     /// A status query.
     Status,
+    /// The beginning or end of a watch.
+    Watch,
+    /// A piece of a copy made ready by the store.
+    Stage,
+    /// A write of what is ready.
+    WriteStaged,
 }
 
 impl Kind {
     /// All kinds with their label, in the order of their numbers.
-    pub const ALL: [(Kind, &str); 7] = [
+    pub const ALL: [(Kind, &str); 10] = [
         (Kind::Read, "read"),
         (Kind::Write, "write"),
         (Kind::Flush, "flush"),
@@ -32,6 +38,9 @@ impl Kind {
         (Kind::Zero, "zero"),
         (Kind::Prefetch, "prefetch"),
         (Kind::Status, "status"),
+        (Kind::Watch, "watch"),
+        (Kind::Stage, "stage"),
+        (Kind::WriteStaged, "write_staged"),
     ];
 
     /// The kind of a request.
@@ -44,6 +53,9 @@ impl Kind {
             Request::Zero { .. } => Kind::Zero,
             Request::Prefetch(_) => Kind::Prefetch,
             Request::Status(_) => Kind::Status,
+            Request::Watch(_) | Request::Unwatch(_) => Kind::Watch,
+            Request::Stage { .. } => Kind::Stage,
+            Request::WriteStaged { .. } => Kind::WriteStaged,
         }
     }
 }

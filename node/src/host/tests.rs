@@ -7,17 +7,20 @@ use super::nbd::{Exports as _, Server};
 use super::report::{self, VolumeReport};
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
-use super::volume::{Client as Asker, Clock, Volume};
+use super::volume::{Client as Asker, Clock, Uplink as _, Volume};
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
 use crate::link::Client;
 use crate::store;
 use bytes::Bytes;
 use clap::Parser as _;
-use longhaul_core::block::{BlockError, Range, Reply, Request};
+use longhaul_core::block::{
+    BlockError, Range, ReadPiece, Reply, Request, SECTOR_BYTES, STAGED_BIT, VolumeId,
+};
 use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
+use longhaul_core::wire::link::{COPY_VERSION, Lane, StageError, ToHost, ToStore};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -355,4 +358,132 @@ fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
         write_and_flush_at(&volume, (80 << 11) - 16).await;
     });
     assert_eq!(size_kept(), 80 << 11);
+}
+
+/// Keeps a reply.
+#[derive(Default)]
+struct Kept(RefCell<Option<Result<Reply, BlockError>>>);
+
+impl Asker for Kept {
+    fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
+        self.0.replace(Some(reply));
+    }
+
+    fn flush(&self) {}
+
+    fn mark(&self) -> bool {
+        true
+    }
+}
+
+async fn ask(volume: &Rc<Volume>, request: Request) -> Result<Reply, BlockError> {
+    let kept = Rc::new(Kept::default());
+    let asker: Rc<dyn Asker> = kept.clone();
+    volume.submit(&asker, std::iter::once((1, request)));
+    loop {
+        if let Some(reply) = kept.0.take() {
+            return reply;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A byte of each sector.
+async fn read(volume: &Rc<Volume>, range: Range) -> Vec<u8> {
+    let Ok(Reply::Data(pieces)) = ask(volume, Request::Read(range)).await else { panic!() };
+    let bytes = pieces.iter().map(|piece| match piece {
+        ReadPiece::Data(data) => data.to_vec(),
+        ReadPiece::Zeroes(sectors) => vec![0; (sectors * SECTOR_BYTES) as usize],
+    });
+    bytes.collect::<Vec<_>>().concat().chunks(512).map(|sector| sector[77]).collect()
+}
+
+#[test]
+fn volumes_are_copied_at_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, state) = (dir.path().join("store"), dir.path().join("host"));
+    let copy = [[0; 4].as_slice(), &[7; 16], &[0; 4]].concat();
+    process(async {
+        let _store = store(&data).await;
+        create(&data, "v").await;
+        create(&data, "w").await;
+        let front = host(&data, &state);
+        let (_, v) = front.clone().open("v".into(), true).await.unwrap();
+        let (_, w) = front.clone().open("w".into(), true).await.unwrap();
+        write_and_flush_at(&v, 8).await;
+        let watch = ask(&v, Request::Watch(vec![Range::new(0, 16)])).await;
+        let Ok(Reply::Watching(watch)) = watch else { panic!("{watch:?}") };
+        let stage = |watch| Request::Stage {
+            range: Range::new(4, 24),
+            into: w.attached().volume,
+            lba: 101,
+            object: STAGED_BIT | 5,
+            watch,
+        };
+        let staged = ask(&v, stage(Some(watch))).await;
+        let Ok(Reply::Staged(pieces)) = staged else { panic!("{staged:?}") };
+        // The same number again: the engine finds another.
+        let again = ask(&v, stage(None)).await;
+        assert!(matches!(&again, Ok(Reply::Staged(other)) if *other != pieces), "{again:?}");
+        let write = Request::WriteStaged { pieces, fua: true };
+        assert_eq!(ask(&w, write).await, Ok(Reply::Done));
+        assert_eq!(read(&w, Range::new(101, 24)).await, copy);
+        write_and_flush_at(&v, 0).await;
+        assert_eq!(ask(&v, stage(Some(watch))).await, Err(BlockError::Changed));
+        let unknown = Request::Stage {
+            range: Range::new(4, 24),
+            into: VolumeId(1),
+            lba: 0,
+            object: STAGED_BIT | 6,
+            watch: None,
+        };
+        assert_eq!(ask(&v, unknown).await, Err(BlockError::Unsupported));
+        let metrics = admin::prometheus(&answer(&front));
+        for line in [
+            "longhaul_host_copies_total{volume=\"w\"} 1",
+            "longhaul_host_copy_bytes_total{volume=\"w\"} 12288",
+            "longhaul_host_stages_total{volume=\"v\"} 4",
+        ] {
+            assert!(metrics.contains(line), "{line}: {metrics}");
+        }
+    });
+    // After the host was killed, and from its journal.
+    process(async {
+        let _store = store(&data).await;
+        let front = host(&data, &state);
+        let (_, w) = front.clone().open("w".into(), true).await.unwrap();
+        assert_eq!(read(&w, Range::new(101, 24)).await, copy);
+    });
+}
+
+#[test]
+fn a_store_that_is_too_old_is_not_asked_for_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    process(async {
+        let _store = store(dir.path()).await;
+        let credential = Credential::load(&credential(dir.path())).unwrap();
+        let (client, _events) = Client::start(credential, None).unwrap();
+        let router = Router::new(client);
+        let (request, volume) = (3, VolumeId(1));
+        let send = || {
+            let stage = ToStore::Stage {
+                request,
+                volume,
+                epoch: 1,
+                range: Range::new(0, 8),
+                into: volume,
+                lba: 8,
+                object: STAGED_BIT,
+            };
+            router.send(Lane::ReadAhead, stage.into()).map(|frame| frame.message)
+        };
+        assert_eq!(send(), None, "there is no store: it is asked when there is one");
+        for version in [COPY_VERSION - 1, COPY_VERSION] {
+            router.set_version(version);
+            router.set_up(true);
+            let result = Err(StageError::Unsupported);
+            let expected = ToHost::Staged { request, volume, result };
+            assert_eq!(send(), Some(expected).filter(|_| version < COPY_VERSION));
+        }
+    });
 }

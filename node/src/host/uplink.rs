@@ -7,7 +7,7 @@
 use super::volume::Uplink;
 use crate::link::{Client, LinkStatus};
 use longhaul_core::block::VolumeId;
-use longhaul_core::wire::link::{Frame, Lane, RequestId, ToHost, ToStore};
+use longhaul_core::wire::link::{Frame, Lane, RequestId, StageError, ToHost, ToStore};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
@@ -124,7 +124,8 @@ impl Router {
             | ToHost::Resized { volume, .. }
             | ToHost::BatchRefused { volume, .. }
             | ToHost::Data { volume, .. }
-            | ToHost::Status { volume, .. } => return Some((*volume, frame)),
+            | ToHost::Status { volume, .. }
+            | ToHost::Staged { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }
             | ToHost::Volume { request, .. } => request,
@@ -147,6 +148,13 @@ impl Uplink for Router {
     fn send(&self, lane: Lane, mut frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
         // The client drops it too; here it would only be waited for.
         if self.up.get() {
+            // A store that is too old would take the connection for broken.
+            if let ToStore::Stage { request, volume, .. } = frame.message
+                && !frame.message.is_of_version(self.version.get())
+            {
+                let result = Err(StageError::Unsupported);
+                return Some(ToHost::Staged { request, volume, result }.into());
+            }
             if let ToStore::Resume { request, volume, .. }
             | ToStore::Detach { request, volume, .. } = &mut frame.message
             {

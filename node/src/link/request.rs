@@ -162,6 +162,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Detached { request }
         | ToHost::Data { request, .. }
         | ToHost::Status { request, .. }
+        | ToHost::Staged { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }

@@ -12,8 +12,8 @@ use longhaul_core::store::{
     Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
-    AttachError, Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, ToHost, ToStore,
-    VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    AttachError, Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, StageError,
+    ToHost, ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -265,6 +265,17 @@ impl Shell {
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
             | ToStore::Status { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            ToStore::Stage { request, volume, into, .. } => {
+                // Every credential is good for all volumes; one that is not there would get an object
+                // that nothing ever deletes.
+                if !self.names.contains_key(into) {
+                    let (request, volume) = (*request, *volume);
+                    let result = Err(StageError::Unsupported);
+                    let reply = ToHost::Staged { request, volume, result };
+                    return self.listener.send(session, lane, reply.into());
+                }
+                self.names.contains_key(volume).then_some(*volume)
+            }
             ToStore::Volume { request, operation } => {
                 let asked = Asked { session, lane, request: *request };
                 match self.volume_operation(asked, operation) {
@@ -703,6 +714,10 @@ fn no_such_volume(message: ToStore) -> Option<ToHost> {
         }
         ToStore::Status { request, volume, .. } => {
             Some(ToHost::Status { request, volume, result: Err(ReadError::NotAttached) })
+        }
+        ToStore::Stage { request, volume, .. } => {
+            let result = Err(StageError::Read(ReadError::NotAttached));
+            Some(ToHost::Staged { request, volume, result })
         }
         ToStore::Volume { request, .. } => {
             Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })

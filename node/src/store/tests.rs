@@ -5,12 +5,13 @@ use crate::admin::Report as _;
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
 use crate::link::{Client, LinkEvent, Requests};
+use bytes::BytesMut;
 use clap::Parser as _;
-use longhaul_core::block::Range;
+use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
 use longhaul_core::record;
 use longhaul_core::wire::link::{
-    Announced, AttachError, Attached, Frame, HostId, Lane, ToHost, ToStore, VolumeOperation,
-    VolumeReply,
+    Announced, AttachError, Attached, Frame, HostId, Lane, StageError, StagedRun, ToHost, ToStore,
+    VolumeOperation, VolumeReply,
 };
 use std::path::PathBuf;
 use tokio::sync::oneshot;
@@ -109,6 +110,69 @@ async fn volumes_are_created_listed_and_deleted_and_survive_a_restart() {
     assert_eq!(sizes, [("a", 2 << 20), ("b", 4096)]);
     requests.close().await;
     store.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    store.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
+    store.volume(&["create", "b", "--size", "1MiB"]).await.unwrap();
+    let host = store.requests().await;
+    let a = attach(&host, 7).await.unwrap();
+    let range = Range::new(8, 16);
+    let mut payload = BytesMut::new();
+    record::encode_data(1, 1, range, &[0xab; 16 * 512], &mut payload);
+    let commit = async |volume, payload: BytesMut| {
+        let message = ToStore::Batch { volume, epoch: 1, first: 1, last: 1 };
+        host.send(Lane::Drain, Frame { message, payload: payload.freeze() });
+        let ToHost::Committed { seq: 1, .. } = host.notice().await.unwrap() else { panic!() };
+    };
+    commit(a.volume, payload).await;
+    let attach_b =
+        |request| ToStore::Attach { request, name: "b".into(), host: HostId(7), journal: None };
+    let reply = host.call(Lane::Control, attach_b).await.unwrap().message;
+    let ToHost::Attached { result: Ok(b), .. } = reply else { panic!("{reply:?}") };
+    let object = STAGED_BIT | 1;
+    let stage = async |into| {
+        let stage = |request| {
+            let (volume, epoch, lba) = (a.volume, 1, 99);
+            ToStore::Stage { request, volume, epoch, range, into, lba, object }
+        };
+        let reply = host.call(Lane::ReadAhead, stage).await.unwrap().message;
+        let ToHost::Staged { result, .. } = reply else { panic!("{reply:?}") };
+        result
+    };
+    assert_eq!(stage(VolumeId(1)).await, Err(StageError::Unsupported));
+    let runs = stage(b.volume).await.unwrap();
+    assert_eq!(runs, [StagedRun::Data { sectors: 16, offset: 0 }]);
+    assert_eq!(stage(b.volume).await, Err(StageError::Exists));
+    let data = StagedData { object, offset: 0, record: Range::new(99, 16) };
+    let mut payload = BytesMut::new();
+    record::encode_staged(1, 1, Range::new(100, 15), data, &mut payload);
+    commit(b.volume, payload).await;
+    for volume in [a.volume, b.volume] {
+        let detach = |request| ToStore::Detach { request, volume, epoch: 1 };
+        host.call(Lane::Control, detach).await.unwrap();
+    }
+    host.close().await;
+    store.volume(&["delete", "a"]).await.unwrap();
+    store.stop().await;
+
+    crate::check::check(dir.path(), false).unwrap();
+    let store = start(dir.path()).await;
+    let file = dir.path().join("exported");
+    store.volume(&["export", "b", file.to_str().unwrap()]).await.unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    for (sector, bytes) in bytes.chunks(512).enumerate() {
+        let expected = if (100..115).contains(&sector) { 0xab } else { 0 };
+        assert!(bytes.iter().all(|byte| *byte == expected), "sector {sector}");
+    }
+    store.volume(&["delete", "b"]).await.unwrap();
+    store.stop().await;
+    let left = |dir: &Path| std::fs::read_dir(dir).map_or(0, |entries| entries.count());
+    let objects = dir.path().join("objects");
+    assert_eq!(left(&objects.join(format!("v/{}/staged", b.volume))), 0);
 }
 
 async fn sizes(requests: &Requests) -> Vec<(String, u64)> {

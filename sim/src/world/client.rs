@@ -1,7 +1,8 @@
 //! Clients: what initiators do to a volume, and the comparison of every answer with the model.
 
+use super::copy::{Watch, copied};
 use super::{Event, MS, State, World};
-use crate::model::{Kind, Op, OpId, fill};
+use crate::model::{Kind, Op, fill};
 use crate::note;
 use crate::plan::Acknowledge;
 use crate::rng::Rng;
@@ -11,32 +12,37 @@ use std::collections::BTreeMap;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+pub(super) enum Asked {
     Read,
     /// The kind and, for each part that gets a number of its own, the numbers.
     Write(Kind, Seq, Seq),
     Flush,
     Status,
     Prefetch,
+    Watch,
+    /// For which volume, where in it, and what is watched.
+    Stage(usize, u64, Option<u64>),
 }
 
 #[derive(Debug)]
-struct Pending {
-    asked: Asked,
-    range: Range,
+pub(super) struct Pending {
+    pub(super) asked: Asked,
+    pub(super) range: Range,
     fua: bool,
     /// For reads and status: what they may show at least.
     floors: Vec<u32>,
-    /// For flushes: what they cover.
-    cover: Seq,
+    /// What was acknowledged when it was asked: what a flush covers.
+    pub(super) cover: Seq,
     issued: Time,
 }
 
 /// The client of a volume at a host.
 #[derive(Debug)]
 pub struct Client {
-    rng: Rng,
+    pub(super) rng: Rng,
     pending: BTreeMap<u64, Pending>,
+    /// What it watches, or has watched.
+    pub(super) watches: Vec<Watch>,
     /// Whether the world is ending: no new random requests.
     pub(super) quiet: bool,
     /// Whether the last requests of the world were made.
@@ -47,12 +53,14 @@ pub struct Client {
 impl Client {
     /// A client without requests.
     pub(super) fn new(rng: Rng) -> Client {
-        Client { rng, pending: BTreeMap::new(), quiet: false, last_asked: false, awake: false }
+        let (pending, watches) = (BTreeMap::new(), Vec::new());
+        Client { rng, pending, watches, quiet: false, last_asked: false, awake: false }
     }
 
     /// Forgets its requests: the host is gone, nobody will ever learn their outcome.
     pub(super) fn reset(&mut self) {
         self.pending.clear();
+        self.watches.clear();
         self.awake = false;
         self.last_asked = false;
     }
@@ -137,10 +145,12 @@ impl World {
                 let floors = self.floors(host, volume, range);
                 self.ask(host, volume, Asked::Status, range, floors, Request::Status(range), false);
             }
-            _ => {
+            7 => {
                 let request = Request::Prefetch(range);
                 self.ask(host, volume, Asked::Prefetch, range, Vec::new(), request, false);
             }
+            8 => self.ask_stage(host, volume, range),
+            _ => self.ask_write_staged(host, volume, marker_fua),
         }
     }
 
@@ -152,6 +162,7 @@ impl World {
     /// Reads a range.
     pub(super) fn ask_read(&mut self, host: usize, volume: usize, range: Range) {
         let floors = self.floors(host, volume, range);
+        self.note_early_read(host, volume, range, &floors);
         self.ask(host, volume, Asked::Read, range, floors, Request::Read(range), false);
     }
 
@@ -168,10 +179,8 @@ impl World {
         let first = branch.log.len() as Seq + 1;
         let mut data = Vec::with_capacity(range.bytes() as usize);
         for part in parts(kind, range, longest) {
-            let op = Op { volume, kind, range: part };
-            self.ops.push(op);
-            let id = self.ops.len() as OpId;
-            branch.push(id, &op);
+            let id = self.ops.push(Op { volume, kind, range: part });
+            branch.push(id, part);
             for lba in part.lba..part.end() {
                 fill(volume, id, lba, &mut data);
             }
@@ -181,12 +190,13 @@ impl World {
             Kind::Data => Request::Write { range, data: Bytes::from(data), fua },
             Kind::Discard => Request::Discard { range, fua },
             Kind::Zero(allocate) => Request::Zero { range, allocate, fua },
+            Kind::Copy(_) => return self.fail("copies are asked for elsewhere".to_owned()),
         };
         self.ask(host, volume, Asked::Write(kind, first, last), range, Vec::new(), request, fua);
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn ask(
+    pub(super) fn ask(
         &mut self,
         host: usize,
         volume: usize,
@@ -246,6 +256,7 @@ impl World {
                 self.coverage.reads_checked += 1;
                 self.coverage.sectors_checked += pending.range.sectors;
                 let checked = branch.check_read(pending.range, &pending.floors, pieces, &self.ops);
+                self.coverage.copies_found += copied(volume, pending.range.lba, pieces);
                 let context = |e| format!("read #{number} at host {host}, epoch {epoch}: {e}");
                 self.require(checked.map_err(context));
             }
@@ -257,7 +268,7 @@ impl World {
             }
             (Asked::Write(kind, first, seq), Reply::Done) => {
                 let written: Vec<(Seq, Range)> = (first..=seq)
-                    .map(|seq| (seq, self.ops[branch.log[seq as usize - 1] as usize - 1].range))
+                    .map(|seq| (seq, self.ops.get(branch.log[seq as usize - 1]).range))
                     .collect();
                 for (seq, range) in &written {
                     branch.acknowledge(*seq, *range);
@@ -268,6 +279,7 @@ impl World {
                         let created = self.volumes[volume].spec.created_sectors;
                         self.coverage.writes_beyond += u64::from(!pending.range.fits(created));
                     }
+                    Kind::Copy(_) => self.coverage.copies_acknowledged += 1,
                     _ => self.coverage.markers_acknowledged += 1,
                 }
                 let recent = &mut self.slot(host, volume).recent;
@@ -286,6 +298,14 @@ impl World {
                 self.promised(host, volume, pending.cover, "a flush");
             }
             (Asked::Prefetch, Reply::Done) => {}
+            (Asked::Watch, Reply::Watching(watch)) => {
+                self.watching(host, volume, pending, *watch);
+            }
+            (Asked::Stage(into, lba, watch), Reply::Staged(pieces)) => {
+                let checked = self.staged(host, volume, pending, (into, lba, watch), pieces);
+                let context = |e| format!("staging #{number} of host {host}, epoch {epoch}: {e}");
+                self.require(checked.map_err(context));
+            }
             (asked, reply) => self.fail(format!("{asked:?} was answered with {reply:?}")),
         }
     }
@@ -354,7 +374,8 @@ impl World {
                 failed && !self.plan.volumes[volume].continues
             }
             BlockError::Medium(_) => damaged,
-            BlockError::NoSpace => false,
+            BlockError::Changed => self.may_have_changed(host, volume, pending),
+            BlockError::NoSpace | BlockError::Unsupported => false,
         };
         if matches!(error, BlockError::Medium(_)) {
             self.coverage.medium_errors += 1;

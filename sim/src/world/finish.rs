@@ -5,7 +5,7 @@
 use super::observe::shown;
 use super::truth::replay;
 use super::{Event, MS, State, World};
-use crate::model::{Image, OpId, difference};
+use crate::model::{Image, Stamp, difference};
 use crate::note;
 use crate::objects::Odds;
 use longhaul_core::block::{Range, Seq, Time};
@@ -197,15 +197,14 @@ impl World {
 
     fn replay_log(&self, volume: usize) -> Result<Image, String> {
         let truth = &self.volumes[volume].truth;
-        let mut image = vec![0; truth.image.len()];
+        let mut image = vec![Stamp::default(); truth.image.len()];
         for (key, _) in self.objects.list(&catalog::segment_prefix(self.volumes[volume].id)) {
             let object = &self.objects.map[&key];
             let segment = segment::verify(object).map_err(|e| format!("segment {key}: {e}"))?;
-            let op_of = |seq: Seq| {
-                let id: OpId = *truth.log.get(usize::try_from(seq).ok()?.checked_sub(1)?)?;
-                Some((id, self.ops[id as usize - 1]))
-            };
-            replay(volume, &mut image, object, &segment, op_of)
+            let op_of =
+                |seq: Seq| truth.log.get(usize::try_from(seq).ok()?.checked_sub(1)?).copied();
+            let staged = |number| self.staged.get(&(volume, number));
+            replay(&self.ops, &mut image, object, &segment, op_of, staged)
                 .map_err(|e| format!("segment {key}: {e}"))?;
         }
         Ok(image)
@@ -217,7 +216,7 @@ impl World {
         let (id, sectors) = (spec.id, self.volumes[volume].truth.sectors);
         let mut now = self.now;
         let mut machine = store::Volume::open(now, spec, self.rng.wide(), self.store_config());
-        let mut image = vec![0; sectors as usize];
+        let mut image = vec![Stamp::default(); sectors as usize];
         let mut lba = 0;
         while lba < sectors {
             let range = Range::new(lba, MAX_READ_SECTORS.min(sectors - lba));
@@ -241,7 +240,7 @@ impl World {
             let Some(frame) = answer else {
                 return Err(format!("no answer to a read of {range}: {:?}", machine.failed()));
             };
-            let found = shown(volume, range, &frame)?;
+            let found = shown(range, &frame)?;
             image[range.lba as usize..range.end() as usize].copy_from_slice(&found);
             lba = range.end();
         }

@@ -4,7 +4,7 @@ use super::storage::create;
 use super::{Event, MS, State, Told, World, agree};
 use crate::disk::Disk;
 use crate::link::{Direction, EncodeHead, Session, encode};
-use crate::model::{Branch, OpId};
+use crate::model::{Branch, Kind, OpId};
 use crate::note;
 use crate::plan::Acknowledge;
 use longhaul_core::block::{Epoch, Seq};
@@ -542,6 +542,9 @@ impl World {
             ));
         }
         let log = if view.len() > committed.len() { view } else { committed };
+        let recovered = log[committed.len()..].iter().map(|id| self.ops.get(*id).kind);
+        self.coverage.copies_recovered +=
+            recovered.filter(|kind| matches!(kind, Kind::Copy(_))).count() as u64;
         if (log.len() as Seq) < journal.flushed && !journal.disk.damaged {
             let fate = if state.epoch + 1 == attached.epoch { "lost" } else { "left behind" };
             return Err(format!(

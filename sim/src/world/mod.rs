@@ -7,6 +7,7 @@
 
 mod chaos;
 mod client;
+mod copy;
 mod finish;
 mod host;
 mod object;
@@ -18,13 +19,13 @@ mod truth;
 use crate::coverage::Coverage;
 use crate::disk::Disk;
 use crate::link::{Direction, Session};
-use crate::model::{Branch, Op, OpId};
+use crate::model::{Branch, OpId, Ops};
 use crate::note;
 use crate::objects::Objects;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::trace::{Mode, Trace};
-use longhaul_core::block::{Epoch, Range, Seq, Time, VolumeId};
+use longhaul_core::block::{Epoch, Range, Seq, StagedPiece, Time, VolumeId};
 use longhaul_core::wire::link::{Announced, AttachError, HostId, Lane};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -151,6 +152,8 @@ struct Volume {
     spec: longhaul_core::store::VolumeSpec,
     truth: truth::Truth,
     finish: finish::Stage,
+    /// Pieces staged for it that any host may write: the newest.
+    ready: VecDeque<StagedPiece>,
 }
 
 /// What a session's host has told the store since the session was established.
@@ -177,7 +180,9 @@ pub struct World {
     link_rng: Rng,
     chaos_rng: Rng,
     observer_rng: Rng,
-    ops: Vec<Op>,
+    ops: Ops,
+    /// Staged objects, by volume and number.
+    staged: BTreeMap<(usize, u64), copy::Object>,
     volumes: Vec<Volume>,
     hosts: Vec<Host>,
     stores: Vec<store::Process>,
@@ -251,7 +256,8 @@ impl World {
             link_rng: root.fork(4),
             chaos_rng: root.fork(5),
             observer_rng: root.fork(6),
-            ops: Vec::new(),
+            ops: Ops::default(),
+            staged: BTreeMap::new(),
             volumes,
             hosts,
             stores: (0..2).map(|_| store::Process::new()).collect(),

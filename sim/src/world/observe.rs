@@ -6,7 +6,7 @@
 
 use super::store::covered;
 use super::{Event, MS, World};
-use crate::model::{Image, OpId, apply, difference, stamp};
+use crate::model::{Image, Stamp, apply, difference, stamp};
 use crate::note;
 use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
 use longhaul_core::store::catalog;
@@ -26,12 +26,8 @@ pub enum Asked {
     Read { range: Range, committed: Seq },
 }
 
-/// For each sector of the answer to a read the write that it shows.
-pub(super) fn shown(
-    volume: usize,
-    range: Range,
-    frame: &Frame<ToHost>,
-) -> Result<Vec<OpId>, String> {
+/// What each sector of the answer to a read holds.
+pub(super) fn shown(range: Range, frame: &Frame<ToHost>) -> Result<Image, String> {
     let ToHost::Data { result: Ok(pieces), .. } = &frame.message else {
         return Err(format!("a read of {range} is answered with {:?}", frame.message));
     };
@@ -40,12 +36,12 @@ pub(super) fn shown(
     for part in parts {
         match part {
             ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => {
-                shown.resize(shown.len() + sectors as usize, 0);
+                shown.resize(shown.len() + sectors as usize, Stamp::default());
             }
             ReadPart::Data { wanted, fragment } => {
                 fragment.verify().map_err(|e| e.to_string())?;
                 for sector in fragment.sectors(wanted).chunks_exact(SECTOR_BYTES as usize) {
-                    shown.push(stamp(volume, range.lba + shown.len() as u64, sector)?);
+                    shown.push(stamp(sector)?);
                 }
             }
         }
@@ -209,7 +205,7 @@ impl World {
             (Asked::Read { .. }, ToHost::Data { result: Err(ReadError::NotAttached), .. })
             | (Asked::Lost { .. } | Asked::Resize { .. }, _) => Ok(()),
             (Asked::Read { range, committed }, _) => {
-                let found = shown(volume, range, frame)?;
+                let found = shown(range, frame)?;
                 self.coverage.observer_reads += 1;
                 self.check_prefix(volume, range, committed, &found)
                     .map_err(|e| format!("store {store} tells an observer: {e}"))
@@ -218,7 +214,7 @@ impl World {
     }
 
     /// Whether `range` showed this after some segment, none before `committed`.
-    fn check_prefix(
+    pub(super) fn check_prefix(
         &self,
         volume: usize,
         range: Range,
@@ -226,11 +222,11 @@ impl World {
         found: &Image,
     ) -> Result<(), String> {
         let truth = &self.volumes[volume].truth;
-        let mut image = vec![0; truth.image.len()];
+        let mut image = vec![Stamp::default(); truth.image.len()];
         let (mut at, mut last) = (0, None);
         for boundary in std::iter::once(0).chain(truth.boundaries.iter().copied()) {
             for id in &truth.log[at..boundary as usize] {
-                apply(&mut image, *id, &self.ops[*id as usize - 1]);
+                apply(&mut image, &self.ops, *id, self.ops.get(*id).range);
             }
             at = boundary as usize;
             if boundary >= committed {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, Seq, Time};
 use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
 use longhaul_core::wire::link::{
-    Announced, AttachError, Frame, Lane, ToHost, ToStore, VolumeOperation,
+    Announced, AttachError, Frame, Lane, StageError, ToHost, ToStore, VolumeOperation,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -112,7 +112,8 @@ impl World {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
-            | ToStore::Status { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
+            | ToStore::Status { volume, .. }
+            | ToStore::Stage { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
         }
     }
 
@@ -436,6 +437,9 @@ impl World {
                         "store {store} says that a loss is pending, and nothing is lost"
                     ));
                 }
+            }
+            ToHost::Staged { result: Err(StageError::Exists), .. } => {
+                self.coverage.staged_exists += 1;
             }
             ToHost::Fenced { .. } if open.holder.is_some_and(|(holder, _)| holder == number) => {
                 open.holder = None;

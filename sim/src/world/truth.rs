@@ -1,8 +1,9 @@
 //! The object log as an independent reader sees it: every segment is taken apart in the moment in
 //! which it exists, and compared with what the host of its epoch was asked to write.
 
+use super::copy::Object;
 use super::{MS, Volume, World, agree};
-use crate::model::{Image, Kind, Op, OpId, apply, difference, stamp};
+use crate::model::{Image, Kind, OpId, Ops, Stamp, apply, difference, stamp};
 use crate::note;
 use crate::plan::VolumePlan;
 use crate::rng::Rng;
@@ -12,7 +13,7 @@ use longhaul_core::record;
 use longhaul_core::store::segment::{self, Segment, SegmentKind};
 use longhaul_core::store::{VolumeSpec, catalog};
 use longhaul_core::wire::link::{Announced, HostId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// An epoch of the log.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,7 @@ impl Truth {
             history: Vec::new(),
             log: Vec::new(),
             boundaries: Vec::new(),
-            image: vec![0; most as usize],
+            image: vec![Stamp::default(); most as usize],
             announced: Vec::new(),
         }
     }
@@ -86,20 +87,23 @@ impl Volume {
             created: 0,
         };
         let truth = Truth::new(plan.sectors, plan.most_sectors);
-        Volume { id, name, spec, truth, finish: super::finish::Stage::Running }
+        let (finish, ready) = (super::finish::Stage::Running, VecDeque::new());
+        Volume { id, name, spec, truth, finish, ready }
     }
 }
 
-/// Applies the records of a segment to an image, trusting nothing but the stamps in the data.
+/// Applies the records of a segment to an image, trusting nothing but the stamps in the data, and of
+/// staged objects what `staged` says is in the one of that number.
 ///
 /// # Errors
 /// Says what is wrong with which record.
-pub fn replay(
-    volume: usize,
+pub fn replay<'a>(
+    ops: &Ops,
     image: &mut Image,
     object: &Bytes,
     segment: &Segment,
-    op_of: impl Fn(Seq) -> Option<(OpId, Op)>,
+    op_of: impl Fn(Seq) -> Option<OpId>,
+    staged: impl Fn(u64) -> Option<&'a Object>,
 ) -> Result<(), String> {
     let (mut at, end) = (segment::HEADER_BYTES, segment.header.tail().start as usize);
     let mut last = segment.header.first;
@@ -110,8 +114,8 @@ pub fn replay(
         let header = found.header;
         let piece =
             pieces.next().ok_or_else(|| format!("the record at byte {at} is not in the footer"))?;
-        if (piece.kind, piece.range, piece.seq, piece.offset as usize)
-            != (header.kind, header.range, header.seq, at)
+        if (piece.kind, piece.range, piece.seq, piece.offset as usize, piece.staged)
+            != (header.kind, header.range, header.seq, at, header.staged)
         {
             return Err(format!("the footer says {piece:?}, the record at byte {at} {header:?}"));
         }
@@ -119,9 +123,10 @@ pub fn replay(
             return Err(format!("record {} after {last}", header.seq));
         }
         last = header.seq;
-        let Some((id, op)) = op_of(header.seq) else {
+        let Some(id) = op_of(header.seq) else {
             return Err(format!("record {} is a write that nobody asked for", header.seq));
         };
+        let op = ops.get(id);
         if op.range.intersect(header.range) != Some(header.range) {
             return Err(format!(
                 "record {} is about {}, the write {}",
@@ -132,6 +137,7 @@ pub fn replay(
             record::Kind::Data => op.kind == Kind::Data,
             record::Kind::Discard => matches!(op.kind, Kind::Discard | Kind::Zero(false)),
             record::Kind::Zero => matches!(op.kind, Kind::Zero(_)),
+            record::Kind::Staged => matches!(op.kind, Kind::Copy(_)),
         };
         if !same {
             return Err(format!(
@@ -142,16 +148,24 @@ pub fn replay(
         if header.kind == record::Kind::Data {
             for (n, sector) in found.data.payload.chunks_exact(SECTOR_BYTES as usize).enumerate() {
                 let lba = header.range.lba + n as u64;
-                let found = stamp(volume, lba, sector)?;
-                if found != id {
+                let found = stamp(sector)?;
+                let expected = ops.shows(id, lba);
+                if found != expected {
                     return Err(format!(
-                        "record {} holds write {found} at sector {lba}, not {id}",
+                        "record {} holds {found} at sector {lba}, not {expected}",
                         header.seq
                     ));
                 }
             }
         }
-        apply(image, id, &Op { range: header.range, ..op });
+        if let Some(place) = header.staged {
+            let content = staged(place.object).and_then(|object| object.at(&place, header.range));
+            let expected = (header.range.lba..header.range.end()).map(|lba| ops.shows(id, lba));
+            if content.is_none_or(|content| !expected.eq(content.iter().copied())) {
+                return Err(format!("record {} says {place:?}: not what was staged", header.seq));
+            }
+        }
+        apply(image, ops, id, header.range);
         at += header.record_bytes();
     }
     if pieces.next().is_some() {
@@ -171,6 +185,11 @@ impl World {
         object: &Bytes,
     ) {
         let id = self.volumes[volume].id;
+        let staged = |id| catalog::parse_number(&catalog::staged_prefix(id), key);
+        let into = self.volumes.iter().position(|volume| staged(volume.id).is_some());
+        if let Some(into) = into {
+            return self.staged_created(into, key, object);
+        }
         if catalog::parse_number(&catalog::checkpoint_prefix(id), key).is_some() {
             self.coverage.checkpoints += 1;
             return;
@@ -306,17 +325,18 @@ impl World {
         }
         let mut expected = truth.image.clone();
         for id in &branch.log[first - 1..last] {
-            apply(&mut expected, *id, &self.ops[*id as usize - 1]);
+            apply(&mut expected, &self.ops, *id, self.ops.get(*id).range);
         }
         let mut image = truth.image.clone();
-        replay(volume, &mut image, object, segment, |seq| {
-            let id = *branch.log.get(usize::try_from(seq).ok()?.checked_sub(1)?)?;
-            Some((id, self.ops[id as usize - 1]))
-        })?;
+        let op_of = |seq| branch.log.get(usize::try_from(seq).ok()?.checked_sub(1)?).copied();
+        let staged = |number| self.staged.get(&(volume, number));
+        replay(&self.ops, &mut image, object, segment, op_of, staged)?;
         if let Some(difference) = difference(&expected, &image) {
             return Err(format!("after write {last} {difference}"));
         }
         self.coverage.segments += 1;
+        let copies = segment.footer.pieces.iter().filter(|piece| piece.staged.is_some());
+        self.coverage.copies_committed += copies.count() as u64;
         let distinct = segment.footer.pieces.chunk_by(|a, b| a.seq == b.seq).count();
         self.coverage.segments_coalesced += u64::from(distinct < last - first + 1);
         let log = branch.log[first - 1..last].to_vec();

@@ -22,6 +22,8 @@ pub(super) fn descriptor_limit(range: Range) -> usize {
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::Medium(_) | BlockError::Fenced | BlockError::Stopped => Errno::Io,
+        // No command of the protocol can lead to these.
+        BlockError::Changed | BlockError::Unsupported => Errno::Io,
         BlockError::ShuttingDown => Errno::Shutdown,
         BlockError::NoSpace => Errno::NoSpc,
     }

@@ -144,7 +144,8 @@ impl Io {
     /// The answer to a request of the round under way.
     pub fn take(&mut self, reply: Reply) {
         match reply {
-            Reply::Done => {}
+            // Copies have work of their own.
+            Reply::Done | Reply::Watching(_) | Reply::Staged(_) => {}
             Reply::Data(pieces) => self.pieces = pieces,
             Reply::Status(runs) => self.runs = runs,
         }

@@ -351,9 +351,10 @@ fn sense_of(error: BlockError, block_sectors: u64) -> Sense {
         // Hosts give up this path at once and look for another one; they do not retry for ever.
         BlockError::Fenced => Sense::new(key::NOT_READY, code::TARGET_PORT_UNAVAILABLE),
         BlockError::NoSpace => Sense::new(key::DATA_PROTECT, code::SPACE_ALLOCATION_FAILED),
-        BlockError::Stopped | BlockError::ShuttingDown => {
-            Sense::new(key::HARDWARE_ERROR, code::INTERNAL_TARGET_FAILURE)
-        }
+        BlockError::Stopped
+        | BlockError::ShuttingDown
+        | BlockError::Changed
+        | BlockError::Unsupported => Sense::new(key::HARDWARE_ERROR, code::INTERNAL_TARGET_FAILURE),
     }
 }
 

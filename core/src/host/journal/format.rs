@@ -8,6 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of both headers.
 pub const JOURNAL_VERSION: u16 = 1;
+/// Version of a frame with staged records in it: what does not know them must not take it for the end
+/// of the journal.
+pub const STAGED_VERSION: u16 = 2;
 /// Frames start at multiples of this, and the file header takes one of it.
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a frame before its first record.
@@ -379,6 +382,8 @@ pub struct FrameHeader {
     pub synced_addr: u64,
     /// Header checksum of the frame before.
     pub prev_crc: u32,
+    /// Whether any of its records is staged.
+    pub staged: bool,
 }
 
 /// Names a frame so that no other frame that ever lay at its address can pass for it.
@@ -424,7 +429,7 @@ impl FrameHeader {
     pub fn encode_to(&self, frame: &mut [u8]) -> u32 {
         let mut raw = RawFrame {
             magic: FRAME_MAGIC.into(),
-            version: JOURNAL_VERSION.into(),
+            version: if self.staged { STAGED_VERSION } else { JOURNAL_VERSION }.into(),
             reserved: 0.into(),
             journal: self.journal.into(),
             incarnation: self.incarnation.into(),
@@ -450,7 +455,7 @@ impl FrameHeader {
     }
 
     /// The header at the start of `bytes` with its checksum, if one of version
-    /// [`JOURNAL_VERSION`] is there and says nothing impossible.
+    /// [`JOURNAL_VERSION`] or [`STAGED_VERSION`] is there and says nothing impossible.
     ///
     /// # Errors
     /// A header of another version. Whoever writes to the volume chooses most of what the files
@@ -462,7 +467,7 @@ impl FrameHeader {
         {
             return Ok(None);
         }
-        if raw.version.get() != JOURNAL_VERSION {
+        if ![JOURNAL_VERSION, STAGED_VERSION].contains(&raw.version.get()) {
             return Err(OtherVersion { version: raw.version.get(), journal: raw.journal.get() });
         }
         let header = FrameHeader {
@@ -482,6 +487,7 @@ impl FrameHeader {
             },
             synced_addr: raw.synced_addr.get(),
             prev_crc: raw.prev_crc.get(),
+            staged: raw.version.get() == STAGED_VERSION,
         };
         let sound = header.frame_bytes() <= MAX_FRAME_BYTES
             && header.addr.is_multiple_of(PAGE_BYTES)

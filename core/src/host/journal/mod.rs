@@ -19,6 +19,7 @@ pub use recovery::{Recovered, Recovery, Report};
 
 use super::io::DiskOperation;
 use crate::block::{Epoch, Seq, Time};
+use crate::record::Kind;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
@@ -58,6 +59,8 @@ struct Open {
     first: Seq,
     last: Seq,
     born: Time,
+    /// Whether any of its records is staged.
+    staged: bool,
 }
 
 /// A sealed frame in memory.
@@ -365,14 +368,15 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open = Some(Open { addr, limit, data, first, last, born: now });
+        self.open = Some(Open { addr, limit, data, first, last, born: now, staged: false });
         true
     }
 
-    /// Where the next record goes: its address, its number, and the buffer to append it to. Call
-    /// only after [`Journal::make_room`].
-    pub(crate) fn append(&mut self) -> Option<(u64, Seq, &mut BytesMut)> {
+    /// Where the next record, of that kind, goes: its address, its number, and the buffer to append
+    /// it to. Call only after [`Journal::make_room`].
+    pub(crate) fn append(&mut self, kind: Kind) -> Option<(u64, Seq, &mut BytesMut)> {
         let open = self.open.as_mut()?;
+        open.staged |= kind == Kind::Staged;
         let seq = self.next_seq;
         self.next_seq += 1;
         open.last = seq;
@@ -527,7 +531,7 @@ impl Journal {
     /// Closes the open frame, if there is one.
     pub(crate) fn seal(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let Open { addr, mut data, first, last, born, .. } = open;
+        let Open { addr, mut data, first, last, born, staged, .. } = open;
         let before = data.capacity() as u64;
         let body = data.len() - FRAME_HEADER_BYTES;
         let bytes = FrameHeader::frame_bytes_for(body as u64);
@@ -549,6 +553,7 @@ impl Journal {
             tail,
             synced_addr: self.stable.min(addr),
             prev_crc: self.prev_crc,
+            staged,
         };
         self.prev_crc = header.encode_to(&mut data);
         self.number += 1;
@@ -579,7 +584,7 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open = Some(Open { addr, limit: PAGE, data, first, last, born: now });
+        self.open = Some(Open { addr, limit: PAGE, data, first, last, born: now, staged: false });
         self.seal();
         true
     }

@@ -20,7 +20,7 @@ use super::{Frame, next};
 use crate::block::{Epoch, Seq, Time, VolumeId};
 use crate::host::dirty::{DirtyMap, Place};
 use crate::host::io::{DiskOperation, DiskResult};
-use crate::record;
+use crate::record::{self, Kind};
 use crate::wire::link::JournalState;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -602,6 +602,9 @@ fn parse_records(
         let record = record::parse(&rest).map_err(|error| error.to_string())?;
         if record.header.seq != seq || record.header.epoch != header.epoch {
             return Err("a record of another frame".into());
+        }
+        if record.header.kind == Kind::Staged && !header.staged {
+            return Err("a staged record in a frame that knows none".into());
         }
         seq += 1;
         let bytes = record.header.record_bytes();

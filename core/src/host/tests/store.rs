@@ -3,8 +3,12 @@
 use super::world::{HOST, SECTORS, VOLUME};
 use crate::block::{BlockState, Range, Seq, StatusRun};
 use crate::record::{self, Kind};
-use crate::wire::link::{self, AttachError, Attached, Frame, HostId, ReadPart, ToHost, ToStore};
+use crate::wire::link::{
+    self, AttachError, Attached, Frame, HostId, ReadError, ReadPart, StageError, StagedRun, ToHost,
+    ToStore,
+};
 use bytes::{Buf, Bytes, BytesMut};
+use std::collections::BTreeMap;
 
 pub struct Store {
     pub image: Vec<u8>,
@@ -13,6 +17,10 @@ pub struct Store {
     pub batches: Vec<(Seq, Seq)>,
     pub announced: Vec<(Range, Seq)>,
     pub bytes: u64,
+    /// Staged objects: first sector and content.
+    pub staged: BTreeMap<u64, (u64, Bytes)>,
+    /// The next request to stage is told that the object exists.
+    pub staged_exists: bool,
     /// A batch was refused: so are all that follow it, until a resume.
     pub refusing: bool,
     /// What it says at attach and resume.
@@ -28,6 +36,8 @@ impl Store {
             batches: Vec::new(),
             announced: Vec::new(),
             bytes: 0,
+            staged: BTreeMap::new(),
+            staged_exists: false,
             refusing: false,
             sectors: SECTORS,
         }
@@ -94,6 +104,22 @@ impl Store {
                 }
                 Some(self.answer(request, range))
             }
+            ToStore::Stage { request, volume, epoch, range, into, lba, object } => {
+                assert_eq!(into, VOLUME);
+                let result = if epoch != self.epoch {
+                    Err(StageError::Read(ReadError::Fenced(self.epoch)))
+                } else if std::mem::take(&mut self.staged_exists)
+                    || self.staged.contains_key(&object)
+                {
+                    Err(StageError::Exists)
+                } else {
+                    let bytes = (range.lba * 512) as usize..(range.end() * 512) as usize;
+                    let content = Bytes::copy_from_slice(&self.image[bytes]);
+                    self.staged.insert(object, (lba, content));
+                    Ok(vec![StagedRun::Data { sectors: range.sectors, offset: 0 }])
+                };
+                Some(ToHost::Staged { request, volume, result }.into())
+            }
             ToStore::Status { request, volume, range, .. } => {
                 let runs = (range.lba..range.end()).map(|lba| StatusRun {
                     sectors: 1,
@@ -149,6 +175,11 @@ impl Store {
             match record.header.kind {
                 Kind::Data => place.copy_from_slice(&record.data.payload),
                 Kind::Discard | Kind::Zero => place.fill(0),
+                Kind::Staged => {
+                    let (lba, content) = &self.staged[&record.header.staged.unwrap().object];
+                    let skip = ((range.lba - lba) * 512) as usize;
+                    place.copy_from_slice(&content[skip..skip + range.bytes() as usize]);
+                }
             }
         }
     }

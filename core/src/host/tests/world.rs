@@ -6,7 +6,10 @@
 //! every write here is one record, write `n` has number `n`.
 
 use super::store::Store;
-use crate::block::{BlockError, Range, ReadPiece, Reply, Request, Seq, StatusRun, Time, VolumeId};
+use crate::block::{
+    BlockError, Range, ReadPiece, Reply, Request, STAGED_BIT, Seq, Staged, StagedPiece, StatusRun,
+    Time, VolumeId,
+};
 use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
 use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
 use crate::wire::link::{Frame, HostId, Lane, ToHost, ToStore};
@@ -142,7 +145,28 @@ pub fn run(
 #[derive(Clone, Debug)]
 struct Submitted {
     range: Range,
-    zero: bool,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Own,
+    Zero,
+    Copy(Bytes),
+}
+
+impl Submitted {
+    /// What it put there, as write number `seq`.
+    fn sector(&self, seq: Seq, lba: u64) -> [u8; 512] {
+        match &self.content {
+            Content::Own => sector(seq, lba),
+            Content::Zero => [0; 512],
+            Content::Copy(bytes) => {
+                let at = ((lba - self.range.lba) * 512) as usize;
+                bytes[at..at + 512].try_into().unwrap()
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -152,6 +176,7 @@ enum Wanted {
     Read { range: Range, floors: Vec<Seq> },
     Prefetch,
     Status(Range),
+    Stage { range: Range, floors: Vec<Seq> },
     Anything,
 }
 
@@ -177,6 +202,8 @@ pub struct World {
     pub errors: Vec<(u64, BlockError)>,
     pub events: Vec<Event>,
     pub statuses: Vec<Vec<StatusRun>>,
+    pub staged: Vec<StagedPiece>,
+    pub watching: Vec<u64>,
     pub max_memory: u64,
 }
 
@@ -214,6 +241,8 @@ impl World {
             errors: Vec::new(),
             events: Vec::new(),
             statuses: Vec::new(),
+            staged: Vec::new(),
+            watching: Vec::new(),
             max_memory: 0,
         }
     }
@@ -299,7 +328,23 @@ impl World {
                 self.acknowledged.insert(seq);
             }
             Wanted::Flush(seq) => self.flushed = self.flushed.max(seq),
-            Wanted::Anything => {}
+            Wanted::Anything => {
+                if let Reply::Watching(watch) = reply {
+                    self.watching.push(watch);
+                }
+            }
+            Wanted::Stage { range, floors } => {
+                let Reply::Staged(pieces) = reply else { panic!("{reply:?}") };
+                for piece in pieces {
+                    let Staged::Data(staged) = piece.content else { panic!("{piece:?}") };
+                    let (lba, content) = self.store.staged[&staged.object].clone();
+                    assert_eq!((piece.range.lba, piece.range.sectors), (lba, range.sectors));
+                    for (n, data) in content.chunks(512).enumerate() {
+                        self.check(range.lba + n as u64, floors[n], data);
+                    }
+                    self.staged.push(piece);
+                }
+            }
             Wanted::Prefetch => assert_eq!(reply, Reply::Done),
             Wanted::Status(range) => {
                 let Reply::Status(runs) = reply else { panic!("{reply:?}") };
@@ -342,7 +387,7 @@ impl World {
             if Range::new(lba, 1).intersect(op.range).is_none() {
                 continue;
             }
-            if (op.zero && zero) || (!op.zero && data == sector(seq, lba)) {
+            if data == op.sector(seq, lba) {
                 return;
             }
         }
@@ -360,8 +405,8 @@ impl World {
             .rev()
             .find(|seq| Range::new(lba, 1).intersect(self.log[*seq as usize - 1].range).is_some());
         match newest {
-            Some(seq) if !self.log[seq as usize - 1].zero => sector(seq, lba),
-            _ => [0; 512],
+            Some(seq) => self.log[seq as usize - 1].sector(seq, lba),
+            None => [0; 512],
         }
     }
 
@@ -376,7 +421,7 @@ impl World {
 
     pub fn write(&mut self, lba: u64, sectors: u64, fua: bool) -> u64 {
         let range = Range::new(lba, sectors);
-        self.log.push(Submitted { range, zero: false });
+        self.log.push(Submitted { range, content: Content::Own });
         let seq = self.last();
         let request = Request::Write { range, data: payload(seq, range), fua };
         self.submit(Wanted::Write(seq), request)
@@ -384,14 +429,14 @@ impl World {
 
     pub fn zero(&mut self, lba: u64, sectors: u64, allocate: bool) -> u64 {
         let range = Range::new(lba, sectors);
-        self.log.push(Submitted { range, zero: true });
+        self.log.push(Submitted { range, content: Content::Zero });
         let request = Request::Zero { range, allocate, fua: false };
         self.submit(Wanted::Write(self.last()), request)
     }
 
     pub fn discard(&mut self, lba: u64, sectors: u64) -> u64 {
         let range = Range::new(lba, sectors);
-        self.log.push(Submitted { range, zero: true });
+        self.log.push(Submitted { range, content: Content::Zero });
         self.submit(Wanted::Write(self.last()), Request::Discard { range, fua: false })
     }
 
@@ -401,8 +446,8 @@ impl World {
         self.submit(Wanted::Flush(covered), Request::Flush)
     }
 
-    pub fn read(&mut self, lba: u64, sectors: u64) -> u64 {
-        let range = Range::new(lba, sectors);
+    /// What is known to be acknowledged of each sector.
+    fn floors(&self, range: Range) -> Vec<Seq> {
         let floor = |lba| {
             let acknowledged = self.acknowledged.iter().rev();
             acknowledged
@@ -412,8 +457,32 @@ impl World {
                 })
                 .unwrap_or(0)
         };
-        let floors = (range.lba..range.end()).map(floor).collect();
+        (range.lba..range.end()).map(floor).collect()
+    }
+
+    pub fn read(&mut self, lba: u64, sectors: u64) -> u64 {
+        let range = Range::new(lba, sectors);
+        let floors = self.floors(range);
         self.submit(Wanted::Read { range, floors }, Request::Read(range))
+    }
+
+    /// Stages sectors of the volume for elsewhere in it.
+    pub fn stage(&mut self, range: Range, lba: u64, watch: Option<u64>) -> u64 {
+        let floors = self.floors(range);
+        let object = STAGED_BIT | self.rng.next();
+        let request = Request::Stage { range, into: VOLUME, lba, object, watch };
+        self.submit(Wanted::Stage { range, floors }, request)
+    }
+
+    /// Writes a part of something that was staged: all but so many sectors at its beginning.
+    pub fn write_staged(&mut self, piece: StagedPiece, skip: u64, fua: bool) -> u64 {
+        let range = Range::between(piece.range.lba + skip, piece.range.end());
+        let Staged::Data(staged) = piece.content else { panic!("{piece:?}") };
+        let (_, content) = &self.store.staged[&staged.object];
+        let content = Content::Copy(content.slice((skip * 512) as usize..));
+        self.log.push(Submitted { range, content });
+        let pieces = vec![StagedPiece { range, ..piece }];
+        self.submit(Wanted::Write(self.last()), Request::WriteStaged { pieces, fua })
     }
 
     pub fn prefetch(&mut self, lba: u64, sectors: u64) -> u64 {
@@ -434,7 +503,17 @@ impl World {
         let lba = self.rng.below(SECTORS - ONE_RECORD);
         let sectors = 1 + self.rng.below(ONE_RECORD);
         let fua = self.rng.chance(10);
-        match self.rng.below(20) {
+        match self.rng.below(23) {
+            20 | 21 => {
+                let to = self.rng.below(SECTORS - ONE_RECORD);
+                self.stage(Range::new(lba, sectors), to, None)
+            }
+            22 if !self.staged.is_empty() => {
+                let at = self.rng.below(self.staged.len() as u64) as usize;
+                let piece = self.staged[at];
+                let skip = self.rng.below(piece.range.sectors);
+                self.write_staged(piece, skip, fua)
+            }
             0..10 => self.write(lba, sectors, fua),
             10 => self.zero(lba, sectors, fua),
             11 => {

@@ -193,7 +193,8 @@ impl Volume {
                 return Err(format!("record at byte {at}: {} is beyond the volume", header.range));
             }
             let offset = at as u32;
-            pieces.push(Piece { kind: header.kind, range: header.range, seq: header.seq, offset });
+            let record::Header { kind, range, seq: number, staged, .. } = header;
+            pieces.push(Piece { kind, range, seq: number, offset, staged });
             seq = header.seq;
             at += header.record_bytes();
         }
@@ -383,6 +384,7 @@ impl Volume {
                 Some(Work::Resize { sectors, .. }) => *sectors,
                 _ => 0,
             },
+            staged: false,
         };
         let (segment, data) = segment::build(header, footer, records);
         self.announce_unsaved = None;

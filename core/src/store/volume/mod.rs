@@ -9,22 +9,24 @@ mod commit;
 mod control;
 mod opening;
 mod resize;
+mod stage;
 
 use super::checkpoint::Builder;
 use super::log::State;
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
 use super::open::{Part, Replay};
-use super::reads::{Finished, Reads, Request};
+use super::reads::{Damage, Finished, Reads, Request, Stage};
 use super::{Config, Event, OpenError, SessionId, VolumeSpec, catalog, segment};
 use crate::block::{BlockState, Epoch, Range, StatusRun, Time};
 use crate::wire::link::{
-    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS, ReadError, RequestId, ToHost,
-    ToStore,
+    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS, ReadError, RequestId,
+    StageError, ToHost, ToStore,
 };
 use bytes::Bytes;
 use commit::{Put, Work};
 use opening::Opening;
 use resize::Sizes;
+use stage::Putting;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Map entries that one status query looks at, at most.
@@ -48,6 +50,7 @@ enum Purpose {
     DeleteCheckpoint { number: u64 },
     PutSize { number: u64 },
     Fetch { read: u64, index: usize },
+    PutStaged(Putting),
 }
 
 enum Phase {
@@ -417,7 +420,7 @@ impl Volume {
                 self.announce(session, epoch, replace, &entries);
             }
             ToStore::Read { request, volume, epoch, range } if volume == ours => {
-                let request = Request { session, lane, request, epoch, range };
+                let request = Request { session, lane, request, epoch, range, stage: None };
                 match self.check_read(session, epoch, range, MAX_READ_SECTORS) {
                     Ok(()) => self.reads.push(request),
                     Err(error) => self.read_failed(request, error),
@@ -427,6 +430,12 @@ impl Volume {
                 let checked = self.check_read(session, epoch, range, u64::MAX);
                 let result = checked.map(|()| self.status(range));
                 self.send(session, lane, ToHost::Status { request, volume, result });
+            }
+            ToStore::Stage { request, volume, epoch, range, into, lba, object }
+                if volume == ours =>
+            {
+                let stage = Stage { into, lba, object };
+                self.stage(session, lane, request, epoch, range, stage);
             }
             ToStore::Volume { request, operation } => {
                 self.volume_operation(session, lane, request, operation);
@@ -461,8 +470,11 @@ impl Volume {
     }
 
     fn read_failed(&mut self, read: Request, error: ReadError) {
-        let message =
-            ToHost::Data { request: read.request, volume: self.spec.id, result: Err(error) };
+        let (request, volume) = (read.request, self.spec.id);
+        let message = match read.stage {
+            None => ToHost::Data { request, volume, result: Err(error) },
+            Some(_) => ToHost::Staged { request, volume, result: Err(StageError::Read(error)) },
+        };
         self.send(read.session, read.lane, message);
     }
 
@@ -497,7 +509,7 @@ impl Volume {
                 Ok((read, index, fetch)) => self.book.issue(
                     Purpose::Fetch { read, index },
                     ObjectOperation::Get {
-                        key: catalog::segment_key(self.spec.id, fetch.segment),
+                        key: catalog::data_key(self.spec.id, fetch.segment),
                         range: Some(fetch.range),
                     },
                 ),
@@ -508,20 +520,23 @@ impl Volume {
 
     fn read_finished(&mut self, finished: Finished) {
         let read = finished.request;
+        if let Some(stage) = read.stage {
+            return self.stage_read(finished, stage);
+        }
         match finished.result {
             Ok(parts) => {
                 let frame = link::encode_data(read.request, self.spec.id, &parts);
                 self.messages.push_back((read.session, read.lane, frame));
             }
-            Err(damage) => {
-                self.event(Event::DataDamaged {
-                    key: catalog::segment_key(self.spec.id, damage.segment),
-                    range: damage.range,
-                    reason: damage.reason,
-                });
-                self.read_failed(read, ReadError::Medium(damage.range));
-            }
+            Err(damage) => self.data_damaged(read, damage),
         }
+    }
+
+    fn data_damaged(&mut self, read: Request, damage: Damage) {
+        let Damage { segment, range, reason } = damage;
+        let key = catalog::data_key(self.spec.id, segment);
+        self.event(Event::DataDamaged { key, range, reason });
+        self.read_failed(read, ReadError::Medium(range));
     }
 
     fn object_failed(&mut self, pending: Pending<Purpose>, error: String) {
@@ -567,6 +582,11 @@ impl Volume {
                 if let Some(finished) = self.reads.handle(read, index, data) {
                     self.read_finished(finished);
                 }
+            }
+            (Purpose::PutStaged(putting), Outcome::Done) => self.staged(putting, Ok(())),
+            // An attempt that was thought to have failed may have put it; another number is as good.
+            (Purpose::PutStaged(putting), Outcome::Exists) => {
+                self.staged(putting, Err(StageError::Exists));
             }
             // The answer to another question than was asked: ask again.
             (purpose, _) => self.object_failed(

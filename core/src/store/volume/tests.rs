@@ -11,6 +11,7 @@ use crate::wire::link::{
 use bytes::BytesMut;
 use proptest::prelude::*;
 
+mod copy;
 mod resize;
 mod rivals;
 mod scenarios;
@@ -258,7 +259,7 @@ pub(super) struct Write {
     pub tag: u16,
 }
 
-pub(super) fn data(lba: u64, sectors: u64, tag: u16) -> Write {
+pub(super) const fn data(lba: u64, sectors: u64, tag: u16) -> Write {
     Write { kind: Kind::Data, range: Range::new(lba, sectors), tag }
 }
 

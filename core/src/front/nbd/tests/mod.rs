@@ -166,6 +166,7 @@ impl Volume {
                     .map(|(sectors, (state, _))| StatusRun { sectors, state })
                     .collect(),
             ),
+            other => unreachable!("no command copies: {other:?}"),
         })
     }
 }

@@ -140,6 +140,10 @@ impl World {
             | Request::Zero { range, .. }
             | Request::Prefetch(range)
             | Request::Status(range) => assert!(range.fits(sectors) && !range.is_empty()),
+            Request::Watch(_)
+            | Request::Unwatch(_)
+            | Request::Stage { .. }
+            | Request::WriteStaged { .. } => panic!("no command here copies"),
         }
     }
 
@@ -220,6 +224,10 @@ impl World {
                 }
                 Reply::Status(runs)
             }
+            Request::Watch(_)
+            | Request::Unwatch(_)
+            | Request::Stage { .. }
+            | Request::WriteStaged { .. } => panic!("no command here copies"),
         }
     }
 

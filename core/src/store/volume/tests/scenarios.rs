@@ -701,7 +701,10 @@ fn a_large_map_is_not_written_for_every_few_segments() {
         rig.settle(&mut objects);
         rig.attach(&mut objects, 1, 1, None).unwrap();
         for n in 0..entries {
-            rig.volume.state.map.apply(1, Kind::Zero, Range::new(1000 + 2 * n, 1), 0, 0);
+            rig.volume
+                .state
+                .map
+                .replace(Range::new(1000 + 2 * n, 1), Some(crate::store::map::Place::ZERO));
         }
         let mut written = Vec::new();
         for n in 1..=16 {
@@ -725,22 +728,23 @@ fn a_checkpoint_made_in_steps_is_right_after_replay() {
         range: Range::new(lba, 4),
         seq,
         offset: 0,
+        staged: None,
     };
     let mut state = State::new(&big, 10);
     for n in 0..10_000u64 {
         let p = piece(n * 8, n + 1);
-        state.map.apply(1, p.kind, p.range, p.seq, 128);
+        state.map.apply(1, &p);
     }
     (state.number, state.committed) = (1, 10_000);
     let mut builder = Builder::new(&state, 10);
     let later = |map: &mut crate::store::map::Map, number: u64| {
         // An entry that reaches across the end of the page before.
         if number == 3 {
-            map.apply(number, Kind::Zero, Range::new(0, 70_000), 1, 128);
+            map.replace(Range::new(0, 70_000), Some(crate::store::map::Place::ZERO));
         }
         for n in 0..400u64 {
             let p = piece(((number * 7919 + n * 613) % 80_000) / 2 * 2, n + 1);
-            map.apply(number, p.kind, p.range, p.seq, 128);
+            map.apply(number, &p);
         }
     };
     let (mut number, mut done) = (1, false);
@@ -807,8 +811,8 @@ fn golden_bytes() {
     assert_eq!(hex(trailer), "4c48535401000000b0000000000000003c000000c817f9f60de1d5df72a8c613");
     assert_eq!(
         hex(&objects.0[&catalog::checkpoint_key(ID, 2)]),
-        "4c48434b020000001000000000000000000000000000000002000000000000004000000000000000\
-         00000000af5e2a634c484345000000005400000000000000b6dccc5ed0939ed60200000000000000\
+        "4c48434b030000001000000000000000000000000000000002000000000000004000000000000000\
+         00000000844beabe4c484345000000005400000000000000b6dccc5ed0939ed60200000000000000\
          0200000000000000010000000000000000000000000000000de1d5df000000000100000001000000\
          01000000000000000000000000000000010000000000000000000000000000003008ab02"
     );

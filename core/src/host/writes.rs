@@ -1,0 +1,155 @@
+//! Writes on their way into the journal: cut into records, held back while there is no room,
+//! acknowledged when all of them is in its files.
+
+use super::config::{Durability, Mode};
+use super::dirty::Place;
+use super::volume::{Link, Volume};
+use crate::block::{
+    BLOCK_SECTORS, Range, Reply, SECTOR_BYTES, Seq, Staged, StagedData, StagedPiece,
+};
+use crate::record::{self, Kind};
+use bytes::Bytes;
+
+/// A write that waits for room; in parts, since it may be larger than the memory.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) id: u64,
+    pub(super) content: Content,
+    pub(super) fua: bool,
+    /// Sectors, or staged pieces, appended so far.
+    pub(super) done: u64,
+}
+
+/// What a write brings.
+#[derive(Debug)]
+pub(super) enum Content {
+    Data(Range, Bytes),
+    Marker(Kind, Range),
+    Staged(Vec<StagedPiece>),
+}
+
+/// What of a write becomes its next record.
+struct Part<'a> {
+    kind: Kind,
+    range: Range,
+    data: &'a [u8],
+    staged: Option<StagedData>,
+    /// What it adds to [`Waiting::done`].
+    step: u64,
+}
+
+impl Waiting {
+    /// The next record, data in at most `longest` sectors; `None` when all is appended.
+    fn next(&self, longest: u64) -> Option<Part<'_>> {
+        match &self.content {
+            Content::Data(range, data) => {
+                let lba = range.lba + self.done;
+                // Cut where the checksums are cut.
+                let end = ((lba + longest) / BLOCK_SECTORS * BLOCK_SECTORS).min(range.end());
+                let range = Range::between(lba, end);
+                let skip = (self.done * SECTOR_BYTES) as usize;
+                let data = data.get(skip..skip + range.bytes() as usize)?;
+                let step = range.sectors;
+                Some(Part { kind: Kind::Data, range, data, staged: None, step })
+            }
+            Content::Marker(kind, range) => {
+                let (kind, step) = (*kind, range.sectors);
+                Some(Part { kind, range: *range, data: &[], staged: None, step })
+                    .filter(|part| self.done < part.step)
+            }
+            Content::Staged(pieces) => {
+                let piece = pieces.get(self.done as usize)?;
+                let (kind, staged) = match piece.content {
+                    Staged::Data(staged) => (Kind::Staged, Some(staged)),
+                    Staged::Zero => (Kind::Zero, None),
+                    Staged::Hole => (Kind::Discard, None),
+                };
+                Some(Part { kind, range: piece.range, data: &[], staged, step: 1 })
+            }
+        }
+        .filter(|part| !part.range.is_empty())
+    }
+}
+
+impl Volume {
+    pub(super) fn write(&mut self, mut write: Waiting) {
+        if self.waiting.is_empty() && self.append(&mut write) {
+            self.acknowledge(&write);
+        } else {
+            self.waiting.push_back(write);
+        }
+    }
+
+    /// Lets writes in that waited, in order.
+    pub(super) fn admit(&mut self) {
+        while let Some(mut write) = self.waiting.pop_front() {
+            if !self.append(&mut write) {
+                return self.waiting.push_front(write);
+            }
+            self.acknowledge(&write);
+        }
+    }
+
+    /// All of the write is in the journal.
+    fn acknowledge(&mut self, write: &Waiting) {
+        let seq = self.journal.next_seq() - 1;
+        if self.config.mode == Mode::WriteThrough {
+            self.commit_waiters.push_back((write.id, seq));
+        } else if write.fua {
+            self.wait_until_durable(write.id, seq);
+        } else if self.journal.is_memory_only() {
+            self.reply(write.id, Ok(Reply::Done));
+        } else {
+            self.written_waiters.push_back((write.id, seq));
+        }
+    }
+
+    /// Replies once `seq` is durable.
+    pub(super) fn wait_until_durable(&mut self, id: u64, seq: Seq) {
+        let at_store = self.config.durability == Durability::Store || self.journal.is_memory_only();
+        let reached =
+            if at_store { self.committed } else { self.journal.stable_seq().max(self.committed) };
+        // In write-through nothing is acknowledged that is not committed.
+        if seq <= reached || self.config.mode == Mode::WriteThrough {
+            self.reply(id, Ok(Reply::Done));
+        } else if at_store {
+            self.commit_waiters.push_back((id, seq));
+        } else {
+            self.stable_waiters.push_back((id, seq));
+        }
+    }
+
+    /// Appends as much of a write as there is room for; true if that is all of it.
+    fn append(&mut self, write: &mut Waiting) -> bool {
+        let longest = self.journal.record_sectors_max();
+        while let Some(Part { kind, range, data, staged, step }) = write.next(longest) {
+            let epoch = self.epoch;
+            let header = record::Header { kind, epoch, seq: 0, range, staged };
+            let room = self.dirty.make_room(self.config.map_entries_max, self.journal.tail())
+                && self.journal.make_room(self.now, header.record_bytes() as u64);
+            let Some((addr, seq, out)) = room.then(|| self.journal.append(kind)).flatten() else {
+                return false;
+            };
+            match (kind, staged) {
+                (Kind::Data, _) => record::encode_data(epoch, seq, range, data, out),
+                (_, Some(staged)) => record::encode_staged(epoch, seq, range, staged, out),
+                (_, None) => record::encode_marker(kind, epoch, seq, range, out),
+            }
+            let place = Place::new(addr, seq, kind, range);
+            self.dirty.insert(range, place, self.journal.floor());
+            self.written(range, seq);
+            write.done += step;
+        }
+        true
+    }
+
+    /// A range has new content.
+    fn written(&mut self, range: Range, seq: Seq) {
+        self.readahead.forget(range);
+        self.reads.spoil(range);
+        self.copies.written(range);
+        if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
+            self.announcer.add(self.now, range, seq);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Staged objects: data that a store has made ready to be written to a volume.
+//!
+//! A staged object is data records back to back, nothing else, under a number drawn at random with
+//! the highest bit set. The records are about sectors of the volume that the object is for, so that
+//! the map can point at them as at those of a segment, and carry the object's number where others
+//! carry the number of their write: a read that ends up in another object is noticed.
+
+use crate::block::{BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES};
+use crate::record::{self, MAX_RECORD_SECTORS, RecordError};
+use crate::store::map::Place;
+use crate::wire::link::{ReadPart, StagedRun};
+use bytes::Bytes;
+
+/// What is to be an object.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// Runs in order.
+    pub runs: Vec<StagedRun>,
+    /// Its content, in pieces; none if no run is data.
+    pub data: Vec<Bytes>,
+}
+
+/// Encodes what was read, for the volume whose sector `lba` it is to begin at. Payloads are not
+/// copied.
+///
+/// # Errors
+/// [`RecordError`] if data no longer matches the checksums that it was stored with. They are looked
+/// at once more when the new ones have been computed, so that there is no moment at which nothing
+/// covers the data.
+pub(super) fn encode(
+    epoch: Epoch,
+    object: u64,
+    lba: u64,
+    parts: &[ReadPart],
+) -> Result<Staged, RecordError> {
+    let mut staged = Staged { runs: Vec::new(), data: Vec::new() };
+    let mut writer = Writer { epoch, object, at: lba, offset: 0, pieces: Vec::new(), sectors: 0 };
+    for part in parts {
+        match part {
+            ReadPart::Hole(sectors) => {
+                writer.flush(&mut staged);
+                writer.at += sectors;
+                staged.runs.push(StagedRun::Hole(*sectors));
+            }
+            ReadPart::Zero(sectors) => {
+                writer.flush(&mut staged);
+                writer.at += sectors;
+                staged.runs.push(StagedRun::Zero(*sectors));
+            }
+            ReadPart::Data { wanted, fragment } => {
+                writer.push(fragment.sectors(*wanted), &mut staged);
+            }
+        }
+    }
+    writer.flush(&mut staged);
+    for part in parts {
+        if let ReadPart::Data { fragment, .. } = part {
+            fragment.verify()?;
+        }
+    }
+    Ok(staged)
+}
+
+/// Collects data until a record is full.
+struct Writer {
+    epoch: Epoch,
+    object: u64,
+    /// The first sector of the record being collected.
+    at: u64,
+    offset: u32,
+    pieces: Vec<Bytes>,
+    sectors: u64,
+}
+
+impl Writer {
+    fn push(&mut self, mut data: Bytes, staged: &mut Staged) {
+        while !data.is_empty() {
+            // Cut where the checksums of the volume are cut.
+            let full = (self.at + MAX_RECORD_SECTORS) / BLOCK_SECTORS * BLOCK_SECTORS - self.at;
+            let take = (full - self.sectors).min(data.len() as u64 / SECTOR_BYTES);
+            self.pieces.push(data.split_to((take * SECTOR_BYTES) as usize));
+            self.sectors += take;
+            if self.sectors == full {
+                self.flush(staged);
+            }
+        }
+    }
+
+    fn flush(&mut self, staged: &mut Staged) {
+        if self.sectors == 0 {
+            return;
+        }
+        let range = Range::new(self.at, self.sectors);
+        let prefix = record::data_prefix(self.epoch, self.object, range, &self.pieces);
+        staged.runs.push(StagedRun::Data { sectors: self.sectors, offset: self.offset });
+        // Few megabytes at most: the range of one request.
+        self.offset += (prefix.len() as u64 + range.bytes()) as u32;
+        staged.data.push(prefix);
+        staged.data.append(&mut self.pieces);
+        self.at = range.end();
+        self.sectors = 0;
+    }
+}
+
+/// Verifies the record of a staged object that a map entry beginning at sector `lba` points at.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(object: &Bytes, lba: u64, place: Place) -> Result<(), RecordError> {
+    let offset = place.offset() as usize;
+    if offset > object.len() {
+        return Err(RecordError::Short { have: object.len(), need: offset });
+    }
+    let header = record::verify(&object[offset..])?;
+    let expected = (record::Kind::Data, place.record(lba), place.seq());
+    if (header.kind, header.range, header.seq) != expected {
+        return Err(RecordError::Invalid("another record than the map says"));
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Frames and answers, whole and damaged.
+
+use super::*;
+use crate::record::Fragment;
+use proptest::prelude::*;
+
+fn hello() -> Frame<ToStore> {
+    ToStore::Hello { min_version: 1, max_version: 1, software: "longhaul test".into() }.into()
+}
+
+#[test]
+fn frames_survive_any_split() {
+    let batch = Frame {
+        message: ToStore::Batch { volume: VolumeId(7), epoch: 1, first: 1, last: 9 },
+        payload: Bytes::from(vec![5; 1000]),
+    };
+    let mut stream = Vec::new();
+    for frame in [hello(), batch.clone(), hello()] {
+        stream.extend_from_slice(&frame.encode_head().unwrap());
+        stream.extend_from_slice(&frame.payload);
+    }
+    for chunk in [1, 3, 64, 5000] {
+        let (mut buffer, mut seen) = (BytesMut::new(), Vec::new());
+        for part in stream.chunks(chunk) {
+            buffer.extend_from_slice(part);
+            while let Some(frame) = Frame::<ToStore>::take(&mut buffer).unwrap() {
+                seen.push(frame);
+            }
+        }
+        assert_eq!(seen, [hello(), batch.clone(), hello()]);
+    }
+}
+
+#[test]
+fn lengths_are_bounded_before_anything_is_allocated() {
+    let mut buffer = BytesMut::from(&[0xff; 8][..]);
+    assert!(matches!(Frame::<ToStore>::take(&mut buffer), Err(FrameError::TooLong { .. })));
+}
+
+#[test]
+fn a_full_announcement_fits_a_head() {
+    let entry = Announced { range: Range::new(1 << 52, 1 << 52), seq: u64::MAX };
+    let message = ToStore::Announce {
+        volume: VolumeId(u128::MAX),
+        epoch: u64::MAX,
+        replace: true,
+        entries: vec![entry; MAX_ANNOUNCE_ENTRIES],
+    };
+    Frame::from(message).encode_head().unwrap();
+}
+
+#[test]
+fn a_full_staged_answer_fits_a_head() {
+    let run = StagedRun::Data { sectors: u64::MAX, offset: u32::MAX };
+    let result = Ok(vec![run; MAX_STAGE_SECTORS as usize]);
+    let message = ToHost::Staged { request: u64::MAX, volume: VolumeId(u128::MAX), result };
+    Frame::from(message).encode_head().unwrap();
+}
+
+/// Who speaks an older version has to be able to read what comes: new messages are at the end.
+#[test]
+fn messages_keep_their_numbers() {
+    let (request, volume) = (1, VolumeId(1));
+    let stage = ToStore::Stage {
+        request,
+        volume,
+        epoch: 1,
+        range: Range::new(0, 1),
+        into: volume,
+        lba: 0,
+        object: 1,
+    };
+    let staged = ToHost::Staged { request, volume, result: Err(StageError::Exists) };
+    let first = |head: Bytes| head[FRAME_PREFIX_BYTES];
+    assert_eq!(first(Frame::from(stage.clone()).encode_head().unwrap()), 9);
+    assert_eq!(first(Frame::from(staged.clone()).encode_head().unwrap()), 10);
+    for version in MIN_VERSION..=MAX_VERSION {
+        let known = version >= COPY_VERSION;
+        assert_eq!((stage.is_of_version(version), staged.is_of_version(version)), (known, known));
+    }
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), head in 0u8..60) {
+        let _ = Frame::<ToStore>::decode(&bytes, Bytes::new());
+        let _ = Frame::<ToHost>::decode(&bytes, Bytes::new());
+        let mut framed = BytesMut::from(&[head, 0, 0, 0, 4, 0, 0, 0][..]);
+        framed.extend_from_slice(&bytes);
+        while let Ok(Some(_)) = Frame::<ToHost>::take(&mut framed) {}
+    }
+
+    #[test]
+    fn read_answers_round_trip(cuts in prop::collection::vec((0..3u8, 1..40u64), 1..8)) {
+        let mut at = 5;
+        let mut parts = Vec::new();
+        for (kind, sectors) in cuts {
+            let wanted = Range::new(at, sectors);
+            at += sectors;
+            parts.push(match kind {
+                0 => ReadPart::Hole(sectors),
+                1 => ReadPart::Zero(sectors),
+                _ => {
+                    let range = wanted.block_cover();
+                    ReadPart::Data { wanted, fragment: Fragment {
+                        range,
+                        table: Bytes::from(vec![1; 4 * range.blocks() as usize]),
+                        payload: Bytes::from(vec![2; range.bytes() as usize]),
+                    } }
+                }
+            });
+        }
+        let range = Range::between(5, at);
+        let frame = encode_data(1, VolumeId(1), &parts);
+        let ToHost::Data { result: Ok(pieces), .. } = &frame.message else { panic!() };
+        prop_assert_eq!(decode_data(range, pieces, frame.payload.clone()).unwrap(), parts);
+        let longer = Range::new(range.lba, range.sectors + 1);
+        prop_assert!(decode_data(longer, pieces, frame.payload.clone()).is_err());
+    }
+}
