@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{ReadPiece, Reply, Request, Time, VolumeId};
 use longhaul_core::front::iscsi::{Access, CloseReason, Config, Event, OpenError, Peer, Target};
-use longhaul_core::front::scsi::DeviceConfig;
+use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
 use std::time::Duration;
 
 const SECTORS: u64 = 4096;
@@ -40,6 +40,7 @@ fn device(name: &str) -> DeviceConfig {
         block_bytes: 512,
         read_only: false,
         reservations: Bytes::new(),
+        token_secret: TokenSecret([0; 32]),
     }
 }
 

@@ -8,18 +8,22 @@
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::front::iscsi::Access;
-use longhaul_fuzz::iscsi::{World, command, config, login, pdu, take};
+use longhaul_fuzz::iscsi::{
+    World, command, config, copy_list, login, pdu, populate_list, take, token_list, unit,
+};
 use longhaul_fuzz::{Input, pieces, seeds};
 use std::time::Duration;
 
 const GOOD: u64 = 1;
+/// Beyond the connections that steps make.
+const OTHER: u64 = 1000;
 const FULL: u8 = 0x87;
 const NO_TAG: u32 = u32::MAX;
 
-fn keys(settings: u8, initiator: &str) -> Vec<u8> {
+fn keys(settings: u8, initiator: &str, volume: &str) -> Vec<u8> {
     let yes_no = |bit: u8| if settings & bit != 0 { "Yes" } else { "No" };
     format!(
-        "InitiatorName=iqn.2001-04.com.example:{initiator}\0TargetName=iqn.2026-11.io.longhaul:v\0\
+        "InitiatorName=iqn.2001-04.com.example:{initiator}\0TargetName=iqn.2026-11.io.longhaul:{volume}\0\
          ErrorRecoveryLevel={}\0InitialR2T={}\0ImmediateData={}\0MaxConnections=2\0\
          MaxOutstandingR2T=3\0MaxRecvDataSegmentLength=1024\0MaxBurstLength=4096\0FirstBurstLength=2048\0\
          DefaultTime2Wait=0\0iSCSIProtocolLevel=2\0{}",
@@ -91,7 +95,34 @@ fn make_seeds() -> Vec<Vec<u8>> {
         sends(0, &pdu(0x42, 0x87, &[(16, 23), (20, NO_TAG), (24, 4)], b"")),
     ];
     let digest = [start(16), sends(0, &write(11, 1, 0xa1, &[7; 1024])), sends(0, &[0; 4])];
-    [plain.concat(), recovery.concat(), moved.concat(), managed.concat(), digest.concat()].to_vec()
+    let third = |itt, sn, action: u8, list: &[u8]| {
+        let length = list.len() as u32;
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[9]) = (0x83, action, itt as u8);
+        cdb[10..14].copy_from_slice(&length.to_be_bytes());
+        command(0xa1, itt, sn, length, &cdb, list)
+    };
+    let copies = [
+        start(8),
+        sends(0, &ready),
+        sends(0, &third(10, 2, 0, &copy_list([unit(0x70), unit(0x80)]))),
+        sends(0, &third(11, 3, 0x10, &populate_list())),
+        sends(0, &third(12, 4, 0x11, &token_list(Some(unit(0x70))))),
+        sends(0, &third(13, 5, 0x11, &token_list(None))),
+        sends(0, &third(14, 6, 0, &copy_list([unit(0x70), unit(0x90)]))),
+        vec![3, 9],
+        vec![7],
+        sends(0, &third(15, 7, 0, &copy_list([unit(0x80), unit(0x70)]))),
+    ];
+    let all = [
+        plain.concat(),
+        recovery.concat(),
+        moved.concat(),
+        managed.concat(),
+        digest.concat(),
+        copies.concat(),
+    ];
+    all.to_vec()
 }
 
 /// TEST UNIT READY on the good session: whole PDUs, and one status each time.
@@ -112,12 +143,15 @@ fuzz_target!(init: seeds("iscsi_target", make_seeds), |data: &[u8]| {
     let (settings, cuts) = (input.byte(), input.u32());
     let mut world = World::new(config(), Access::default());
     world.accept(GOOD);
-    world.send(GOOD, &login(FULL, 1, 0, &keys(0, "good")));
+    world.send(GOOD, &login(FULL, 1, 0, &keys(0, "good", "v")));
     world.outputs.insert(GOOD, Vec::new());
     let mut number = 1;
     ask(&mut world, number);
+    // The other volume that the bad one may copy to and from.
+    world.accept(OTHER);
+    world.send(OTHER, &login(FULL, 3, 0, &keys(0, "bad", "w")));
     world.accept(2);
-    world.send(2, &login(FULL, 2, 0, &keys(settings, "bad")));
+    world.send(2, &login(FULL, 2, 0, &keys(settings, "bad", "v")));
     let tsih = world.outputs[&2][14..16].try_into().map(u16::from_be_bytes).unwrap();
     assert_ne!(tsih, 0, "the login failed");
     let mut connections = [2, 2];
@@ -146,16 +180,17 @@ fuzz_target!(init: seeds("iscsi_target", make_seeds), |data: &[u8]| {
                 last += 1;
                 connections[1] = last;
                 world.accept(last);
-                let mut again = login(FULL, 2, tsih, &keys(settings, "bad"));
+                let mut again = login(FULL, 2, tsih, &keys(settings, "bad", "v"));
                 again[21] = input.byte() % 3;
                 world.send(last, &again);
             }
             5 => world.drop_connection(connections[0]),
+            7 => world.drop_connection(OTHER),
             6 => {
                 last += 1;
                 connections[0] = last;
                 world.accept(last);
-                world.send(last, &login(FULL, 2, 0, &keys(settings, "bad")));
+                world.send(last, &login(FULL, 2, 0, &keys(settings, "bad", "v")));
             }
             _ => {}
         }
@@ -164,7 +199,7 @@ fuzz_target!(init: seeds("iscsi_target", make_seeds), |data: &[u8]| {
         number += 1;
         ask_if_alive(&mut world, &mut number);
     }
-    for id in 1..=last {
+    for id in (1..=last).chain([OTHER]) {
         world.drop_connection(id);
     }
     world.pass(Duration::from_secs(100));

@@ -7,13 +7,18 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use longhaul_core::block::{BlockError, Request, Time};
+use longhaul_core::block::{
+    BlockError, Range, Request, Staged, StagedPiece, Time, VolumeId,
+};
 use longhaul_core::front::scsi::{
     Attribute, Command, DataIn, Device, Management, Nexus, Output, Status,
 };
-use longhaul_fuzz::iscsi::{check, device, reply};
+use longhaul_core::front::scsi::copy::{Failure, Part, Problem};
+use longhaul_core::front::scsi::Side;
+use longhaul_fuzz::iscsi::{check, copy_list, device, populate_list, reply, token_list, unit};
 use longhaul_fuzz::{Input, seeds};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 const NOW: Time = Time(1);
 
@@ -86,7 +91,34 @@ fn make_seeds() -> Vec<Vec<u8>> {
         step(0, &[0x16, 0, 0, 0, 0, 0], &[]),
         vec![5, 2, 0],
     ];
-    vec![reads.concat(), writes.concat(), reserved.concat()]
+    let third = |action: u8, list: &[u8]| {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[9]) = (0x83, action, 5);
+        cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
+        step(0, &cdb, list)
+    };
+    let mut immediate = token_list(None);
+    immediate[2] = 1;
+    let copies = [
+        vec![0],
+        step(0, &[0; 6], &[]),
+        step(0, &[0x12, 1, 0x8f, 4, 0, 0], &[]),
+        step(0, &[0x84, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], &[]),
+        third(0, &copy_list([unit(0x70), unit(0x80)])),
+        vec![6, 0],
+        step(0, &[0x84, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], &[]),
+        step(0, &[0x84, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], &[]),
+        third(0x10, &populate_list()),
+        step(0, &[0x84, 7, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], &[]),
+        third(0x11, &token_list(Some(unit(0x70)))),
+        third(0x11, &immediate),
+        vec![6, 1],
+        vec![7, 0, 3],
+        vec![7, 1, 4],
+        vec![7, 2, 5],
+        vec![5, 12],
+    ];
+    vec![reads.concat(), writes.concat(), reserved.concat(), copies.concat()]
 }
 
 /// Commands that have not ended, and the rest of what a run has come to.
@@ -101,6 +133,10 @@ struct World {
     /// Requests wait for a step that answers them.
     hold: bool,
     held: Vec<(u64, Request)>,
+    /// Copies that have not ended.
+    copies: Vec<u64>,
+    /// Parts that have not ended.
+    parts: BTreeSet<u64>,
 }
 
 impl World {
@@ -154,6 +190,11 @@ impl World {
                     } else {
                         device.handle_reply(NOW, id, reply(&request));
                     }
+                }
+                Output::Copy { id, .. } => self.copies.push(id),
+                Output::EndCopy { id } => assert!(self.copies.contains(&id), "no copy {id}"),
+                Output::Part { task, .. } => {
+                    assert!(self.parts.remove(&task), "part {task} ends twice");
                 }
                 Output::SaveReservations { id, data } => {
                     assert!(data.len() <= 1 << 20);
@@ -237,6 +278,37 @@ fn run(data: &[u8]) -> Vec<String> {
                 world.functions.insert(world.next);
                 device.handle_management(NOW, nexus, world.next, 0, function);
             }
+            6 => {
+                let failed = input.byte() == 1;
+                let side = Side::Source;
+                let failure = Failure { segment: 1, problem: Problem::OutOfRange(side) };
+                if !world.copies.is_empty() {
+                    let id = world.copies.remove(0);
+                    device.handle_copy_progress(id, 1, 8);
+                    device.handle_copied(NOW, id, if failed { Err(failure) } else { Ok(()) });
+                }
+            }
+            7 => {
+                let (which, lba) = (input.byte(), u64::from(input.byte()));
+                let nexus = world.name(&mut device, which >> 2 & 1);
+                let range = Range::new(lba, 8);
+                let part = match which % 4 {
+                    0 => Part::Stage { range, into: VolumeId(0x80), lba, watch: Some(1) },
+                    1 => Part::Write(vec![StagedPiece { range, content: Staged::Hole }]),
+                    2 => Part::Zero(range),
+                    _ => Part::Stage { range, into: VolumeId(0x80), lba, watch: None },
+                };
+                world.next += 1;
+                world.parts.insert(world.next);
+                device.handle_part(NOW, nexus, world.next, part);
+            }
+            8 => {
+                let part = world.next.saturating_sub(u64::from(input.byte()));
+                if world.parts.contains(&part) {
+                    device.end_part(NOW, part);
+                }
+            }
+            9 => device.handle_timeout(NOW.after(Duration::from_secs(input.byte().into()))),
             _ => {}
         }
         world.pump(&mut device, &mut input);
@@ -246,6 +318,11 @@ fn run(data: &[u8]) -> Vec<String> {
         device.handle_reply(NOW, id, reply(&request));
         world.pump(&mut device, &mut Input(&[]));
     }
+    for id in std::mem::take(&mut world.copies) {
+        device.handle_copied(NOW, id, Ok(()));
+        world.pump(&mut device, &mut Input(&[]));
+    }
+    assert!(world.parts.is_empty(), "parts without an end: {:?}", world.parts);
     assert!(world.functions.is_empty(), "functions without an end: {:?}", world.functions);
     // Tasks of a nexus that is lost end without a word; no others do.
     for nexus in std::mem::take(&mut world.nexuses).into_values() {

@@ -3,13 +3,13 @@
 
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{
-    BlockError, BlockState, MAX_TRANSFER_BYTES, Range, ReadPiece, Reply, Request, StatusRun, Time,
+    BlockError, BlockState, MAX_STAGE_SECTORS, MAX_TRANSFER_BYTES, Range, ReadPiece, Reply, Request, Staged, StagedPiece, StatusRun, Time,
     VolumeId,
 };
 use longhaul_core::front::iscsi::{
     Access, CloseReason, Config, ConnectionId, Event, OpenError, Peer, Target,
 };
-use longhaul_core::front::scsi::DeviceConfig;
+use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -52,6 +52,52 @@ pub fn login(flags: u8, port: u8, tsih: u16, text: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The unit of a volume of this identity and with blocks of 512 bytes, as copies name it.
+pub fn unit(volume: u64) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    (bytes[0], bytes[4], bytes[5], bytes[7]) = (0xe4, 1, 3, 8);
+    bytes[8..16].copy_from_slice(&(volume >> 4 | 3 << 60).to_be_bytes());
+    bytes[30] = 2;
+    bytes
+}
+
+/// The parameter list of EXTENDED COPY: 8 blocks between two units, and 8 back.
+pub fn copy_list(units: [[u8; 32]; 2]) -> Vec<u8> {
+    let mut list = vec![0; 16];
+    (list[0], list[3], list[11]) = (1, 64, 56);
+    list.extend(units.concat());
+    for (source, destination) in [(0, 1), (1, 0)] {
+        let mut segment = [0; 28];
+        (segment[0], segment[3], segment[11]) = (2, 24, 8);
+        (segment[5], segment[7], segment[27]) = (source, destination, 100);
+        list.extend(segment);
+    }
+    list
+}
+
+/// The parameter list of POPULATE TOKEN for 8 blocks.
+pub fn populate_list() -> Vec<u8> {
+    let mut list = vec![0; 32];
+    (list[1], list[15], list[27]) = (30, 16, 8);
+    list
+}
+
+/// The parameter list of WRITE USING TOKEN for 8 blocks: the first token that a unit makes, or zeroes.
+pub fn token_list(creator: Option<[u8; 32]>) -> Vec<u8> {
+    let mut list = vec![0; 536 + 16];
+    list[..2].copy_from_slice(&550u16.to_be_bytes());
+    (list[22], list[23], list[535], list[547]) = (0x01, 0xf8, 16, 8);
+    match creator {
+        None => list[16..20].copy_from_slice(&[0xff, 0xff, 0, 1]),
+        Some(creator) => {
+            list[16..20].copy_from_slice(&[0, 0x80, 0, 1]);
+            list[31] = 1;
+            list[32..64].copy_from_slice(&creator);
+        }
+    }
+    list
+}
+
 /// What the volume would say, as a function of the request alone.
 pub fn reply(request: &Request) -> Result<Reply, BlockError> {
     Ok(match request {
@@ -71,6 +117,23 @@ pub fn reply(request: &Request) -> Result<Reply, BlockError> {
             Reply::Status(runs)
         }
         Request::Write { range, .. } if range.lba % 67 == 66 => return Err(BlockError::NoSpace),
+        Request::Watch(ranges) => Reply::Watching(ranges.len() as u64),
+        Request::Stage { range, .. } if range.lba % 59 == 58 => return Err(BlockError::Unsupported),
+        Request::Stage { watch: Some(_), range, .. } if range.lba % 53 == 52 => {
+            return Err(BlockError::Changed);
+        }
+        Request::Stage { range, lba, .. } => {
+            let piece = |from, sectors, content| {
+                let range = Range::new(from, sectors);
+                (sectors > 0).then_some(StagedPiece { range, content })
+            };
+            let half = range.sectors / 2;
+            let pieces = [
+                piece(*lba, half, Staged::Hole),
+                piece(lba + half, range.sectors - half, Staged::Zero),
+            ];
+            Reply::Staged(pieces.into_iter().flatten().collect())
+        }
         _ => Reply::Done,
     })
 }
@@ -89,7 +152,19 @@ pub fn check(request: &Request) {
         Request::Discard { range, .. } | Request::Zero { range, .. } => *range,
         Request::Prefetch(range) | Request::Status(range) => *range,
         Request::Flush => Range::new(0, 1),
-        other => unreachable!("no command copies: {other:?}"),
+        Request::Watch(ranges) => {
+            assert!(ranges.iter().all(|range| range.fits(SECTORS) && !range.is_empty()));
+            return;
+        }
+        Request::Unwatch(_) => return,
+        Request::Stage { range, object, .. } => {
+            assert!(range.sectors <= MAX_STAGE_SECTORS && *object == 0, "{request:?}");
+            *range
+        }
+        Request::WriteStaged { pieces, .. } => {
+            assert!(pieces.iter().all(|piece| piece.range.fits(SECTORS)), "{request:?}");
+            return;
+        }
     };
     assert!(range.fits(SECTORS), "{request:?}");
 }
@@ -97,13 +172,14 @@ pub fn check(request: &Request) {
 /// The volume as a device.
 pub fn device(block_bytes: u32, reservations: Bytes) -> DeviceConfig {
     DeviceConfig {
-        volume: VolumeId(7),
+        volume: VolumeId(0x70),
         name: "v".into(),
         target_name: "iqn.2026-11.io.longhaul:v".into(),
         sectors: SECTORS,
         block_bytes,
         read_only: false,
         reservations,
+        token_secret: TokenSecret([0; 32]),
     }
 }
 
@@ -216,6 +292,12 @@ impl World {
                 Event::Open { volume } => {
                     let result = match volume.as_str() {
                         "v" => Ok(device(512, Bytes::new())),
+                        "w" => Ok(DeviceConfig {
+                            volume: VolumeId(0x80),
+                            name: "w".into(),
+                            target_name: "iqn.2026-11.io.longhaul:w".into(),
+                            ..device(512, Bytes::new())
+                        }),
                         "later" => Err(OpenError::Unavailable(volume.clone())),
                         _ => Err(OpenError::NotFound(volume.clone())),
                     };

@@ -7,10 +7,22 @@ use anyhow::{Result, anyhow};
 /// # Errors
 /// If the system gives no random bytes.
 pub fn identity() -> Result<u128> {
-    let mut bytes = [0; 16];
+    Ok(u128::from_le_bytes(draw()?))
+}
+
+/// What nobody can guess.
+///
+/// # Errors
+/// If the system gives no random bytes.
+pub fn secret() -> Result<[u8; 32]> {
+    draw()
+}
+
+fn draw<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(&mut bytes)
         .map_err(|_| anyhow!("the system gives no random bytes: is getrandom(2) allowed?"))?;
-    Ok(u128::from_le_bytes(bytes))
+    Ok(bytes)
 }

@@ -11,10 +11,12 @@
 //! - [`login`]: logins with any keys, stages and identities, and CHAP.
 //! - [`session`]: connections, command numbers and tags; commands from one end to the other. What the
 //!   target must keep to is checked on the way: numbers, offsets, bursts, residuals.
+//! - [`copy`]: commands by which units copy.
 //!
 //! It panics, as all of this crate, where the target breaks a rule.
 
 pub mod connection;
+pub mod copy;
 pub mod crc;
 pub mod login;
 pub mod pdu;

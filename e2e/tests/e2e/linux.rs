@@ -207,6 +207,41 @@ fn linux_makes_and_uses_file_systems() {
 
 /// Two initiators share a volume; one of them is fenced off, and stays so when the host restarts.
 #[test]
+fn linux_copies() {
+    let site = Site::with_volume("one", 32);
+    site.create("two", 32);
+    let port = free_port();
+    let mut host = host_with_portals(&site, "host", &[port], &[port], "");
+    host.start();
+    let mut guest = Guest::boot(&site.path(""));
+    Settings { chap: false, patience: 60 }.apply(&mut guest);
+    let one = login(&mut guest, port, "one");
+    let two = login(&mut guest, port, "two");
+    let mut good = |script: &str| guest.run(script).ok().stdout;
+    good(&format!("dd if=/dev/urandom of={one} bs=1M count=8 oflag=direct"));
+    // Blocks that are not those of the file systems' pages, from one to the other and within one.
+    good(&format!("sg_xcopy if={one} of={two} bs=512 count=16000 skip=3 seek=5 bpt=16000 -v"));
+    good(&format!(
+        "sg_xcopy if={two} of={two} bs=512 count=15000 skip=5 seek=20001 bpt=4096 --on_dst"
+    ));
+    let sum = |device: &str, skip: u32| {
+        let read = format!("dd if={device} bs=512 skip={skip} count=15000 iflag=nocache,fullblock");
+        format!("blockdev --flushbufs {device}; {read} 2>/dev/null | sha256sum")
+    };
+    let first = good(&sum(&one, 3));
+    assert_eq!(good(&sum(&two, 5)), first);
+    assert_eq!(good(&sum(&two, 20_001)), first);
+    let parameters = good(&format!("sg_copy_results --params {two}"));
+    assert!(parameters.contains("block device to block device"), "{parameters}");
+    let page = good(&format!("sg_vpd --page=tpc {two}")).to_lowercase();
+    for part in ["rod token", "extended copy"] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert!(host.volume_status("two")["counters"]["copies"].as_u64() > Some(0));
+    no_errors(&mut guest);
+}
+
+#[test]
 fn linux_reservations_fence() {
     let site = Site::with_volume("disk", 32);
     let ports = [free_port(), free_port()];

@@ -12,7 +12,7 @@
 //!
 //! Where things are: `framing` finds PDUs in the stream, `entry` and [`login`] take a connection to its
 //! session, `session` puts requests in order, `commands` and `collect` move their data, `management`
-//! ends them, `recovery` sends things again, `connection` numbers what goes out.
+//! ends them, `copy` moves data between volumes, `recovery` sends things again, `connection` numbers what goes out.
 //!
 //! Source: RFC 7143, and RFC 7144 for what Linux uses of it. What the standard leaves open and was
 //! decided here is written down in `docs/iscsi.md`.
@@ -22,6 +22,7 @@ mod chap;
 mod collect;
 mod commands;
 mod connection;
+mod copy;
 mod counters;
 mod entry;
 mod framing;
@@ -233,7 +234,8 @@ pub enum Event {
         /// Who asks.
         connection: ConnectionId,
     },
-    /// Answer with [`Target::handle_reply`], in any order.
+    /// Answer with [`Target::handle_reply`], in any order. In a [`Request::Stage`] the number of the
+    /// object is 0: draw another one, and ask for the range with that.
     Request {
         /// Whose volume.
         device: DeviceId,

@@ -2,6 +2,7 @@
 
 use super::Device;
 use super::connection::{Outlet, before};
+use super::copy::{Copies, Said};
 use super::counters::{Abort, Counters};
 use super::entry::{Entry, MAX_CONNECTIONS};
 use super::framing::Incoming;
@@ -44,16 +45,20 @@ pub(super) enum Timer {
     Login(ConnectionId),
     /// Something of a session.
     Session(u32),
+    /// Something of a device.
+    Device(DeviceId),
 }
 
 /// A device and who uses it.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) device: Device,
-    volume: String,
+    pub(super) volume: String,
     pub(super) sessions: usize,
     /// Sessions that lost tasks to a function of another one.
     affected: Vec<u32>,
+    /// What its timer is set to.
+    armed: Option<Time>,
 }
 
 /// The iSCSI target of a host; see [`super`] for what it promises.
@@ -80,6 +85,7 @@ pub struct Target {
     pub(super) volumes: BTreeMap<String, DeviceId>,
     /// Logins that wait for a volume.
     pub(super) opening: BTreeMap<String, Vec<ConnectionId>>,
+    pub(super) copies: Copies,
     pub(super) events: VecDeque<Event>,
     pub(super) counters: Counters,
     pub(super) timers: BTreeSet<(Time, Timer)>,
@@ -108,6 +114,7 @@ impl Target {
             units: BTreeMap::new(),
             volumes: BTreeMap::new(),
             opening: BTreeMap::new(),
+            copies: Copies::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
             timers: BTreeSet::new(),
@@ -275,6 +282,7 @@ impl Target {
                 volume: volume.to_owned(),
                 sessions: 0,
                 affected: Vec::new(),
+                armed: None,
             };
             self.units.insert(self.last_device, unit);
             self.volumes.insert(volume.to_owned(), self.last_device);
@@ -366,6 +374,8 @@ impl Target {
             self.settle(serial);
         }
         self.release(device);
+        self.run_copies();
+        self.settle_all();
     }
 
     /// New connections are refused and initiators are asked to log out; those that have not after
@@ -421,6 +431,15 @@ impl Target {
                         session.armed = None;
                         session.handle_timeout(&mut cx);
                         self.settle(serial);
+                    }
+                }
+                Timer::Device(device) => {
+                    if let Some(unit) = self.units.get_mut(&device) {
+                        unit.armed = None;
+                        unit.device.handle_timeout(now);
+                        self.run(device);
+                        self.settle_all();
+                        self.forget_idle(device);
                     }
                 }
             }
@@ -492,10 +511,11 @@ impl Target {
         Some((session, cx))
     }
 
-    /// A serial number that no session has, below 2^24.
+    /// A serial number that no session has, from 1 to 2^24 - 1.
     pub(super) fn free_serial(&mut self) -> u32 {
         loop {
-            self.last_serial = (self.last_serial + 1) % (1 << 24);
+            // From 1 on: 0 is for parts of copies.
+            self.last_serial = self.last_serial % ((1 << 24) - 1) + 1;
             if !self.sessions.contains_key(&self.last_serial) {
                 return self.last_serial;
             }
@@ -521,8 +541,28 @@ impl Target {
         }
     }
 
-    /// Takes the device's outputs to the sessions they concern.
+    /// Takes the device's outputs to the sessions they concern, and copies as far as they go.
     fn run(&mut self, device: DeviceId) {
+        self.take_outputs(device);
+        self.run_copies();
+    }
+
+    /// Sets the timer of a device to what is due next.
+    fn arm(&mut self, device: DeviceId) {
+        let Some(unit) = self.units.get_mut(&device) else { return };
+        let due = unit.device.poll_timeout();
+        if unit.armed != due {
+            if let Some(at) = std::mem::replace(&mut unit.armed, due) {
+                self.timers.remove(&(at, Timer::Device(device)));
+            }
+            if let Some(at) = due {
+                self.timers.insert((at, Timer::Device(device)));
+            }
+        }
+    }
+
+    pub(super) fn take_outputs(&mut self, device: DeviceId) {
+        self.arm(device);
         while let Some(unit) = self.units.get_mut(&device)
             && let Some(output) = unit.device.poll_output()
         {
@@ -533,6 +573,18 @@ impl Target {
                 }
                 Output::SaveReservations { id, data } => {
                     self.events.push_back(Event::Save { device, id, data });
+                    continue;
+                }
+                Output::Copy { id, task, plan } => {
+                    self.copies.say(Said::Begin { copy: (device, id), task, plan });
+                    continue;
+                }
+                Output::EndCopy { id } => {
+                    self.copies.say(Said::End { copy: (device, id) });
+                    continue;
+                }
+                Output::Part { task, result } => {
+                    self.copies.say(Said::Part { task, result });
                     continue;
                 }
                 Output::WantData { task, bytes } => {
@@ -691,7 +743,7 @@ impl Target {
     }
 
     /// Drops a device that nobody uses and whose absence nobody would notice.
-    fn forget_idle(&mut self, device: DeviceId) {
+    pub(super) fn forget_idle(&mut self, device: DeviceId) {
         let idle = |unit: &Unit| unit.sessions == 0 && unit.device.is_idle();
         if self.units.get(&device).is_some_and(idle) {
             self.release(device);
@@ -700,6 +752,10 @@ impl Target {
 
     fn release(&mut self, device: DeviceId) {
         if let Some(unit) = self.units.remove(&device) {
+            if let Some(at) = unit.armed {
+                self.timers.remove(&(at, Timer::Device(device)));
+            }
+            self.forget_copies(device);
             if self.volumes.get(&unit.volume) == Some(&device) {
                 self.volumes.remove(&unit.volume);
             }

@@ -5,7 +5,7 @@
 
 use super::sense::Sense;
 use super::sense::code;
-use super::{Command, control, data, inquiry, management, mode, persistent, supported};
+use super::{Command, control, copy, data, inquiry, management, mode, persistent, supported};
 use super::{Context, Device, Outcome, Plan};
 
 /// How a command is carried out.
@@ -122,6 +122,24 @@ pub(super) static COMMANDS: &[Entry] = &[
     action(0x5f, 0x05, PERSISTENT_OUT, PERSISTENT_OUT_RUN),
     action(0x5f, 0x06, PERSISTENT_OUT, PERSISTENT_OUT_RUN),
     action(0x5f, 0x07, PERSISTENT_OUT, PERSISTENT_OUT_RUN),
+    // EXTENDED COPY(LID1)
+    action(0x83, 0x00, THIRD_PARTY, List(copy::extended_copy_length, copy::extended_copy)),
+    // POPULATE TOKEN
+    action(0x83, 0x10, WITH_TOKEN, List(copy::populate_length, copy::populate)),
+    // WRITE USING TOKEN
+    action(0x83, 0x11, WITH_TOKEN, List(copy::write_using_token_length, copy::write_using_token)),
+    // RECEIVE COPY RESULTS: COPY STATUS, RECEIVE DATA, OPERATING PARAMETERS, FAILED SEGMENT DETAILS
+    action(0x84, 0x00, RESULTS, Control(copy::copy_status)),
+    action(0x84, 0x01, RESULTS, Control(copy::receive_data)),
+    action(0x84, 0x03, RESULTS, Control(copy::operating_parameters)),
+    action(0x84, 0x04, RESULTS, Control(copy::failed_segment_details)),
+    // RECEIVE ROD TOKEN INFORMATION
+    action(
+        0x84,
+        0x07,
+        &[0x84, 0x1f, F, F, F, F, 0, 0, 0, 0, F, F, F, F, 0, C],
+        Control(copy::rod_token_information),
+    ),
     // READ(16)
     entry(0x88, &[0x88, 0xf8, F, F, F, F, F, F, F, F, F, F, F, F, 0, C], Medium(data::read)),
     // COMPARE AND WRITE
@@ -207,6 +225,9 @@ pub(super) static COMMANDS: &[Entry] = &[
     entry(0xb7, &[0xb7, 0x1f, 0, 0, 0, 0, F, F, F, F, 0, C], Control(control::read_defect_data)),
 ];
 
+const THIRD_PARTY: &[u8] = &[0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, C];
+const WITH_TOKEN: &[u8] = &[0x83, 0x1f, 0, 0, 0, 0, F, F, F, F, F, F, F, F, 0, C];
+const RESULTS: &[u8] = &[0x84, 0x1f, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, C];
 const PERSISTENT_OUT: &[u8] = &[0x5f, 0x1f, F, 0, 0, F, F, F, F, C];
 const PERSISTENT_OUT_RUN: Run = List(persistent::out_length, persistent::out);
 

@@ -26,7 +26,7 @@ const PROTECT: u8 = 0xe0;
 const FUA: u8 = 0x08;
 
 impl Device {
-    fn io(&self, kind: Kind, range: Range, durable: bool) -> Io {
+    pub(super) fn io(&self, kind: Kind, range: Range, durable: bool) -> Io {
         Io::new(kind, range, self.block_sectors(), durable)
     }
 
@@ -35,7 +35,7 @@ impl Device {
     }
 
     /// The sectors of these blocks.
-    fn range(&self, lba: u64, blocks: u64) -> Result<Range, Sense> {
+    pub(super) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Sense> {
         let size = self.blocks();
         if lba > size || blocks > size - lba {
             return Err(Sense::out_of_range(lba.max(size)));

@@ -18,7 +18,7 @@ const PRODUCT: &[u8; 16] = b"VOLUME          ";
 const OPTIMAL_BYTES: u64 = 1 << 20;
 
 /// Pages of vital product data, in order.
-const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2];
+const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
 /// Version descriptors (SPC-5 §6.6.2): SAM-5, SPC-4, SPC-5, SBC-3, SBC-4, iSCSI.
 const VERSIONS: [u16; 6] = [0x00a0, 0x0460, 0x05c0, 0x04c0, 0x0600, 0x0960];
@@ -73,6 +73,7 @@ pub(super) fn inquiry(device: &mut Device, context: &Context) -> Outcome {
         0x80 => serial(device).into_bytes(),
         0x83 => identification(device, context),
         0x86 => extended(),
+        0x8f => super::copy::vpd::page(device.config.block_bytes),
         0xb0 => limits(device),
         0xb1 => characteristics(),
         0xb2 => provisioning(),
@@ -93,8 +94,8 @@ fn standard() -> Vec<u8> {
     // HISUP, format 2.
     bytes[3] = 0x12;
     bytes[4] = 96 - 5;
-    // TPGS: implicit.
-    bytes[5] = 0x10;
+    // TPGS: implicit; 3PC.
+    bytes[5] = 0x18;
     // CMDQUE.
     bytes[7] = 0x02;
     bytes[8..16].copy_from_slice(VENDOR);
@@ -120,9 +121,20 @@ fn serial(device: &Device) -> String {
     device.config.volume.to_string()
 }
 
+const BINARY: u8 = 1;
+
+/// Code set and type of [`naa`].
+pub(super) const NAA: (u8, u8) = (BINARY, 0x3);
+
+/// NAA, locally assigned: 60 bits of the 128.
+pub(super) fn naa(device: &Device) -> [u8; 8] {
+    let id = device.config.volume.0;
+    let local = (id >> 64) as u64 ^ id as u64;
+    (local >> 4 | 3 << 60).to_be_bytes()
+}
+
 /// Device identification (SPC-5 §7.7.6).
 fn identification(device: &Device, context: &Context) -> Vec<u8> {
-    const BINARY: u8 = 1;
     const ASCII: u8 = 2;
     const UTF8: u8 = 3;
     const UNIT: u8 = 0x00;
@@ -139,10 +151,7 @@ fn identification(device: &Device, context: &Context) -> Vec<u8> {
     };
     let t10 = [VENDOR.as_slice(), serial(device).as_bytes()].concat();
     add(ASCII, UNIT | 0x1, &t10);
-    // NAA, locally assigned: 60 bits of the 128.
-    let id = device.config.volume.0;
-    let local = (id >> 64) as u64 ^ id as u64;
-    add(BINARY, UNIT | 0x3, &(local >> 4 | 3 << 60).to_be_bytes());
+    add(NAA.0, UNIT | NAA.1, &naa(device));
     let port = device.nexuses.get(&context.nexus).map_or(1, |live| live.ends.relative_port);
     let [high, low] = port.to_be_bytes();
     add(BINARY, PORT | 0x4, &[0, 0, high, low]);

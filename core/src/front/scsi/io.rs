@@ -3,10 +3,13 @@
 //! Promises: every request lies within the volume as it is when the request is made, and carries as
 //! many bytes as its range has; what a command has to do as a whole is one request.
 
+use super::copy::token::Populate;
 use super::sense::{Sense, code, key};
 use super::tasks::{Requests, joined};
 use super::{DataIn, MAX_ATOMIC_BYTES};
-use crate::block::{BlockState, Range, ReadPiece, Reply, Request, SECTOR_BYTES, StatusRun};
+use crate::block::{
+    BlockState, Range, ReadPiece, Reply, Request, SECTOR_BYTES, StagedPiece, StatusRun, VolumeId,
+};
 use bytes::{Bytes, BytesMut};
 
 /// Bytes that are read at a time to be looked at, or written at a time of a pattern.
@@ -56,6 +59,21 @@ pub(super) enum Kind {
     Status {
         allocation: usize,
     },
+    /// Have these ranges watched, for a token.
+    Watch {
+        ranges: Vec<Range>,
+        populate: Box<Populate>,
+    },
+    /// A part of a copy: have the range made ready to be written there.
+    Stage {
+        into: VolumeId,
+        lba: u64,
+        watch: Option<u64>,
+    },
+    /// A part of a copy: write what is ready.
+    WriteStaged(Vec<StagedPiece>),
+    /// A part of a copy: the range is to be unmapped zeroes.
+    Zero,
 }
 
 /// What comes next.
@@ -66,6 +84,10 @@ pub(super) enum Step {
     /// The end, whatever requests are under way.
     Done(DataIn),
     Failed(Sense),
+    /// The end of a part of a copy, with what is ready.
+    Staged(Vec<StagedPiece>),
+    /// The ranges are watched, for this token.
+    Watching(u64, Box<Populate>),
 }
 
 /// What a command does, and how far it is.
@@ -86,6 +108,8 @@ pub(super) struct Io {
     /// What the last round found.
     pieces: Vec<ReadPiece>,
     runs: Vec<StatusRun>,
+    staged: Vec<StagedPiece>,
+    watch: Option<u64>,
 }
 
 fn internal_failure() -> Step {
@@ -105,6 +129,8 @@ impl Io {
             until: range.lba,
             pieces: Vec::new(),
             runs: Vec::new(),
+            staged: Vec::new(),
+            watch: None,
         }
     }
 
@@ -116,7 +142,7 @@ impl Io {
     /// Where it writes, and whether nobody else may meanwhile.
     pub fn claim(&self) -> Option<(Range, bool)> {
         let exclusive = match &self.kind {
-            Kind::Write | Kind::WriteSame { .. } => false,
+            Kind::Write | Kind::WriteSame { .. } | Kind::WriteStaged(_) | Kind::Zero => false,
             Kind::WriteAndVerify(_) | Kind::CompareAndWrite | Kind::OrWrite => true,
             _ => return None,
         };
@@ -144,8 +170,9 @@ impl Io {
     /// The answer to a request of the round under way.
     pub fn take(&mut self, reply: Reply) {
         match reply {
-            // Copies have work of their own.
-            Reply::Done | Reply::Watching(_) | Reply::Staged(_) => {}
+            Reply::Done => {}
+            Reply::Watching(watch) => self.watch = Some(watch),
+            Reply::Staged(pieces) => self.staged = pieces,
             Reply::Data(pieces) => self.pieces = pieces,
             Reply::Status(runs) => self.runs = runs,
         }
@@ -226,7 +253,56 @@ impl Io {
                 }
                 _ => Step::Done(DataIn::Parameter(self.status(*allocation))),
             },
+            Kind::Watch { ranges, populate } => match (round, self.watch) {
+                (0, _) => {
+                    requests.push(Request::Watch(ranges.clone()));
+                    Step::Wait
+                }
+                (_, Some(watch)) => Step::Watching(watch, populate.clone()),
+                (_, None) => internal_failure(),
+            },
+            Kind::Stage { into, lba, watch } => match round {
+                0 => {
+                    let (range, into, lba, watch) = (self.range, *into, *lba, *watch);
+                    // The number is the shell's to draw.
+                    let object = 0;
+                    requests.push(Request::Stage { range, into, lba, object, watch });
+                    Step::Wait
+                }
+                _ => self.ready(*lba),
+            },
+            Kind::WriteStaged(pieces) => match round {
+                0 if !pieces.is_empty() => {
+                    let (pieces, fua) = (pieces.clone(), self.durable);
+                    requests.push(Request::WriteStaged { pieces, fua });
+                    Step::Wait
+                }
+                _ => Step::Done(DataIn::None),
+            },
+            Kind::Zero => match round {
+                0 if !self.range.is_empty() => {
+                    let (range, fua) = (self.range, self.durable);
+                    requests.push(Request::Zero { range, allocate: false, fua });
+                    Step::Wait
+                }
+                _ => Step::Done(DataIn::None),
+            },
         }
+    }
+
+    /// What was staged for `lba`, if it is all that was asked for, in order.
+    fn ready(&mut self, lba: u64) -> Step {
+        let mut at = lba;
+        for piece in &self.staged {
+            if piece.range.lba != at || piece.range.is_empty() {
+                return internal_failure();
+            }
+            at = piece.range.end();
+        }
+        if at - lba != self.range.sectors {
+            return internal_failure();
+        }
+        Step::Staged(std::mem::take(&mut self.staged))
     }
 
     /// FUA on a read: what is returned is durable (SBC-4 §5.16, table of FUA).

@@ -37,7 +37,7 @@ impl Device {
                 return self.managed(id, yes(self.is_task_of(task, nexus)));
             }
             Management::QueryTaskSet => {
-                let tasks = self.tasks.of(|task| task.nexus() == nexus);
+                let tasks = self.tasks.of(|task| task.nexus() == nexus && !task.is_part());
                 return self.managed(id, yes(!tasks.is_empty()));
             }
             Management::QueryAsyncEvent => {
@@ -59,6 +59,15 @@ impl Device {
             self.abort(task, nexus);
         }
         match function {
+            Management::AbortTaskSet | Management::NexusReset => {
+                self.stop_background(|other| other == nexus);
+            }
+            Management::ClearTaskSet | Management::LogicalUnitReset | Management::TargetReset => {
+                self.stop_background(|_| true);
+            }
+            _ => {}
+        }
+        match function {
             // Those that are not told by a status are told by a unit attention (SAM-5 §5.6).
             Management::ClearTaskSet if !self.mode.task_aborted => {
                 self.attention(code::COMMANDS_CLEARED, |other| others.contains(&other));
@@ -66,6 +75,7 @@ impl Device {
             Management::LogicalUnitReset | Management::TargetReset => {
                 self.mode = super::mode::Parameters::default();
                 self.reservations.handle_reset();
+                self.results.forget_all();
                 self.attention(code::DEVICE_RESET_OCCURRED, |_| true);
             }
             Management::NexusReset => {

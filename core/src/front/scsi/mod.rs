@@ -20,6 +20,7 @@
 mod cdb;
 mod class;
 mod control;
+pub mod copy;
 mod data;
 mod inquiry;
 mod io;
@@ -34,11 +35,14 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
-use crate::block::{BlockError, ReadPiece, Reply, Request, SECTOR_BYTES, Time, VolumeId};
+use crate::block::{
+    BlockError, ReadPiece, Reply, Request, SECTOR_BYTES, StagedPiece, Time, VolumeId,
+};
 use bytes::Bytes;
 use cdb::Cdb;
 pub use class::Class;
 use io::Io;
+pub use sense::Side;
 use sense::{Refusal, Sense, code, key};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tasks::Tasks;
@@ -61,6 +65,16 @@ pub type NexusId = u64;
 /// Names a task for as long as it exists; chosen by the transport, never used again.
 pub type TaskId = u64;
 
+/// What tokens are made from; must be unpredictable and for this device only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TokenSecret(pub [u8; 32]);
+
+impl std::fmt::Debug for TokenSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenSecret(..)")
+    }
+}
+
 /// What the device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
@@ -79,6 +93,8 @@ pub struct DeviceConfig {
     /// What persistent reservations were saved ("activate persist through power loss"), as it came
     /// out of [`Output::SaveReservations`]; empty if nothing was.
     pub reservations: Bytes,
+    /// Makes tokens that nobody can guess.
+    pub token_secret: TokenSecret,
 }
 
 /// The two ends of a nexus.
@@ -230,7 +246,8 @@ pub enum Output {
         /// How.
         response: ManagementResponse,
     },
-    /// Something for the volume; answer with [`Device::handle_reply`].
+    /// Something for the volume; answer with [`Device::handle_reply`]. In a [`Request::Stage`] the
+    /// number of the object is 0: the shell draws another one.
     Request {
         /// For the answer.
         id: u64,
@@ -244,6 +261,27 @@ pub enum Output {
         id: u64,
         /// Opaque; empty to forget.
         data: Bytes,
+    },
+    /// Copy this for the nexus of the task; answer with [`Device::handle_copied`].
+    Copy {
+        /// For the answer.
+        id: u64,
+        /// The command that asked for it; it may end before the copy does.
+        task: TaskId,
+        /// What to copy.
+        plan: copy::Plan,
+    },
+    /// The copy is to end early: it is answered once nothing of it will be written any more.
+    EndCopy {
+        /// Which.
+        id: u64,
+    },
+    /// A part of a copy has ended.
+    Part {
+        /// As it was handed in.
+        task: TaskId,
+        /// How.
+        result: Result<copy::PartReply, copy::PartFailure>,
     },
 }
 
@@ -268,6 +306,10 @@ enum Outcome {
     Medium(Box<Io>),
     /// The reservations answer when they have been saved.
     Reservations,
+    /// The transport copies something.
+    Copy(Box<copy::Asked>),
+    /// A part of a copy has made this ready.
+    Staged(Vec<StagedPiece>),
 }
 
 impl Outcome {
@@ -315,6 +357,10 @@ pub struct Device {
     reservations: persistent::Reservations,
     tasks: Tasks,
     waiting: Vec<management::Waiting>,
+    results: copy::Results,
+    tokens: copy::Tokens,
+    /// When an answer last came.
+    now: Time,
     outputs: VecDeque<Output>,
 }
 
@@ -330,17 +376,21 @@ impl Device {
             mode: mode::Parameters::default(),
             tasks: Tasks::default(),
             waiting: Vec::new(),
+            results: copy::Results::default(),
+            tokens: copy::Tokens::default(),
+            now: Time::default(),
             outputs: VecDeque::new(),
         }
     }
 
     /// Whether dropping this device and making it anew would go unnoticed by a nexus that comes up
-    /// later: no nexus, no task, no reservation, no mode parameter changed.
+    /// later: no nexus, no task, no reservation, no token, no mode parameter changed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.nexuses.is_empty()
             && self.tasks.is_empty()
             && self.reservations.is_empty()
+            && self.tokens.is_empty()
             && self.mode == mode::Parameters::default()
     }
 
@@ -363,6 +413,8 @@ impl Device {
         for task in self.tasks.of(|task| task.nexus() == nexus) {
             self.drop_task(task);
         }
+        self.stop_background(|other| other == nexus);
+        self.results.forget_nexus(nexus);
         self.reservations.handle_nexus_loss(nexus);
         self.settle();
     }
@@ -410,7 +462,8 @@ impl Device {
     }
 
     /// The outcome of a request.
-    pub fn handle_reply(&mut self, _now: Time, id: u64, result: Result<Reply, BlockError>) {
+    pub fn handle_reply(&mut self, now: Time, id: u64, result: Result<Reply, BlockError>) {
+        self.now = now;
         if let Some(task) = self.tasks.replied(id, result, self.block_sectors()) {
             self.advance(task);
         }
@@ -564,8 +617,10 @@ impl Device {
                 let sense = sense.bytes(self.mode.descriptor_sense);
                 (Status::CheckCondition, sense, DataIn::None)
             }
-            // Neither is an end.
-            Outcome::Medium(_) | Outcome::Reservations => return,
+            // None of them is an end.
+            Outcome::Medium(_) | Outcome::Reservations | Outcome::Copy(_) | Outcome::Staged(_) => {
+                return;
+            }
         };
         let response = Box::new(Response { status, sense, data, out_wanted });
         self.outputs.push_back(Output::Response { task, response });

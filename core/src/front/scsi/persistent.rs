@@ -118,6 +118,7 @@ impl Device {
                     for task in tasks.into_iter().filter(|task| *task != except) {
                         self.abort(task, by);
                     }
+                    self.stop_background(|other| other == nexus);
                 }
             }
         }

@@ -12,22 +12,42 @@ pub(super) mod key {
     pub const ILLEGAL_REQUEST: u8 = 0x5;
     pub const UNIT_ATTENTION: u8 = 0x6;
     pub const DATA_PROTECT: u8 = 0x7;
+    pub const COPY_ABORTED: u8 = 0xa;
     pub const MISCOMPARE: u8 = 0xe;
 }
 
 /// Additional sense codes, ASC in the high byte, ASCQ in the low one (SPC-5 annex F).
 pub(super) mod code {
     pub const NONE: u16 = 0x0000;
+    pub const OPERATION_IN_PROGRESS: u16 = 0x0016;
     pub const TARGET_PORT_UNAVAILABLE: u16 = 0x040c;
+    pub const UNREACHABLE_COPY_TARGET: u16 = 0x0804;
+    pub const TEMPORARY_INITIATOR_ERROR: u16 = 0x0d00;
+    pub const THIRD_PARTY_DEVICE_FAILURE: u16 = 0x0d01;
+    pub const COPY_TARGET_NOT_REACHABLE: u16 = 0x0d02;
     pub const INVALID_FIELD_IN_INFORMATION_UNIT: u16 = 0x0e03;
     pub const UNRECOVERED_READ_ERROR: u16 = 0x1100;
     pub const PARAMETER_LIST_LENGTH_ERROR: u16 = 0x1a00;
     pub const MISCOMPARE_DURING_VERIFY: u16 = 0x1d00;
     pub const INVALID_OPERATION_CODE: u16 = 0x2000;
     pub const LBA_OUT_OF_RANGE: u16 = 0x2100;
+    pub const TOKEN_NOT_USABLE: u16 = 0x2300;
+    pub const UNSUPPORTED_TOKEN_TYPE: u16 = 0x2301;
+    pub const TOKEN_UNKNOWN: u16 = 0x2304;
+    pub const TOKEN_CORRUPT: u16 = 0x2305;
+    pub const TOKEN_REVOKED: u16 = 0x2306;
+    pub const TOKEN_EXPIRED: u16 = 0x2307;
+    pub const TOKEN_DELETED: u16 = 0x2309;
+    pub const INVALID_TOKEN_LENGTH: u16 = 0x230a;
     pub const INVALID_FIELD_IN_CDB: u16 = 0x2400;
     pub const LUN_NOT_SUPPORTED: u16 = 0x2500;
     pub const INVALID_FIELD_IN_LIST: u16 = 0x2600;
+    pub const TOO_MANY_TARGET_DESCRIPTORS: u16 = 0x2606;
+    pub const UNSUPPORTED_TARGET_DESCRIPTOR: u16 = 0x2607;
+    pub const TOO_MANY_SEGMENT_DESCRIPTORS: u16 = 0x2608;
+    pub const UNSUPPORTED_SEGMENT_DESCRIPTOR: u16 = 0x2609;
+    pub const UNEXPECTED_INEXACT_SEGMENT: u16 = 0x260a;
+    pub const INLINE_DATA_LENGTH_EXCEEDED: u16 = 0x260b;
     pub const WRITE_PROTECTED: u16 = 0x2700;
     pub const SOFTWARE_WRITE_PROTECTED: u16 = 0x2702;
     pub const SPACE_ALLOCATION_FAILED: u16 = 0x2707;
@@ -42,14 +62,41 @@ pub(super) mod code {
     pub const INVALID_MESSAGE: u16 = 0x4900;
 }
 
-/// Where a mistake is (SPC-5 §4.4.2.4.2).
+/// What a field pointer counts from (SPC-5 §4.4.2.4.2, §4.4.2.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Within {
+    Cdb,
+    List,
+    /// A segment descriptor of a copy.
+    Segment,
+}
+
+/// Where a mistake is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pointer {
-    /// In the command's bytes, otherwise in the parameter list.
-    in_cdb: bool,
+    within: Within,
     byte: u16,
     /// The highest bit of the field, unless it is whole bytes.
     bit: Option<u8>,
+}
+
+/// Which unit of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that is read.
+    Source,
+    /// The one that is written.
+    Destination,
+}
+
+/// What a unit of a copy answered: status, sense key and additional sense code, the latter two 0
+/// without sense data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Forwarded {
+    side: Side,
+    status: u8,
+    key: u8,
+    code: u16,
 }
 
 /// What a CHECK CONDITION, or a REQUEST SENSE, tells.
@@ -59,11 +106,14 @@ pub(super) struct Sense {
     code: u16,
     information: Option<u64>,
     pointer: Option<Pointer>,
+    /// Number of the segment of a copy that failed, counted from 0.
+    segment: Option<u16>,
+    forwarded: Option<Forwarded>,
 }
 
 impl Sense {
     pub const fn new(key: u8, code: u16) -> Sense {
-        Sense { key, code, information: None, pointer: None }
+        Sense { key, code, information: None, pointer: None, segment: None, forwarded: None }
     }
 
     pub const fn illegal(code: u16) -> Sense {
@@ -106,39 +156,106 @@ impl Sense {
     }
 
     pub const fn at(mut self, in_cdb: bool, byte: u16, bit: Option<u8>) -> Sense {
-        self.pointer = Some(Pointer { in_cdb, byte, bit });
+        let within = if in_cdb { Within::Cdb } else { Within::List };
+        self.pointer = Some(Pointer { within, byte, bit });
         self
+    }
+
+    /// COPY ABORTED: processing of this segment failed.
+    pub const fn copy_aborted(code: u16, segment: u16) -> Sense {
+        let mut sense = Sense::new(key::COPY_ABORTED, code);
+        sense.segment = Some(segment);
+        sense
+    }
+
+    /// The field of the segment descriptor that starts at this byte.
+    pub const fn in_segment(mut self, byte: u16) -> Sense {
+        self.pointer = Some(Pointer { within: Within::Segment, byte, bit: None });
+        self
+    }
+
+    /// With what a unit of the copy answered.
+    pub const fn forwards(mut self, side: Side, refusal: Refusal) -> Sense {
+        self.forwarded = Some(match refusal {
+            Refusal::Check(sense) => Forwarded {
+                side,
+                status: Status::CheckCondition as u8,
+                key: sense.key,
+                code: sense.code,
+            },
+            Refusal::Status(status) => Forwarded { side, status: status as u8, key: 0, code: 0 },
+        });
+        self
+    }
+
+    /// Sense key specific data.
+    fn specific(&self) -> Option<[u8; 3]> {
+        self.pointer.map(|pointer| {
+            let [high, low] = pointer.byte.to_be_bytes();
+            let within = match pointer.within {
+                Within::Cdb => 0x40,
+                Within::List => 0,
+                // SD.
+                Within::Segment => 0x20,
+            };
+            [0x80 | within | pointer.bit.map_or(0, |bit| 0x08 | bit & 0x07), high, low]
+        })
     }
 
     /// The bytes, in descriptor format or in fixed format.
     pub fn bytes(&self, descriptors: bool) -> Bytes {
+        if descriptors { self.descriptor_format() } else { self.fixed_format() }
+    }
+
+    fn descriptor_format(&self) -> Bytes {
         let [asc, ascq] = self.code.to_be_bytes();
-        let specific = self.pointer.map(|pointer| {
-            let [high, low] = pointer.byte.to_be_bytes();
-            let in_cdb = if pointer.in_cdb { 0x40 } else { 0 };
-            [0x80 | in_cdb | pointer.bit.map_or(0, |bit| 0x08 | bit & 0x07), high, low]
-        });
-        let mut bytes = Vec::with_capacity(32);
-        if descriptors {
-            bytes.extend([0x72, self.key, asc, ascq, 0, 0, 0, 0]);
-            if let Some(information) = self.information {
-                bytes.extend([0x00, 0x0a, 0x80, 0]);
-                bytes.extend(information.to_be_bytes());
-            }
-            if let Some([first, high, low]) = specific {
-                bytes.extend([0x02, 0x06, 0, 0, first, high, low, 0]);
-            }
-            // At most 8 + 12 + 8 bytes.
-            bytes[7] = (bytes.len() - 8) as u8;
-        } else {
-            // Information that has no room in four bytes is not valid (SPC-5 §4.4.3).
-            let information = self.information.and_then(|wide| u32::try_from(wide).ok());
-            let valid = if information.is_some() { 0x80 } else { 0 };
-            bytes.extend([0x70 | valid, 0, self.key]);
-            bytes.extend(information.unwrap_or(0).to_be_bytes());
-            bytes.extend([10, 0, 0, 0, 0, asc, ascq, 0]);
-            bytes.extend(specific.unwrap_or([0; 3]));
+        let mut bytes = Vec::with_capacity(64);
+        bytes.extend([0x72, self.key, asc, ascq, 0, 0, 0, 0]);
+        if let Some(information) = self.information {
+            bytes.extend([0x00, 0x0a, 0x80, 0]);
+            bytes.extend(information.to_be_bytes());
         }
+        if let Some(segment) = self.segment {
+            let [high, low] = segment.to_be_bytes();
+            bytes.extend([0x01, 0x0a, 0, 0, 0, 0, high, low, 0, 0, 0, 0]);
+        }
+        if let Some([first, high, low]) = self.specific() {
+            bytes.extend([0x02, 0x06, 0, 0, first, high, low, 0]);
+        }
+        if let Some(Forwarded { side, status, key, code }) = self.forwarded {
+            // SPC-5 §4.4.2.7.
+            let side = if side == Side::Source { 1 } else { 2 };
+            let [asc, ascq] = code.to_be_bytes();
+            bytes.extend([0x0c, 2 + 8, side, status, 0x72, key, asc, ascq, 0, 0, 0, 0]);
+        }
+        // At most 8 + 12 + 12 + 8 + 12 bytes.
+        bytes[7] = (bytes.len() - 8) as u8;
+        bytes.into()
+    }
+
+    fn fixed_format(&self) -> Bytes {
+        let [asc, ascq] = self.code.to_be_bytes();
+        // Information that has no room in four bytes is not valid (SPC-5 §4.4.3).
+        let information = self.information.and_then(|wide| u32::try_from(wide).ok());
+        let valid = if information.is_some() { 0x80 } else { 0 };
+        let mut bytes = Vec::with_capacity(40);
+        bytes.extend([0x70 | valid, 0, self.key]);
+        bytes.extend(information.unwrap_or(0).to_be_bytes());
+        bytes.extend([10, 0, 0, 0, 0, asc, ascq, 0]);
+        bytes.extend(self.specific().unwrap_or([0; 3]));
+        // COMMAND-SPECIFIC INFORMATION: where the source's and the destination's status and sense
+        // data are, and the segment (SPC-4, EXTENDED COPY, errors of segments).
+        if let Some(segment) = self.segment {
+            bytes[10..12].copy_from_slice(&segment.to_be_bytes());
+        }
+        if let Some(Forwarded { side, status, key, code }) = self.forwarded {
+            bytes[if side == Side::Source { 8 } else { 9 }] = bytes.len() as u8;
+            let [asc, ascq] = code.to_be_bytes();
+            bytes.push(status);
+            bytes.extend([0x70, 0, key, 0, 0, 0, 0, 6, 0, 0, 0, 0, asc, ascq]);
+        }
+        // At most 18 + 15 bytes.
+        bytes[7] = (bytes.len() - 8) as u8;
         bytes.into()
     }
 }

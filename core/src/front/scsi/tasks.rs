@@ -8,6 +8,8 @@
 //! There is one task set for all nexuses (TST is 0), and simple tasks may be reordered at will
 //! (QUEUE ALGORITHM MODIFIER is 1): they start as soon as their output is there.
 
+use super::cdb::Cdb;
+use super::copy;
 use super::io::{Io, Step};
 use super::sense::{Refusal, Sense, code, key};
 use super::{
@@ -33,6 +35,8 @@ pub(super) enum Work {
     Medium(Box<Io>),
     /// The reservations are at it.
     Reservations,
+    /// The transport is at it: a copy.
+    Copy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +75,58 @@ pub(super) struct Task {
     pending: u32,
     changing: u32,
     failure: Option<Sense>,
+    /// Why the last request that failed did.
+    error: Option<BlockError>,
     busy: bool,
+    /// It is a part of a copy, which gets no response.
+    part: bool,
+    /// Its end as a part has not been told.
+    owes: bool,
+    /// The copy that it waits for, and whether that goes on without it.
+    copy: Option<u64>,
+    background: bool,
     /// Part of [`MAX_INTERNAL_BYTES`].
     internal: u64,
 }
 
 impl Task {
+    fn new(
+        seq: u64,
+        context: Context,
+        attribute: Attribute,
+        work: Work,
+        wanted: u64,
+        collect: u64,
+    ) -> Task {
+        Task {
+            seq,
+            context,
+            attribute,
+            stage: Stage::Collecting,
+            wanted,
+            collect,
+            data: Vec::new(),
+            work,
+            pending: 0,
+            changing: 0,
+            failure: None,
+            error: None,
+            busy: false,
+            part: false,
+            owes: false,
+            copy: None,
+            background: false,
+            internal: 0,
+        }
+    }
+
     pub fn nexus(&self) -> NexusId {
         self.context.nexus
+    }
+
+    /// Whether it is a part of a copy.
+    pub fn is_part(&self) -> bool {
+        self.part
     }
 }
 
@@ -101,6 +149,19 @@ pub(super) struct Tasks {
     internal: u64,
     /// How many have ended.
     ended: u64,
+    /// Ends of parts of copies that are to be told.
+    pub parts: copy::Parts,
+    /// Watches that nobody waits for any more.
+    pub strays: Vec<u64>,
+}
+
+/// What a task was that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    /// Bytes of output that it wanted.
+    wanted: u64,
+    part: bool,
+    error: Option<BlockError>,
 }
 
 impl Tasks {
@@ -124,6 +185,8 @@ impl Tasks {
             && self.claims.is_empty()
             && self.exclusive.is_empty()
             && self.internal == 0
+            && self.parts.is_empty()
+            && self.strays.is_empty()
     }
 
     /// Whether this is a task, or was one whose requests are not all answered.
@@ -147,7 +210,8 @@ impl Tasks {
     }
 
     pub fn lingers(&self, task: TaskId) -> bool {
-        let lingers = |task: &Task| task.stage == Stage::Gone && task.changing > 0;
+        let lingers =
+            |task: &Task| task.stage == Stage::Gone && task.changing > 0 && !task.background;
         self.tasks.get(&task).is_some_and(lingers)
     }
 
@@ -178,25 +242,66 @@ impl Tasks {
             Attribute::HeadOfQueue => _ = self.heads.insert(seq),
             Attribute::Simple | Attribute::Aca => {}
         }
-        let task = Task {
-            seq,
-            context,
-            attribute,
-            stage: Stage::Collecting,
-            wanted,
-            collect,
-            data: Vec::new(),
-            work,
-            pending: 0,
-            changing: 0,
-            failure: None,
-            busy: false,
-            internal: 0,
-        };
+        let task = Task::new(seq, context, attribute, work, wanted, collect);
         self.tasks.insert(context.task, task);
         if collect == 0 {
             self.make_ready(context.task);
         }
+    }
+
+    /// A part of a copy. What waits for the task that asked for the copy must not be waited for, so it
+    /// is outside of the order of tasks, and waits for no claim on blocks but of those that have started.
+    pub fn add_part(&mut self, nexus: NexusId, id: TaskId, work: Work) {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let context = Context { nexus, task: id, cdb: Cdb([0; 16]), out_bytes: 0 };
+        let mut task = Task::new(seq, context, Attribute::HeadOfQueue, work, 0, 0);
+        task.part = true;
+        self.tasks.insert(id, task);
+        self.make_ready(id);
+    }
+
+    /// A task that has started waits for a copy, or leaves it to go on without it; the copy's name.
+    pub fn wait_for_copy(&mut self, id: TaskId, background: bool) -> Option<u64> {
+        let task = self.tasks.get_mut(&id)?;
+        let request = self.next_request;
+        self.next_request += 1;
+        self.requests.insert(request, (id, true));
+        task.work = Work::Copy;
+        task.pending += 1;
+        task.changing += 1;
+        (task.copy, task.background) = (Some(request), background);
+        Some(request)
+    }
+
+    /// A copy has ended; the task that waits for it, if it still does.
+    pub fn copied(&mut self, copy: u64) -> Option<TaskId> {
+        let (id, _) = self.requests.remove(&copy)?;
+        let task = self.tasks.get_mut(&id)?;
+        task.copy = None;
+        task.pending = task.pending.saturating_sub(1);
+        task.changing = task.changing.saturating_sub(1);
+        if task.stage != Stage::Gone {
+            return Some(id);
+        }
+        if task.pending == 0 {
+            self.forget(id);
+        }
+        None
+    }
+
+    /// Copies in the background of these nexuses, which are waited for from now on like anything else
+    /// that may still change the medium.
+    pub fn stop_background(&mut self, whose: impl Fn(NexusId) -> bool) -> Vec<u64> {
+        let background = self.tasks.values_mut().filter(|task| {
+            task.background && task.stage == Stage::Gone && whose(task.context.nexus)
+        });
+        background
+            .filter_map(|task| {
+                task.background = false;
+                task.copy
+            })
+            .collect()
     }
 
     /// Takes the output that a task collects; `false` if it collects none.
@@ -222,7 +327,7 @@ impl Tasks {
         let claim = match &task.work {
             Work::Medium(io) => io.claim(),
             Work::List { all: Some(sectors), .. } => Some((Range::new(0, *sectors), false)),
-            Work::List { .. } | Work::Control(_) | Work::Reservations => None,
+            Work::List { .. } | Work::Control(_) | Work::Reservations | Work::Copy => None,
         };
         self.ready.insert(task.seq, id);
         if let Some((range, exclusive)) = claim {
@@ -293,6 +398,12 @@ impl Tasks {
         let task = self.tasks.get_mut(&id)?;
         task.pending = task.pending.saturating_sub(1);
         task.changing = task.changing.saturating_sub(u32::from(changes));
+        if task.stage == Stage::Gone
+            && let Ok(Reply::Watching(watch)) = result
+        {
+            self.strays.push(watch);
+        }
+        task.error = result.as_ref().err().copied();
         match result {
             Ok(reply) => {
                 if task.stage != Stage::Gone
@@ -311,14 +422,14 @@ impl Tasks {
     }
 
     /// Ends a task but for its requests; without those nothing is left of it.
-    fn end(&mut self, id: TaskId) -> Option<u64> {
+    fn end(&mut self, id: TaskId) -> Option<Ended> {
         let task = self.tasks.get_mut(&id)?;
         if task.stage == Stage::Gone {
             return None;
         }
         task.stage = Stage::Gone;
         task.data = Vec::new();
-        let wanted = task.wanted;
+        let ended = Ended { wanted: task.wanted, part: task.part, error: task.error };
         let seq = task.seq;
         let (idle, harmless) = (task.pending == 0, task.changing == 0);
         self.ended += 1;
@@ -332,13 +443,16 @@ impl Tasks {
         if idle {
             self.forget(id);
         }
-        Some(wanted)
+        Some(ended)
     }
 
     fn forget(&mut self, id: TaskId) {
         self.unclaim(id);
         if let Some(task) = self.tasks.remove(&id) {
             self.internal = self.internal.saturating_sub(task.internal);
+            if task.owes {
+                self.parts.push_back((id, Err(copy::PartFailure::Ended)));
+            }
         }
     }
 }
@@ -381,7 +495,10 @@ impl Requests<'_> {
         self.issued += 1;
         let changes = matches!(
             request,
-            Request::Write { .. } | Request::Discard { .. } | Request::Zero { .. }
+            Request::Write { .. }
+                | Request::Discard { .. }
+                | Request::Zero { .. }
+                | Request::WriteStaged { .. }
         );
         self.changing += u32::from(changes);
         self.requests.insert(id, (self.task, changes));
@@ -400,6 +517,17 @@ impl Device {
                 break;
             }
         }
+        self.tell_parts();
+        while let Some(watch) = self.tasks.strays.pop() {
+            self.unwatch(watch);
+        }
+    }
+
+    /// Gives up a watch; nobody waits for the answer.
+    pub(super) fn unwatch(&mut self, watch: u64) {
+        let id = self.tasks.next_request;
+        self.tasks.next_request += 1;
+        self.outputs.push_back(Output::Request { id, request: Request::Unwatch(watch) });
     }
 
     fn start_ready(&mut self) {
@@ -446,7 +574,7 @@ impl Device {
                 self.tasks.internal += task.internal;
                 return self.advance(id);
             }
-            Work::Reservations => return,
+            Work::Reservations | Work::Copy => return,
         };
         match outcome {
             Outcome::Medium(io) => {
@@ -460,7 +588,8 @@ impl Device {
                     task.work = Work::Reservations;
                 }
             }
-            Outcome::Good(_) | Outcome::Refused(_) => self.finish(id, outcome),
+            Outcome::Copy(asked) => self.begin_copy(id, *asked),
+            Outcome::Good(_) | Outcome::Refused(_) | Outcome::Staged(_) => self.finish(id, outcome),
         }
     }
 
@@ -493,27 +622,50 @@ impl Device {
             Step::Wait => {}
             Step::Done(data) => self.finish(id, Outcome::Good(data)),
             Step::Failed(sense) => self.finish(id, sense.into()),
+            Step::Staged(pieces) => self.finish(id, Outcome::Staged(pieces)),
+            Step::Watching(watch, populate) => {
+                let outcome = self.make_token(id, &populate, watch);
+                self.finish(id, outcome);
+            }
         }
     }
 
     /// Ends a task with a response.
     pub(super) fn finish(&mut self, id: TaskId, outcome: Outcome) {
-        if let Some(wanted) = self.tasks.end(id) {
-            self.respond(id, wanted, outcome);
+        match self.tasks.end(id) {
+            Some(Ended { part: true, error, .. }) => {
+                self.tasks.parts.push_back((id, copy::part_result(outcome, error)));
+            }
+            Some(Ended { wanted, .. }) => self.respond(id, wanted, outcome),
+            None => {}
         }
     }
 
     /// Ends a task without a response.
     pub(super) fn drop_task(&mut self, id: TaskId) {
-        self.tasks.end(id);
+        let copy = self.tasks.tasks.get(&id).and_then(|task| task.copy);
+        if let Some(Ended { part: true, .. }) = self.tasks.end(id) {
+            // A write of it that is under way may still be done.
+            if self.tasks.lingers(id) {
+                self.tasks.tasks.entry(id).and_modify(|task| task.owes = true);
+            } else {
+                self.tasks.parts.push_back((id, Err(copy::PartFailure::Ended)));
+            }
+        }
+        if let Some(copy) = copy {
+            self.stop_copy(copy);
+        }
         self.reservations.handle_abort(id);
     }
 
     /// Ends a task because task management, or a PREEMPT AND ABORT, of `by` says so (SAM-5 §5.6).
     pub(super) fn abort(&mut self, id: TaskId, by: NexusId) {
         let Some(task) = self.tasks.tasks.get(&id) else { return };
-        let (nexus, wanted) = (task.nexus(), task.wanted);
+        let (nexus, wanted, part) = (task.nexus(), task.wanted, task.part);
         self.drop_task(id);
+        if part {
+            return;
+        }
         if nexus != by && self.mode.task_aborted {
             let response = Box::new(Response {
                 status: Status::TaskAborted,

@@ -74,7 +74,7 @@ impl Connection {
         if server.stopping.get() {
             return;
         }
-        let random = match challenge() {
+        let random = match crate::random::secret() {
             Ok(random) => random,
             Err(error) => {
                 tracing::error!(peer = peer.address, "refused an iSCSI initiator: {error:#}");
@@ -274,13 +274,4 @@ impl State {
             waker.wake_by_ref();
         }
     }
-}
-
-/// What nobody can predict, for a login's challenge.
-fn challenge() -> anyhow::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    for half in bytes.chunks_exact_mut(16) {
-        half.copy_from_slice(&crate::random::identity()?.to_le_bytes());
-    }
-    Ok(bytes)
 }

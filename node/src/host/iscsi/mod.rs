@@ -29,12 +29,12 @@ use super::volume::{Client, Clock, Volume};
 use bytes::Bytes;
 use connection::Connection;
 use futures_util::future::LocalBoxFuture;
-use longhaul_core::block::{BlockError, Reply, Request, Time};
+use longhaul_core::block::{BlockError, Reply, Request, STAGED_BIT, Time};
 use longhaul_core::front::iscsi::{
     Access, CloseReason, Config, ConnectionId, DeviceId, Event, Identity, OpenError, TARGET_PREFIX,
     Target,
 };
-use longhaul_core::front::scsi::DeviceConfig;
+use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -251,6 +251,7 @@ impl Server {
             let run = first.chain(std::iter::from_fn(|| {
                 rest.next_if(|(next, ..)| *next == device).map(|(_, id, request)| (id, request))
             }));
+            let run = run.map(|(id, request)| (id, with_object(request)));
             let client: Rc<dyn Client> = unit.clone();
             unit.volume.submit(&client, run);
         }
@@ -338,8 +339,9 @@ impl Server {
         let now = self.clock.now();
         let (volume, result) = match opened {
             Ok((volume, reservations)) => {
-                let config = device_config(&volume, reservations);
-                (Some(volume), Ok(config))
+                let config = device_config(&volume, reservations)
+                    .map_err(|error| OpenError::Unavailable(format!("{error:#}")));
+                (Some(volume), config)
             }
             Err(error) => {
                 tracing::info!(volume = name, "an iSCSI initiator cannot have it: {error}");
@@ -378,9 +380,19 @@ fn volume_of(identity: &Identity) -> &str {
     identity.volume.as_deref().unwrap_or("(discovery)")
 }
 
-fn device_config(volume: &Volume, reservations: Bytes) -> DeviceConfig {
+/// Draws the number of the object that a piece of a copy is made ready in.
+fn with_object(mut request: Request) -> Request {
+    if let Request::Stage { object, .. } = &mut request {
+        // Without random numbers those that follow are taken until one is free.
+        let number = crate::random::identity().unwrap_or_default() as u64;
+        *object = number | STAGED_BIT;
+    }
+    request
+}
+
+fn device_config(volume: &Volume, reservations: Bytes) -> anyhow::Result<DeviceConfig> {
     let attached = volume.attached();
-    DeviceConfig {
+    Ok(DeviceConfig {
         volume: attached.volume,
         name: volume.name().to_owned(),
         target_name: format!("{TARGET_PREFIX}{}", volume.name()),
@@ -388,7 +400,8 @@ fn device_config(volume: &Volume, reservations: Bytes) -> DeviceConfig {
         block_bytes: attached.block_bytes,
         read_only: false,
         reservations,
-    }
+        token_secret: TokenSecret(crate::random::secret()?),
+    })
 }
 
 impl Client for Unit {

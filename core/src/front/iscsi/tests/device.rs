@@ -3,7 +3,8 @@
 //! CDB byte 0: 0 does nothing, [`READ`] and [`WRITE`] move the bytes (a multiple of a sector) that
 //! bytes 10 to 13 say from or to the sector that bytes 2 to 9 say; anything else is refused.
 
-use crate::block::{BlockError, Range, Reply, Request, Time};
+use crate::block::{BlockError, Range, Reply, Request, Time, VolumeId};
+use crate::front::scsi::copy::{Designator, Failure, Grant, Part};
 use crate::front::scsi::{
     Command, DataIn, DeviceConfig, Management, ManagementResponse, Nexus, NexusId, Output,
     Response, Status, TaskId,
@@ -176,6 +177,47 @@ impl Device {
     pub fn handle_saved(&mut self, _now: Time, _id: u64, _result: Result<(), String>) {}
 
     pub fn handle_resized(&mut self, _now: Time, _sectors: u64) {}
+
+    pub fn handle_timeout(&mut self, _now: Time) {}
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    /// It has no name for copies.
+    pub fn is_called(&self, _: &Designator) -> bool {
+        false
+    }
+
+    pub fn lets(&self, _: NexusId, _write: bool) -> bool {
+        true
+    }
+
+    pub fn block_bytes(&self) -> u32 {
+        512
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        VolumeId(0)
+    }
+
+    pub fn sectors_of(&self, lba: u64, blocks: u64) -> Option<Range> {
+        Some(Range::new(lba, blocks)).filter(|range| range.fits(self.sectors))
+    }
+
+    pub fn use_token(&mut self, _: Time, _: &[u8; 512], _delete: bool) -> Result<Grant, u16> {
+        Err(0x2304)
+    }
+
+    pub fn release_token(&mut self, _: Time, _id: u64, _revoked: bool) {}
+
+    pub fn handle_part(&mut self, _: Time, _: NexusId, _: TaskId, _: Part) {}
+
+    pub fn end_part(&mut self, _: Time, _: TaskId) {}
+
+    pub fn handle_copy_progress(&mut self, _id: u64, _segments: u16, _sectors: u64) {}
+
+    pub fn handle_copied(&mut self, _: Time, _id: u64, _: Result<(), Failure>) {}
 
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()

@@ -4,7 +4,7 @@
 use super::super::*;
 use super::device::{READ, WRITE};
 use crate::block::{BLOCK_SECTORS, Range, ReadPiece, Reply, Time, VolumeId};
-use crate::front::scsi::DeviceConfig;
+use crate::front::scsi::{DeviceConfig, TokenSecret};
 use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, opcode};
 use bytes::{Buf, BufMut, BytesMut};
 use std::collections::VecDeque;
@@ -210,6 +210,7 @@ impl World {
                 block_bytes: 512,
                 read_only: false,
                 reservations: Bytes::new(),
+                token_secret: TokenSecret([0; 32]),
             };
             assert!(self.target.handle_opened(self.now, "v", Ok(config)).is_some());
         }

@@ -6,7 +6,7 @@ mod properties;
 mod tasks;
 
 use super::*;
-use crate::block::{BlockState, Range, StatusRun};
+use crate::block::{BlockState, Range, Staged, StatusRun};
 
 pub(super) const SECTORS: u64 = 4096;
 pub(super) const NOW: Time = Time(0);
@@ -29,6 +29,13 @@ pub(super) struct World {
     pub aborted: BTreeSet<TaskId>,
     pub managed: Vec<(u64, ManagementResponse)>,
     pub saves: Vec<(u64, Bytes)>,
+    /// Copies that have not ended, and those of them that are to end.
+    pub copies: Vec<(u64, copy::Plan)>,
+    pub ends: BTreeSet<u64>,
+    pub parts: BTreeMap<TaskId, Result<copy::PartReply, copy::PartFailure>>,
+    /// By number.
+    pub watches: BTreeMap<u64, Vec<Range>>,
+    pub next_watch: u64,
     pub next_task: TaskId,
 }
 
@@ -42,6 +49,7 @@ impl World {
             block_bytes,
             read_only: false,
             reservations: Bytes::new(),
+            token_secret: TokenSecret([7; 32]),
         };
         let mut world = World {
             device: Device::new(config),
@@ -56,6 +64,11 @@ impl World {
             aborted: BTreeSet::new(),
             managed: Vec::new(),
             saves: Vec::new(),
+            copies: Vec::new(),
+            ends: BTreeSet::new(),
+            parts: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            next_watch: 1,
             next_task: 1,
         };
         for nexus in 1..=2 {
@@ -120,6 +133,14 @@ impl World {
                     self.requests.push((id, request));
                 }
                 Output::SaveReservations { id, data } => self.saves.push((id, data)),
+                Output::Copy { id, plan, .. } => self.copies.push((id, plan)),
+                Output::EndCopy { id } => {
+                    assert!(self.copies.iter().any(|(copy, _)| *copy == id));
+                    assert!(self.ends.insert(id), "told to end twice");
+                }
+                Output::Part { task, result } => {
+                    assert!(self.parts.insert(task, result).is_none(), "a part ended twice");
+                }
             }
         }
     }
@@ -140,10 +161,19 @@ impl World {
             | Request::Zero { range, .. }
             | Request::Prefetch(range)
             | Request::Status(range) => assert!(range.fits(sectors) && !range.is_empty()),
-            Request::Watch(_)
-            | Request::Unwatch(_)
-            | Request::Stage { .. }
-            | Request::WriteStaged { .. } => panic!("no command here copies"),
+            Request::Watch(ranges) => {
+                assert!(ranges.iter().all(|range| range.fits(sectors) && !range.is_empty()));
+            }
+            Request::Unwatch(watch) => assert!(*watch < self.next_watch),
+            Request::Stage { range, object, .. } => {
+                assert!(range.fits(sectors) && !range.is_empty() && *object == 0);
+                assert!(range.sectors <= crate::block::MAX_STAGE_SECTORS);
+            }
+            Request::WriteStaged { pieces, .. } => {
+                assert!(!pieces.is_empty());
+                let fits = |it: &StagedPiece| it.range.fits(sectors) && !it.range.is_empty();
+                assert!(pieces.iter().all(fits));
+            }
         }
     }
 
@@ -224,11 +254,36 @@ impl World {
                 }
                 Reply::Status(runs)
             }
-            Request::Watch(_)
-            | Request::Unwatch(_)
-            | Request::Stage { .. }
-            | Request::WriteStaged { .. } => panic!("no command here copies"),
+            Request::Watch(ranges) => {
+                let watch = self.next_watch;
+                self.next_watch += 1;
+                self.watches.insert(watch, ranges);
+                Reply::Watching(watch)
+            }
+            Request::Unwatch(watch) => {
+                self.watches.remove(&watch);
+                Reply::Done
+            }
+            Request::Stage { range, lba, .. } => {
+                let range = Range::new(lba, range.sectors);
+                Reply::Staged(vec![StagedPiece { range, content: Staged::Hole }])
+            }
+            Request::WriteStaged { pieces, .. } => {
+                for piece in pieces {
+                    self.bytes[at(piece.range)].fill(0);
+                    self.mapped[sectors(piece.range)].fill(false);
+                }
+                Reply::Done
+            }
         }
+    }
+
+    /// Ends a copy.
+    pub fn copied(&mut self, index: usize, result: Result<(), copy::Failure>) {
+        let (id, _) = self.copies.remove(index);
+        self.ends.remove(&id);
+        self.device.handle_copied(NOW, id, result);
+        self.collect();
     }
 
     /// Does everything that is to be done, in order.
@@ -241,6 +296,8 @@ impl World {
             } else if let Some((id, _)) = self.saves.pop() {
                 self.device.handle_saved(NOW, id, Ok(()));
                 self.collect();
+            } else if !self.copies.is_empty() {
+                self.copied(0, Ok(()));
             } else {
                 break;
             }

@@ -7,6 +7,7 @@
 //! - Many commands at a time: no write comes between a comparison and its write.
 
 use super::*;
+use crate::front::scsi::copy::lists;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -28,6 +29,9 @@ enum Event {
     Manage(NexusId, Management),
     Lose(NexusId),
     Resize(u64),
+    Part(NexusId, copy::Part),
+    EndPart(usize),
+    Copied(usize, bool),
 }
 
 fn any_attribute() -> impl Strategy<Value = Attribute> {
@@ -91,6 +95,39 @@ fn any_management() -> impl Strategy<Value = Management> {
     ]
 }
 
+fn any_part() -> impl Strategy<Value = copy::Part> {
+    let range = || (0..SECTORS, 1..9u64).prop_map(|(lba, sectors)| Range::new(lba, sectors));
+    let piece = |range| StagedPiece { range, content: crate::block::Staged::Zero };
+    prop_oneof![
+        range().prop_map(|range| {
+            let into = VolumeId(1);
+            copy::Part::Stage { range, into, lba: range.lba, watch: None }
+        }),
+        range().prop_map(move |range| copy::Part::Write(vec![piece(range)])),
+        range().prop_map(copy::Part::Zero),
+    ]
+}
+
+/// Parameter lists of copies, whole or nearly so.
+fn any_list() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+    let wild = (any::<prop::sample::Index>(), any::<u8>());
+    let lists = prop_oneof![
+        vec((0..2u16, 0..2u16, 0..9u16, 0..SECTORS, 0..SECTORS), 0..3)
+            .prop_map(|segments| lists::extended_copy(&segments)),
+        vec((0..SECTORS + 2, 0..9u32), 0..4).prop_map(|ranges| lists::populate(1, &ranges)),
+        (vec((0..SECTORS + 2, 0..9u32), 0..4), 0..3u8).prop_map(|(ranges, flags)| {
+            lists::write_using_token(2, flags, 0, &lists::zero_token(), &ranges)
+        }),
+    ];
+    (lists, proptest::option::of(wild)).prop_map(|((cdb, mut list), wild)| {
+        if let (Some((at, byte)), false) = (wild, list.is_empty()) {
+            let at = at.index(list.len());
+            list[at] ^= byte;
+        }
+        (cdb, list)
+    })
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     let error = prop_oneof![
         Just(BlockError::Medium(Range::new(3, 9))),
@@ -102,6 +139,9 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         30 => (1..=2u64, any_cdb(), any_attribute(), any_out())
             .prop_map(|(nexus, cdb, attribute, out)| Event::Command { nexus, cdb, attribute, out }),
+        5 => (1..=2u64, any_list()).prop_map(|(nexus, (cdb, out))| {
+            Event::Command { nexus, cdb, attribute: Attribute::Simple, out }
+        }),
         15 => any::<usize>().prop_map(Event::Send),
         15 => any::<usize>().prop_map(Event::Answer),
         2 => (any::<usize>(), error).prop_map(|(index, error)| Event::Fail(index, error)),
@@ -111,6 +151,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => (1..=2u64, any_management()).prop_map(|(nexus, what)| Event::Manage(nexus, what)),
         1 => (1..=2u64).prop_map(Event::Lose),
         1 => (0..=SECTORS).prop_map(Event::Resize),
+        5 => (1..=2u64, any_part()).prop_map(|(nexus, part)| Event::Part(nexus, part)),
+        1 => any::<usize>().prop_map(Event::EndPart),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(index, good)| Event::Copied(index, good)),
     ]
 }
 
@@ -176,6 +219,7 @@ proptest! {
         let mut lost = BTreeSet::new();
         let mut owners: BTreeMap<TaskId, NexusId> = BTreeMap::new();
         let mut functions = 0u64;
+        let mut parts = 0u64;
         for event in events {
             match event {
                 Event::Command { nexus, cdb, attribute, out } => {
@@ -219,6 +263,21 @@ proptest! {
                     world.nexus(nexus);
                     world.collect();
                 }
+                Event::Part(nexus, part) => {
+                    parts += 1;
+                    world.device.handle_part(NOW, nexus, 1 << 40 | parts, part);
+                    world.collect();
+                }
+                Event::EndPart(index) if parts > 0 => {
+                    world.device.end_part(NOW, 1 << 40 | (index as u64 % parts + 1));
+                    world.collect();
+                }
+                Event::Copied(index, good) if !world.copies.is_empty() => {
+                    let problem = copy::Problem::Inexact;
+                    let failure = copy::Failure { segment: 1, problem };
+                    let index = index % world.copies.len();
+                    world.copied(index, if good { Ok(()) } else { Err(failure) });
+                }
                 Event::Resize(sectors) => {
                     world.device.handle_resized(NOW, sectors);
                     world.collect();
@@ -234,6 +293,7 @@ proptest! {
             prop_assert!(ends == 1 || ends == 0 && lost.contains(&task), "task {}: {}", task, ends);
         }
         prop_assert_eq!(world.managed.len() as u64, functions);
+        prop_assert_eq!(world.parts.len() as u64, parts);
         prop_assert!(world.device.tasks.is_idle());
         // It still works.
         for nexus in 1..=2 {
