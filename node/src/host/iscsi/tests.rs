@@ -149,14 +149,16 @@ fn an_initiator_reads_what_it_wrote_and_all_of_it_is_seen() {
             initiator.command(0x40, data.len() as u32, read, &[]).await;
         }
         assert_eq!(server.sessions_of("v"), 1);
-        for _ in 0..32 {
-            assert_eq!(initiator.receive().await.0[..4], [0x21, 0x80, 0, 0]);
-        }
-        let mut read = Vec::new();
-        while read.len() < 32 * data.len() {
+        // Without a write cache the writes end when the journal is synced, the reads at once.
+        let (mut read, mut written) = (Vec::new(), 0);
+        while read.len() < 32 * data.len() || written < 32 {
             let (header, part) = initiator.receive().await;
-            assert_eq!(header[0], 0x25);
-            read.extend(part);
+            if header[0] == 0x25 {
+                read.extend(part);
+            } else {
+                assert_eq!(header[..4], [0x21, 0x80, 0, 0]);
+                written += 1;
+            }
         }
         assert!(read == data.repeat(32));
         let report = server.sessions();
