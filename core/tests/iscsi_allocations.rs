@@ -1,8 +1,6 @@
 //! What the iSCSI target and its device take from the allocator for a command, without engine and
 //! sockets: a bound that is to be lowered, never raised without a reason.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{ReadPiece, Reply, Request, Time, VolumeId};
 use longhaul_core::front::iscsi::{Access, Config, Event, Peer, Target};
@@ -222,11 +220,11 @@ fn allocations(write: bool, depth: u32) -> f64 {
 
 #[test]
 fn a_command_allocates_little() {
-    for (write, depth, most) in
-        [(false, 1, 99.0), (false, 32, 99.0), (true, 1, 99.0), (true, 32, 99.0)]
-    {
+    // A read: what it does to the volume. A write besides: its output on the way in, the list of its
+    // pieces, and the buffer that it was read into. At depth 32 nodes of maps come and go.
+    let bounds = [(false, 1, 1.1), (false, 32, 1.6), (true, 1, 4.1), (true, 32, 3.8)];
+    for (write, depth, most) in bounds {
         let found = allocations(write, depth);
-        println!("write {write}, depth {depth}: {found:.2} allocations a command");
         assert!(found <= most, "write {write}, depth {depth}: {found} allocations a command");
     }
 }
@@ -234,7 +232,7 @@ fn a_command_allocates_little() {
 /// Not a test: `cargo test --release -p longhaul-core --test iscsi_allocations -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
-#[expect(clippy::disallowed_methods, reason = "it measures time")]
+#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures time")]
 fn time_of_a_command() {
     for (write, depth) in [(false, 1), (false, 32), (true, 1), (true, 32)] {
         let mut world = World::new();

@@ -213,7 +213,7 @@ pub enum Output {
         /// Which.
         task: TaskId,
         /// How.
-        response: Box<Response>,
+        response: Response,
     },
     /// A task was ended by task management (whoever asked for it, also its own nexus) or by PREEMPT
     /// AND ABORT and gets no response. The transport drops what it has for it.
@@ -565,7 +565,7 @@ impl Device {
             // Neither is an end.
             Outcome::Medium(_) | Outcome::Reservations => return,
         };
-        let response = Box::new(Response { status, sense, data, out_wanted });
+        let response = Response { status, sense, data, out_wanted };
         self.outputs.push_back(Output::Response { task, response });
     }
 }
