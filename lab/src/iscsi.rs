@@ -20,6 +20,9 @@ const PREFIX: &str = "iqn.2026-11.io.longhaul:";
 /// tgt's target.
 const PEER: &str = "iqn.2026-11.com.example:tgt";
 
+/// No measurement takes so long.
+const TOOL_SECONDS: &str = "60";
+
 /// Blocks from one request to the next where they are to look random: an odd number meets every
 /// block before the first one again.
 const STRIDE: u64 = 10_007;
@@ -136,6 +139,21 @@ impl Unit<'_> {
     }
 }
 
+/// Runs a program of the initiator, which may hang: `iscsi-perf` has been seen to, once, at depth 1
+/// with a busy tgtd. It is then ended and run again.
+fn initiator(program: &str, args: &[&str]) -> Result<String> {
+    let limit = ["-k", "5", TOOL_SECONDS, program];
+    let args = [&limit[..], args].concat();
+    let mut tries = 0;
+    loop {
+        match output(Path::new("timeout"), &args) {
+            Err(error) if tries < 2 => eprintln!("once more: {error:#}"),
+            outcome => return outcome,
+        }
+        tries += 1;
+    }
+}
+
 /// `qemu-img bench` with so many requests; gives how many there were, and how many a second.
 fn qemu(url: &str, load: &Load, requests: f64) -> Result<(f64, f64)> {
     let requests = requests.clamp(50.0, 1e8).round();
@@ -151,7 +169,7 @@ fn qemu(url: &str, load: &Load, requests: f64) -> Result<(f64, f64)> {
     }
     args.push(url.to_owned());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let text = output(Path::new("qemu-img"), &args)?;
+    let text = initiator("qemu-img", &args)?;
     let seconds = text.split("completed in").nth(1).and_then(|rest| rest.split_whitespace().next());
     let seconds: f64 = seconds.context("qemu-img printed no time")?.parse()?;
     Ok((requests, requests / seconds.max(1e-3)))
@@ -163,7 +181,7 @@ fn perf(url: &str, load: &Load, seconds: f64) -> Result<(f64, f64)> {
     let (depth, blocks) = (load.depth.to_string(), (load.block / 512).to_string());
     let time = seconds.to_string();
     let args = ["-m", &depth, "-b", &blocks, "-t", &time, "-r", url];
-    let text = output(Path::new("iscsi-perf"), &args)?;
+    let text = initiator("iscsi-perf", &args)?;
     // Progress comes on one line, overwritten; the last average is that of the whole run.
     let average = text.rsplit("iops average").next();
     let rate = average.and_then(|rest| rest.split_whitespace().next());
