@@ -68,6 +68,13 @@ impl History {
         self.flushed
     }
 
+    /// How many of them were answered, counting all before the last one that was: a host whose
+    /// process dies has them all.
+    #[must_use]
+    pub fn acknowledged(&self) -> usize {
+        self.acknowledged
+    }
+
     /// Bytes of the volume.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -79,7 +79,9 @@ pub struct Volume {
     retry: Duration,
     pub(super) committed: Seq,
     waiting: VecDeque<Waiting>,
-    /// Requests that wait until a number is durable locally, and at the store; both in order.
+    /// Requests that wait until a number is in the journal's files, is durable there, and is at the
+    /// store; all in order.
+    written_waiters: VecDeque<(u64, Seq)>,
     stable_waiters: VecDeque<(u64, Seq)>,
     commit_waiters: VecDeque<(u64, Seq)>,
     pub(super) latched: bool,
@@ -155,6 +157,7 @@ impl Volume {
             retry: RETRY_FIRST,
             committed,
             waiting: VecDeque::new(),
+            written_waiters: VecDeque::new(),
             stable_waiters: VecDeque::new(),
             commit_waiters: VecDeque::new(),
             latched: false,
@@ -201,7 +204,7 @@ impl Volume {
             }
             Request::Flush => {
                 self.counters.flushes += 1;
-                self.wait_for(id, self.journal.next_seq() - 1, true);
+                self.wait_until_durable(id, self.journal.next_seq() - 1);
             }
             Request::Discard { range, fua } => {
                 self.counters.markers += 1;
@@ -487,8 +490,12 @@ impl Volume {
                 .is_some_and(|born| born.after(self.config.sync_interval) <= self.now)
     }
 
-    /// Replies to those whose number has become durable.
+    /// Replies to those whose number has got where it has to be.
     fn wake(&mut self) {
+        let written = self.journal.written_seq().max(self.committed);
+        while let Some((id, _)) = self.written_waiters.pop_front_if(|(_, seq)| *seq <= written) {
+            self.reply(id, Ok(Reply::Done));
+        }
         let stable = self.journal.stable_seq().max(self.committed);
         while let Some((id, _)) = self.stable_waiters.pop_front_if(|(_, seq)| *seq <= stable) {
             self.reply(id, Ok(Reply::Done));
@@ -551,18 +558,22 @@ impl Volume {
         let seq = self.journal.next_seq() - 1;
         if self.config.mode == Mode::WriteThrough {
             self.commit_waiters.push_back((write.id, seq));
+        } else if write.fua {
+            self.wait_until_durable(write.id, seq);
+        } else if self.journal.is_memory_only() {
+            self.reply(write.id, Ok(Reply::Done));
         } else {
-            self.wait_for(write.id, seq, write.fua);
+            self.written_waiters.push_back((write.id, seq));
         }
     }
 
-    /// Replies once `seq` is durable, or at once if that is not asked for.
-    fn wait_for(&mut self, id: u64, seq: Seq, durable: bool) {
+    /// Replies once `seq` is durable.
+    fn wait_until_durable(&mut self, id: u64, seq: Seq) {
         let at_store = self.config.durability == Durability::Store || self.journal.is_memory_only();
         let reached =
             if at_store { self.committed } else { self.journal.stable_seq().max(self.committed) };
         // In write-through nothing is acknowledged that is not committed.
-        if !durable || seq <= reached || self.config.mode == Mode::WriteThrough {
+        if seq <= reached || self.config.mode == Mode::WriteThrough {
             self.reply(id, Ok(Reply::Done));
         } else if at_store {
             self.commit_waiters.push_back((id, seq));
@@ -708,6 +719,9 @@ impl Volume {
         if continues {
             // Local stable storage will not come: they wait for the store now.
             self.commit_waiters.append(&mut self.stable_waiters);
+            for (id, _) in std::mem::take(&mut self.written_waiters) {
+                self.reply(id, Ok(Reply::Done));
+            }
         } else {
             self.stopped = true;
             self.fail_all(BlockError::Stopped);
@@ -715,7 +729,8 @@ impl Volume {
     }
 
     fn fail_all(&mut self, error: BlockError) {
-        let mut ids: Vec<u64> = self.stable_waiters.drain(..).map(|(id, _)| id).collect();
+        let mut ids: Vec<u64> = self.written_waiters.drain(..).map(|(id, _)| id).collect();
+        ids.extend(self.stable_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());

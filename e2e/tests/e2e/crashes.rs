@@ -64,7 +64,7 @@ fn host_crashes(protocol: Protocol, flags: &[&str], at_store: bool, rounds: u64)
         let mut client = host.client("disk");
         let image = read_all(&mut client, history.bytes()).unwrap();
         let count = history
-            .prefix_of(&image, history.flushed())
+            .prefix_of(&image, history.acknowledged())
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
         if let Some((shortest, _)) = stored {
             assert!(
@@ -84,7 +84,7 @@ fn host_crashes(protocol: Protocol, flags: &[&str], at_store: bool, rounds: u64)
     host.start();
     let mut client = host.client("disk");
     let image = read_all(&mut client, history.bytes()).unwrap();
-    let count = history.prefix_of(&image, history.flushed()).unwrap();
+    let count = history.prefix_of(&image, history.acknowledged()).unwrap();
     history.cut(count);
     client.disconnect();
     nothing_is_missing(&site, &mut host, &history);
@@ -188,7 +188,7 @@ fn both_crash(protocol: Protocol, rounds: u64) {
         let mut client = host.client("disk");
         let image = read_all(&mut client, history.bytes()).unwrap();
         let count = history
-            .prefix_of(&image, history.flushed())
+            .prefix_of(&image, history.acknowledged())
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
         history.cut(count);
         let after = Duration::from_millis(rng.u64(20..1200));
@@ -206,7 +206,7 @@ fn both_crash(protocol: Protocol, rounds: u64) {
     host.start();
     let mut client = host.client("disk");
     let image = read_all(&mut client, history.bytes()).unwrap();
-    let count = history.prefix_of(&image, history.flushed()).unwrap();
+    let count = history.prefix_of(&image, history.acknowledged()).unwrap();
     history.cut(count);
     client.disconnect();
     nothing_is_missing(&site, &mut host, &history);

@@ -221,13 +221,15 @@ impl World {
         }
     }
 
-    /// A shadow of a disk after a power cut.
-    pub(super) fn shadow_disk(&mut self, host: usize, volume: usize) -> Option<Disk> {
+    /// A shadow of a disk after the death of the process, or a power cut.
+    pub(super) fn shadow_disk(&mut self, host: usize, volume: usize, power: bool) -> Option<Disk> {
         let slot = self.slot(host, volume);
         let mut rng = slot.disk_rng.clone();
         let mut disk = slot.journal.as_ref()?.disk.clone();
         slot.disk_rng.draw();
-        disk.cut_power(&mut rng);
+        if power {
+            disk.cut_power(&mut rng);
+        }
         Some(disk)
     }
 }

@@ -277,6 +277,8 @@ impl World {
                     self.promised(host, volume, seq, "a FUA write");
                 } else if self.plan.volumes[volume].acknowledge == Acknowledge::WriteThrough {
                     self.promised(host, volume, seq, "a write through");
+                } else {
+                    self.survives_the_process(host, volume, seq);
                 }
             }
             (Asked::Flush, Reply::Done) => {
@@ -313,8 +315,21 @@ impl World {
         } else if self.plan.shadow > 0 {
             let shadow = self.plan.shadow;
             if self.slot(host, volume).disk_rng.percent(shadow) {
-                self.shadow(host, volume, seq, what);
+                self.shadow(host, volume, seq, what, true);
             }
+        }
+    }
+
+    /// A write was acknowledged: the process may die now, and the write stays.
+    fn survives_the_process(&mut self, host: usize, volume: usize, seq: Seq) {
+        let latched = match &self.hosts[host].slots[volume].state {
+            State::Running(machine) => machine.status(self.now).latched,
+            _ => false,
+        };
+        let odds = self.plan.shadow / 4;
+        // After a journal failure memory is all there is, until the store has it.
+        if !latched && self.slot(host, volume).disk_rng.percent(odds) {
+            self.shadow(host, volume, seq, "an acknowledged write", false);
         }
     }
 

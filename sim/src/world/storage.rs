@@ -20,11 +20,12 @@ impl World {
         outcome
     }
 
-    /// Recovers a copy of the disk as a power cut now would leave it.
-    pub(super) fn shadow(&mut self, host: usize, volume: usize, seq: Seq, what: &str) {
+    /// Recovers a copy of the disk as the death of the process now, or a power cut, would leave it.
+    pub(super) fn shadow(&mut self, host: usize, volume: usize, seq: Seq, what: &str, power: bool) {
         let id = self.volumes[volume].id;
         let committed = self.volumes[volume].truth.log.len() as Seq;
-        let Some(mut disk) = self.shadow_disk(host, volume) else { return };
+        let Some(mut disk) = self.shadow_disk(host, volume, power) else { return };
+        let fate = if power { "a power cut" } else { "the death of the process" };
         if disk.damaged {
             return;
         }
@@ -36,12 +37,12 @@ impl World {
                     return;
                 }
                 self.fail(format!(
-                    "{what} of host {host} promised writes up to {seq}, but a power cut now leaves {last} in the \
+                    "{what} of host {host} promised writes up to {seq}, but {fate} now leaves {last} in the \
                      journal and {committed} at the store"
                 ));
             }
             Err(error) => self.fail(format!(
-                "a power cut now leaves host {host} a journal that cannot be recovered: {error}"
+                "{fate} now leaves host {host} a journal that cannot be recovered: {error}"
             )),
         }
     }

@@ -137,8 +137,9 @@ pub(crate) struct Journal {
     groups: VecDeque<Group>,
     frames: VecDeque<Frame>,
     unstable: VecDeque<Unstable>,
-    /// Everything below has been written.
+    /// Everything below has been written: it is in the page cache at least.
     written: u64,
+    written_seq: Seq,
     /// Everything below is on stable storage.
     stable: u64,
     stable_seq: Seq,
@@ -197,6 +198,7 @@ impl Journal {
             frames: known.frames(now),
             unstable: VecDeque::new(),
             written: known.end,
+            written_seq: 0,
             stable: known.tail.addr,
             stable_seq: 0,
             published: 0,
@@ -246,6 +248,11 @@ impl Journal {
     /// The last number on stable storage; everything before it is too.
     pub(crate) fn stable_seq(&self) -> Seq {
         self.stable_seq
+    }
+
+    /// The last number in the files, synced or not: a process that dies does not take it along.
+    pub(crate) fn written_seq(&self) -> Seq {
+        self.written_seq
     }
 
     /// Whether everything appended is on stable storage.
@@ -662,6 +669,10 @@ impl Journal {
         }
         if let Some(InFlight::Write { end, .. }) = self.in_flight.take() {
             self.written = end;
+            let frames = self.unstable.partition_point(|unstable| unstable.end <= end);
+            if let Some(last) = frames.checked_sub(1).and_then(|last| self.unstable.get(last)) {
+                self.written_seq = self.written_seq.max(last.last);
+            }
         }
         if let Some(file) = synced {
             self.unsynced_files.retain(|unsynced| *unsynced != file);

@@ -22,11 +22,16 @@ fn finish_all(world: &mut World) {
 }
 
 #[test]
-fn a_write_is_acknowledged_from_memory_and_a_flush_is_not() {
+fn a_write_is_acknowledged_when_written_and_a_flush_when_synced() {
     let mut world = alone(World::small());
     let write = world.write(0, 8, false);
     world.poll();
+    assert!(world.is_outstanding(write), "it would die with the process");
+    let syncs = world.disk.syncs;
+    assert!(world.finish_mutation());
+    world.poll();
     assert!(!world.is_outstanding(write));
+    assert_eq!(world.disk.syncs, syncs);
     let flush = world.flush();
     world.poll();
     assert!(world.is_outstanding(flush));
@@ -212,11 +217,15 @@ fn after_a_failure_the_volume_goes_on_in_store_durability() {
 fn after_a_failure_the_volume_stops_if_told_so() {
     for sync in [false, true] {
         let (mut world, flush) = failing(OnJournalFailure::Stop, sync);
+        let write = flush - 1;
         assert!(matches!(world.events[..], [.., Event::JournalFailed { continues: false, .. }]));
         let read = world.read(0, 8);
         world.poll();
-        assert_eq!(world.errors, [(flush, BlockError::Stopped), (read, BlockError::Stopped)]);
-        // What it had acknowledged still reaches the store.
+        let stopped = |id: u64| (id, BlockError::Stopped);
+        let failed = [write, flush, read].map(stopped);
+        // The write had been acknowledged if it was the sync that failed.
+        assert_eq!(world.errors, failed[usize::from(sync)..]);
+        // What it has in memory still reaches the store.
         world.settle();
         assert_eq!(world.store.committed, 1);
         world.check_store();

@@ -167,7 +167,8 @@ fn a_stale_frame_of_an_earlier_run_does_not_pass() {
     // Frame 3 never made it; frames 4 and 5 did.
     world.disk.live[0][at..at + 8192].fill(0);
     world.disk.durable = world.disk.live.clone();
-    world.crash(false);
+    let recovered = world.disk.recover().unwrap();
+    world.restart(recovered);
     world.settle();
     world.link_down();
     let last = world.last();

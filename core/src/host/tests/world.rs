@@ -634,6 +634,11 @@ impl World {
             self.store.committed
         );
         assert!(last <= self.last());
+        if !power && !self.volume.status(self.now).memory_only {
+            let acknowledged = self.acknowledged.last().copied().unwrap_or(0);
+            let last = last.max(self.store.committed);
+            assert!(last >= acknowledged, "acknowledged up to {acknowledged}, recovered {last}");
+        }
         self.restart(recovered);
     }
 
