@@ -13,7 +13,7 @@ WRITE_THROUGH ?=
 BENCH ?=
 MUTANTS ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz soak bench iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ bench: ## Measure against peers (BENCH='--rounds 3 flush' for a part)
 	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench $(BENCH)
+
+bench-iscsi: ## Measure the iSCSI target against tgt (BENCH='--rounds 3 read' for a part)
+	@scripts/packages bench-iscsi
+	cargo build --locked --release --workspace --bins
+	target/release/longhaul-lab bench-iscsi $(BENCH)
 
 iscsi-conformance: ## Run libiscsi's conformance suite against this target and tgt, and print the results
 	@scripts/packages iscsi

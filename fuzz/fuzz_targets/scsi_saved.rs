@@ -39,7 +39,7 @@ impl Host {
         host
     }
 
-    fn run(&mut self, nexus: u64, cdb: &[u8], data: &[u8]) -> Box<Response> {
+    fn run(&mut self, nexus: u64, cdb: &[u8], data: &[u8]) -> Response {
         self.next += 1;
         let task = self.next;
         let mut whole = [0; 16];

@@ -1,6 +1,7 @@
 //! The benchmarks: longhaul beside its peers, in turn.
 
 use crate::BenchArgs;
+use crate::node::{Node, Site};
 use crate::process::{Server, output};
 use crate::report::{Pair, Report};
 use anyhow::{Context as _, Result, bail};
@@ -13,8 +14,7 @@ const VOLUME: &str = "4GiB";
 const VOLUME_BYTES: u64 = 4 << 30;
 
 struct Bench {
-    longhaul: PathBuf,
-    dir: PathBuf,
+    site: Site,
     rounds: usize,
     seconds: u32,
     report: Report,
@@ -22,22 +22,10 @@ struct Bench {
 
 /// Runs what was asked for, or everything.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let longhaul = match &args.longhaul {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("longhaul"),
-    };
-    if !longhaul.exists() {
-        bail!(
-            "{} is not there: build it with `cargo build --release -p longhaul`",
-            longhaul.display()
-        );
-    }
-    std::fs::create_dir_all(&args.dir)?;
     let bench = Bench {
-        longhaul: longhaul.canonicalize()?,
-        dir: args.dir.canonicalize()?,
+        site: Site::new(args)?,
         rounds: args.rounds,
-        seconds: args.seconds,
+        seconds: args.seconds.unwrap_or(4),
         report: Report::new(args.json.clone()),
     };
     type Step = fn(&Bench) -> Result<()>;
@@ -98,7 +86,7 @@ impl<'a> Job<'a> {
 
 impl Bench {
     fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+        self.site.path(name)
     }
 
     fn fio(&self, target: &[&str], job: &Job<'_>) -> Result<Figures> {
@@ -148,16 +136,6 @@ impl Bench {
         self.fio(&["--ioengine=nbd", &uri], job)
     }
 
-    /// Starts a server that listens on a unix socket in the directory.
-    fn serve(&self, program: &Path, socket: &str, args: &[&str]) -> Result<Server> {
-        let path = self.path(socket);
-        let _ = std::fs::remove_file(&path);
-        let mut server =
-            Server::start(socket, program, args, &self.path(&format!("{socket}.log")))?;
-        server.wait_until("socket", || std::os::unix::net::UnixStream::connect(&path).is_ok())?;
-        Ok(server)
-    }
-
     fn raw_file(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         let file = std::fs::File::create(&path)?;
@@ -169,7 +147,7 @@ impl Bench {
         let socket = self.path("peer.sock");
         let (socket, file) = (socket.display().to_string(), file.display().to_string());
         let args = ["-t", "-e", "32", "-f", "raw", "-k", &socket, &file];
-        self.serve(Path::new("qemu-nbd"), "peer.sock", &args)
+        self.site.serve(Path::new("qemu-nbd"), "peer.sock", &args)
     }
 
     fn pair(
@@ -199,10 +177,14 @@ impl Bench {
     /// The empty host loop: session and engine, with journal and store answering at once.
     fn null(&self) -> Result<()> {
         let address = format!("unix:{}", self.path("ours.sock").display());
-        let ours = self.serve(&self.longhaul, "ours.sock", &["bench-null", "--nbd", &address])?;
+        let ours = self.site.serve(
+            &self.site.longhaul,
+            "ours.sock",
+            &["bench-null", "--nbd", &address],
+        )?;
         let socket = self.path("nbdkit.sock").display().to_string();
         let args = ["-U", &socket, "-f", "memory", "4G"];
-        let nbdkit = self.serve(Path::new("nbdkit"), "nbdkit.sock", &args)?;
+        let nbdkit = self.site.serve(Path::new("nbdkit"), "nbdkit.sock", &args)?;
         let size = VOLUME_BYTES.to_string();
         let socket = self.path("qsd.sock").display().to_string();
         let args = [
@@ -213,7 +195,7 @@ impl Bench {
             "--export",
             "type=nbd,id=e,node-name=n,name=null,writable=on",
         ];
-        let qsd = self.serve(Path::new("qemu-storage-daemon"), "qsd.sock", &args)?;
+        let qsd = self.site.serve(Path::new("qemu-storage-daemon"), "qsd.sock", &args)?;
         for (rw, kind) in [("randwrite", "write"), ("randread", "read")] {
             for depth in [1, 32] {
                 let job = Job { size: 256 << 20, ..Job::new(rw, "4k", depth) };
@@ -239,7 +221,7 @@ impl Bench {
 
     /// The whole host, with its journal on the disk and a store beside it.
     fn host(&self) -> Result<()> {
-        let node = Node::start(self, &[])?;
+        let node = Node::start(&self.site, VOLUME, &[])?;
         let raw = self.raw_file("peer.raw")?;
         let peer = self.qemu_nbd(&raw)?;
         for (rw, kind, block, depth, unit) in [
@@ -292,7 +274,7 @@ impl Bench {
 
     /// What a flush costs beside the disk's own.
     fn flush(&self) -> Result<()> {
-        let node = Node::start(self, &[])?;
+        let node = Node::start(&self.site, VOLUME, &[])?;
         let file = self.path("flush.raw");
         // Written once, so that the file system has nothing left to allocate or convert.
         output(
@@ -334,11 +316,11 @@ impl Bench {
 
     /// A read that only the store can answer.
     fn cold(&self) -> Result<()> {
-        let node = Node::start(self, &[])?;
+        let node = Node::start(&self.site, VOLUME, &[])?;
         let fill = Job { size: 1 << 30, seconds: Some(10), ..Job::new("write", "1m", 4) };
         self.nbd("ours.sock", "bench", &fill)?;
         node.wait_drained()?;
-        let node = node.with_fresh_host(self)?;
+        let node = node.with_fresh_host(&self.site)?;
         let objects = self.path("objects.raw");
         output(
             Path::new("dd"),
@@ -378,7 +360,7 @@ impl Bench {
 
     /// Whether the store keeps up with a host that never pauses, and what memory that takes.
     fn drain(&self) -> Result<()> {
-        let node = Node::start(self, &[])?;
+        let node = Node::start(&self.site, VOLUME, &[])?;
         let job = Job { size: VOLUME_BYTES, seconds: Some(60), ..Job::new("randwrite", "4k", 32) };
         let before = node.committed()?;
         let start = Instant::now();
@@ -432,7 +414,7 @@ impl Bench {
     fn recovery(&self) -> Result<()> {
         let mut seconds = Vec::new();
         for _ in 0..self.rounds.min(3) {
-            let mut node = Node::start(self, &[])?;
+            let mut node = Node::start(&self.site, VOLUME, &[])?;
             node.pause_store()?;
             // Fills 1 GiB of journal; the writer blocks when it is full and fio's time runs out.
             let uri =
@@ -469,7 +451,7 @@ impl Bench {
                 bail!("the journal holds only {held} bytes: nothing to recover");
             }
             node.resume_store()?;
-            seconds.push(node.crash_and_recover(self)?);
+            seconds.push(node.crash_and_recover(&self.site)?);
         }
         self.report.single(
             "recovery of a full 1 GiB journal",
@@ -478,144 +460,4 @@ impl Bench {
             Some((2.0, false)),
         )
     }
-}
-
-/// A store and a host with one volume `bench`.
-struct Node {
-    store: Server,
-    host: Server,
-    admin: String,
-    longhaul: PathBuf,
-    dir: PathBuf,
-}
-
-impl Node {
-    fn start(bench: &Bench, host_args: &[&str]) -> Result<Node> {
-        for dir in ["store", "host"] {
-            let _ = std::fs::remove_dir_all(bench.path(dir));
-        }
-        let listen = format!("127.0.0.1:{}", free_port(true)?);
-        let data = bench.path("store").display().to_string();
-        let mut store = Server::start(
-            "store",
-            &bench.longhaul,
-            &["store", "--data", &data, "--listen", &listen, "--admin", "none"],
-            &bench.path("store.log"),
-        )?;
-        let credential = bench.path("store/credentials/admin.toml");
-        store.wait_until("credential", || credential.exists())?;
-        let credential = credential.display().to_string();
-        let create = ["volume", "create", "bench", "--size", VOLUME, "--credential", &credential];
-        let start = Instant::now();
-        loop {
-            match output(&bench.longhaul, &create) {
-                Ok(_) => break,
-                Err(error) if start.elapsed() > Duration::from_secs(10) => return Err(error),
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
-            }
-        }
-        let (host, admin) = Self::start_host(bench, "host", &credential, host_args)?;
-        Ok(Node { store, host, admin, longhaul: bench.longhaul.clone(), dir: bench.dir.clone() })
-    }
-
-    fn start_host(
-        bench: &Bench,
-        state: &str,
-        credential: &str,
-        more: &[&str],
-    ) -> Result<(Server, String)> {
-        let admin = format!("127.0.0.1:{}", free_port(false)?);
-        let state = bench.path(state).display().to_string();
-        let nbd = format!("unix:{}", bench.path("ours.sock").display());
-        let mut args = vec![
-            "host",
-            "--credential",
-            credential,
-            "--state",
-            &state,
-            "--nbd",
-            &nbd,
-            "--admin",
-            &admin,
-            "--volume",
-            "bench",
-        ];
-        args.extend_from_slice(more);
-        let mut host = bench.serve(&bench.longhaul, "ours.sock", &args)?;
-        host.wait_until("attached volume", || {
-            status(&bench.longhaul, &admin)
-                .is_ok_and(|json| json["volumes"][0]["state"] == "attached")
-        })?;
-        Ok((host, admin))
-    }
-
-    /// Ends the host in order and starts another that has nothing in journal or cache.
-    fn with_fresh_host(self, bench: &Bench) -> Result<Node> {
-        self.host.stop()?;
-        let _ = std::fs::remove_dir_all(bench.path("host"));
-        let credential = bench.path("store/credentials/admin.toml").display().to_string();
-        let (host, admin) = Self::start_host(bench, "host", &credential, &[])?;
-        Ok(Node { host, admin, ..self })
-    }
-
-    /// Kills the host, starts it again, and says how long it took to serve the volume, in seconds.
-    fn crash_and_recover(self, bench: &Bench) -> Result<f64> {
-        self.host.kill()?;
-        let credential = bench.path("store/credentials/admin.toml").display().to_string();
-        let start = Instant::now();
-        let (host, _) = Self::start_host(bench, "host", &credential, &[])?;
-        let seconds = start.elapsed().as_secs_f64();
-        host.kill()?;
-        self.store.stop()?;
-        Ok(seconds)
-    }
-
-    fn volume(&self) -> Result<Value> {
-        Ok(status(&self.longhaul, &self.admin)?["volumes"][0].clone())
-    }
-
-    fn committed(&self) -> Result<u64> {
-        self.volume()?["committed_seq"].as_u64().context("status has no `committed_seq`")
-    }
-
-    fn journal_bytes(&self) -> Result<u64> {
-        self.volume()?["journal_bytes"].as_u64().context("status has no `journal_bytes`")
-    }
-
-    fn wait_drained(&self) -> Result<()> {
-        let start = Instant::now();
-        while self.volume()?["lag_bytes"].as_u64().context("status has no `lag_bytes`")? > 0 {
-            if start.elapsed() > Duration::from_secs(120) {
-                bail!("not drained after 120 s; see the logs in {}", self.dir.display());
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
-    }
-
-    fn pause_store(&mut self) -> Result<()> {
-        output(Path::new("kill"), &["-STOP", &self.store.pid().to_string()]).map(drop)
-    }
-
-    fn resume_store(&mut self) -> Result<()> {
-        output(Path::new("kill"), &["-CONT", &self.store.pid().to_string()]).map(drop)
-    }
-
-    fn stop(self) -> Result<()> {
-        self.host.stop()?;
-        self.store.stop()
-    }
-}
-
-fn status(longhaul: &Path, admin: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&output(longhaul, &["status", "--json", "--admin", admin])?)?)
-}
-
-fn free_port(udp: bool) -> Result<u16> {
-    let address = if udp {
-        std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?
-    } else {
-        std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?
-    };
-    Ok(address.port())
 }

@@ -5,6 +5,9 @@
 //! more about the machine than about the product.
 
 mod bench;
+mod initiator;
+mod iscsi;
+mod node;
 mod process;
 mod report;
 
@@ -24,6 +27,8 @@ struct Cli {
 enum Command {
     /// Run the benchmarks of docs/performance.md: host, link and store on this machine.
     Bench(BenchArgs),
+    /// Measure the iSCSI target beside tgt, over loopback.
+    BenchIscsi(BenchArgs),
 }
 
 /// What all benchmarks share.
@@ -38,18 +43,19 @@ pub struct BenchArgs {
     /// Rounds of each pair.
     #[arg(long, default_value = "5")]
     rounds: usize,
-    /// Seconds of each measurement.
-    #[arg(long, default_value = "4")]
-    seconds: u32,
+    /// Seconds of each measurement [default: 4, for iSCSI 1].
+    #[arg(long)]
+    seconds: Option<u32>,
     /// Append each result as a JSON line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these: null, host, flush, cold, drain, recovery.
+    /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read, write.
     only: Vec<String>,
 }
 
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::BenchIscsi(args) => iscsi::run(&args),
     }
 }

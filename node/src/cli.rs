@@ -421,6 +421,9 @@ pub struct BenchNullArgs {
     /// NBD address: ADDR:PORT, or unix:PATH.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
     pub nbd: String,
+    /// iSCSI address as well: ADDR or ADDR:PORT.
+    #[arg(long, value_name = "ADDR")]
+    pub iscsi: Option<String>,
     /// Size of the volume.
     #[arg(long, default_value = "1GiB", value_parser = units::bytes)]
     pub size: u64,

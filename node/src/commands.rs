@@ -20,7 +20,9 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Iscsi(args) => crate::host::iscsi(&args),
         Command::Status(args) => crate::host::status(&args.admin, args.json),
         Command::Check(args) => crate::check::check(&args.dir, args.json),
-        Command::BenchNull(args) => crate::host::null::bench(&args.nbd, args.size),
+        Command::BenchNull(args) => {
+            crate::host::null::bench(&args.nbd, args.iscsi.as_deref(), args.size)
+        }
         Command::Relay(args) => {
             let shape = crate::relay::Shape {
                 delay: args.delay,

@@ -3,11 +3,14 @@
 //! It measures what session machine, engine and shell cost by themselves (`docs/performance.md`), and
 //! stands in for both ends in tests. Data lives only as long as the journal's lap.
 
+use super::iscsi::{self, Opened, Volumes};
 use super::nbd::{Address, Exports, Listener, Server};
 use super::volume::{Backing, Clock, Uplink, Volume};
 use anyhow::Result;
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use longhaul_core::block::VolumeId;
+use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
 use longhaul_core::host as engine;
 use longhaul_core::wire::link::{Attached, Frame, HostId, Lane, Piece, ToHost, ToStore};
@@ -95,16 +98,50 @@ impl Exports for One {
     }
 }
 
+impl Volumes for One {
+    fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            if name == self.0.name() {
+                Ok((self.0.clone(), Bytes::new()))
+            } else {
+                Err(OpenError::NotFound(name))
+            }
+        })
+    }
+
+    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Vec<String>> {
+        let name = self.0.name().to_owned();
+        Box::pin(async move { vec![name] })
+    }
+
+    fn save(
+        self: Rc<Self>,
+        _: Rc<Volume>,
+        _: Bytes,
+    ) -> LocalBoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Err("nothing is kept here".to_owned()) })
+    }
+}
+
 /// Serves a volume `null` of `bytes` until Ctrl-C.
 ///
 /// # Errors
-/// If the address cannot be listened on.
-pub fn bench(address: &str, bytes: u64) -> Result<()> {
-    let address: Address = address.parse()?;
+/// If an address cannot be listened on.
+pub fn bench(nbd: &str, iscsi: Option<&str>, bytes: u64) -> Result<()> {
+    let address: Address = nbd.parse()?;
     super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(async move {
         let geometry = engine::journal::Geometry { file_bytes: 16 << 20, files: 16 };
-        let volume = volume("null", bytes / 512, Clock::start(), geometry);
-        let server = Server::new(Rc::new(One(volume)), None);
+        let clock = Clock::start();
+        let one = Rc::new(One(volume("null", bytes / 512, clock, geometry)));
+        if let Some(text) = iscsi {
+            let portal = iscsi::Listener::bind(text)?;
+            eprintln!("serving `null` on {}", portal.address());
+            let config = iscsi::config(vec![portal.address().to_string()], false);
+            let target = iscsi::Server::new(one.clone(), clock, config, Access::default());
+            tokio::task::spawn_local(target.clone().run());
+            tokio::task::spawn_local(portal.run(target));
+        }
+        let server = Server::new(one, None);
         let listener = Listener::bind(&address, false, false)?;
         eprintln!("serving `null` on {}", listener.address());
         tokio::select! {

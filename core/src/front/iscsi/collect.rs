@@ -148,6 +148,8 @@ impl Received {
 pub(super) struct Collect {
     /// Bytes the initiator is ready to send.
     expected: u32,
+    /// All of it, if it came with the command: most writes need nothing else here.
+    whole: Option<Bytes>,
     received: Received,
     /// Unsolicited Data-Out PDUs are still to come.
     unsolicited: Option<Burst>,
@@ -170,6 +172,7 @@ impl Collect {
         let limit = unsolicited.min(expected);
         let mut collect = Collect {
             expected,
+            whole: None,
             received: Received::default(),
             unsolicited: None,
             bursts: Vec::new(),
@@ -188,8 +191,13 @@ impl Collect {
                 condition::INCORRECT_AMOUNT_OF_DATA
             });
         } else {
-            collect.received.insert(0, immediate);
             collect.asked = sent;
+            // With nothing more to come, nothing will ever look for holes.
+            if last && sent == expected && immediate.len() >= SMALL_BYTES {
+                collect.whole = Some(immediate);
+            } else {
+                collect.received.insert(0, immediate);
+            }
         }
         if !last {
             let offset = sent.min(limit);
@@ -410,6 +418,10 @@ impl Collect {
             return None;
         }
         self.handed = true;
+        if let Some(mut whole) = self.whole.take() {
+            whole.truncate(wanted as usize);
+            return Some(Ok(vec![whole]));
+        }
         Some(Ok(self.received.take(wanted)))
     }
 }

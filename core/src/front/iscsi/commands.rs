@@ -54,18 +54,18 @@ fn extras(ahs: &Bytes) -> Option<Extras> {
 }
 
 /// A refusal of the transport's own, in fixed format (SPC-5 §4.4.3).
-pub(super) fn refusal(key: u8, code: u16) -> Box<ScsiResponse> {
+pub(super) fn refusal(key: u8, code: u16) -> ScsiResponse {
     let mut sense = [0; 18];
     sense[0] = 0x70;
     sense[2] = key;
     sense[7] = 10;
     sense[12..14].copy_from_slice(&code.to_be_bytes());
-    Box::new(ScsiResponse {
+    ScsiResponse {
         status: Status::CheckCondition,
         sense: Bytes::copy_from_slice(&sense),
         data: DataIn::None,
         out_wanted: 0,
-    })
+    }
 }
 
 /// How what was moved differs from what was expected (§11.4.5).
@@ -162,7 +162,7 @@ impl Session {
             write,
             expected: expected_bytes,
             stage: Stage::Held,
-            command: (!bidirectional).then(|| Box::new(command)),
+            command: (!bidirectional).then_some(command),
             collect,
             charge: 0,
             data_sn: 0,
@@ -224,7 +224,7 @@ impl Session {
             match (command, cx.device.as_deref_mut()) {
                 (Some(command), Some(device)) => {
                     cx.counters.command(command.cdb[0]);
-                    device.handle_command(cx.now, self.nexus, id, *command);
+                    device.handle_command(cx.now, self.nexus, id, command);
                 }
                 // INVALID FIELD IN COMMAND INFORMATION UNIT: no command here moves data both ways.
                 _ => self.respond(cx, slot, refusal(0x05, 0x0e03)),
@@ -331,7 +331,7 @@ impl Session {
         &mut self,
         cx: &mut Context<'_>,
         id: TaskId,
-        response: Box<ScsiResponse>,
+        response: ScsiResponse,
     ) {
         if let Some(slot) = self.tasks.by_id(id) {
             self.respond(cx, slot, response);
@@ -339,7 +339,7 @@ impl Session {
     }
 
     /// A task has ended; its status waits for output that is on its way (§7.3).
-    fn respond(&mut self, cx: &mut Context<'_>, slot: u16, response: Box<ScsiResponse>) {
+    fn respond(&mut self, cx: &mut Context<'_>, slot: u16, response: ScsiResponse) {
         let Some(task) = self.tasks.get(slot) else { return };
         if task.collect.as_deref().is_none_or(Collect::is_quiet) {
             self.finish(slot, response);
@@ -350,7 +350,7 @@ impl Session {
     }
 
     /// Sends a task's input and status.
-    pub(super) fn finish(&mut self, slot: u16, response: Box<ScsiResponse>) {
+    pub(super) fn finish(&mut self, slot: u16, response: ScsiResponse) {
         let Some(task) = self.tasks.get(slot) else { return };
         let owner = task.link;
         task.collect = None;

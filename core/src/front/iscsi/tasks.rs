@@ -39,7 +39,7 @@ pub(super) struct Task {
     pub(super) expected: u32,
     pub(super) stage: Stage,
     /// What the device will be given.
-    pub(super) command: Option<Box<Command>>,
+    pub(super) command: Option<Command>,
     /// Output on its way in.
     pub(super) collect: Option<Box<Collect>>,
     /// Counted against the session's memory, in bytes.
@@ -51,7 +51,7 @@ pub(super) struct Task {
     /// Nothing more is asked for: its end has been decided.
     pub(super) frozen: bool,
     /// How it ended: until its output has come, and until the status is acknowledged.
-    pub(super) response: Option<Box<Response>>,
+    pub(super) response: Option<Response>,
     /// Data-In PDUs before this number have been acknowledged.
     pub(super) data_acknowledged: u32,
     /// How its input was cut into Data-In PDUs.

@@ -231,7 +231,7 @@ pub enum Output {
         /// Which.
         task: TaskId,
         /// How.
-        response: Box<Response>,
+        response: Response,
     },
     /// A task was ended by task management (whoever asked for it, also its own nexus) or by PREEMPT
     /// AND ABORT and gets no response. The transport drops what it has for it.
@@ -622,7 +622,7 @@ impl Device {
                 return;
             }
         };
-        let response = Box::new(Response { status, sense, data, out_wanted });
+        let response = Response { status, sense, data, out_wanted };
         self.outputs.push_back(Output::Response { task, response });
     }
 }

@@ -667,12 +667,12 @@ impl Device {
             return;
         }
         if nexus != by && self.mode.task_aborted {
-            let response = Box::new(Response {
+            let response = Response {
                 status: Status::TaskAborted,
                 sense: Bytes::new(),
                 data: DataIn::None,
                 out_wanted: wanted,
-            });
+            };
             self.outputs.push_back(Output::Response { task: id, response });
         } else {
             self.outputs.push_back(Output::Aborted { task: id });

@@ -1,5 +1,6 @@
 //! One connection of an initiator: its socket, on the front thread.
 
+use super::input::Input;
 use super::{CLOSE_LIMIT, MAX_CONNECTIONS, Server};
 use crate::host::stream::{Outbound, Reader, Writer, Written};
 use bytes::BytesMut;
@@ -8,12 +9,6 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-
-/// Read buffer, in bytes: some dozen 4 KiB writes of a deep queue in one read.
-const READ_BYTES: usize = 256 << 10;
-
-/// A new buffer is taken when less room than this is left.
-const LEAST_ROOM_BYTES: usize = 16 << 10;
 
 /// An initiator's connection.
 pub(super) struct Connection {
@@ -163,7 +158,7 @@ impl Connection {
         server: &Rc<Server>,
         mut reader: Reader,
     ) -> io::Result<Option<CloseReason>> {
-        let mut input = BytesMut::new();
+        let mut input = Input::new();
         loop {
             if self.state.borrow().closing.is_some() {
                 return self.finish(server).await.map(Some);
@@ -173,7 +168,7 @@ impl Connection {
                 Wake::Input | Wake::Work => {}
                 Wake::Room => self.flush(server),
             }
-            while self.turn(server, &mut input) {}
+            while self.turn(server, &mut input.bytes) {}
         }
     }
 
@@ -223,7 +218,7 @@ impl Connection {
         &self,
         server: &Server,
         reader: &mut Reader,
-        input: &mut BytesMut,
+        input: &mut Input,
     ) -> io::Result<Wake> {
         std::future::poll_fn(|cx| {
             {
@@ -250,11 +245,8 @@ impl Connection {
                 }
                 target.wanted(self.id)
             };
-            let room = LEAST_ROOM_BYTES.max(wanted.saturating_sub(input.len()));
-            if input.capacity() - input.len() < room {
-                input.reserve(room.max(READ_BYTES));
-            }
-            match std::task::ready!(reader.poll(cx, input)) {
+            input.make_room(wanted);
+            match std::task::ready!(reader.poll(cx, &mut input.bytes)) {
                 Ok(0) => Poll::Ready(Ok(Wake::End)),
                 Ok(read) => {
                     server.counters.borrow_mut().received_bytes += read as u64;

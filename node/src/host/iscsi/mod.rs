@@ -15,6 +15,7 @@
 mod access;
 mod command;
 mod connection;
+mod input;
 mod listen;
 mod report;
 #[cfg(test)]

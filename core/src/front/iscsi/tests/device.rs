@@ -32,9 +32,9 @@ pub struct Device {
     sectors: u64,
 }
 
-fn response(status: Status, data: DataIn, out_wanted: u64, sense: &[u8]) -> Box<Response> {
+fn response(status: Status, data: DataIn, out_wanted: u64, sense: &[u8]) -> Response {
     let sense = Bytes::copy_from_slice(sense);
-    Box::new(Response { status, sense, data, out_wanted })
+    Response { status, sense, data, out_wanted }
 }
 
 impl Device {

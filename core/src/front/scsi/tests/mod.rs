@@ -121,7 +121,7 @@ impl World {
                 }
                 Output::Response { task, response } => {
                     assert!(!self.aborted.contains(&task));
-                    assert!(self.responses.insert(task, *response).is_none(), "two responses");
+                    assert!(self.responses.insert(task, response).is_none(), "two responses");
                 }
                 Output::Aborted { task } => {
                     assert!(!self.responses.contains_key(&task));

@@ -1,0 +1,425 @@
+//! The iSCSI target beside tgt, in turn, over loopback.
+
+use crate::BenchArgs;
+use crate::initiator::set_write_cache;
+use crate::node::{Node, Site, free_port};
+use crate::process::{Server, output};
+use crate::report::{Pair, Report};
+use anyhow::{Context as _, Result, bail};
+use std::path::Path;
+use std::time::Duration;
+
+/// Size of the units: small enough that what was written is still in our journal and in the peer's
+/// page cache.
+const VOLUME: &str = "512MiB";
+const VOLUME_BYTES: u64 = 512 << 20;
+
+/// How our targets' names begin.
+const PREFIX: &str = "iqn.2026-11.io.longhaul:";
+
+/// tgt's target.
+const PEER: &str = "iqn.2026-11.com.example:tgt";
+
+/// No measurement takes so long.
+const TOOL_SECONDS: &str = "60";
+
+/// Blocks from one request to the next where they are to look random: an odd number meets every
+/// block before the first one again.
+const STRIDE: u64 = 10_007;
+
+/// The initiator's program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tool {
+    /// `qemu-img bench`.
+    Qemu,
+    /// `iscsi-perf`, which only reads.
+    Perf,
+}
+
+/// What an initiator does.
+#[derive(Clone, Copy)]
+struct Load {
+    tool: Tool,
+    write: bool,
+    random: bool,
+    /// Bytes of a request.
+    block: u64,
+    depth: u32,
+}
+
+impl Load {
+    const fn qemu(write: bool, random: bool, block: u64, depth: u32) -> Load {
+        Load { tool: Tool::Qemu, write, random, block, depth }
+    }
+
+    const fn perf(depth: u32) -> Load {
+        Load { tool: Tool::Perf, write: false, random: true, block: 4096, depth }
+    }
+
+    fn name(&self) -> String {
+        format!(
+            "{} KiB {} {}, depth {}{}",
+            self.block >> 10,
+            if self.random { "random" } else { "sequential" },
+            if self.write { "write" } else { "read" },
+            self.depth,
+            if self.tool == Tool::Perf { ", iscsi-perf" } else { "" }
+        )
+    }
+
+    /// What is aimed at.
+    fn target(&self) -> Option<(f64, bool)> {
+        match self.depth {
+            1 => Some((1.1, true)),
+            32 => Some((1.3, true)),
+            _ => None,
+        }
+    }
+}
+
+const READS: [Load; 8] = [
+    Load::qemu(false, true, 4096, 1),
+    Load::qemu(false, true, 4096, 32),
+    Load::perf(1),
+    Load::perf(32),
+    Load::qemu(false, false, 64 << 10, 1),
+    Load::qemu(false, false, 64 << 10, 32),
+    Load::qemu(false, false, 256 << 10, 1),
+    Load::qemu(false, false, 256 << 10, 32),
+];
+
+const WRITES: [Load; 6] = [
+    Load::qemu(true, true, 4096, 1),
+    Load::qemu(true, true, 4096, 32),
+    Load::qemu(true, false, 64 << 10, 1),
+    Load::qemu(true, false, 64 << 10, 32),
+    Load::qemu(true, false, 256 << 10, 1),
+    Load::qemu(true, false, 256 << 10, 32),
+];
+
+/// A unit with the processes that serve it.
+struct Unit<'a> {
+    url: String,
+    servers: Vec<&'a Server>,
+    /// Does all work that a load has left behind.
+    settle: Box<dyn Fn() -> Result<()> + 'a>,
+}
+
+/// One measurement.
+struct Sample {
+    /// Requests a second.
+    rate: f64,
+    /// Processor seconds of a request, by server.
+    cpu: Vec<f64>,
+}
+
+impl Unit<'_> {
+    fn new<'a>(url: String, servers: Vec<&'a Server>) -> Unit<'a> {
+        Unit { url, servers, settle: Box::new(|| Ok(())) }
+    }
+
+    /// What its servers have used of the processor, in seconds.
+    fn cpu(&self) -> Result<Vec<f64>> {
+        self.servers.iter().map(|server| server.cpu_seconds()).collect()
+    }
+
+    /// Runs a load for about so many seconds, at about `pace` requests a second.
+    fn measure(&self, load: &Load, seconds: f64, pace: f64) -> Result<Sample> {
+        let before = self.cpu()?;
+        let (requests, rate) = match load.tool {
+            Tool::Perf => perf(&self.url, load, seconds)?,
+            Tool::Qemu => qemu(&self.url, load, pace * seconds)?,
+        };
+        if load.write {
+            (self.settle)()?;
+        }
+        let after = self.cpu()?;
+        let cpu = before.iter().zip(&after).map(|(before, after)| (after - before) / requests);
+        Ok(Sample { rate, cpu: cpu.collect() })
+    }
+}
+
+/// Runs a program of the initiator, which may hang: `iscsi-perf` has been seen to, once, at depth 1
+/// with a busy tgtd. It is then ended and run again.
+fn initiator(program: &str, args: &[&str]) -> Result<String> {
+    let limit = ["-k", "5", TOOL_SECONDS, program];
+    let args = [&limit[..], args].concat();
+    let mut tries = 0;
+    loop {
+        match output(Path::new("timeout"), &args) {
+            Err(error) if tries < 2 => eprintln!("once more: {error:#}"),
+            outcome => return outcome,
+        }
+        tries += 1;
+    }
+}
+
+/// `qemu-img bench` with so many requests; gives how many there were, and how many a second.
+fn qemu(url: &str, load: &Load, requests: f64) -> Result<(f64, f64)> {
+    let requests = requests.clamp(50.0, 1e8).round();
+    let step = if load.random { load.block * STRIDE } else { load.block };
+    let mut args: Vec<String> = ["bench", "-f", "raw", "-t", "writeback"].map(str::to_owned).into();
+    for (option, value) in
+        [("-c", requests as u64), ("-d", load.depth.into()), ("-s", load.block), ("-S", step)]
+    {
+        args.extend([option.to_owned(), value.to_string()]);
+    }
+    if load.write {
+        args.extend(["-w", "--pattern=77"].map(str::to_owned));
+    }
+    args.push(url.to_owned());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let text = initiator("qemu-img", &args)?;
+    let seconds = text.split("completed in").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let seconds: f64 = seconds.context("qemu-img printed no time")?.parse()?;
+    Ok((requests, requests / seconds.max(1e-3)))
+}
+
+/// `iscsi-perf` for whole seconds; gives how many requests there were, and how many a second.
+fn perf(url: &str, load: &Load, seconds: f64) -> Result<(f64, f64)> {
+    let seconds = seconds.ceil().max(1.0);
+    let (depth, blocks) = (load.depth.to_string(), (load.block / 512).to_string());
+    let time = seconds.to_string();
+    let args = ["-m", &depth, "-b", &blocks, "-t", &time, "-r", url];
+    let text = initiator("iscsi-perf", &args)?;
+    // Progress comes on one line, overwritten; the last average is that of the whole run.
+    let average = text.rsplit("iops average").next();
+    let rate = average.and_then(|rest| rest.split_whitespace().next());
+    let rate: f64 = rate.context("iscsi-perf printed no average")?.parse()?;
+    Ok((rate * seconds, rate))
+}
+
+/// tgt with its default settings and three units: a file, one that does nothing, and a file that is
+/// opened with O_SYNC, so that a write is durable before its answer, as ours is.
+struct Tgt {
+    server: Server,
+    portal: String,
+}
+
+impl Tgt {
+    fn start(site: &Site) -> Result<Tgt> {
+        let disk = site.path("peer.raw");
+        fill(&disk)?;
+        let portal = format!("127.0.0.1:{}", free_port(false)?);
+        // Its own control socket and number, so that one that is there is left alone.
+        let socket = format!("TGT_IPC_SOCKET={}", site.path("tgt").display());
+        let control = (free_port(false)? % 30_000).to_string();
+        let listen = format!("portal={portal}");
+        let args = [&socket, "tgtd", "-f", "-C", &control, "--iscsi", &listen];
+        let mut server = Server::start("tgtd", Path::new("env"), &args, &site.path("tgtd.log"))?;
+        server.wait_until("portal", || std::net::TcpStream::connect(&portal).is_ok())?;
+        let synced = site.path("synced.raw");
+        fill(&synced)?;
+        let (disk, synced) = (disk.display().to_string(), synced.display().to_string());
+        let target = ["--mode", "target", "--tid", "1", "--op"];
+        let unit = ["--mode", "logicalunit", "--tid", "1", "--op", "new", "--lun"];
+        for (which, what) in [
+            (&target[..], &["new", "--targetname", PEER][..]),
+            (&unit[..], &["1", "--backing-store", &disk][..]),
+            (&unit[..], &["2", "--bstype", "null", "--backing-store", &disk][..]),
+            (&unit[..], &["3", "--bsoflags", "sync", "--backing-store", &synced][..]),
+            (&target[..], &["bind", "--initiator-address", "ALL"][..]),
+        ] {
+            let with = [&socket, "tgtadm", "-C", &control, "--lld", "iscsi"];
+            output(Path::new("env"), &[&with[..], which, what].concat())?;
+        }
+        Ok(Tgt { server, portal })
+    }
+
+    fn unit(&self, lun: u8) -> Unit<'_> {
+        Unit::new(format!("iscsi://{}/{PEER}/{lun}", self.portal), vec![&self.server])
+    }
+}
+
+/// A file with data in every block.
+fn fill(path: &Path) -> Result<()> {
+    let (to, count) = (format!("of={}", path.display()), format!("count={}", VOLUME_BYTES >> 20));
+    let args = ["if=/dev/urandom", &to, "bs=1M", &count, "conv=fsync", "status=none"];
+    output(Path::new("dd"), &args).map(drop)
+}
+
+/// A way to do the work.
+struct Way<'a> {
+    name: &'a str,
+    unit: &'a Unit<'a>,
+    /// What has to be done before it is measured.
+    before: &'a dyn Fn() -> Result<()>,
+}
+
+/// Nothing has to be done.
+fn nothing() -> Result<()> {
+    Ok(())
+}
+
+struct Bench {
+    site: Site,
+    rounds: usize,
+    seconds: f64,
+    report: Report,
+}
+
+/// Runs what was asked for, or everything.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let bench = Bench {
+        site: Site::new(args)?,
+        rounds: args.rounds,
+        seconds: args.seconds.unwrap_or(1).into(),
+        report: Report::new(args.json.clone()),
+    };
+    for name in &args.only {
+        if !["empty", "read", "write"].contains(&name.as_str()) {
+            bail!("there is no iSCSI benchmark `{name}`");
+        }
+    }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let tgt = Tgt::start(&bench.site)?;
+    if wanted("empty") {
+        bench.empty(&tgt).context("benchmark `empty`")?;
+    }
+    if wanted("read") || wanted("write") {
+        bench.volume(&tgt, wanted("read"), wanted("write"))?;
+    }
+    // It has nothing to save, and after SIGTERM it waits for ever for its initiators.
+    tgt.server.kill()?;
+    for name in ["store", "host"] {
+        let _ = std::fs::remove_dir_all(bench.site.path(name));
+    }
+    for name in ["peer.raw", "synced.raw"] {
+        let _ = std::fs::remove_file(bench.site.path(name));
+    }
+    Ok(())
+}
+
+impl Bench {
+    /// What the protocol costs by itself: units that do nothing.
+    fn empty(&self, tgt: &Tgt) -> Result<()> {
+        let portal = format!("127.0.0.1:{}", free_port(false)?);
+        let nbd = format!("unix:{}", self.site.path("ours.sock").display());
+        let args = ["bench-null", "--nbd", &nbd, "--iscsi", &portal, "--size", VOLUME];
+        let server = self.site.serve(&self.site.longhaul, "ours.sock", &args)?;
+        let ours = Unit::new(format!("iscsi://{portal}/{PREFIX}null/0"), vec![&server]);
+        let theirs = tgt.unit(2);
+        let ways = [
+            Way { name: "longhaul", unit: &ours, before: &nothing },
+            Way { name: "tgt, null store", unit: &theirs, before: &nothing },
+        ];
+        for (write, depth) in [(false, 1), (false, 32), (true, 1), (true, 32)] {
+            self.compare(&Load::qemu(write, true, 4096, depth), &ways, &[("empty", 0, 1)])?;
+        }
+        drop(ours);
+        server.stop()
+    }
+
+    /// The whole host, with its journal on the disk and a store beside it.
+    fn volume(&self, tgt: &Tgt, reads: bool, writes: bool) -> Result<()> {
+        let portal = format!("127.0.0.1:{}", free_port(false)?);
+        let node = Node::start(&self.site, VOLUME, &["--iscsi", &portal])?;
+        let target = format!("{PREFIX}bench");
+        let ours = Unit {
+            settle: Box::new(|| node.wait_drained()),
+            ..Unit::new(format!("iscsi://{portal}/{target}/0"), vec![&node.host, &node.store])
+        };
+        // tgt answers from the page cache; what it has left there is not to disturb what comes next.
+        let peer = |lun| Unit {
+            settle: Box::new(|| output(Path::new("sync"), &[]).map(drop)),
+            ..tgt.unit(lun)
+        };
+        let (file, synced) = (peer(1), peer(3));
+        if reads {
+            let fill = Load::qemu(true, false, 1 << 20, 4);
+            qemu(&ours.url, &fill, (VOLUME_BYTES >> 20) as f64)?;
+            node.wait_drained()?;
+            let ways = [
+                Way { name: "longhaul", unit: &ours, before: &nothing },
+                Way { name: "tgt, file", unit: &file, before: &nothing },
+            ];
+            for load in READS {
+                self.compare(&load, &ways, &[("host", 0, 1)])?;
+            }
+        }
+        if writes {
+            let on = || set_write_cache(&portal, &target, true);
+            let off = || set_write_cache(&portal, &target, false);
+            let ways = [
+                Way { name: "longhaul", unit: &ours, before: &off },
+                Way { name: "tgt, file", unit: &file, before: &nothing },
+                Way { name: "longhaul, write cache on", unit: &ours, before: &on },
+                Way { name: "tgt, file with O_SYNC", unit: &synced, before: &nothing },
+            ];
+            let pairs = [
+                ("host, default (WCE=0)", 0, 1),
+                ("host, default (WCE=0)", 0, 3),
+                ("host, write cache on (WCE=1)", 2, 1),
+            ];
+            for load in WRITES {
+                self.compare(&load, &ways, &pairs)?;
+            }
+        }
+        drop(ours);
+        node.stop()
+    }
+
+    /// Measures the ways in turn and reports each pair.
+    fn compare(&self, load: &Load, ways: &[Way<'_>], pairs: &[(&str, usize, usize)]) -> Result<()> {
+        // Finds out how fast each is, so that a measurement takes the time it is to take.
+        let mut paces = Vec::new();
+        for way in ways {
+            (way.before)()?;
+            let first = way.unit.measure(load, 0.5, 200.0)?;
+            paces.push(way.unit.measure(load, 0.2, first.rate)?.rate);
+        }
+        let mut rounds = Vec::new();
+        for _ in 0..self.rounds {
+            let mut round = Vec::new();
+            for (way, pace) in ways.iter().zip(&mut paces) {
+                (way.before)()?;
+                // Not straight after other work that was settled.
+                std::thread::sleep(Duration::from_millis(50));
+                let sample = way.unit.measure(load, self.seconds, *pace)?;
+                *pace = sample.rate;
+                round.push(sample);
+            }
+            rounds.push(round);
+        }
+        for (name, ours, theirs) in pairs {
+            let rounds: Vec<(&Sample, &Sample)> =
+                rounds.iter().map(|round| (&round[*ours], &round[*theirs])).collect();
+            self.rows(&format!("{name}, {}", load.name()), load, ways[*theirs].name, &rounds)?;
+        }
+        Ok(())
+    }
+
+    /// The rows of one comparison: ours and theirs by round.
+    fn rows(
+        &self,
+        name: &str,
+        load: &Load,
+        peer: &str,
+        rounds: &[(&Sample, &Sample)],
+    ) -> Result<()> {
+        let row = |name: &str,
+                   unit: &'static str,
+                   target: Option<(f64, bool)>,
+                   ours: &dyn Fn(&Sample) -> f64,
+                   theirs: &dyn Fn(&Sample) -> f64| {
+            self.report.pair(&Pair {
+                name: name.to_owned(),
+                unit,
+                peer: peer.to_owned(),
+                ours: rounds.iter().map(|(sample, _)| ours(sample)).collect(),
+                theirs: rounds.iter().map(|(_, sample)| theirs(sample)).collect(),
+                target,
+            })
+        };
+        let (unit, factor) =
+            if load.block <= 4096 { ("IOPS", 1.0) } else { ("MB/s", load.block as f64 / 1e6) };
+        let rate = |sample: &Sample| sample.rate * factor;
+        row(name, unit, load.target(), &rate, &rate)?;
+        let all = |sample: &Sample| sample.cpu.iter().sum::<f64>() * 1e6;
+        if rounds.iter().any(|(ours, _)| ours.cpu.len() > 1) {
+            row("… processor time of a request, host and store", "µs", None, &all, &all)?;
+        }
+        let host = |sample: &Sample| sample.cpu[0] * 1e6;
+        row("… processor time of a request, host", "µs", None, &host, &all)
+    }
+}
