@@ -352,8 +352,9 @@ impl Io {
         if bytes != self.range.bytes() {
             return internal_failure();
         }
-        let uncut = bytes > MAX_ATOMIC_BYTES
-            && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
+        let uncut = self.data.len() == 1
+            || bytes > MAX_ATOMIC_BYTES
+                && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
         // A verification needs the output once more.
         let data = match self.kind {
             Kind::WriteAndVerify(Against::Output) => self.data.clone(),
