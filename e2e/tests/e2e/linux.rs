@@ -205,7 +205,7 @@ fn linux_makes_and_uses_file_systems() {
     run("e2fsck", ["-f", "-n", image.to_str().unwrap()]).ok();
 }
 
-/// Two initiators share a volume; one of them is fenced off, and stays so when the host restarts.
+/// `sg_xcopy` copies between two volumes and within one, and what it read is what was written.
 #[test]
 fn linux_copies() {
     let site = Site::with_volume("one", 32);
@@ -241,6 +241,7 @@ fn linux_copies() {
     no_errors(&mut guest);
 }
 
+/// Two initiators share a volume; one of them is fenced off, and stays so when the host restarts.
 #[test]
 fn linux_reservations_fence() {
     let site = Site::with_volume("disk", 32);
