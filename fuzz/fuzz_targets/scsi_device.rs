@@ -7,14 +7,12 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use longhaul_core::block::{
-    BlockError, Range, Request, Staged, StagedPiece, Time, VolumeId,
-};
+use longhaul_core::block::{BlockError, Range, Request, Staged, StagedPiece, Time, VolumeId};
+use longhaul_core::front::scsi::Side;
+use longhaul_core::front::scsi::copy::{Failure, Part, Problem};
 use longhaul_core::front::scsi::{
     Attribute, Command, DataIn, Device, Management, Nexus, Output, Status,
 };
-use longhaul_core::front::scsi::copy::{Failure, Part, Problem};
-use longhaul_core::front::scsi::Side;
 use longhaul_fuzz::iscsi::{check, copy_list, device, populate_list, reply, token_list, unit};
 use longhaul_fuzz::{Input, seeds};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{
-    BlockError, BlockState, MAX_STAGE_SECTORS, MAX_TRANSFER_BYTES, Range, ReadPiece, Reply, Request, Staged, StagedPiece, StatusRun, Time,
-    VolumeId,
+    BlockError, BlockState, MAX_STAGE_SECTORS, MAX_TRANSFER_BYTES, Range, ReadPiece, Reply,
+    Request, Staged, StagedPiece, StatusRun, Time, VolumeId,
 };
 use longhaul_core::front::iscsi::{
     Access, CloseReason, Config, ConnectionId, Event, OpenError, Peer, Target,
@@ -118,7 +118,9 @@ pub fn reply(request: &Request) -> Result<Reply, BlockError> {
         }
         Request::Write { range, .. } if range.lba % 67 == 66 => return Err(BlockError::NoSpace),
         Request::Watch(ranges) => Reply::Watching(ranges.len() as u64),
-        Request::Stage { range, .. } if range.lba % 59 == 58 => return Err(BlockError::Unsupported),
+        Request::Stage { range, .. } if range.lba % 59 == 58 => {
+            return Err(BlockError::Unsupported);
+        }
         Request::Stage { watch: Some(_), range, .. } if range.lba % 53 == 52 => {
             return Err(BlockError::Changed);
         }
