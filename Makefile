@@ -28,6 +28,7 @@ test: ## Everything that CI runs, as root
 
 check: ## The inner loop: format, lints, unit tests, 100 seeds of the simulator
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --workspace --lib --bins
 	cargo build --locked --workspace --bins
