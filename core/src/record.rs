@@ -49,6 +49,10 @@ pub const HEADER_BYTES: usize = 48;
 /// Largest data record, in sectors (1 MiB). A longer write becomes several records.
 pub const MAX_RECORD_SECTORS: u64 = 2048;
 
+/// Longest write that is one data record wherever it begins, in sectors: records are cut where
+/// checksum blocks end.
+pub const MAX_WHOLE_SECTORS: u64 = MAX_RECORD_SECTORS - BLOCK_SECTORS;
+
 /// Most bytes a record takes: header, table of an unaligned range, payload.
 pub const MAX_RECORD_BYTES: usize = HEADER_BYTES
     + 4 * (MAX_RECORD_SECTORS / BLOCK_SECTORS + 1) as usize

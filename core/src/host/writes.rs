@@ -153,3 +153,21 @@ impl Volume {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{MAX_RECORD_SECTORS, MAX_WHOLE_SECTORS};
+
+    /// What is promised to be there as a whole or not at all is one record.
+    #[test]
+    fn a_write_of_the_longest_whole_length_is_not_cut() {
+        for lba in 0..2 * BLOCK_SECTORS {
+            let range = Range::new(lba, MAX_WHOLE_SECTORS);
+            let data = Bytes::from(vec![0; range.bytes() as usize]);
+            let write = Waiting { id: 0, content: Content::Data(range, data), fua: false, done: 0 };
+            let first = write.next(MAX_RECORD_SECTORS).map(|part| part.range);
+            assert_eq!(first, Some(range));
+        }
+    }
+}

@@ -3,13 +3,15 @@
 //! Promises: every request lies within the volume as it is when the request is made, and carries as
 //! many bytes as its range has; what a command has to do as a whole is one request.
 
+use super::DataIn;
 use super::copy::token::Populate;
 use super::sense::{Sense, code, key};
 use super::tasks::{Requests, joined};
-use super::{DataIn, MAX_ATOMIC_BYTES};
 use crate::block::{
-    BlockState, Range, ReadPiece, Reply, Request, SECTOR_BYTES, StagedPiece, StatusRun, VolumeId,
+    BLOCK_SECTORS, BlockState, Range, ReadPiece, Reply, Request, SECTOR_BYTES, StagedPiece,
+    StatusRun, VolumeId,
 };
+use crate::record::MAX_RECORD_SECTORS;
 use bytes::{Bytes, BytesMut};
 
 /// Bytes that are read at a time to be looked at, or written at a time of a pattern.
@@ -352,9 +354,10 @@ impl Io {
         if bytes != self.range.bytes() {
             return internal_failure();
         }
+        // One that begins with a checksum block may be a little longer than is promised for all.
+        let fits = self.range.lba % BLOCK_SECTORS + self.range.sectors <= MAX_RECORD_SECTORS;
         let uncut = self.data.len() == 1
-            || bytes > MAX_ATOMIC_BYTES
-                && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
+            || !fits && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
         // A verification needs the output once more.
         let data = match self.kind {
             Kind::WriteAndVerify(Against::Output) => self.data.clone(),

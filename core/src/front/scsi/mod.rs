@@ -53,8 +53,9 @@ pub const MAX_TASKS: usize = 4096;
 /// Longest transfer of one command, in bytes (VPD page B0h, MAXIMUM TRANSFER LENGTH): the volume's.
 pub const MAX_TRANSFER_BYTES: u64 = crate::block::MAX_TRANSFER_BYTES;
 
-/// Longest write that is done as a whole or not at all, in bytes: what fits one record.
-pub const MAX_ATOMIC_BYTES: u64 = 1 << 20;
+/// Longest write that is done as a whole or not at all, in bytes: what fits one record wherever it
+/// begins.
+pub const MAX_ATOMIC_BYTES: u64 = crate::record::MAX_WHOLE_SECTORS * SECTOR_BYTES;
 
 /// Most nexuses that are remembered after they are gone, to tell them that they were lost.
 const MAX_LOST: usize = 256;

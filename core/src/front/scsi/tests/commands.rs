@@ -31,7 +31,7 @@ fn every_listed_page_is_there_and_as_long_as_it_says() {
     assert_eq!(limits.len(), 64);
     assert_eq!(limits[8..12], 8192u32.to_be_bytes());
     assert_eq!(limits[36..44], 8192u64.to_be_bytes());
-    assert_eq!(limits[44..48], 256u32.to_be_bytes());
+    assert_eq!(limits[44..48], 255u32.to_be_bytes());
     assert_eq!(limits[4], 1);
 }
 

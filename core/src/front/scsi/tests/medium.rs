@@ -107,7 +107,7 @@ fn ranges_and_lengths_are_checked_first() {
         assert_eq!((code_of(&response), &response.sense[15..18]), (0x2400, &[0xc0, 0, 10][..]));
     }
     let mut atomic = cdb16(0x9c, 0, 0, 0);
-    atomic[12..14].copy_from_slice(&2049u16.to_be_bytes());
+    atomic[12..14].copy_from_slice(&2041u16.to_be_bytes());
     assert_eq!(world.bad(&atomic, &[]), code::INVALID_FIELD_IN_CDB);
     atomic[12..14].copy_from_slice(&1u16.to_be_bytes());
     atomic[11] = 1;
