@@ -116,7 +116,7 @@ async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
     // A flush covers what was acknowledged before it.
     for (number, request) in [(1, write), (2, Request::Flush)] {
-        volume.submit(&asker, std::iter::once((number, request)));
+        volume.submit(&asker, Instant::now(), std::iter::once((number, request)));
         while done.0.get() < number as usize {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -379,7 +379,7 @@ impl Asker for Kept {
 async fn ask(volume: &Rc<Volume>, request: Request) -> Result<Reply, BlockError> {
     let kept = Rc::new(Kept::default());
     let asker: Rc<dyn Asker> = kept.clone();
-    volume.submit(&asker, std::iter::once((1, request)));
+    volume.submit(&asker, Instant::now(), std::iter::once((1, request)));
     loop {
         if let Some(reply) = kept.0.take() {
             return reply;
