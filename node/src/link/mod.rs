@@ -6,6 +6,7 @@
 //! what a frame means, apart from the first one (`Hello`) of each side.
 //!
 //! - [`transport`]: what the rest needs of a connection; [`quic`] is the one there is.
+//! - `stripe`: a lane over several streams of it.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - [`request`]: one connection for one command.
@@ -19,6 +20,7 @@ pub mod lane;
 pub mod listener;
 pub mod quic;
 pub mod request;
+mod stripe;
 #[cfg(test)]
 mod tests;
 pub mod transport;

@@ -21,10 +21,21 @@ struct Store {
 }
 
 fn store_at(dir: tempfile::TempDir, address: &str, versions: (u16, u16)) -> Store {
+    store_of(dir, address, versions, &quic::GENERATIONS)
+}
+
+fn store_of(
+    dir: tempfile::TempDir,
+    address: &str,
+    versions: (u16, u16),
+    generations: &[&[u8]],
+) -> Store {
     let stores = vec!["127.0.0.1:1".to_owned()];
     let identity = credential::prepare(dir.path(), &stores).unwrap();
     let issued = Arc::new(Issued::new(dir.path()));
-    let acceptor = Acceptor::bind(address.parse().unwrap(), &identity, issued.clone()).unwrap();
+    let address = address.parse().unwrap();
+    let acceptor =
+        Acceptor::with_generations(address, &identity, issued.clone(), generations).unwrap();
     let address = acceptor.local_addr().unwrap();
     let listener = Listener::with_versions(acceptor, issued, vec![address.to_string()], versions);
     Store { dir, listener, address }
@@ -106,6 +117,86 @@ async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
     }
     assert!(delivered);
     assert_eq!(store.listener.statistics().len(), 0);
+}
+
+/// Lanes before they had several streams.
+const FIRST_GENERATION: [&[u8]; 1] = [b"longhaul/1"];
+
+/// Moves frames of many sizes in all lanes at once, both ways.
+async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
+    let connection = dialer.connect(store.address);
+    let (connection, session) = tokio::join!(
+        async {
+            let connection = connection.await.unwrap();
+            let mut lanes = connection.open_lanes().await.unwrap();
+            let hello = ToStore::Hello { min_version: 1, max_version: 1, software: "a".into() };
+            let mut chunks = [Frame::from(hello).encode_head().unwrap()];
+            let control = &mut lanes[Lane::Control as usize];
+            while control.send.write(&mut chunks).await.unwrap() == 0 {}
+            (connection, lanes)
+        },
+        store.opened()
+    );
+    let (connection, lanes) = connection;
+    let sizes = || (0..200_usize).map(|n| n * n * 7 % 90_000);
+    let (_keep, urgent) = tokio::sync::watch::channel(false);
+    let mut hosts = tokio::task::JoinSet::new();
+    for (lane, streams) in Lane::ALL.into_iter().zip(lanes) {
+        let (sender, queue) = tokio::sync::mpsc::unbounded_channel();
+        sizes().for_each(|bytes| sender.send(batch(bytes)).unwrap());
+        drop(sender);
+        let urgent = urgent.clone();
+        hosts.spawn(async move {
+            lane::send_all(lane, streams.send, queue, &lane::Backlog::default(), urgent).await
+        });
+        hosts.spawn(async move {
+            let mut reader = lane::FrameReader::new(streams.receive);
+            if lane == Lane::Control {
+                reader.next::<ToHost>().await.unwrap().unwrap();
+            }
+            for bytes in sizes() {
+                let frame = reader.next::<ToHost>().await.unwrap().unwrap();
+                assert_eq!(frame, data(1, bytes));
+            }
+            Ok(())
+        });
+    }
+    let mut expected = Lane::ALL.map(|_| sizes());
+    for _ in 0..sizes().count() * Lane::ALL.len() {
+        let ListenerEvent::Frame { lane, frame, .. } = store.listener.event().await.unwrap() else {
+            panic!("it ended");
+        };
+        let bytes = expected[lane as usize].next().unwrap();
+        assert_eq!(frame, batch(bytes));
+        store.listener.send(session, lane, data(1, bytes));
+    }
+    while let Some(result) = hosts.join_next().await {
+        result.unwrap().unwrap();
+    }
+    connection.close(CloseCode::Done, "done");
+}
+
+#[tokio::test]
+async fn lanes_keep_order_over_several_streams_and_with_a_peer_of_the_generation_before() {
+    for (host, store) in [
+        (&quic::GENERATIONS[..], &quic::GENERATIONS[..]),
+        (&quic::GENERATIONS[..], &FIRST_GENERATION[..]),
+        (&FIRST_GENERATION[..], &quic::GENERATIONS[..]),
+    ] {
+        let mut store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), store);
+        let dialer = quic::Dialer::with_generations(&store.credential(), host).unwrap();
+        let exchange = exchange(&mut store, dialer);
+        tokio::time::timeout(Duration::from_secs(60), exchange).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_generation_in_common_is_refused_clearly() {
+    let other: [&[u8]; 1] = [b"longhaul/9"];
+    let store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), &other);
+    let address = store.address.to_string();
+    let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
+    assert!(format!("{error:#}").contains("of another generation"), "{error:#}");
 }
 
 #[tokio::test]
