@@ -14,7 +14,9 @@ use super::journal::Where;
 use super::volume::{Link, Volume};
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::record::{self, Kind, Location};
-use crate::wire::link::{self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, ToStore};
+use crate::wire::link::{
+    self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, ToStore,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -66,9 +68,17 @@ pub(super) enum DiskUse {
 
 #[derive(Debug)]
 pub(super) enum LinkUse {
-    Read { read: u64, slot: usize },
-    Prefetch { spoiled: bool },
-    Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+    Read {
+        read: u64,
+        slot: usize,
+    },
+    Prefetch {
+        spoiled: bool,
+    },
+    Status {
+        id: u64,
+        local: Vec<(Range, Option<BlockState>)>,
+    },
     Stage(Staging),
     /// What was written since then, for the cache.
     Changes(Moment),
@@ -120,9 +130,10 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.asked.values().all(|asked| {
-                matches!(asked.what, LinkUse::Prefetch { .. } | LinkUse::Changes(_))
-            })
+            && self
+                .asked
+                .values()
+                .all(|asked| matches!(asked.what, LinkUse::Prefetch { .. } | LinkUse::Changes(_)))
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -143,8 +154,12 @@ impl Reads {
         }
     }
 
-    /// `range` is written: what is being read ahead of it is old news.
-    pub(super) fn spoil(&mut self, range: Range) {
+    /// `range` is written: what is being read ahead of it is old news, and so is, if there is a cache,
+    /// what is being read.
+    pub(super) fn spoil(&mut self, range: Range, cached: bool) {
+        if self.prefetching == 0 && !cached {
+            return;
+        }
         for asked in self.asked.values_mut() {
             if asked.range.intersect(range).is_none() {
                 continue;
@@ -194,7 +209,9 @@ impl Volume {
                 for (part, piece) in self.readahead.cover(wanted) {
                     if let Some(piece) = piece {
                         self.counters.readahead_hit_bytes += part.bytes();
-                        used.push((part, piece.clone()));
+                        if self.caching.is_on() {
+                            used.push((part, piece.clone()));
+                        }
                         slots.push(Slot::One(piece));
                         continue;
                     }

@@ -6,6 +6,7 @@
 
 mod admin;
 mod attach;
+pub mod cache;
 mod disk;
 mod front;
 mod iscsi;
