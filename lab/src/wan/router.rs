@@ -65,11 +65,14 @@ struct Held {
     due: Nanos,
     /// When the last one leaves the bottleneck.
     left: Nanos,
-    /// Order among those due at once.
+    /// Order of arrival at the line.
     number: u64,
-    segments: u32,
+    /// It may be overtaken, or overtake.
+    late: bool,
     /// Bytes on the wire.
     wire_bytes: u32,
+    segments: u32,
+    /// Whether it is one of the line's packets, and not the probe's.
     counts: bool,
     piece: Piece,
 }
@@ -158,8 +161,9 @@ impl Direction {
                 due: now + delay,
                 left: now,
                 number: 0,
-                segments: 1,
+                late: true,
                 wire_bytes: 0,
+                segments: 1,
                 counts: false,
                 piece: Piece { head: Vec::new(), tail },
             });
@@ -192,8 +196,9 @@ impl Direction {
                         due,
                         left,
                         number: 0,
-                        segments: 1,
+                        late,
                         wire_bytes,
+                        segments: 1,
                         counts: true,
                         piece: Piece { head: Vec::new(), tail: Bytes::new() },
                     };
@@ -280,18 +285,22 @@ impl Direction {
         if !replan.is_needed() {
             return;
         }
-        let mut last_due = 0;
-        let held = std::mem::take(&mut self.in_order).into_iter();
         let others = std::mem::take(&mut self.others).into_vec();
-        let mut all: Vec<Held> = held.chain(others.into_iter().map(|held| held.0)).collect();
+        let mut all: Vec<Held> = std::mem::take(&mut self.in_order).into();
+        all.extend(others.into_iter().map(|held| held.0));
+        all.sort_by_key(|held| held.number);
+        let mut last = 0;
         for held in &mut all {
             let span = held.due - held.first_due;
-            held.due = held.due - held.left + replan.left(held.left);
+            held.due = replan.due(held.left, held.due);
             held.left = replan.left(held.left);
+            if !held.late {
+                // With less time between them the delay could vary by more than that.
+                held.due = held.due.max(last);
+                last = held.due;
+            }
             held.first_due = held.due.saturating_sub(span);
-            last_due = last_due.max(held.due);
         }
-        self.line.moved(last_due);
         all.sort();
         self.in_order = all.into();
     }
