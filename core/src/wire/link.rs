@@ -9,6 +9,7 @@
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
 //! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
 //! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
+//! - 4: small reads and status queries in datagrams ([`crate::link`]).
 
 mod data;
 
@@ -22,13 +23,15 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 3;
+pub const MAX_VERSION: u16 = 4;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
 pub const RESIZE_VERSION: u16 = 2;
 /// First version with copies within the store.
 pub const COPY_VERSION: u16 = 3;
+/// First version in which lone requests may go by datagram.
+pub const DATAGRAM_VERSION: u16 = 4;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
