@@ -15,6 +15,7 @@ use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SET
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use bytes::Bytes;
 use longhaul_core::wire::link::Lane;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
