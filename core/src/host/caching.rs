@@ -118,11 +118,7 @@ impl Volume {
     }
 
     /// Takes the store's answer to the question what was written.
-    pub(super) fn store_changes(
-        &mut self,
-        request: RequestId,
-        result: Result<Changes, ReadError>,
-    ) {
+    pub(super) fn store_changes(&mut self, request: RequestId, result: Result<Changes, ReadError>) {
         let Some(asked) = self.reads.take_asked(request) else { return };
         match (result, &asked.what) {
             (Ok(changes), LinkUse::Changes(_)) => self.cache_changes(&changes),

@@ -14,7 +14,9 @@ use super::journal::Where;
 use super::volume::{Link, Volume};
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::record::{self, Kind, Location};
-use crate::wire::link::{self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, ToStore};
+use crate::wire::link::{
+    self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, ToStore,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -66,9 +68,17 @@ pub(super) enum DiskUse {
 
 #[derive(Debug)]
 pub(super) enum LinkUse {
-    Read { read: u64, slot: usize },
-    Prefetch { spoiled: bool },
-    Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+    Read {
+        read: u64,
+        slot: usize,
+    },
+    Prefetch {
+        spoiled: bool,
+    },
+    Status {
+        id: u64,
+        local: Vec<(Range, Option<BlockState>)>,
+    },
     Stage(Staging),
     /// What was written since then, for the cache.
     Changes(Moment),
@@ -120,9 +130,10 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.asked.values().all(|asked| {
-                matches!(asked.what, LinkUse::Prefetch { .. } | LinkUse::Changes(_))
-            })
+            && self
+                .asked
+                .values()
+                .all(|asked| matches!(asked.what, LinkUse::Prefetch { .. } | LinkUse::Changes(_)))
     }
 
     pub(super) fn waiting(&self) -> u64 {

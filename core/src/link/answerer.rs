@@ -98,8 +98,7 @@ impl Answerer {
         datagram: Bytes,
         datagram_bytes: usize,
     ) -> Option<Frame<ToStore>> {
-        let Packet::Request { call, attempt, reply, have, head } = Packet::decode(datagram)?
-        else {
+        let Packet::Request { call, attempt, reply, have, head } = Packet::decode(datagram)? else {
             return None;
         };
         let mut frame = Frame::<ToStore>::decode(&head, Bytes::new()).ok()?;

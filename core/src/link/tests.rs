@@ -339,7 +339,9 @@ fn a_reply_that_is_too_large_is_sent_for_by_stream() {
     let reply = Frame { message, payload: vec![1; MAX_REPLY_BYTES].into() };
     answerer.handle_reply(reply, DATAGRAM_BYTES).unwrap();
     // Said again when it is asked again.
-    let Some(Packet::Request { call, head, .. }) = Packet::decode(request.clone()) else { panic!() };
+    let Some(Packet::Request { call, head, .. }) = Packet::decode(request.clone()) else {
+        panic!()
+    };
     let again = Packet::Request { call, attempt: 1, reply: 0, have: 0, head }.encode();
     for datagram in [request, again.clone(), again] {
         assert!(answerer.handle_datagram(datagram, DATAGRAM_BYTES).is_none());

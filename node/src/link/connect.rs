@@ -1,8 +1,8 @@
 //! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
 
 use super::lane::{Backlog, FrameReader, send_all};
-use super::quic::Dialer;
 use super::lone;
+use super::quic::Dialer;
 use super::transport::{Connection, Lanes};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
 use longhaul_core::link::AskCounters;
@@ -157,13 +157,9 @@ pub(super) async fn pump(
         let (rest, streamed) = unbounded_channel();
         let queue = std::mem::replace(&mut queues[Lane::Read as usize], streamed);
         let deliver = deliver.clone();
-        writers.spawn(lone::ask(
-            connection.clone(),
-            queue,
-            rest,
-            moving.lone,
-            move |frame| deliver(Lane::Read, frame),
-        ));
+        writers.spawn(lone::ask(connection.clone(), queue, rest, moving.lone, move |frame| {
+            deliver(Lane::Read, frame)
+        }));
     }
     for (lane, (streams, queue)) in Lane::ALL.into_iter().zip(moving.lanes.into_iter().zip(queues))
     {

@@ -11,7 +11,9 @@ use super::transport::{Connection, LaneStreams};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
 use crate::credential::Issued;
 use anyhow::Result;
-use longhaul_core::wire::link::{DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore,
+};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 use super::LinkError;
 use super::transport::Connection;
 use longhaul_core::block::Time;
-use longhaul_core::link::{AskCounters, Asker, Answerer, Output};
+use longhaul_core::link::{Answerer, AskCounters, Asker, Output};
 use longhaul_core::wire::link::{Frame, ToHost, ToStore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

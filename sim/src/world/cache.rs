@@ -104,8 +104,8 @@ impl World {
         let Some(disk) = &mut cache.disk else {
             return self.fail(format!("host {host} uses a cache that it does not have"));
         };
-        let (DiskOperation::Read { file, offset, .. }
-        | DiskOperation::Write { file, offset, .. }) = operation
+        let (DiskOperation::Read { file, offset, .. } | DiskOperation::Write { file, offset, .. }) =
+            operation
         else {
             cache.queue.push_back(operation);
             return self.next_cache(host, volume);

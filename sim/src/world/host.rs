@@ -146,7 +146,8 @@ impl World {
         slot.client.reset();
         if let Some(status) = status {
             self.coverage.cache_hits += status.counters.hit_bytes;
-            self.coverage.cache_written += status.counters.written_bytes - status.counters.index_bytes;
+            self.coverage.cache_written +=
+                status.counters.written_bytes - status.counters.index_bytes;
             self.coverage.cache_evictions += status.counters.evictions;
             self.coverage.cache_damaged += status.counters.damaged_blocks;
         }

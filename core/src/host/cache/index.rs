@@ -235,7 +235,8 @@ impl Index {
             return Some(slot);
         }
         let quota = (self.ways / 10).max(1);
-        let small = (start..start + self.ways).filter(|slot| self.states[*slot] & MAIN == 0).count();
+        let small =
+            (start..start + self.ways).filter(|slot| self.states[*slot] & MAIN == 0).count();
         let mut left = small;
         let from_small = small >= quota;
         // Each pass takes a use from a line that stays: four passes and one more are enough.

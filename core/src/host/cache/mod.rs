@@ -173,8 +173,15 @@ enum Phase {
 enum Round {
     None,
     /// Pages are written; so many are under way. What the head will say was true when it began.
-    Pages { moment: Moment, stamp: u32, writing: usize },
-    Sync { moment: Moment, stamp: u32 },
+    Pages {
+        moment: Moment,
+        stamp: u32,
+        writing: usize,
+    },
+    Sync {
+        moment: Moment,
+        stamp: u32,
+    },
     Head,
 }
 
@@ -476,7 +483,11 @@ impl Cache {
                 Some(Block::Data(data)) => {
                     let stamp = self.next_stamp();
                     let (_, stamps, out) = run.get_or_insert_with(|| {
-                        (n, Vec::new(), BytesMut::with_capacity(RECORD_BYTES * LINE_BLOCKS as usize))
+                        (
+                            n,
+                            Vec::new(),
+                            BytesMut::with_capacity(RECORD_BYTES * LINE_BLOCKS as usize),
+                        )
                     });
                     stamps.push(stamp as u16);
                     format::put_block(self.head.tag, block, stamp, &data, out);

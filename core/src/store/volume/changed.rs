@@ -13,9 +13,7 @@ use super::super::{SessionId, catalog};
 use super::{Purpose, Volume};
 use crate::block::{Epoch, Range, Seq};
 use crate::extent::{RangeSet, Uniform};
-use crate::wire::link::{
-    Changes, Lane, MAX_CHANGED_RANGES, Moment, ReadError, RequestId, ToHost,
-};
+use crate::wire::link::{Changes, Lane, MAX_CHANGED_RANGES, Moment, ReadError, RequestId, ToHost};
 use std::collections::BTreeMap;
 
 /// Segments that one request looks at, at most: 4 GiB of writes if these are full.
@@ -56,7 +54,6 @@ impl Walks {
     pub(super) fn forget(&mut self, session: SessionId) {
         self.walks.retain(|_, walk| walk.session != session);
     }
-
 }
 
 impl Volume {

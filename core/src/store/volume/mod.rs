@@ -45,16 +45,33 @@ const HELD_MAX: usize = 1024;
 enum Purpose {
     ListCheckpoints,
     ReadCheckpoint,
-    ReadLog { number: u64, part: Part },
+    ReadLog {
+        number: u64,
+        part: Part,
+    },
     PutSegment,
     ReadBack,
-    PutCheckpoint { number: u64, entries: u64 },
-    DeleteCheckpoint { number: u64 },
-    PutSize { number: u64 },
-    Fetch { read: u64, index: usize },
+    PutCheckpoint {
+        number: u64,
+        entries: u64,
+    },
+    DeleteCheckpoint {
+        number: u64,
+    },
+    PutSize {
+        number: u64,
+    },
+    Fetch {
+        read: u64,
+        index: usize,
+    },
     PutStaged(Putting),
     /// A part of a segment, for a walk back along the log.
-    Walk { walk: u64, number: u64, part: Part },
+    Walk {
+        walk: u64,
+        number: u64,
+        part: Part,
+    },
 }
 
 enum Phase {
