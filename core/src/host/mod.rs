@@ -16,6 +16,8 @@
 //! [`Volume::new`].
 
 mod announce;
+pub mod cache;
+mod caching;
 mod config;
 mod copy;
 mod dirty;

@@ -6,6 +6,7 @@
 //! read ahead has no such excuse, so a write spoils it. A part that is staged is the store's to give
 //! too, once it is committed: until then a read of it waits.
 
+use super::cache::{Found, Reader};
 use super::copy::Staging;
 use super::dirty::Place;
 use super::io::{DiskOperation, Event};
@@ -13,7 +14,9 @@ use super::journal::Where;
 use super::volume::{Link, Volume};
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::record::{self, Kind, Location};
-use crate::wire::link::{self, Lane, MAX_READ_SECTORS, Piece, ReadError, ReadPart, ToStore};
+use crate::wire::link::{
+    self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, ToStore,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -28,7 +31,7 @@ const RUNS: usize = 1024;
 
 /// What a part of a read has become.
 #[derive(Debug)]
-enum Slot {
+pub(super) enum Slot {
     Pending,
     One(ReadPiece),
     Many(Vec<ReadPiece>),
@@ -65,10 +68,20 @@ pub(super) enum DiskUse {
 
 #[derive(Debug)]
 pub(super) enum LinkUse {
-    Read { read: u64, slot: usize },
-    Prefetch { spoiled: bool },
-    Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+    Read {
+        read: u64,
+        slot: usize,
+    },
+    Prefetch {
+        spoiled: bool,
+    },
+    Status {
+        id: u64,
+        local: Vec<(Range, Option<BlockState>)>,
+    },
     Stage(Staging),
+    /// What was written since then, for the cache.
+    Changes(Moment),
 }
 
 #[derive(Debug)]
@@ -77,6 +90,8 @@ pub(super) struct Asked {
     pub(super) what: LinkUse,
     /// Under way on the present connection.
     sent: bool,
+    /// Something was written to the range that the answer may not have: it is not for the cache.
+    spoiled: bool,
     /// Asked a second time because the first answer was damaged.
     pub(super) again: bool,
 }
@@ -115,11 +130,19 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.asked.values().all(|asked| matches!(asked.what, LinkUse::Prefetch { .. }))
+            && self
+                .asked
+                .values()
+                .all(|asked| matches!(asked.what, LinkUse::Prefetch { .. } | LinkUse::Changes(_)))
     }
 
     pub(super) fn waiting(&self) -> u64 {
         (self.reads.len() + self.asked.len()) as u64
+    }
+
+    /// Whether the read has not been answered.
+    pub(super) fn waits(&self, read: u64) -> bool {
+        self.reads.contains_key(&read)
     }
 
     /// The connection is gone: what was asked on it has to be asked again, or forgotten.
@@ -133,13 +156,12 @@ impl Reads {
 
     /// `range` is written: what is being read ahead of it is old news.
     pub(super) fn spoil(&mut self, range: Range) {
-        if self.prefetching == 0 {
-            return;
-        }
         for asked in self.asked.values_mut() {
-            if let LinkUse::Prefetch { spoiled } = &mut asked.what
-                && asked.range.intersect(range).is_some()
-            {
+            if asked.range.intersect(range).is_none() {
+                continue;
+            }
+            asked.spoiled = true;
+            if let LinkUse::Prefetch { spoiled } = &mut asked.what {
                 *spoiled = true;
             }
         }
@@ -152,7 +174,7 @@ impl Reads {
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked.what {
                 LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
-                LinkUse::Read { .. } | LinkUse::Prefetch { .. } => {}
+                LinkUse::Read { .. } | LinkUse::Prefetch { .. } | LinkUse::Changes(_) => {}
             }
         }
         self.uncommitted.clear();
@@ -175,19 +197,37 @@ impl Volume {
         let mut absent: Vec<Range> = Vec::new();
         let mut absent_slots: Vec<usize> = Vec::new();
         let mut uncommitted: Vec<(Seq, Uncommitted)> = Vec::new();
+        let mut cached: Vec<(usize, Range, u64)> = Vec::new();
+        let mut used: Vec<(Range, ReadPiece)> = Vec::new();
         let mut gone = 0;
         for (wanted, place) in self.dirty.newest(range, self.journal.floor(), self.committed) {
             let Some(place) = place else {
                 for (part, piece) in self.readahead.cover(wanted) {
                     if let Some(piece) = piece {
                         self.counters.readahead_hit_bytes += part.bytes();
+                        used.push((part, piece.clone()));
                         slots.push(Slot::One(piece));
                         continue;
                     }
-                    for part in pieces(part, MAX_READ_SECTORS) {
-                        absent_slots.push(slots.len());
-                        absent.push(part);
-                        slots.push(Slot::Pending);
+                    for (part, found) in self.caching.cover(part) {
+                        match found {
+                            Found::Zero => {
+                                self.counters.cache_hit_bytes += part.bytes();
+                                slots.push(Slot::One(ReadPiece::Zeroes(part.sectors)));
+                            }
+                            Found::At(at) => {
+                                self.counters.cache_hit_bytes += part.bytes();
+                                cached.push((slots.len(), part, at));
+                                slots.push(Slot::Pending);
+                            }
+                            Found::Absent => {
+                                for part in pieces(part, MAX_READ_SECTORS) {
+                                    absent_slots.push(slots.len());
+                                    absent.push(part);
+                                    slots.push(Slot::Pending);
+                                }
+                            }
+                        }
                     }
                 }
                 continue;
@@ -233,7 +273,9 @@ impl Volume {
             }
         }
         debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
-        let pending = on_disk.len() + in_memory.len() + absent.len() + uncommitted.len();
+        self.cache_used(used);
+        let pending =
+            on_disk.len() + in_memory.len() + cached.len() + absent.len() + uncommitted.len();
         if pending == 0 {
             return self.reply(id, Ok(Reply::Data(collect(slots))));
         }
@@ -241,6 +283,9 @@ impl Volume {
         self.read_journal(key, on_disk);
         for part in in_memory {
             self.read_memory(key, part);
+        }
+        for (slot, range, at) in cached {
+            self.caching.read(Reader { read: key, slot }, range, at);
         }
         for (slot, range) in absent_slots.into_iter().zip(absent) {
             self.counters.store_read_bytes += range.bytes();
@@ -369,7 +414,7 @@ impl Volume {
     }
 
     /// A part of a read has its outcome.
-    fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
+    pub(super) fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
         let Some(read) = self.reads.reads.get_mut(&key) else { return };
         read.pending -= 1;
         match result {
@@ -401,7 +446,7 @@ impl Volume {
                 continue;
             }
             for (part, piece) in self.readahead.cover(part) {
-                if piece.is_some() {
+                if piece.is_some() || self.caching.holds(part) {
                     continue;
                 }
                 for part in pieces(part, MAX_READ_SECTORS) {
@@ -467,7 +512,8 @@ impl Volume {
     pub(super) fn ask(&mut self, range: Range, what: LinkUse, again: bool) {
         let request = self.next_request();
         let sent = self.link == Link::Up;
-        let asked = Asked { range, what, sent, again };
+        let spoiled = self.caching.is_on() && self.is_uncommitted(range);
+        let asked = Asked { range, what, sent, spoiled, again };
         if sent {
             self.send_asked(request, &asked);
         }
@@ -486,6 +532,9 @@ impl Volume {
             LinkUse::Stage(Staging { into, lba, object, .. }) => {
                 let stage = ToStore::Stage { request, volume, epoch, range, into, lba, object };
                 (Lane::ReadAhead, stage)
+            }
+            LinkUse::Changes(since) => {
+                (Lane::Control, ToStore::Changed { request, volume, epoch, since })
             }
         };
         self.send(lane, message.into());
@@ -525,6 +574,7 @@ impl Volume {
         let found = verified(asked.range, &pieces, payload);
         match (asked.what, found) {
             (LinkUse::Read { read, slot }, Some(pieces)) => {
+                self.cache_missed(asked.range, &pieces, asked.spoiled);
                 self.fill(read, slot, Ok(Slot::Many(pieces)));
             }
             (LinkUse::Read { read, slot }, None) => {
@@ -549,7 +599,7 @@ impl Volume {
             }
             (LinkUse::Prefetch { .. }, _) => {}
             // An answer of the wrong kind: asked again, it may come right.
-            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_)), _) => {
+            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_) | LinkUse::Changes(_)), _) => {
                 self.ask(asked.range, what, true);
             }
         }
@@ -591,6 +641,7 @@ impl Volume {
                         self.reply(staging.id, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Prefetch { .. } => {}
+                    LinkUse::Changes(_) => self.cache_changes(&Changes::Unknown),
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Numbers for operators and metrics.
 
+use super::cache::CacheStatus;
 use crate::block::{Epoch, Seq};
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub struct Status {
     pub latched: bool,
     /// The epoch that fenced this one.
     pub fenced: Option<Epoch>,
+    /// The read cache, if there is one.
+    pub cache: Option<CacheStatus>,
     /// Since the attach.
     pub counters: Counters,
 }
@@ -80,6 +83,8 @@ pub struct Counters {
     pub journal_hit_bytes: u64,
     /// Bytes read from what was read ahead.
     pub readahead_hit_bytes: u64,
+    /// Bytes read from the read cache.
+    pub cache_hit_bytes: u64,
     /// Bytes that had to be read from the store.
     pub store_read_bytes: u64,
     /// Batches shipped, repeats included.

@@ -20,7 +20,9 @@ use longhaul_core::block::{
 use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
-use longhaul_core::wire::link::{COPY_VERSION, Lane, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, StageError, ToHost, ToStore,
+};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -484,6 +486,14 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
             let result = Err(StageError::Unsupported);
             let expected = ToHost::Staged { request, volume, result };
             assert_eq!(send(), Some(expected).filter(|_| version < COPY_VERSION));
+        }
+        let since = Moment { epoch: 1, host: HostId(1), seq: 1 };
+        for version in [CHANGED_VERSION - 1, CHANGED_VERSION] {
+            router.set_version(version);
+            let changed = ToStore::Changed { request, volume, epoch: 1, since };
+            let answer = router.send(Lane::Control, changed.into()).map(|frame| frame.message);
+            let unknown = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
+            assert_eq!(answer, Some(unknown).filter(|_| version < CHANGED_VERSION));
         }
     });
 }

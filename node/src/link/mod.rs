@@ -7,6 +7,7 @@
 //!
 //! - [`transport`]: what the rest needs of a connection; [`quic`] is the one there is.
 //! - `stripe`: a lane over several streams of it.
+//! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - [`request`]: one connection for one command.
@@ -18,6 +19,7 @@ pub mod client;
 mod connect;
 pub mod lane;
 pub mod listener;
+mod lone;
 pub mod quic;
 pub mod request;
 mod stripe;

@@ -15,6 +15,7 @@ use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SET
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use bytes::Bytes;
 use longhaul_core::wire::link::Lane;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
@@ -47,6 +48,9 @@ const SEGMENTS_AT_ONCE: usize = 10;
 const _: () = assert!(MAX_DATAGRAM as usize * SEGMENTS_AT_ONCE <= 65_507);
 /// Socket buffers asked for, in bytes; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
+/// Datagrams that have not been sent, or not been taken, in bytes; beyond it the oldest are dropped. All
+/// replies that a host may have asked for in datagrams fit twice.
+const DATAGRAM_BUFFER: usize = 1 << 20;
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
@@ -78,7 +82,8 @@ fn transport_config(stream_window: u32) -> TransportConfig {
         .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
         .ack_frequency_config(Some(acks))
         .mtu_discovery_config(Some(mtu))
-        .datagram_receive_buffer_size(None);
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER);
     config
 }
 
@@ -432,6 +437,19 @@ impl Connection for Quic {
             *slot = Some((send, receive));
         }
         self.lanes(lanes)
+    }
+
+    fn datagram_bytes(&self) -> Option<usize> {
+        self.connection.max_datagram_size()
+    }
+
+    fn send_datagram(&self, data: Bytes) {
+        // What cannot be sent, because the path has shrunk or the connection ended, is lost.
+        let _ = self.connection.send_datagram(data);
+    }
+
+    async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
+        self.connection.read_datagram().await.map_err(self.error())
     }
 
     fn peer(&self) -> SocketAddr {

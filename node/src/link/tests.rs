@@ -7,7 +7,7 @@ use crate::relay::{Relay, Shape};
 use bytes::Bytes;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::wire::link::{
-    Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
+    DATAGRAM_VERSION, Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -425,6 +425,69 @@ async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
 
+#[tokio::test]
+async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
+    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, DATAGRAM_VERSION));
+    let shape = Shape { delay: Duration::from_millis(2), loss: 0.05, ..Shape::default() };
+    let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    let serve = tokio::spawn(async move {
+        while let Some(event) = store.listener.event().await {
+            let ListenerEvent::Frame { lane, frame, .. } = event else { return store };
+            let ToStore::Read { request, .. } = frame.message else { panic!("{frame:?}") };
+            store.listener.send(session, lane, data(request, 8 << 10));
+        }
+        store
+    });
+    for request in 0..300 {
+        client.send(Lane::Read, read(request));
+        let LinkEvent::Frame(frame) = event(&mut events).await else { panic!("{request}") };
+        assert_eq!(frame, data(request, 8 << 10));
+    }
+    let datagrams = client.status().datagrams;
+    assert!(datagrams.requests == 300 && datagrams.recovered > 10, "{datagrams:?}");
+    assert!(datagrams.repeats > 5 && datagrams.by_stream < 30, "{datagrams:?}");
+    // What is open when the link is closed is answered, or goes by stream, first.
+    client.send(Lane::Read, read(1000));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    serve.await.unwrap();
+}
+
+/// Lone reads with loss, by stream and in datagrams, for docs/performance.md: `cargo test --release
+/// --workspace --bins -- --ignored --nocapture lone_latency`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn lone_latency() {
+    for (delay, loss) in [(1, 0.0), (1, 0.0007), (1, 0.01), (8, 0.0007), (8, 0.01)] {
+        for version in [DATAGRAM_VERSION - 1, DATAGRAM_VERSION] {
+            let shape = Shape { delay: Duration::from_millis(delay), loss, ..Shape::default() };
+            let site = Site::start((1, version), Some(shape));
+            let mut took = Vec::new();
+            for request in 0..4000 / delay {
+                let begun = Instant::now();
+                site.client.send(Lane::Read, read(request));
+                site.next();
+                took.push(begun.elapsed().as_secs_f64() * 1e3);
+            }
+            took.sort_by(f64::total_cmp);
+            let of = |share: f64| took[((took.len() as f64 * share) as usize).min(took.len() - 1)];
+            println!(
+                "RTT {} ms, loss {loss}, version {version}: p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms; {:?}",
+                2 * delay,
+                of(0.5),
+                of(0.99),
+                of(0.999),
+                of(1.0),
+                site.client.status().datagrams,
+            );
+        }
+    }
+}
+
 /// Numbers for docs/protocol.md: `cargo test --release -- --ignored --nocapture loopback`.
 #[test]
 #[ignore = "a measurement"]
@@ -440,14 +503,21 @@ fn loopback() {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
-fn measure(shape: Option<Shape>) {
-    let (ready, address) = std::sync::mpsc::channel();
-    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut store = store();
+/// A store that answers everything at once, in a thread of its own, and a host.
+struct Site {
+    client: Client,
+    events: std::cell::RefCell<UnboundedReceiver<LinkEvent>>,
+    _relay: Option<Relay>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Site {
+    fn start(versions: (u16, u16), shape: Option<Shape>) -> Site {
+        let (ready, address) = std::sync::mpsc::channel();
+        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let serve = async move {
+            let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
             ready.send((store.address, store.credential())).unwrap();
             loop {
                 let event = tokio::select! {
@@ -466,19 +536,45 @@ fn measure(shape: Option<Shape>) {
                     _ => {}
                 }
             }
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve);
         });
-    });
-    let (address, credential) = address.recv().unwrap();
-    let relay =
-        shape.map(|shape| Relay::start("127.0.0.1:0".parse().unwrap(), address, shape).unwrap());
-    let at = relay.as_ref().map_or(address, Relay::address);
-    let (client, mut events) = Client::start(credential, Some(at.to_string())).unwrap();
-    let mut next = || match events.blocking_recv().unwrap() {
-        LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
-        LinkEvent::Down { reason } => panic!("{reason}"),
-        LinkEvent::Unreachable => panic!("unreachable"),
-    };
-    next();
+        let (address, credential) = address.recv().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let relay = shape.map(|shape| Relay::start(any, address, shape).unwrap());
+        let at = relay.as_ref().map_or(address, Relay::address);
+        let (client, events) = Client::start(credential, Some(at.to_string())).unwrap();
+        let (stop, thread, events) = (Some(stop), Some(thread), events.into());
+        let site = Site { client, events, _relay: relay, stop, thread };
+        site.next();
+        site
+    }
+
+    fn next(&self) {
+        match self.events.borrow_mut().blocking_recv().unwrap() {
+            LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
+            LinkEvent::Down { reason } => panic!("{reason}"),
+            LinkEvent::Unreachable => panic!("unreachable"),
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.client.close();
+        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn measure(shape: Option<Shape>) {
+    let site = Site::start((1, DATAGRAM_VERSION), shape);
+    let (client, next) = (&site.client, || site.next());
     println!("{shape:?}");
     let limit = Duration::from_secs(2);
     for depth in [1, 32] {
@@ -517,9 +613,6 @@ fn measure(shape: Option<Shape>) {
     }
     let rate = (done * 4) as f64 * 1.048_576 / begun.elapsed().as_secs_f64();
     println!("  4 MiB batches: {rate:.0} MB/s; {:?}", client.status());
-    client.close();
-    stop.send(()).unwrap();
-    thread.join().unwrap();
 }
 
 #[tokio::test]
