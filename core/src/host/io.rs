@@ -127,6 +127,11 @@ pub enum Event {
         /// The first write that the journal still holds.
         from: Seq,
     },
+    /// A trace has been read ahead to its end, or clients went another way.
+    TraceReplayed {
+        /// To its end.
+        followed: bool,
+    },
     /// The store has confirmed the end of the epoch after a shutdown.
     Detached,
 }

@@ -257,7 +257,9 @@ impl Volume {
         }
         self.messages.clear();
         self.drain.abandon();
+        let waiters = self.readahead.link_lost();
         self.reads.link_lost();
+        self.ask_for(waiters);
     }
 
     /// Takes a message of the store for this volume.
@@ -309,7 +311,7 @@ impl Volume {
         self.shutting_down = true;
     }
 
-    fn input(&mut self, now: Time) {
+    pub(super) fn input(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.needs_settle = true;
     }
@@ -360,7 +362,8 @@ impl Volume {
         let announce = self.announcer.deadline().filter(|_| up);
         let retry = self.drain_retry.map(|(at, _)| at);
         // What is due already waits for something else than time.
-        [sync, resume, announce, self.ship_deadline(), retry]
+        let replay = self.readahead.deadline(self.now).filter(|_| up);
+        [sync, resume, announce, self.ship_deadline(), retry, replay]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -374,7 +377,7 @@ impl Volume {
     }
 
     /// The last number that somebody waits to see committed.
-    fn awaited(&self) -> Option<Seq> {
+    pub(super) fn awaited(&self) -> Option<Seq> {
         let flushes = self.commit_waiters.back().map(|(_, seq)| *seq);
         flushes.max(self.copies.awaited()).max(self.reads.awaited())
     }
@@ -436,6 +439,9 @@ impl Volume {
             memory_only: self.journal.is_memory_only(),
             latched: self.latched,
             fenced: self.fenced,
+            drain_rate: self.drain.limit.rate(),
+            readahead_rate: self.readahead.limit.rate(),
+            readahead: self.readahead.status(now),
             counters: self.counters,
         }
     }
@@ -465,6 +471,9 @@ impl Volume {
         if self.fenced.is_none() {
             self.announce_some();
             self.ship();
+            if !self.shutting_down {
+                self.replay_on();
+            }
             self.end_epoch();
         }
         let want_sync = self.want_sync();
@@ -650,6 +659,8 @@ impl Volume {
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());
+        // Their reads have failed with all the others.
+        self.readahead.link_lost();
         ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));

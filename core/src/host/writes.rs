@@ -146,7 +146,6 @@ impl Volume {
     /// A range has new content.
     fn written(&mut self, range: Range, seq: Seq) {
         self.readahead.forget(range);
-        self.reads.spoil(range);
         self.copies.written(range);
         if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
             self.announcer.add(self.now, range, seq);
