@@ -148,6 +148,11 @@ pub enum Event {
         /// Whether all were, because the store could not say what was written since.
         dropped_all: bool,
     },
+    /// A trace has been read ahead to its end, or clients went another way.
+    TraceReplayed {
+        /// To its end.
+        followed: bool,
+    },
     /// The store has confirmed the end of the epoch after a shutdown.
     Detached,
 }

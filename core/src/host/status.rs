@@ -1,6 +1,7 @@
 //! Numbers for operators and metrics.
 
 use super::cache::CacheStatus;
+use super::readahead::ReadAheadStatus;
 use crate::block::{Epoch, Seq};
 use std::time::Duration;
 
@@ -48,6 +49,12 @@ pub struct Status {
     pub fenced: Option<Epoch>,
     /// The read cache, if there is one.
     pub cache: Option<CacheStatus>,
+    /// Limit of the drain, in bytes a second.
+    pub drain_rate: Option<u64>,
+    /// Limit of reading ahead, in bytes a second.
+    pub readahead_rate: Option<u64>,
+    /// Reading ahead.
+    pub readahead: ReadAheadStatus,
     /// Since the attach.
     pub counters: Counters,
 }
@@ -85,6 +92,8 @@ pub struct Counters {
     pub readahead_hit_bytes: u64,
     /// Bytes read from the read cache.
     pub cache_hit_bytes: u64,
+    /// Bytes that were being read ahead when they were asked for.
+    pub readahead_wait_bytes: u64,
     /// Bytes that had to be read from the store.
     pub store_read_bytes: u64,
     /// Batches shipped, repeats included.

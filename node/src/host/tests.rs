@@ -1,6 +1,7 @@
 //! A host's volumes with a store that is there, and with one that is not.
 
 use super::admin;
+use super::ahead::Limits;
 use super::front::{Front, Options};
 use super::iscsi;
 use super::nbd::{Exports as _, Server};
@@ -74,6 +75,9 @@ fn host(store: &Path, state: &Path) -> Rc<Front> {
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
+        readahead_bytes: 32 << 20,
+        limits: Limits::default(),
+        warm: None,
     };
     let state = Arc::new(StateDir::open(state).unwrap());
     let front = Front::new(state, options, Rc::new(Router::new(client)), Clock::start());
