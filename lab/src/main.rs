@@ -10,6 +10,10 @@ mod iscsi;
 mod node;
 mod process;
 mod report;
+// The product's own reading of human units: both have to read them alike.
+#[path = "../../node/src/units.rs"]
+mod units;
+mod wan;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -29,6 +33,8 @@ enum Command {
     Bench(BenchArgs),
     /// Measure the iSCSI target beside tgt, over loopback.
     BenchIscsi(BenchArgs),
+    /// An emulated WAN between two network namespaces: for a shell, a command, or its own check.
+    Wan(wan::cli::WanArgs),
 }
 
 /// What all benchmarks share.
@@ -53,9 +59,11 @@ pub struct BenchArgs {
     only: Vec<String>,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<std::process::ExitCode> {
     match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchIscsi(args) => iscsi::run(&args),
+        Command::Bench(args) => bench::run(&args)?,
+        Command::BenchIscsi(args) => iscsi::run(&args)?,
+        Command::Wan(args) => return wan::cli::run(&args),
     }
+    Ok(std::process::ExitCode::SUCCESS)
 }

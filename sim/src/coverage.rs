@@ -179,6 +179,26 @@ counters! {
     announcements,
     /// Shadow recoveries at an acknowledged flush.
     shadow_recoveries,
+    /// Bytes that reads found in a cache.
+    cache_hits,
+    /// Bytes of writes that a cache took once they were committed, or of reads.
+    cache_written,
+    /// Lines evicted from caches.
+    cache_evictions,
+    /// Attaches with something in the cache, not all of which was dropped.
+    cache_kept,
+    /// Attaches at which a part of what was in the cache was dropped.
+    cache_dropped_some,
+    /// Caches opened with pages of the index missing.
+    cache_bad_pages,
+    /// Blocks that a cache found damaged.
+    cache_damaged,
+    /// Caches turned off after their disk had failed.
+    cache_failures,
+    /// Power cuts that kept a part of what a cache had not synced.
+    cache_torn,
+    /// Caches carried to another host, left behind, or brought back from a copy.
+    cache_strange,
     /// Logs replayed and compared at the end.
     logs_verified,
 }

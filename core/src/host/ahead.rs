@@ -31,6 +31,9 @@ impl Volume {
             .flat_map(|(part, _)| self.readahead.missing(part))
             .collect();
         for part in absent.into_iter().flat_map(|part| pieces(part, MAX_READ_SECTORS)) {
+            if self.caching.holds(part) {
+                continue;
+            }
             if !self.readahead.may_ask(self.now, part.bytes(), why) {
                 return false;
             }
@@ -90,7 +93,9 @@ impl Volume {
         match found {
             Some(pieces) => {
                 for Waiter { read, slot, range } in waiters {
-                    self.fill_from_ahead(read, slot, cut(asked.range, &pieces, range));
+                    let pieces = cut(asked.range, &pieces, range);
+                    self.cache_missed(range, &pieces, asked.spoiled);
+                    self.fill_from_ahead(read, slot, pieces);
                 }
             }
             None => self.ask_for(waiters),

@@ -8,7 +8,8 @@ use std::time::Duration;
 /// Memory is bounded by `memory_bytes` (writes on their way), `readahead_bytes` (read ahead and being
 /// read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
 /// of journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
-/// three batches, and whatever the requests that the front admits hold themselves.
+/// three batches, the read cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and
+/// 16 MiB of batches, and whatever the requests that the front admits hold themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where writes live until the store has committed them.
@@ -32,6 +33,9 @@ pub struct Config {
     pub drain_linger: Duration,
     /// How long an acknowledged write may stay out of stable storage although nobody flushes.
     pub sync_interval: Duration,
+    /// How long a change of the read cache's index may stay out of its file: a crash costs what was cached
+    /// since.
+    pub cache_interval: Duration,
     /// Most entries of the dirty map; when only entries that the store has not committed are left
     /// at the limit, writes wait.
     pub map_entries_max: u64,
@@ -56,6 +60,7 @@ impl Config {
             readahead_bytes: 32 << 20,
             drain_linger: Duration::from_millis(100),
             sync_interval: Duration::from_millis(100),
+            cache_interval: Duration::from_secs(10),
             map_entries_max: bytes >> 10,
         }
     }

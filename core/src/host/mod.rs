@@ -17,6 +17,8 @@
 
 mod ahead;
 mod announce;
+pub mod cache;
+mod caching;
 mod config;
 mod copy;
 mod dirty;

@@ -6,16 +6,17 @@
 //! read ahead has no such excuse, so a write spoils it. A part that is staged is the store's to give
 //! too, once it is committed: until then a read of it waits.
 
+use super::cache::{Found, Reader};
 use super::copy::Staging;
 use super::dirty::Place;
 use super::io::{DiskOperation, Event};
 use super::journal::Where;
-use super::readahead::{Found, Sent, Waiter};
+use super::readahead::{Found as Ahead, Sent, Waiter};
 use super::volume::{Link, Volume};
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::record::{self, Kind, Location};
 use crate::wire::link::{
-    self, Lane, MAX_READ_SECTORS, Piece, ReadError, ReadPart, RequestId, ToStore,
+    self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, RequestId, ToStore,
 };
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ const RUNS: usize = 1024;
 
 /// What a part of a read has become.
 #[derive(Debug)]
-enum Slot {
+pub(super) enum Slot {
     Pending,
     One(ReadPiece),
     Many(Vec<ReadPiece>),
@@ -79,6 +80,8 @@ pub(super) enum LinkUse {
         local: Vec<(Range, Option<BlockState>)>,
     },
     Stage(Staging),
+    /// What was written since then, for the cache.
+    Changes(Moment),
 }
 
 #[derive(Debug)]
@@ -87,6 +90,8 @@ pub(super) struct Asked {
     pub(super) what: LinkUse,
     /// Under way on the present connection.
     sent: bool,
+    /// Something was written to the range that the answer may not have: it is not for the cache.
+    pub(super) spoiled: bool,
     /// Asked a second time because the first answer was damaged.
     pub(super) again: bool,
     at: Sent,
@@ -125,12 +130,20 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.asked.values().all(|asked| matches!(asked.what, LinkUse::Prefetch))
+            && self
+                .asked
+                .values()
+                .all(|asked| matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_)))
     }
 
     pub(super) fn waiting(&self) -> u64 {
         let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch);
         (self.reads.len() + self.asked.values().filter(waits).count()) as u64
+    }
+
+    /// Whether the read has not been answered.
+    pub(super) fn waits(&self, read: u64) -> bool {
+        self.reads.contains_key(&read)
     }
 
     /// The connection is gone: what was asked on it has to be asked again, or forgotten.
@@ -141,6 +154,13 @@ impl Reads {
         }
     }
 
+    /// `range` is written: what is asked of it may not have that.
+    pub(super) fn spoil(&mut self, range: Range) {
+        for asked in self.asked.values_mut() {
+            asked.spoiled |= asked.range.intersect(range).is_some();
+        }
+    }
+
     /// Gives up on everything; gives the requests that have to be told.
     pub(super) fn fail_all(&mut self) -> Vec<u64> {
         let mut ids: Vec<u64> =
@@ -148,7 +168,7 @@ impl Reads {
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked.what {
                 LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
-                LinkUse::Read { .. } | LinkUse::Prefetch => {}
+                LinkUse::Read { .. } | LinkUse::Prefetch | LinkUse::Changes(_) => {}
             }
         }
         self.uncommitted.clear();
@@ -170,30 +190,50 @@ impl Volume {
         let mut absent: Vec<Range> = Vec::new();
         let mut absent_slots: Vec<usize> = Vec::new();
         let mut uncommitted: Vec<(Seq, Uncommitted)> = Vec::new();
+        let mut cached: Vec<(usize, Range, u64)> = Vec::new();
+        let mut used: Vec<(Range, ReadPiece)> = Vec::new();
         let mut coming: Vec<(RequestId, Waiter)> = Vec::new();
         let mut gone = 0;
         for (wanted, place) in self.dirty.newest(range, self.journal.floor(), self.committed) {
             let Some(place) = place else {
-                for (part, found) in self.readahead.read(self.now, wanted) {
-                    match found {
-                        Found::Here(piece) => {
+                for (part, ahead) in self.readahead.read(self.now, wanted) {
+                    match ahead {
+                        Ahead::Here(piece) => {
                             self.counters.readahead_hit_bytes += part.bytes();
+                            if self.caching.is_on() {
+                                used.push((part, piece.clone()));
+                            }
                             slots.push(Slot::One(piece));
                             continue;
                         }
-                        Found::Coming(request) => {
+                        Ahead::Coming(request) => {
                             self.counters.readahead_wait_bytes += part.bytes();
                             let waiter = Waiter { read: key, slot: slots.len(), range: part };
                             coming.push((request, waiter));
                             slots.push(Slot::Pending);
                             continue;
                         }
-                        Found::Absent => {}
+                        Ahead::Absent => {}
                     }
-                    for part in pieces(part, MAX_READ_SECTORS) {
-                        absent_slots.push(slots.len());
-                        absent.push(part);
-                        slots.push(Slot::Pending);
+                    for (part, found) in self.caching.cover(part) {
+                        match found {
+                            Found::Zero => {
+                                self.counters.cache_hit_bytes += part.bytes();
+                                slots.push(Slot::One(ReadPiece::Zeroes(part.sectors)));
+                            }
+                            Found::At(at) => {
+                                self.counters.cache_hit_bytes += part.bytes();
+                                cached.push((slots.len(), part, at));
+                                slots.push(Slot::Pending);
+                            }
+                            Found::Absent => {
+                                for part in pieces(part, MAX_READ_SECTORS) {
+                                    absent_slots.push(slots.len());
+                                    absent.push(part);
+                                    slots.push(Slot::Pending);
+                                }
+                            }
+                        }
                     }
                 }
                 continue;
@@ -239,8 +279,13 @@ impl Volume {
             }
         }
         debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
-        let pending =
-            on_disk.len() + in_memory.len() + absent.len() + uncommitted.len() + coming.len();
+        self.cache_used(used);
+        let pending = on_disk.len()
+            + in_memory.len()
+            + cached.len()
+            + absent.len()
+            + uncommitted.len()
+            + coming.len();
         if pending == 0 {
             self.reply(id, Ok(Reply::Data(collect(slots))));
             return self.read_on(range);
@@ -249,6 +294,9 @@ impl Volume {
         self.read_journal(key, on_disk);
         for part in in_memory {
             self.read_memory(key, part);
+        }
+        for (slot, range, at) in cached {
+            self.caching.read(Reader { read: key, slot }, range, at);
         }
         for (slot, range) in absent_slots.into_iter().zip(absent) {
             self.counters.store_read_bytes += range.bytes();
@@ -382,7 +430,7 @@ impl Volume {
     }
 
     /// A part of a read has its outcome.
-    fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
+    pub(super) fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
         let Some(read) = self.reads.reads.get_mut(&key) else { return };
         read.pending -= 1;
         match result {
@@ -456,8 +504,9 @@ impl Volume {
 
     pub(super) fn ask_as(&mut self, request: RequestId, range: Range, what: LinkUse, again: bool) {
         let sent = self.link == Link::Up;
+        let spoiled = self.caching.is_on() && self.is_uncommitted(range);
         let at = self.readahead.sent(self.now);
-        let asked = Asked { range, what, sent, again, at };
+        let asked = Asked { range, what, sent, spoiled, again, at };
         if sent {
             self.send_asked(request, &asked);
         }
@@ -476,6 +525,9 @@ impl Volume {
             LinkUse::Stage(Staging { into, lba, object, .. }) => {
                 let stage = ToStore::Stage { request, volume, epoch, range, into, lba, object };
                 (Lane::ReadAhead, stage)
+            }
+            LinkUse::Changes(since) => {
+                (Lane::Control, ToStore::Changed { request, volume, epoch, since })
             }
         };
         self.send(lane, message.into());
@@ -517,6 +569,7 @@ impl Volume {
         let found = verified(asked.range, &pieces, payload);
         match (asked.what, found) {
             (LinkUse::Read { read, slot }, Some(pieces)) => {
+                self.cache_missed(asked.range, &pieces, asked.spoiled);
                 self.fill(read, slot, Ok(Slot::Many(pieces)));
             }
             (LinkUse::Read { read, slot }, None) => {
@@ -530,7 +583,7 @@ impl Volume {
             }
             (LinkUse::Prefetch, _) => {}
             // An answer of the wrong kind: asked again, it may come right.
-            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_)), _) => {
+            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_) | LinkUse::Changes(_)), _) => {
                 self.ask(asked.range, what, true);
             }
         }
@@ -572,6 +625,7 @@ impl Volume {
                         self.reply(staging.id, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Prefetch => {}
+                    LinkUse::Changes(_) => self.cache_changes(&Changes::Unknown),
                 }
             }
         }

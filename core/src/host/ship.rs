@@ -206,6 +206,7 @@ impl Volume {
         self.counters.batch_bytes += bytes;
         self.counters.coalesced_bytes += batch.coalesced;
         self.drain.ship(self.now, batch.last, bytes);
+        self.caching.shipped(batch.last, &batch.payload);
         let message = ToStore::Batch { volume, epoch, first, last: batch.last };
         self.send(Lane::Drain, link::Frame { message, payload: batch.payload });
     }

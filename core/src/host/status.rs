@@ -1,5 +1,6 @@
 //! Numbers for operators and metrics.
 
+use super::cache::CacheStatus;
 use super::readahead::ReadAheadStatus;
 use crate::block::{Epoch, Seq};
 use std::time::Duration;
@@ -52,6 +53,8 @@ pub struct Status {
     pub readahead_rate: Option<u64>,
     /// Reading ahead.
     pub readahead: ReadAheadStatus,
+    /// The read cache, if there is one.
+    pub cache: Option<CacheStatus>,
     /// Since the attach.
     pub counters: Counters,
 }
@@ -89,6 +92,8 @@ pub struct Counters {
     pub readahead_hit_bytes: u64,
     /// Bytes that were being read ahead when they were asked for.
     pub readahead_wait_bytes: u64,
+    /// Bytes read from the read cache.
+    pub cache_hit_bytes: u64,
     /// Bytes that had to be read from the store.
     pub store_read_bytes: u64,
     /// Batches shipped, repeats included.

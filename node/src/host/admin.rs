@@ -259,6 +259,19 @@ pub(super) fn prometheus(answer: &Answer) -> String {
             );
         }
     }
+    let help =
+        "Time in a stage; its sum divided by the number of requests is what one spends there.";
+    let mut family = metrics.family("longhaul_stage_seconds", "histogram", help);
+    for (volume, numbers) in &answer.metrics {
+        for (stage, histogram) in numbers.stages.all() {
+            family.histogram(
+                &[("volume", volume), ("stage", stage)],
+                histogram.buckets(),
+                histogram.above(),
+                histogram.seconds(),
+            );
+        }
+    }
     let link = &answer.report.link;
     let up = f64::from(u8::from(link.up));
     metrics.single("longhaul_host_link_up", "gauge", "Whether a store is connected.", up);

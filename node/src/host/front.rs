@@ -409,6 +409,34 @@ impl Front {
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
+            Event::CacheFailed { error } => {
+                let why = format!(
+                    "the read cache is off: {error}; reads go to the store; check the disk and restart this host"
+                );
+                tracing::error!(volume = name, "{why}");
+                volume.set_trouble(why);
+            }
+            // After a power cut it is what was on its way to the disk.
+            Event::CacheDamaged { range, problem } => {
+                tracing::debug!(
+                    volume = name,
+                    "the read cache does not have {range}: {problem}; it was read from the store"
+                );
+            }
+            Event::CacheReady { found_bytes, dropped_bytes, dropped_all } => {
+                let (found, dropped) = (show_bytes(found_bytes), show_bytes(dropped_bytes));
+                if dropped_all {
+                    tracing::warn!(
+                        volume = name,
+                        "the read cache begins empty: the store cannot say what was written since its {found} were cached"
+                    );
+                } else {
+                    tracing::info!(
+                        volume = name,
+                        "the read cache has {found}, of which {dropped} were written elsewhere or later"
+                    );
+                }
+            }
             Event::Detached => {
                 tracing::info!(volume = name, "detached");
                 self.release(volume, true);

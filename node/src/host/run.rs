@@ -337,7 +337,8 @@ mod tests {
         let asker: Rc<dyn Asker> = counter.clone();
         let data = Bytes::from_static(&[7; 4096]);
         let write = Request::Write { range: Range::new(0, 8), data, fua: false };
-        volume.submit(&asker, [(1, write), (2, Request::Flush)].into_iter());
+        let requests = [(1, write), (2, Request::Flush)];
+        volume.submit(&asker, std::time::Instant::now(), requests.into_iter());
         assert_eq!(counter.0.get(), 2, "answered by the turn that asked");
     }
 

@@ -21,7 +21,9 @@ use longhaul_core::block::{
 use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
-use longhaul_core::wire::link::{COPY_VERSION, Lane, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, StageError, ToHost, ToStore,
+};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -120,7 +122,7 @@ async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
     // A flush covers what was acknowledged before it.
     for (number, request) in [(1, write), (2, Request::Flush)] {
-        volume.submit(&asker, std::iter::once((number, request)));
+        volume.submit(&asker, Instant::now(), std::iter::once((number, request)));
         while done.0.get() < number as usize {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -383,7 +385,7 @@ impl Asker for Kept {
 async fn ask(volume: &Rc<Volume>, request: Request) -> Result<Reply, BlockError> {
     let kept = Rc::new(Kept::default());
     let asker: Rc<dyn Asker> = kept.clone();
-    volume.submit(&asker, std::iter::once((1, request)));
+    volume.submit(&asker, Instant::now(), std::iter::once((1, request)));
     loop {
         if let Some(reply) = kept.0.take() {
             return reply;
@@ -488,6 +490,14 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
             let result = Err(StageError::Unsupported);
             let expected = ToHost::Staged { request, volume, result };
             assert_eq!(send(), Some(expected).filter(|_| version < COPY_VERSION));
+        }
+        let since = Moment { epoch: 1, host: HostId(1), seq: 1 };
+        for version in [CHANGED_VERSION - 1, CHANGED_VERSION] {
+            router.set_version(version);
+            let changed = ToStore::Changed { request, volume, epoch: 1, since };
+            let answer = router.send(Lane::Control, changed.into()).map(|frame| frame.message);
+            let unknown = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
+            assert_eq!(answer, Some(unknown).filter(|_| version < CHANGED_VERSION));
         }
     });
 }

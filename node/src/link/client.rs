@@ -8,6 +8,7 @@ use super::quic::Dialer;
 use super::transport::{Connection, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
+use longhaul_core::link::AskCounters;
 use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -64,6 +65,36 @@ pub struct LinkStatus {
     pub reconnects: u64,
     /// Addresses that are tried.
     pub stores: Vec<String>,
+    /// Small reads in datagrams, over all connections.
+    pub datagrams: DatagramStatus,
+}
+
+/// Totals of what went by datagram instead of by stream, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct DatagramStatus {
+    /// Requests.
+    pub requests: u64,
+    /// Requests sent again because something was lost or late.
+    pub repeats: u64,
+    /// Replies of which a lost part was made from the parity.
+    pub recovered: u64,
+    /// Requests that went by stream after all.
+    pub by_stream: u64,
+    /// Bytes of requests and replies that were needed, with packet headers.
+    pub useful_bytes: u64,
+    /// Bytes of second copies, of parity that was not needed, and of what came twice.
+    pub redundant_bytes: u64,
+}
+
+impl DatagramStatus {
+    fn add(&mut self, counters: &AskCounters) {
+        self.requests += counters.requests;
+        self.repeats += counters.repeats;
+        self.recovered += counters.recovered;
+        self.by_stream += counters.by_stream;
+        self.useful_bytes += counters.useful_bytes;
+        self.redundant_bytes += counters.redundant_bytes;
+    }
 }
 
 /// A link to a store. Cheap to clone; all clones are the same link.
@@ -82,6 +113,9 @@ struct Inner {
 
 struct State {
     connection: Option<Arc<dyn Connection>>,
+    /// Lone requests of the connection, and of those that are over.
+    lone: Arc<Mutex<AskCounters>>,
+    past_lone: DatagramStatus,
     since: Instant,
     peer: Option<String>,
     /// Of the connections that are over.
@@ -109,6 +143,8 @@ impl Client {
             senders: Mutex::new(None),
             state: Mutex::new(State {
                 connection: None,
+                lone: Arc::default(),
+                past_lone: DatagramStatus::default(),
                 since: Instant::now(),
                 peer: None,
                 past: Statistics::default(),
@@ -148,6 +184,8 @@ impl Client {
         let state = lock(&self.inner.state);
         let now = state.connection.as_ref().map(|connection| connection.statistics());
         let current = now.unwrap_or_default();
+        let mut datagrams = state.past_lone;
+        datagrams.add(&lock(&state.lone));
         LinkStatus {
             up: now.is_some(),
             since_seconds: state.since.elapsed().as_secs_f64(),
@@ -159,6 +197,7 @@ impl Client {
             last_error: state.last_error.clone(),
             reconnects: state.connections.saturating_sub(1),
             stores: state.stores.clone(),
+            datagrams,
         }
     }
 
@@ -249,6 +288,7 @@ async fn session(
     {
         let mut state = lock(&inner.state);
         state.connection = Some(established.connection.clone());
+        state.lone = established.lone.clone();
         state.since = Instant::now();
         state.connections += 1;
         state.peer = Some(peer.clone());
@@ -296,6 +336,8 @@ async fn session(
         let last = connection.statistics();
         state.connection = None;
         state.since = Instant::now();
+        let lone = std::mem::take(&mut state.lone);
+        state.past_lone.add(&lock(&lone));
         state.past.lost_packets += last.lost_packets;
         state.past.sent_bytes += last.sent_bytes;
         state.past.received_bytes += last.received_bytes;

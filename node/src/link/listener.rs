@@ -2,15 +2,18 @@
 //!
 //! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
 //! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
-//! for the drain lane, while [`Listener::pause_drain`] says so.
+//! for the drain lane, while [`Listener::pause_drain`] says so. Requests in datagrams have bounds of
+//! their own, see [`longhaul_core::link`].
 
 use super::lane::{Backlog, FrameReader, send_all};
 use super::quic::{Acceptor, Arriving};
 use super::transport::{Connection, LaneStreams};
-use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
+use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
 use crate::credential::Issued;
 use anyhow::Result;
-use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore,
+};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,6 +90,8 @@ struct Session {
     paused: watch::Sender<bool>,
     /// What is left of [`MAX_UNANSWERED`] by lane.
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
+    /// If the host may ask in datagrams.
+    lone: Option<Arc<lone::Replies>>,
 }
 
 /// Lanes whose frames are requests with one reply each, in the same lane.
@@ -145,6 +150,13 @@ impl Listener {
         if let Some(session) = self.shared.sessions().get(&session)
             && frame.message.is_of_version(session.version)
         {
+            let frame = match &session.lone {
+                Some(lone) if lane == Lane::Read => match lone.send(&*session.connection, frame) {
+                    Some(frame) => frame,
+                    None => return,
+                },
+                _ => frame,
+            };
             let (sender, backlog) = &session.lanes[lane as usize];
             backlog.add(&frame);
             if is_for_reads(lane) {
@@ -349,7 +361,21 @@ async fn serve(
             tasks.spawn(async move { send_all(lane, streams.send, queue, &backlog, urgent).await });
         }
     }
+    let lone = (version >= DATAGRAM_VERSION).then(Arc::<lone::Replies>::default);
+    if let Some(lone) = lone.clone() {
+        let (connection, events) = (connection.clone(), shared.events.clone());
+        tasks.spawn(async move {
+            loop {
+                let Some(frame) = lone.receive(&*connection).await? else { continue };
+                let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
+                if events.send(event).await.is_err() {
+                    return Ok(());
+                }
+            }
+        });
+    }
     let session = Session {
+        lone,
         version,
         connection: connection.clone(),
         serial,

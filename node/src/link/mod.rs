@@ -6,6 +6,8 @@
 //! what a frame means, apart from the first one (`Hello`) of each side.
 //!
 //! - [`transport`]: what the rest needs of a connection; [`quic`] is the one there is.
+//! - `stripe`: a lane over several streams of it.
+//! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - [`request`]: one connection for one command.
@@ -17,8 +19,10 @@ pub mod client;
 mod connect;
 pub mod lane;
 pub mod listener;
+mod lone;
 pub mod quic;
 pub mod request;
+mod stripe;
 #[cfg(test)]
 mod tests;
 pub mod transport;

@@ -163,6 +163,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Data { request, .. }
         | ToHost::Status { request, .. }
         | ToHost::Staged { request, .. }
+        | ToHost::Changed { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }

@@ -7,7 +7,7 @@ use crate::relay::{Relay, Shape};
 use bytes::Bytes;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::wire::link::{
-    Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
+    DATAGRAM_VERSION, Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -21,10 +21,21 @@ struct Store {
 }
 
 fn store_at(dir: tempfile::TempDir, address: &str, versions: (u16, u16)) -> Store {
+    store_of(dir, address, versions, &quic::GENERATIONS)
+}
+
+fn store_of(
+    dir: tempfile::TempDir,
+    address: &str,
+    versions: (u16, u16),
+    generations: &[&[u8]],
+) -> Store {
     let stores = vec!["127.0.0.1:1".to_owned()];
     let identity = credential::prepare(dir.path(), &stores).unwrap();
     let issued = Arc::new(Issued::new(dir.path()));
-    let acceptor = Acceptor::bind(address.parse().unwrap(), &identity, issued.clone()).unwrap();
+    let address = address.parse().unwrap();
+    let acceptor =
+        Acceptor::with_generations(address, &identity, issued.clone(), generations).unwrap();
     let address = acceptor.local_addr().unwrap();
     let listener = Listener::with_versions(acceptor, issued, vec![address.to_string()], versions);
     Store { dir, listener, address }
@@ -106,6 +117,86 @@ async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
     }
     assert!(delivered);
     assert_eq!(store.listener.statistics().len(), 0);
+}
+
+/// Lanes before they had several streams.
+const FIRST_GENERATION: [&[u8]; 1] = [b"longhaul/1"];
+
+/// Moves frames of many sizes in all lanes at once, both ways.
+async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
+    let connection = dialer.connect(store.address);
+    let (connection, session) = tokio::join!(
+        async {
+            let connection = connection.await.unwrap();
+            let mut lanes = connection.open_lanes().await.unwrap();
+            let hello = ToStore::Hello { min_version: 1, max_version: 1, software: "a".into() };
+            let mut chunks = [Frame::from(hello).encode_head().unwrap()];
+            let control = &mut lanes[Lane::Control as usize];
+            while control.send.write(&mut chunks).await.unwrap() == 0 {}
+            (connection, lanes)
+        },
+        store.opened()
+    );
+    let (connection, lanes) = connection;
+    let sizes = || (0..200_usize).map(|n| n * n * 7 % 90_000);
+    let (_keep, urgent) = tokio::sync::watch::channel(false);
+    let mut hosts = tokio::task::JoinSet::new();
+    for (lane, streams) in Lane::ALL.into_iter().zip(lanes) {
+        let (sender, queue) = tokio::sync::mpsc::unbounded_channel();
+        sizes().for_each(|bytes| sender.send(batch(bytes)).unwrap());
+        drop(sender);
+        let urgent = urgent.clone();
+        hosts.spawn(async move {
+            lane::send_all(lane, streams.send, queue, &lane::Backlog::default(), urgent).await
+        });
+        hosts.spawn(async move {
+            let mut reader = lane::FrameReader::new(streams.receive);
+            if lane == Lane::Control {
+                reader.next::<ToHost>().await.unwrap().unwrap();
+            }
+            for bytes in sizes() {
+                let frame = reader.next::<ToHost>().await.unwrap().unwrap();
+                assert_eq!(frame, data(1, bytes));
+            }
+            Ok(())
+        });
+    }
+    let mut expected = Lane::ALL.map(|_| sizes());
+    for _ in 0..sizes().count() * Lane::ALL.len() {
+        let ListenerEvent::Frame { lane, frame, .. } = store.listener.event().await.unwrap() else {
+            panic!("it ended");
+        };
+        let bytes = expected[lane as usize].next().unwrap();
+        assert_eq!(frame, batch(bytes));
+        store.listener.send(session, lane, data(1, bytes));
+    }
+    while let Some(result) = hosts.join_next().await {
+        result.unwrap().unwrap();
+    }
+    connection.close(CloseCode::Done, "done");
+}
+
+#[tokio::test]
+async fn lanes_keep_order_over_several_streams_and_with_a_peer_of_the_generation_before() {
+    for (host, store) in [
+        (&quic::GENERATIONS[..], &quic::GENERATIONS[..]),
+        (&quic::GENERATIONS[..], &FIRST_GENERATION[..]),
+        (&FIRST_GENERATION[..], &quic::GENERATIONS[..]),
+    ] {
+        let mut store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), store);
+        let dialer = quic::Dialer::with_generations(&store.credential(), host).unwrap();
+        let exchange = exchange(&mut store, dialer);
+        tokio::time::timeout(Duration::from_secs(60), exchange).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_generation_in_common_is_refused_clearly() {
+    let other: [&[u8]; 1] = [b"longhaul/9"];
+    let store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), &other);
+    let address = store.address.to_string();
+    let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
+    assert!(format!("{error:#}").contains("of another generation"), "{error:#}");
 }
 
 #[tokio::test]
@@ -334,6 +425,69 @@ async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
 
+#[tokio::test]
+async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
+    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, DATAGRAM_VERSION));
+    let shape = Shape { delay: Duration::from_millis(2), loss: 0.05, ..Shape::default() };
+    let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string())).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    let serve = tokio::spawn(async move {
+        while let Some(event) = store.listener.event().await {
+            let ListenerEvent::Frame { lane, frame, .. } = event else { return store };
+            let ToStore::Read { request, .. } = frame.message else { panic!("{frame:?}") };
+            store.listener.send(session, lane, data(request, 8 << 10));
+        }
+        store
+    });
+    for request in 0..300 {
+        client.send(Lane::Read, read(request));
+        let LinkEvent::Frame(frame) = event(&mut events).await else { panic!("{request}") };
+        assert_eq!(frame, data(request, 8 << 10));
+    }
+    let datagrams = client.status().datagrams;
+    assert!(datagrams.requests == 300 && datagrams.recovered > 10, "{datagrams:?}");
+    assert!(datagrams.repeats > 5 && datagrams.by_stream < 30, "{datagrams:?}");
+    // What is open when the link is closed is answered, or goes by stream, first.
+    client.send(Lane::Read, read(1000));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    serve.await.unwrap();
+}
+
+/// Lone reads with loss, by stream and in datagrams, for docs/performance.md: `cargo test --release
+/// --workspace --bins -- --ignored --nocapture lone_latency`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn lone_latency() {
+    for (delay, loss) in [(1, 0.0), (1, 0.0007), (1, 0.01), (8, 0.0007), (8, 0.01)] {
+        for version in [DATAGRAM_VERSION - 1, DATAGRAM_VERSION] {
+            let shape = Shape { delay: Duration::from_millis(delay), loss, ..Shape::default() };
+            let site = Site::start((1, version), Some(shape));
+            let mut took = Vec::new();
+            for request in 0..4000 / delay {
+                let begun = Instant::now();
+                site.client.send(Lane::Read, read(request));
+                site.next();
+                took.push(begun.elapsed().as_secs_f64() * 1e3);
+            }
+            took.sort_by(f64::total_cmp);
+            let of = |share: f64| took[((took.len() as f64 * share) as usize).min(took.len() - 1)];
+            println!(
+                "RTT {} ms, loss {loss}, version {version}: p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms; {:?}",
+                2 * delay,
+                of(0.5),
+                of(0.99),
+                of(0.999),
+                of(1.0),
+                site.client.status().datagrams,
+            );
+        }
+    }
+}
+
 /// Numbers for docs/protocol.md: `cargo test --release -- --ignored --nocapture loopback`.
 #[test]
 #[ignore = "a measurement"]
@@ -349,14 +503,21 @@ fn loopback() {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
-fn measure(shape: Option<Shape>) {
-    let (ready, address) = std::sync::mpsc::channel();
-    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut store = store();
+/// A store that answers everything at once, in a thread of its own, and a host.
+struct Site {
+    client: Client,
+    events: std::cell::RefCell<UnboundedReceiver<LinkEvent>>,
+    _relay: Option<Relay>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Site {
+    fn start(versions: (u16, u16), shape: Option<Shape>) -> Site {
+        let (ready, address) = std::sync::mpsc::channel();
+        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let serve = async move {
+            let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
             ready.send((store.address, store.credential())).unwrap();
             loop {
                 let event = tokio::select! {
@@ -375,19 +536,45 @@ fn measure(shape: Option<Shape>) {
                     _ => {}
                 }
             }
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve);
         });
-    });
-    let (address, credential) = address.recv().unwrap();
-    let relay =
-        shape.map(|shape| Relay::start("127.0.0.1:0".parse().unwrap(), address, shape).unwrap());
-    let at = relay.as_ref().map_or(address, Relay::address);
-    let (client, mut events) = Client::start(credential, Some(at.to_string())).unwrap();
-    let mut next = || match events.blocking_recv().unwrap() {
-        LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
-        LinkEvent::Down { reason } => panic!("{reason}"),
-        LinkEvent::Unreachable => panic!("unreachable"),
-    };
-    next();
+        let (address, credential) = address.recv().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let relay = shape.map(|shape| Relay::start(any, address, shape).unwrap());
+        let at = relay.as_ref().map_or(address, Relay::address);
+        let (client, events) = Client::start(credential, Some(at.to_string())).unwrap();
+        let (stop, thread, events) = (Some(stop), Some(thread), events.into());
+        let site = Site { client, events, _relay: relay, stop, thread };
+        site.next();
+        site
+    }
+
+    fn next(&self) {
+        match self.events.borrow_mut().blocking_recv().unwrap() {
+            LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
+            LinkEvent::Down { reason } => panic!("{reason}"),
+            LinkEvent::Unreachable => panic!("unreachable"),
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.client.close();
+        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn measure(shape: Option<Shape>) {
+    let site = Site::start((1, DATAGRAM_VERSION), shape);
+    let (client, next) = (&site.client, || site.next());
     println!("{shape:?}");
     let limit = Duration::from_secs(2);
     for depth in [1, 32] {
@@ -426,9 +613,6 @@ fn measure(shape: Option<Shape>) {
     }
     let rate = (done * 4) as f64 * 1.048_576 / begun.elapsed().as_secs_f64();
     println!("  4 MiB batches: {rate:.0} MB/s; {:?}", client.status());
-    client.close();
-    stop.send(()).unwrap();
-    thread.join().unwrap();
 }
 
 #[tokio::test]
