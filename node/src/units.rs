@@ -89,17 +89,6 @@ fn scaled(number: &str, factor: u64, text: &str) -> Result<u64> {
     Ok(scaled.round() as u64)
 }
 
-/// Prints a rate in bits per second so that [`rate`] takes it: `1.5Mbit/s`.
-pub fn show_rate(bits: u64) -> String {
-    let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1000, "kbit/s")];
-    // In the largest unit that needs no more than three places.
-    let fits = |factor: u64| bits >= factor && bits.is_multiple_of(factor / 1000);
-    match units.into_iter().find(|(factor, _)| fits(*factor)) {
-        Some((factor, unit)) => format!("{}{unit}", bits as f64 / factor as f64),
-        None => format!("{bits}bit/s"),
-    }
-}
-
 /// Prints a size as people read it: `1.5 GiB`.
 pub fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -153,20 +142,6 @@ mod tests {
         }
         for wrong in ["", "%", "101%", "1.1", "5 percent"] {
             assert!(share(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn shown_rates_can_be_parsed() {
-        for (bits, text) in [
-            (20_000_000, "20Mbit/s"),
-            (1_500_000_000, "1.5Gbit/s"),
-            (1_234_567, "1234.567kbit/s"),
-            (64_000, "64kbit/s"),
-            (17, "17bit/s"),
-        ] {
-            assert_eq!(show_rate(bits), text);
-            assert_eq!(rate(text).unwrap(), bits);
         }
     }
 

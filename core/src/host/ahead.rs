@@ -94,11 +94,9 @@ impl Volume {
         match found {
             Some(pieces) => {
                 for Waiter { read, slot, range } in waiters {
-                    let part = cut(asked.range, &pieces, range);
-                    if !asked.spoiled {
-                        self.cache_offer(range, &part);
-                    }
-                    self.fill_from_ahead(read, slot, part);
+                    let pieces = cut(asked.range, &pieces, range);
+                    self.cache_missed(range, &pieces, asked.spoiled);
+                    self.fill_from_ahead(read, slot, pieces);
                 }
             }
             None => self.ask_for(waiters),

@@ -187,13 +187,6 @@ impl Volume {
         }
     }
 
-    /// What was being read ahead was of use, and nothing was written to it since it was asked for.
-    pub(super) fn cache_offer(&mut self, range: Range, pieces: &[ReadPiece]) {
-        if let Some(cache) = &mut self.caching.cache {
-            cache.offer(self.now, Source::Read, range, pieces);
-        }
-    }
-
     /// What had been read ahead was of use.
     pub(super) fn cache_used(&mut self, used: Vec<(Range, ReadPiece)>) {
         let Some(cache) = &mut self.caching.cache else { return };

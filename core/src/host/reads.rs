@@ -137,7 +137,7 @@ impl Reads {
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_));
+        let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch);
         (self.reads.len() + self.asked.values().filter(waits).count()) as u64
     }
 
@@ -154,7 +154,7 @@ impl Reads {
         }
     }
 
-    /// `range` is written: what is asked of it is not for the cache.
+    /// `range` is written: what is asked of it may not have that.
     pub(super) fn spoil(&mut self, range: Range) {
         for asked in self.asked.values_mut() {
             asked.spoiled |= asked.range.intersect(range).is_some();
@@ -190,14 +190,14 @@ impl Volume {
         let mut absent: Vec<Range> = Vec::new();
         let mut absent_slots: Vec<usize> = Vec::new();
         let mut uncommitted: Vec<(Seq, Uncommitted)> = Vec::new();
-        let mut coming: Vec<(RequestId, Waiter)> = Vec::new();
         let mut cached: Vec<(usize, Range, u64)> = Vec::new();
         let mut used: Vec<(Range, ReadPiece)> = Vec::new();
+        let mut coming: Vec<(RequestId, Waiter)> = Vec::new();
         let mut gone = 0;
         for (wanted, place) in self.dirty.newest(range, self.journal.floor(), self.committed) {
             let Some(place) = place else {
-                for (part, found) in self.readahead.read(self.now, wanted) {
-                    match found {
+                for (part, ahead) in self.readahead.read(self.now, wanted) {
+                    match ahead {
                         Ahead::Here(piece) => {
                             self.counters.readahead_hit_bytes += part.bytes();
                             if self.caching.is_on() {
@@ -280,8 +280,12 @@ impl Volume {
         }
         debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
         self.cache_used(used);
-        let asked = absent.len() + uncommitted.len() + coming.len();
-        let pending = on_disk.len() + in_memory.len() + cached.len() + asked;
+        let pending = on_disk.len()
+            + in_memory.len()
+            + cached.len()
+            + absent.len()
+            + uncommitted.len()
+            + coming.len();
         if pending == 0 {
             self.reply(id, Ok(Reply::Data(collect(slots))));
             return self.read_on(range);
@@ -500,8 +504,8 @@ impl Volume {
 
     pub(super) fn ask_as(&mut self, request: RequestId, range: Range, what: LinkUse, again: bool) {
         let sent = self.link == Link::Up;
-        let at = self.readahead.sent(self.now);
         let spoiled = self.caching.is_on() && self.is_uncommitted(range);
+        let at = self.readahead.sent(self.now);
         let asked = Asked { range, what, sent, spoiled, again, at };
         if sent {
             self.send_asked(request, &asked);

@@ -464,10 +464,10 @@ impl Volume {
             memory_only: self.journal.is_memory_only(),
             latched: self.latched,
             fenced: self.fenced,
-            cache: self.caching.status(),
             drain_rate: self.drain.limit.rate(),
             readahead_rate: self.readahead.limit.rate(),
             readahead: self.readahead.status(now),
+            cache: self.caching.status(),
             counters: self.counters,
         }
     }

@@ -96,8 +96,8 @@ fn limits_hold_and_are_changed_by_command() {
     let mut host = site.host("host").with(["--drain-rate", "8Mbit/s,00:00-24:00=80kbit/s"]);
     host.start();
     let limit = |args: &[&str]| {
-        let args = [&["limit", "disk"], args, &["--admin", host.admin.as_str()]].concat();
-        run(longhaul(), args)
+        let admin = ["--admin", host.admin.as_str()];
+        run(longhaul(), ["limit", "disk"].iter().chain(args).chain(&admin))
     };
     let mut client = host.client("disk");
     client.write(0, &content(0, 4 << 20)).unwrap();

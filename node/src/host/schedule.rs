@@ -73,13 +73,24 @@ impl Schedule {
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |rate: Option<u64>| rate.map_or("none".into(), units::show_rate);
+        let show = |rate: Option<u64>| rate.map_or("none".into(), show_rate);
         write!(f, "{}", show(self.otherwise))?;
         for Window { start, end, rate } in &self.windows {
             let time = |at: &u32| format!("{:02}:{:02}", at / 60, at % 60);
             write!(f, ",{}-{}={}", time(start), time(end), show(*rate))?;
         }
         Ok(())
+    }
+}
+
+/// A rate in bits per second so that [`units::rate`] takes it: `1.5Mbit/s`.
+fn show_rate(bits: u64) -> String {
+    let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1000, "kbit/s")];
+    // In the largest unit that needs no more than three places.
+    let fits = |factor: u64| bits >= factor && bits.is_multiple_of(factor / 1000);
+    match units.into_iter().find(|(factor, _)| fits(*factor)) {
+        Some((factor, unit)) => format!("{}{unit}", bits as f64 / factor as f64),
+        None => format!("{bits}bit/s"),
     }
 }
 
@@ -121,6 +132,20 @@ mod tests {
         assert_eq!((late.at(23 * 60 + 59), late.at(0)), (Some(1_500_000), None));
         assert_eq!(Schedule::parse(&late.to_string()).unwrap(), late);
         assert_eq!(Schedule::parse("none").unwrap(), Schedule::default());
+    }
+
+    #[test]
+    fn shown_rates_can_be_parsed() {
+        for (bits, text) in [
+            (20_000_000, "20Mbit/s"),
+            (1_500_000_000, "1.5Gbit/s"),
+            (1_234_567, "1234.567kbit/s"),
+            (64_000, "64kbit/s"),
+            (17, "17bit/s"),
+        ] {
+            assert_eq!(show_rate(bits), text);
+            assert_eq!(units::rate(text).unwrap(), bits);
+        }
     }
 
     #[test]

@@ -507,11 +507,11 @@ impl World {
         let quiet = self.finishing;
         let id = self.hosts[host].id;
         let mut machine = host::Volume::new(now, config, id, attached, recovered);
+        let (drain, readahead) = self.plan.volumes[volume].limits;
+        machine.handle_limits(now, drain, readahead);
         if let Some(cache) = self.open_cache(host, volume) {
             machine.set_cache(now, cache);
         }
-        let (drain, readahead) = self.plan.volumes[volume].limits;
-        machine.handle_limits(now, drain, readahead);
         let slot = self.slot(host, volume);
         slot.state = State::Running(Box::new(machine));
         slot.detached = false;
