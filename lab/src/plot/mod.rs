@@ -173,7 +173,9 @@ impl Chart {
         let spots = || self.traces.iter().flat_map(|trace| &trace.spots);
         let xs: Vec<f64> = spots().map(|spot| spot.x).collect();
         let ys: Vec<f64> = spots().flat_map(|spot| [spot.y, spot.range.0, spot.range.1]).collect();
-        let x = Axis::new(&xs, self.log.0, (LEFT, WIDTH - RIGHT)).at_values(&xs);
+        let x = Axis::new(&xs, self.log.0, (LEFT, WIDTH - RIGHT));
+        let timed = self.traces.iter().any(|trace| matches!(trace.look, Look::Time(_)));
+        let x = if timed { x.starting_at_zero() } else { x.at_values(&xs) };
         let y = Axis::new(&ys, self.log.1, (top + BODY, top)).starting_at_zero();
         let mut out = open(WIDTH, height, &self.title);
         self.draw_legend(&mut out, &rows);

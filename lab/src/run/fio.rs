@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds between the points of a series.
 const SERIES_SECONDS: f64 = 0.25;
@@ -89,7 +89,11 @@ impl<'a> Job<'a> {
         if self.series {
             let log = bench.path(self.name).display().to_string();
             command.arg(format!("--write_bw_log={log}"));
-            command.arg(format!("--log_avg_msec={}", SERIES_SECONDS * 1000.0));
+            // By the clock: it takes fio a while to begin.
+            command.args([
+                &format!("--log_avg_msec={}", SERIES_SECONDS * 1000.0),
+                "--log_unix_epoch=1",
+            ]);
         }
         command.args(["--percentile_list=50:90:99:99.9:99.99", "--output-format=json"]);
         command.arg(format!("--output={}", self.output(bench).display()));
@@ -114,20 +118,22 @@ impl<'a> Job<'a> {
         self.figures(bench)
     }
 
-    /// The throughput over time, if it was kept.
-    fn series(&self, bench: &Bench<'_>) -> Result<Series> {
+    /// The throughput over time, in seconds since `start`, if it was kept.
+    fn series(&self, bench: &Bench<'_>, start: SystemTime) -> Result<Series> {
         let text = std::fs::read_to_string(bench.path(&format!("{}_bw.1.log", self.name)))?;
-        // Milliseconds, KiB/s, direction, block size, …
-        let point = |line: &str| {
-            let mut cells = line.split(',').map(|cell| cell.trim().parse::<f64>());
-            Some((cells.next()?.ok()? / 1000.0, cells.next()?.ok()? * 1024.0 / 1e6))
-        };
+        let start = start.duration_since(UNIX_EPOCH)?.as_secs_f64();
         let kind = if self.rw.writes() { "written" } else { "read" };
-        Ok(Series {
-            name: format!("{kind}_mb_per_s"),
-            points: text.lines().filter_map(point).collect(),
-        })
+        Ok(Series { name: format!("{kind}_mb_per_s"), points: throughput(&text, start) })
     }
+}
+
+/// The points of fio's log: milliseconds since 1970, KiB/s, direction, block size, …
+fn throughput(text: &str, start: f64) -> Vec<(f64, f64)> {
+    let point = |line: &str| {
+        let mut cells = line.split(',').map(|cell| cell.trim().parse::<f64>());
+        Some((cells.next()?.ok()? / 1000.0 - start, cells.next()?.ok()? * 1024.0 / 1e6))
+    };
+    text.lines().filter_map(point).collect()
 }
 
 /// The figures of fio's JSON.
@@ -183,11 +189,11 @@ impl Run<'_, '_> {
         let watch = self.product.filter(|_| fio.series).map(|product| {
             product.host_admin().watch(Duration::from_secs_f64(SERIES_SECONDS / 2.0))
         });
-        let bench = self.bench;
+        let (bench, clock) = (self.bench, SystemTime::now());
         let (measured, start) = self.measure(|| job.run(bench, &uri))?;
         self.figures.extend(measured);
         if fio.series {
-            self.series.push(job.series(bench)?);
+            self.series.push(job.series(bench, clock)?);
         }
         if let Some(watch) = watch {
             let samples = watch.finish(start)?;
@@ -201,6 +207,12 @@ impl Run<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn log_of_fio() {
+        let points = throughput("1000250, 1000, 1, 8192, 0\n1000500, 500, 1, 8192, 0\n\n", 1000.0);
+        assert_eq!(points, [(0.25, 1.024), (0.5, 0.512)]);
+    }
 
     #[test]
     fn output_of_fio() {

@@ -23,6 +23,13 @@ impl Mounted {
     fn new(run: &Run<'_, '_>, options: Option<&str>) -> Result<Mounted> {
         let directory = run.bench.path("mnt");
         std::fs::create_dir_all(&directory)?;
+        // What a run that was interrupted has left.
+        for (program, stale) in [("umount", &directory), ("fusermount3", &run.bench.path("fuse"))] {
+            let _ = output(
+                Path::new(program),
+                &[if program == "umount" { "-q" } else { "-qu" }, &stale.display().to_string()],
+            );
+        }
         let mut mounted = Mounted { fuse: None, device: None, directory, mounted: false };
         let file = match &run.file {
             Some(file) => file.clone(),
@@ -39,6 +46,9 @@ impl Mounted {
         let options = options.map_or_else(|| "noatime".into(), |more| format!("noatime,{more}"));
         output(Path::new("mount"), &["-t", "ext4", "-o", &options, &device, &directory])?;
         mounted.mounted = true;
+        // From now on the kernel detaches it when the file system is unmounted.
+        output(Path::new("losetup"), &["--detach", &device])?;
+        mounted.device = None;
         Ok(mounted)
     }
 
