@@ -1,13 +1,13 @@
-//! Packets as a TUN device gives and takes them: a `virtio_net_hdr`, then an IPv4 packet, or a super-packet of
-//! many segments of one flow that the line sees one by one.
+//! Packets as a TUN device gives and takes them: a `virtio_net_hdr`, then an IPv4 packet, or a
+//! super-packet of many segments of one flow that the line sees one by one.
 //!
-//! Checksums are not computed here: a super-packet carries none (`VIRTIO_NET_HDR_F_NEEDS_CSUM` asks whoever
-//! puts it on a real wire), and the receiving kernel takes it as verified.
+//! Checksums are not computed here: a super-packet carries none (`VIRTIO_NET_HDR_F_NEEDS_CSUM` asks
+//! whoever puts it on a real wire), and the receiving kernel takes it as verified.
 
 use bytes::Bytes;
 
-/// Bytes of `struct virtio_net_hdr`: flags, gso_type (u8 each), hdr_len, gso_size, csum_start, csum_offset
-/// (u16 each, in the machine's order).
+/// Bytes of `struct virtio_net_hdr`: flags, gso_type (u8 each), hdr_len, gso_size, csum_start,
+/// csum_offset (u16 each, in the machine's order).
 pub const HEADER: usize = 10;
 /// The largest thing that is read from a device.
 pub const MAX_BYTES: usize = HEADER + 65_536;
@@ -18,7 +18,8 @@ const GSO_TCPV4: u8 = 1;
 const GSO_UDP_L4: u8 = 5;
 /// Headers of a datagram: IPv4 without options, UDP.
 const DATAGRAM: usize = 28;
-/// The most datagrams that go into a super-packet; the kernel takes 128 (`UDP_MAX_SEGMENTS`), older ones 64.
+/// The most datagrams that go into a super-packet; the kernel takes 128 (`UDP_MAX_SEGMENTS`), older
+/// ones 64.
 pub const MERGED: usize = 64;
 /// The largest IP packet.
 pub const IP_BYTES: usize = 65_535;
@@ -116,8 +117,8 @@ impl Packet {
         Piece { head, tail: self.bytes.slice(from..end) }
     }
 
-    /// Whether both are datagrams that differ in nothing but their contents, so that a super-packet can be made of them, in which
-    /// only the last may be shorter.
+    /// Whether both are datagrams that differ in nothing but their contents, so that a super-packet
+    /// can be made of them, in which only the last may be shorter.
     #[must_use]
     pub fn goes_with(&self, next: &Packet) -> bool {
         if !self.is_plain_datagram() || !next.is_plain_datagram() {
@@ -128,15 +129,16 @@ impl Packet {
         a[1] == b[1] && a[6..10] == b[6..10] && a[12..24] == b[12..24] && b.len() <= a.len()
     }
 
-    /// One datagram of UDP, not in fragments, without IP options, with a payload, and its checksum still to be made.
+    /// One datagram of UDP, not in fragments, without IP options, with a payload, and its checksum
+    /// still to be made.
     fn is_plain_datagram(&self) -> bool {
         let ip = &self.bytes[HEADER..];
         let whole = ip[0] == 0x45 && ip[9] == UDP && ip[6] & 0x3f == 0 && ip[7] == 0;
         self.gso == GSO_NONE && self.bytes[0] & NEEDS_CSUM != 0 && whole && ip.len() > DATAGRAM
     }
 
-    /// The headers of a super-packet of this one and others that go with it, together `payload` bytes without headers; the payloads
-    /// follow.
+    /// The headers of a super-packet of this one and others that go with it, together `payload`
+    /// bytes without headers; the payloads follow.
     #[must_use]
     pub fn head_of_all(&self, payload: usize) -> Vec<u8> {
         let mut head = self.bytes[..HEADER + DATAGRAM].to_vec();
@@ -179,8 +181,8 @@ impl Packet {
             let length = (8 + payload) as u16;
             ip[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
         }
-        // What the kernel leaves in the checksum's field when the checksum is still to be made: the sum of the
-        // pseudo header (RFC 9293 §3.1), in which the length is.
+        // What the kernel leaves in the checksum's field when the checksum is still to be made: the
+        // sum of the pseudo header (RFC 9293 §3.1), in which the length is.
         let length = (self.headers - l4 + payload) as u32;
         let pseudo = fold(add(u32::from(ip[9]) + length, &ip[12..20]));
         let check = l4 + if self.gso == GSO_TCPV4 { 16 } else { 6 };

@@ -1,8 +1,9 @@
-//! The router between the two devices: a thread that takes what one side sends, asks the model what becomes of it,
-//! and hands what arrives to the other side when it is due.
+//! The router between the two devices: a thread that takes what one side sends, asks the model what
+//! becomes of it, and hands what arrives to the other side when it is due.
 //!
-//! It works in real time beside what it is used to measure, on the same processors: it runs ahead of ordinary threads
-//! (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never spins.
+//! It works in real time beside what it is used to measure, on the same processors: it runs ahead
+//! of ordinary threads (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never
+//! spins.
 
 use super::config::LineConfig;
 use super::line::{Fate, Line, Nanos, nanos};
@@ -25,14 +26,15 @@ use std::time::{Duration, Instant};
 const READS: usize = 16;
 /// Bytes on their way at most, over both directions half each: 200 ms of 10 Gb/s.
 const HELD_BYTES: usize = 256 << 20;
-/// Packets that are due within this time of each other are delivered together, when the last of them is due: waking up
-/// costs more than a packet. A packet on its own is delivered when it is due.
+/// Packets that are due within this time of each other are delivered together, when the last of
+/// them is due: waking up costs more than a packet. A packet on its own is delivered when it is
+/// due.
 const GATHER: Nanos = 100_000;
-/// Packets are delivered so much before they are due: they were sent about that much before they were read, and waking up takes as
-/// long.
+/// Packets are delivered so much before they are due: they were sent about that much before they
+/// were read, and waking up takes as long.
 pub const EARLY: Nanos = 20_000;
-/// After so many wakings in a millisecond packets gather before they are read, too, as network cards do it. What is sent one by one,
-/// question and answer, does not come so often.
+/// After so many wakings in a millisecond packets gather before they are read, too, as network
+/// cards do it. What is sent one by one, question and answer, does not come so often.
 const WAKINGS: u32 = 24;
 /// How far ahead is looked for packets to gather.
 const LOOK_AHEAD: usize = 64;
@@ -268,8 +270,8 @@ impl Direction {
         }
     }
 
-    /// Takes what is due and can go on together with the first: the next segments of its super-packet, or datagrams like it. Gives
-    /// their bytes on the wire.
+    /// Takes what is due and can go on together with the first: the next segments of its
+    /// super-packet, or datagrams like it. Gives their bytes on the wire.
     fn gather(&mut self, first: &Held, now: Nanos) -> usize {
         self.run.clear();
         self.merged.clear();
@@ -333,7 +335,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Between these devices; `wake` becomes readable when there is a command, or when nobody can give one any more.
+    /// Between these devices; `wake` becomes readable when there is a command, or when nobody can
+    /// give one any more.
     pub fn new(
         directions: Vec<Direction>,
         clock: Clock,

@@ -1,4 +1,5 @@
-//! The whole emulator, with real sockets on both sides. What is asserted does not depend on how busy the machine is.
+//! The whole emulator, with real sockets on both sides. What is asserted does not depend on how
+//! busy the machine is.
 
 use super::router::EARLY;
 use super::traffic::{Flow, Sink, send};
@@ -7,7 +8,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 
-/// Whether a WAN can be had. Without it the test fails in CI (`CI=true`), and elsewhere says that it did not run.
+/// Whether a WAN can be had. Without it the test fails in CI (`CI=true`), and elsewhere says that
+/// it did not run.
 fn can_emulate() -> bool {
     let missing = if !rustix::process::geteuid().is_root() {
         "root"
