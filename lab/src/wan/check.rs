@@ -1,13 +1,18 @@
 //! `longhaul-lab wan --check`: how accurate the emulator is on this machine, and how much it carries.
 
+use super::router::{Clock, run_ahead};
+use super::stats::Histogram;
 use super::traffic::{Flow, Sink, send};
 use super::{LATE_US, LineConfig, LineReport, Wan, WanConfig, WanReport};
 use anyhow::Result;
 use serde::Serialize;
+use std::net::UdpSocket;
 use std::time::Duration;
 
 /// The largest median error of the delay, in microseconds.
 const DELAY_P50_US: f64 = 100.0;
+/// Time between two probes: no delay is a multiple of it, so that sending does not meet receiving.
+const PROBING: Duration = Duration::from_micros(1370);
 /// How far off a rate may be.
 const RATE_ERROR: f64 = 0.01;
 /// How far off a share of lost packets may be.
@@ -46,7 +51,7 @@ impl Row {
 pub fn run() -> Result<Vec<Row>> {
     println!("| what | measured | wanted |");
     println!("|---|---|---|");
-    let mut rows = Vec::new();
+    let mut rows = vec![loopback()?];
     for delay in [0, 1, 2, 8, 50, 200] {
         rows.push(idle(Duration::from_millis(delay))?);
     }
@@ -75,10 +80,45 @@ fn probe_errors(report: &WanReport) -> (f64, f64, f64) {
     )
 }
 
+/// The way from socket to socket without an emulator: what a delay's error cannot be less than here.
+fn loopback() -> Result<Row> {
+    let (from, to) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    from.connect(to.local_addr()?)?;
+    to.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let clock = Clock::start();
+    let errors = std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            run_ahead();
+            let mut errors = Histogram::default();
+            let mut sent = [0; 8];
+            while let Ok(8) = to.recv(&mut sent) {
+                errors.record(clock.now() - u64::from_ne_bytes(sent));
+            }
+            errors
+        });
+        let sender = scope.spawn(|| {
+            run_ahead();
+            for _ in 0..1500 {
+                let _ = from.send(&clock.now().to_ne_bytes());
+                std::thread::sleep(PROBING);
+            }
+        });
+        let _ = sender.join();
+        receiver.join().unwrap_or_default()
+    });
+    let [p50, p99] = [0.5, 0.99].map(|q| errors.quantile_us(q));
+    Ok(Row::new(
+        "for comparison: loopback, socket to socket",
+        format!("p50 {p50:.0} µs, p99 {p99:.0} µs, max {:.0} µs", errors.max_us()),
+        "",
+        true,
+    ))
+}
+
 /// A socket's packets from side to side, with nothing else on the line.
 fn idle(delay: Duration) -> Result<Row> {
     let line = LineConfig { delay, ..LineConfig::default() };
-    let wan = Wan::start_probed(&WanConfig::both(line, 1), Duration::from_millis(1))?;
+    let wan = Wan::start_probed(&WanConfig::both(line, 1), PROBING)?;
     std::thread::sleep(delay + Duration::from_millis(100));
     wan.mark();
     std::thread::sleep(Duration::from_millis(2000));

@@ -62,8 +62,8 @@ pub struct WanArgs {
     /// Write what happened on the lines, as JSON.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Measure instead how accurate the emulator is on this machine, and how much it carries; about a minute. The other
-    /// options do not matter, but `--report`.
+    /// Measure instead how accurate the emulator is on this machine, and how much it carries; about
+    /// a minute. The other options do not matter, but `--report`.
     #[arg(long)]
     check: bool,
     /// What to run, and then to end [default: a shell].
@@ -90,17 +90,19 @@ struct LineArgs {
     /// Share of packets lost at random, as in `1e-4` or `0.1%`.
     #[arg(long, value_name = "SHARE", value_parser = human::share::parse, default_value = "0")]
     loss: f64,
-    /// Losses in bursts (Gilbert and Elliott): mean packets between bursts, mean packets in one, and the share lost in one [default:
-    /// 1], as in `100000,10,0.5`.
+    /// Losses in bursts (Gilbert and Elliott): mean packets between bursts, mean packets in one,
+    /// and the share lost in one [default: 1], as in `100000,10,0.5`.
     #[arg(long, value_name = "GOOD,BAD[,LOSS]", value_parser = bursts)]
     burst_loss: Option<GilbertElliott>,
     /// Share of packets that arrive late, and how late, as in `0.1%,2ms`.
     #[arg(long, value_name = "SHARE,TIME", value_parser = reorder)]
     reorder: Option<Reorder>,
-    /// Load factor of other traffic at the bottleneck, which does not back off, as in `70%`: the profile of FAST 2002.
+    /// Load factor of other traffic at the bottleneck, which does not back off, as in `70%`: the
+    /// profile of FAST 2002.
     #[arg(long, value_name = "LOAD", value_parser = background, requires = "rate")]
     background: Option<Background>,
-    /// When the line goes down first, for how long, and from one time to the next [default: only once], as in `10s,1s,30s`.
+    /// When the line goes down first, for how long, and from one time to the next [default: only
+    /// once], as in `10s,1s,30s`.
     #[arg(long, value_name = "AFTER,LENGTH[,EVERY]", value_parser = outages)]
     outages: Option<Outages>,
 }

@@ -1,9 +1,9 @@
 //! The model of one direction: which packets arrive, and when.
 //!
-//! A state machine without a clock, threads or I/O, random from a seed: the same packets at the same times
-//! have the same fates. A packet passes, in this order: an outage (if there is one, it is gone), the
-//! bottleneck with its drop-tail queue, which it shares with the background traffic, loss (so a packet that
-//! is lost has taken its share of the bottleneck), and the delay.
+//! A state machine without a clock, threads or I/O, random from a seed: the same packets at the
+//! same times have the same fates. A packet passes, in this order: an outage (if there is one, it
+//! is gone), the bottleneck with its drop-tail queue, which it shares with the background traffic,
+//! loss (so a packet that is lost has taken its share of the bottleneck), and the delay.
 
 use super::background::Traffic;
 use super::config::LineConfig;
@@ -16,8 +16,8 @@ pub type Nanos = u64;
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It leaves the bottleneck at `left` and arrives at `due`. `due` never decreases from packet to packet,
-    /// unless `late`: such a packet is overtaken.
+    /// It leaves the bottleneck at `left` and arrives at `due`. `due` never decreases from packet
+    /// to packet, unless `late`: such a packet is overtaken.
     Arrives {
         /// When the bottleneck has sent it.
         left: Nanos,
@@ -230,8 +230,8 @@ impl Line {
         replan
     }
 
-    /// Lets the background traffic arrive until `now`. [`Line::offer`] does so too; when nothing is offered
-    /// for long, it costs less in small steps.
+    /// Lets the background traffic arrive until `now`. [`Line::offer`] does so too; when nothing is
+    /// offered for long, it costs less in small steps.
     pub fn advance(&mut self, now: Nanos) {
         let (Some(traffic), Some(bottleneck)) = (&mut self.traffic, &mut self.bottleneck) else {
             return;

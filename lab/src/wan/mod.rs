@@ -1,5 +1,5 @@
-//! An emulated WAN: two network namespaces, the host's side and the store's, each with a TUN device whose other end is
-//! a router in this process.
+//! An emulated WAN: two network namespaces, the host's side and the store's, each with a TUN device
+//! whose other end is a router in this process.
 //!
 //! - [`config`]: what the line is like. [`line`] is the model: which packets arrive, and when; [`background`] the
 //!   traffic it shares its bottleneck with.
@@ -7,8 +7,9 @@
 //! - [`stats`], [`probe`]: how well it did. A run it could not keep up with is said to be invalid.
 //! - [`cli`], [`check`]: `longhaul-lab wan`.
 //!
-//! Needs root and Linux. Namespaces and devices have no names outside this process and end with it, however it ends; the
-//! processes inside the namespaces are ended by [`Wan`]'s drop, and at SIGINT and SIGTERM.
+//! Needs root and Linux. Namespaces and devices have no names outside this process and end with it,
+//! however it ends; the processes inside the namespaces are ended by [`Wan`]'s drop, and at SIGINT
+//! and SIGTERM.
 
 mod background;
 mod check;
@@ -55,7 +56,8 @@ pub enum Side {
 
 /// Addresses of the two sides: RFC 2544's range for tests of networks.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-/// A run in which more than a hundredth of the packets or probes was later than this is not valid, in microseconds.
+/// A run in which more than a hundredth of the packets or probes was later than this is not valid,
+/// in microseconds.
 pub const LATE_US: f64 = 1000.0;
 /// Fewer probes than this say nothing about their 99th percentile.
 const PROBES_MIN: u64 = 100;

@@ -1,7 +1,7 @@
-//! The emulator's measure of itself: small packets that go from a socket on one side to a socket on the
-//! other all the time, through both kernels' network stacks and the router, but around the model: they wait
-//! for the line's delay and nothing else, and are not counted as its packets. What they take on top of
-//! the delay is the emulator's error as an application sees it.
+//! The emulator's measure of itself: small packets that go from a socket on one side to a socket on
+//! the other all the time, through both kernels' network stacks and the router, but around the
+//! model: they wait for the line's delay and nothing else, and are not counted as its packets. What
+//! they take on top of the delay is the emulator's error as an application sees it.
 
 use super::line::{Nanos, nanos};
 use super::namespace::Namespace;
@@ -20,13 +20,14 @@ pub const PORT: u16 = 65_533;
 const MAGIC: &[u8; 8] = b"longhaul";
 /// A packet: magic, when it was sent, the delay that the router gave it; both in nanoseconds.
 const BYTES: usize = 24;
-/// Time between two packets: often enough for a 99th percentile in seconds, rarely enough to cost nothing.
+/// Time between two packets: often enough for a 99th percentile in seconds, rarely enough to cost
+/// nothing.
 pub const INTERVAL: Duration = Duration::from_millis(20);
 /// IPv4 header without options, UDP header.
 const HEADERS: usize = 28;
 
-/// If this, read from a device, is one of the probe's packets: notes the delay in it. (The receiving kernel does not look at the
-/// checksum of what comes from a socket of this machine.)
+/// If this, read from a device, is one of the probe's packets: notes the delay in it. (The
+/// receiving kernel does not look at the checksum of what comes from a socket of this machine.)
 pub fn stamp(bytes: &mut [u8], delay: Nanos) -> bool {
     if bytes.len() != HEADER + HEADERS + BYTES {
         return false;

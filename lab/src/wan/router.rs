@@ -1,12 +1,13 @@
-//! The router between the two devices: a thread that takes what one side sends, asks the model what becomes of it,
-//! and hands what arrives to the other side when it is due.
+//! The router between the two devices: a thread that takes what one side sends, asks the model what
+//! becomes of it, and hands what arrives to the other side when it is due.
 //!
-//! It works in real time beside what it is used to measure, on the same processors: it runs ahead of ordinary threads
-//! (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never spins.
+//! It works in real time beside what it is used to measure, on the same processors: it runs ahead
+//! of ordinary threads (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never
+//! spins.
 
 use super::config::LineConfig;
 use super::line::{Fate, Line, Nanos, nanos};
-use super::packet::{MAX_BYTES, Packet};
+use super::packet::{IP_BYTES, MAX_BYTES, MERGED, Packet};
 use super::probe;
 use super::stats::Counters;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -25,11 +26,15 @@ use std::time::{Duration, Instant};
 const READS: usize = 16;
 /// Bytes on their way at most, over both directions half each: 200 ms of 10 Gb/s.
 const HELD_BYTES: usize = 256 << 20;
-/// Packets that are due within this time of each other are delivered together, when the last of them is due: waking up
-/// costs more than a packet. A packet on its own is delivered when it is due.
+/// Packets that are due within this time of each other are delivered together, when the last of
+/// them is due: waking up costs more than a packet. A packet on its own is delivered when it is
+/// due.
 const GATHER: Nanos = 100_000;
-/// After so many wakings in a millisecond packets gather before they are read, too, as network cards do it. What is sent one by one,
-/// question and answer, does not come so often.
+/// Packets are delivered so much before they are due: they were sent about that much before they
+/// were read, and waking up takes as long.
+pub const EARLY: Nanos = 20_000;
+/// After so many wakings in a millisecond packets gather before they are read, too, as network
+/// cards do it. What is sent one by one, question and answer, does not come so often.
 const WAKINGS: u32 = 24;
 /// How far ahead is looked for packets to gather.
 const LOOK_AHEAD: usize = 64;
@@ -117,6 +122,8 @@ pub struct Direction {
     number: u64,
     /// When the segments that are delivered together were due.
     run: Vec<Nanos>,
+    /// Datagrams that are delivered together with one before them.
+    merged: Vec<Packet>,
     counters: Counters,
     background_before: super::line::BackgroundCount,
 }
@@ -133,6 +140,7 @@ impl Direction {
             held_bytes: 0,
             number: 0,
             run: Vec::new(),
+            merged: Vec::new(),
             counters: Counters::default(),
             background_before: Default::default(),
         }
@@ -204,7 +212,7 @@ impl Direction {
         let first = self.in_order.front().map(|held| held.due);
         let dues = self.in_order.iter().take(LOOK_AHEAD).map(|held| held.due);
         let last = first.and_then(|first| dues.take_while(|due| *due <= first + GATHER).last());
-        last.into_iter().chain(other).min()
+        last.into_iter().chain(other).min().map(|due| due.saturating_sub(EARLY))
     }
 
     /// Takes what is due next.
@@ -226,27 +234,24 @@ impl Direction {
 
     fn deliver(&mut self, clock: Clock) {
         let mut now = clock.now();
-        while let Some(first) = self.take_due(now) {
-            self.run.push(first.due);
-            let (mut last, mut bytes) = (first.segment, first.bytes());
-            // Segments of one super-packet go on as one, as far as they are due.
-            while let Some(next) = self.in_order.pop_front_if(|next| {
-                next.due <= now
-                    && next.segment == last + 1
-                    && !next.late
-                    && next.packet.is(&first.packet)
-            }) {
-                self.held_bytes -= next.bytes();
-                self.run.push(next.due);
-                bytes += next.bytes();
-                last = next.segment;
-            }
-            let piece = first.packet.piece(first.segment, last + 1 - first.segment);
-            let written = if piece.head.is_empty() {
-                rustix::io::write(&*self.to, &piece.tail)
-            } else {
-                let parts = [IoSlice::new(&piece.head), IoSlice::new(&piece.tail)];
-                rustix::io::writev(&*self.to, &parts)
+        while let Some(first) = self.take_due(now + EARLY) {
+            let wire_bytes = self.gather(&first, now + EARLY);
+            let written = match self.merged.as_slice() {
+                [] => {
+                    let segments = self.run.len() as u32;
+                    let piece = first.packet.piece(first.segment, segments);
+                    let parts = [IoSlice::new(&piece.head), IoSlice::new(&piece.tail)];
+                    rustix::io::writev(&*self.to, &parts[usize::from(piece.head.is_empty())..])
+                }
+                others => {
+                    let all = || std::iter::once(&first.packet).chain(others);
+                    let head =
+                        first.packet.head_of_all(all().map(|part| part.payload().len()).sum());
+                    let mut parts = Vec::with_capacity(1 + self.run.len());
+                    parts.push(IoSlice::new(&head));
+                    parts.extend(all().map(|part| IoSlice::new(part.payload())));
+                    rustix::io::writev(&*self.to, &parts)
+                }
             };
             self.counters.writes += 1;
             now = clock.now();
@@ -256,14 +261,45 @@ impl Direction {
                 Err(_) => self.counters.refused += count,
                 Ok(_) => {
                     self.counters.delivered += count;
-                    self.counters.delivered_bytes += bytes as u64;
+                    self.counters.delivered_bytes += wire_bytes as u64;
                     for due in &self.run {
-                        self.counters.lateness.record(now - due);
+                        self.counters.lateness.record(now.saturating_sub(*due));
                     }
                 }
             }
-            self.run.clear();
         }
+    }
+
+    /// Takes what is due and can go on together with the first: the next segments of its
+    /// super-packet, or datagrams like it. Gives their bytes on the wire.
+    fn gather(&mut self, first: &Held, now: Nanos) -> usize {
+        self.run.clear();
+        self.merged.clear();
+        self.run.push(first.due);
+        let (mut segment, mut last_bytes, mut wire_bytes) =
+            (first.segment, first.bytes(), first.bytes());
+        let alone = first.packet.segments() == 1;
+        while let Some(next) = self.in_order.pop_front_if(|next| {
+            let fits = match alone {
+                true => {
+                    self.merged.len() + 1 < MERGED
+                        && wire_bytes + next.bytes() <= IP_BYTES
+                        && last_bytes == first.bytes()
+                        && first.packet.goes_with(&next.packet)
+                }
+                false => next.segment == segment + 1 && next.packet.is(&first.packet),
+            };
+            fits && next.due <= now && next.counts == first.counts && !next.late
+        }) {
+            (segment, last_bytes) = (next.segment, next.bytes());
+            wire_bytes += last_bytes;
+            self.held_bytes -= last_bytes;
+            self.run.push(next.due);
+            if alone {
+                self.merged.push(next.packet);
+            }
+        }
+        wire_bytes
     }
 
     fn set(&mut self, now: Nanos, config: LineConfig) {
@@ -299,7 +335,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Between these devices; `wake` becomes readable when there is a command, or when nobody can give one any more.
+    /// Between these devices; `wake` becomes readable when there is a command, or when nobody can
+    /// give one any more.
     pub fn new(
         directions: Vec<Direction>,
         clock: Clock,

@@ -86,8 +86,8 @@ impl Drop for Sink {
     }
 }
 
-/// Sends for so long, on a thread of its own; says how many packets it sent. It sends what has become due each millisecond, so
-/// fewer than asked if the machine is too slow.
+/// Sends for so long, on a thread of its own; says how many packets it sent. It sends what has
+/// become due each millisecond, so fewer than asked if the machine is too slow.
 pub fn send(wan: &Wan, flow: Flow, length: Duration) -> Result<u64> {
     let socket = wan.inside(Side::Host, || Ok(UdpSocket::bind((wan.address(Side::Host), 0))?))?;
     socket.connect((wan.address(Side::Store), PORT))?;
