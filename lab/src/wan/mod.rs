@@ -11,6 +11,7 @@
 //! processes inside the namespaces are ended by [`Wan`]'s drop, and at SIGINT and SIGTERM.
 
 mod background;
+mod check;
 pub mod cli;
 mod config;
 mod human;
@@ -21,6 +22,9 @@ mod probe;
 mod router;
 mod signals;
 mod stats;
+#[cfg(test)]
+mod tests;
+mod traffic;
 mod tun;
 
 pub use config::{Background, GilbertElliott, LineConfig, Outages, Reorder, WanConfig};
@@ -99,6 +103,10 @@ impl Wan {
     /// # Errors
     /// If the configuration makes no sense, or this process is not root, or there is no TUN driver.
     pub fn start(config: &WanConfig) -> Result<Wan> {
+        Wan::start_probed(config, probe::INTERVAL)
+    }
+
+    fn start_probed(config: &WanConfig, interval: Duration) -> Result<Wan> {
         config.check()?;
         if !rustix::process::geteuid().is_root() {
             bail!("the WAN needs root, for network namespaces and TUN devices");
@@ -138,8 +146,8 @@ impl Wan {
             }),
         };
         let [host, store] = &wan.sides;
-        let probe = probe::Probe::start([(host, ADDRESSES[0]), (store, ADDRESSES[1])], clock)?;
-        wan.probe = Some(probe);
+        let sides = [(host, ADDRESSES[0]), (store, ADDRESSES[1])];
+        wan.probe = Some(probe::Probe::start(sides, clock, interval)?);
         Ok(wan)
     }
 
@@ -159,6 +167,15 @@ impl Wan {
     #[must_use]
     pub fn command(&self, side: Side, program: &Path) -> Command {
         self.sides[side as usize].command(program)
+    }
+
+    /// Runs something on a thread inside the namespace of a side: sockets it opens stay inside.
+    pub fn inside<T: Send>(
+        &self,
+        side: Side,
+        inside: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        self.sides[side as usize].run(inside)
     }
 
     /// How root gets inside from elsewhere, while this process runs: `nsenter --net=PATH COMMAND`.

@@ -85,6 +85,12 @@ impl Packet {
         (self.headers + payload.saturating_sub(before).min(self.size)) as u32
     }
 
+    /// Whether both are the same, not only alike.
+    #[must_use]
+    pub fn is(&self, other: &Packet) -> bool {
+        self.bytes.as_ptr() == other.bytes.as_ptr()
+    }
+
     /// Segments `first..first + count` as a packet or super-packet of their own.
     #[must_use]
     pub fn piece(&self, first: u32, count: u32) -> Piece {
