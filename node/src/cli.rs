@@ -4,6 +4,7 @@
 //! from the table of the command in the `--config` file, else from its default.
 
 use crate::host::Schedule;
+use crate::link::Transport;
 use crate::units;
 use anyhow::{Context as _, Result, bail};
 use clap::builder::BoolishValueParser;
@@ -108,7 +109,7 @@ pub struct StoreArgs {
     /// Where volumes are kept: a directory.
     #[arg(long, value_name = "DIR", env = "LONGHAUL_DATA")]
     pub data: PathBuf,
-    /// UDP address for hosts.
+    /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
     pub listen: SocketAddr,
     /// Address to write into credentials, when hosts reach this store under another one than
@@ -134,6 +135,10 @@ pub struct HostArgs {
     /// Address of the store, if not the one in the credential (HOST:PORT).
     #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
     pub store: Option<String>,
+    /// What carries the link: QUIC over UDP, or TLS over TCP; `auto` takes TCP only where QUIC does not
+    /// get through, and QUIC again once it does.
+    #[arg(long, value_enum, default_value = "auto", env = "LONGHAUL_TRANSPORT")]
+    pub transport: Transport,
     /// NBD address: ADDR:PORT, or unix:PATH. Repeat for several.
     #[arg(long, value_name = "ADDR", env = "LONGHAUL_NBD", value_delimiter = ',')]
     pub nbd: Vec<String>,

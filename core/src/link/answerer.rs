@@ -144,20 +144,17 @@ impl Answerer {
     }
 
     /// Takes the reply to an executed request; gives back what is not one, for the stream.
-    ///
-    /// # Errors
-    /// The frame, if it answers no lone request.
     pub fn handle_reply(
         &mut self,
         mut frame: Frame<ToHost>,
         datagram_bytes: usize,
-    ) -> Result<(), Frame<ToHost>> {
-        let Some(request) = answered_by(&mut frame.message) else { return Err(frame) };
+    ) -> Option<Frame<ToHost>> {
+        let Some(request) = answered_by(&mut frame.message) else { return Some(frame) };
         if *request & LONE == 0 {
-            return Err(frame);
+            return Some(frame);
         }
         let call = *request & !LONE;
-        let Some((original, attempt)) = self.open.remove(&call) else { return Err(frame) };
+        let Some((original, attempt)) = self.open.remove(&call) else { return Some(frame) };
         *request = original;
         let number = self.next_reply;
         // 0 means that nothing has arrived.
@@ -175,7 +172,7 @@ impl Answerer {
             self.counters.by_stream += 1;
             self.out.push_back(Packet::ByStream { call }.encode());
             self.keep(Reply { call, attempt, number, frame: Bytes::new(), count: 0 });
-            return Ok(());
+            return None;
         }
         let reply = Reply { call, attempt, number, frame: bytes, count };
         self.counters.replies += 1;
@@ -199,7 +196,7 @@ impl Answerer {
             self.out.push_back(Packet::Part(reply.part(count, true)).encode());
         }
         self.keep(reply);
-        Ok(())
+        None
     }
 
     /// A datagram to send.

@@ -234,7 +234,7 @@ impl Asker {
                     call.due = now.after(wait.min(LONGEST));
                 }
             }
-            Some(Packet::ByStream { call }) => self.to_stream(call),
+            Some(Packet::ByStream { call }) => self.give_up(call),
             Some(Packet::Request { .. }) | None => {}
         }
     }
@@ -357,7 +357,7 @@ impl Asker {
                         self.calls.insert(number, call);
                     }
                 }
-                Next::Repeat if call.repeats >= MAX_REPEATS => self.to_stream(number),
+                Next::Repeat if call.repeats >= MAX_REPEATS => self.give_up(number),
                 Next::Repeat => self.repeat(now, number),
             }
         }
@@ -402,7 +402,7 @@ impl Asker {
         request_bytes(call)
     }
 
-    fn to_stream(&mut self, number: u64) {
+    fn give_up(&mut self, number: u64) {
         if let Some(call) = self.calls.remove(&number) {
             self.asked_bytes -= call.asked_bytes;
             self.stream(call.frame);

@@ -279,7 +279,43 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         let name = "longhaul_host_link_rtt_seconds";
         metrics.single(name, "gauge", "Round-trip time to the store.", rtt / 1e3);
     }
+    if let Some(transport) = &link.transport {
+        let help = "1 for what carries the link now.";
+        let mut family = metrics.family("longhaul_host_link_transport", "gauge", help);
+        family.sample(&[("transport", transport.as_str())], 1.0);
+    }
+    let datagrams = &link.datagrams;
     let totals = [
+        (
+            "longhaul_host_link_datagram_requests_total",
+            "Small reads asked for in datagrams.",
+            datagrams.requests,
+        ),
+        (
+            "longhaul_host_link_datagram_repeats_total",
+            "Of those, repeats for what was lost or late.",
+            datagrams.repeats,
+        ),
+        (
+            "longhaul_host_link_datagram_recovered_total",
+            "Replies whose lost part was made from the parity.",
+            datagrams.recovered,
+        ),
+        (
+            "longhaul_host_link_datagram_by_stream_total",
+            "Requests that went by stream after all.",
+            datagrams.by_stream,
+        ),
+        (
+            "longhaul_host_link_datagram_useful_bytes_total",
+            "Bytes in datagrams that were needed.",
+            datagrams.useful_bytes,
+        ),
+        (
+            "longhaul_host_link_datagram_redundant_bytes_total",
+            "Bytes in datagrams that were not.",
+            datagrams.redundant_bytes,
+        ),
         ("longhaul_host_link_sent_bytes_total", "Bytes sent.", link.sent_bytes),
         ("longhaul_host_link_received_bytes_total", "Bytes received.", link.received_bytes),
         ("longhaul_host_link_lost_packets_total", "Packets lost.", link.lost_packets),

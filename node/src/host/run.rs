@@ -86,7 +86,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals };
     let (questions, asked) = mpsc::channel(16);
     admin::start(&args.admin, iscsi::new_token(&args.state)?, questions)?;
-    let (client, events) = Client::start(credential, args.store.clone())?;
+    let (client, events) = Client::start(credential, args.store.clone(), args.transport)?;
 
     let router = Rc::new(Router::new(client));
     let clock = Clock::start();

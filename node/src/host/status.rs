@@ -116,8 +116,9 @@ fn table(report: &Report) -> String {
     let peer = link.peer.as_deref().unwrap_or("the store");
     if link.up {
         out += &format!(
-            "link: up for {:.0} s to {peer}, round trip {:.1} ms, {} packets lost\n",
+            "link: up for {:.0} s to {peer} over {}, round trip {:.1} ms, {} packets lost\n",
             link.since_seconds,
+            link.transport.as_deref().unwrap_or("quic"),
             link.rtt_ms.unwrap_or_default(),
             link.lost_packets
         );

@@ -3,8 +3,9 @@
 //! It runs in a thread of its own. Frames that are sent while it is down are dropped: who sends them
 //! sends again after [`LinkEvent::Up`] what still matters.
 
+use super::LinkError;
 use super::connect::{self, Senders};
-use super::quic::Dialer;
+use super::dial::{Dialer, Transport};
 use super::transport::{Connection, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
@@ -18,6 +19,9 @@ use tokio::sync::watch;
 
 /// Shortest and longest pause before connecting again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Longest pause when nobody answered at all: the line is down, and to be there when it returns is
+/// worth a packet now and then. The attempt itself takes seconds.
+const SILENCE: Duration = Duration::from_millis(500);
 
 /// What the link tells the host.
 #[derive(Debug)]
@@ -51,6 +55,8 @@ pub struct LinkStatus {
     pub since_seconds: f64,
     /// Address of the store that is or was connected last.
     pub peer: Option<String>,
+    /// `quic` or `tcp`, while up.
+    pub transport: Option<String>,
     /// Round-trip time in milliseconds, while up.
     pub rtt_ms: Option<f64>,
     /// Packets that were sent and count as lost, over all connections.
@@ -134,8 +140,17 @@ impl Client {
     pub fn start(
         credential: Credential,
         store: Option<String>,
+        transport: Transport,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
-        let dialer = Dialer::new(&credential)?;
+        let dialer = Dialer::new(&credential, transport)?;
+        Client::start_with(dialer, credential, store)
+    }
+
+    pub(super) fn start_with(
+        dialer: Dialer,
+        credential: Credential,
+        store: Option<String>,
+    ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
         let fixed = store.is_some();
         let stores = store.map_or(credential.stores, |store| vec![store]);
         let (events, receiver) = unbounded_channel();
@@ -190,6 +205,7 @@ impl Client {
             up: now.is_some(),
             since_seconds: state.since.elapsed().as_secs_f64(),
             peer: state.peer.clone(),
+            transport: state.connection.as_ref().map(|now| now.transport().to_owned()),
             rtt_ms: now.map(|now| now.rtt.as_secs_f64() * 1e3),
             lost_packets: state.past.lost_packets + current.lost_packets,
             sent_bytes: state.past.sent_bytes + current.sent_bytes,
@@ -239,7 +255,9 @@ async fn run(
         match connected {
             Ok(established) => {
                 let begun = Instant::now();
-                if events.is_closed() || session(&inner, established, &events, fixed).await {
+                if events.is_closed()
+                    || session(&inner, &mut dialer, established, &events, fixed).await
+                {
                     break;
                 }
                 if begun.elapsed() > Duration::from_secs(1) {
@@ -257,6 +275,9 @@ async fn run(
                 if events.send(LinkEvent::Unreachable).is_err() {
                     break;
                 }
+                if errors.iter().all(|(_, error)| *error == LinkError::TimedOut) {
+                    pause = pause.min(SILENCE);
+                }
                 if errors.iter().any(|(_, error)| error.needs_operator()) {
                     pause = BACK_OFF.1;
                 }
@@ -273,13 +294,15 @@ async fn run(
 /// Serves one connection; returns whether the link is to be closed.
 async fn session(
     inner: &Inner,
+    dialer: &mut Dialer,
     established: connect::Established,
     events: &UnboundedSender<LinkEvent>,
     fixed: bool,
 ) -> bool {
     let mut closing = inner.closing.subscribe();
     let peer = established.address.clone();
-    tracing::info!("link up: store at {peer} ({})", established.software);
+    let over = established.connection.transport();
+    tracing::info!("link up: store at {peer} ({}) over {over}", established.software);
     let up = LinkEvent::Up {
         peer: peer.clone(),
         software: established.software.clone(),
@@ -316,6 +339,10 @@ async fn session(
     let ended = tokio::select! {
         ended = &mut pump => Some(ended),
         _ = closing.wait_for(|closing| *closing) => None,
+        () = dialer.wait_for_quic(&*connection) => {
+            connection.close(super::CloseCode::Done, "UDP gets through again");
+            Some(Err(LinkError::Closed("UDP gets through again, changing to QUIC".into())))
+        }
     };
     *lock(&inner.senders) = None;
     let closed = ended.is_none();

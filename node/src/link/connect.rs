@@ -1,8 +1,8 @@
 //! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
 
+use super::dial::Dialer;
 use super::lane::{Backlog, FrameReader, send_all};
 use super::lone;
-use super::quic::Dialer;
 use super::transport::{Connection, Lanes};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
 use longhaul_core::link::AskCounters;

@@ -104,7 +104,7 @@ impl Replies {
         let mut answerer = lock(&self.answerer);
         // Without datagrams any more what was asked in them gets the reply that says so.
         let bytes = connection.datagram_bytes().unwrap_or(0);
-        let given_back = answerer.handle_reply(frame, bytes).err();
+        let given_back = answerer.handle_reply(frame, bytes);
         flush(&mut answerer, connection);
         given_back
     }

@@ -28,6 +28,10 @@ pub trait Connection: Send + Sync {
     async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
         std::future::pending().await
     }
+    /// What carries it: `quic` or `tcp`.
+    fn transport(&self) -> &'static str {
+        "quic"
+    }
     /// Where the peer is.
     fn peer(&self) -> SocketAddr;
     /// Serial number of the peer's certificate, in hexadecimal.
