@@ -166,6 +166,10 @@ pub struct HostArgs {
     /// Journal of each volume: how much may be written while the store cannot be reached.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
     pub journal_size: u64,
+    /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It is given less where
+    /// there is not enough room, and takes 1 MiB of memory for each GiB.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
+    pub cache_size: u64,
     /// What a flush waits for: the journal on this host's disk, or the store.
     #[arg(long, value_enum, default_value = "host", env = "LONGHAUL_DURABILITY")]
     pub durability: DurabilityArg,
@@ -666,7 +670,7 @@ mod tests {
         let path = dir.path().join("longhaul.toml");
         std::fs::write(
             &path,
-            "[host]\njournal-size = \"2GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
+            "[host]\njournal-size = \"2GiB\"\ncache-size = \"10GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
         )
         .unwrap();
         let args = ["longhaul", "--config", path.to_str().unwrap(), "host", "--state", "/mine"];
@@ -675,6 +679,7 @@ mod tests {
         assert_eq!(host.state, PathBuf::from("/mine"));
         assert_eq!(host.credential, PathBuf::from("/c"));
         assert_eq!(host.journal_size, 2 << 30);
+        assert_eq!(host.cache_size, 10 << 30);
         assert_eq!(host.volumes, ["a", "b"]);
         assert!(host.write_through);
     }

@@ -154,8 +154,11 @@ impl Reads {
         }
     }
 
-    /// `range` is written: what is asked of it may not have that.
-    pub(super) fn spoil(&mut self, range: Range) {
+    /// `range` is written: what is asked of it may not have that, which matters if there is a cache.
+    pub(super) fn spoil(&mut self, range: Range, cached: bool) {
+        if !cached {
+            return;
+        }
         for asked in self.asked.values_mut() {
             asked.spoiled |= asked.range.intersect(range).is_some();
         }

@@ -2,7 +2,7 @@
 //! or as numbers for Prometheus.
 
 use super::metrics::Kind;
-use super::report::{Answer, Question, VolumeReport};
+use super::report::{Answer, CacheReport, Question, VolumeReport};
 use crate::admin::{self, Metrics, Refusal};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
@@ -171,7 +171,7 @@ const GAUGES: [Number; 20] = [
 ];
 
 /// Counters of `/status` with name and help.
-const COUNTERS: [(&str, &str, &str); 26] = [
+const COUNTERS: [(&str, &str, &str); 27] = [
     ("reads", "longhaul_host_reads_total", "Read requests."),
     ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
     ("writes", "longhaul_host_writes_total", "Write requests."),
@@ -191,6 +191,7 @@ const COUNTERS: [(&str, &str, &str); 26] = [
         "longhaul_host_readahead_hit_bytes_total",
         "Bytes read from what was read ahead.",
     ),
+    ("cache_hit_bytes", "longhaul_host_cache_hit_bytes_total", "Bytes read from the read cache."),
     (
         "readahead_wait_bytes",
         "longhaul_host_readahead_wait_bytes_total",
@@ -228,6 +229,53 @@ const COUNTERS: [(&str, &str, &str); 26] = [
     ("journal_syncs", "longhaul_host_journal_syncs_total", "Syncs of the journal."),
 ];
 
+/// A number of a read cache: name, type, help, value.
+type CacheNumber = (&'static str, &'static str, &'static str, fn(&CacheReport) -> u64);
+
+const CACHE: [CacheNumber; 14] = [
+    ("longhaul_cache_ready", "gauge", "Whether the cache is in use.", |c| {
+        u64::from(c.state == "ready")
+    }),
+    ("longhaul_cache_capacity_bytes", "gauge", "Bytes that fit.", |c| c.capacity_bytes),
+    ("longhaul_cache_valid_bytes", "gauge", "Bytes that are there.", |c| c.valid_bytes),
+    ("longhaul_cache_found_bytes", "gauge", "Bytes that were there at the attach.", |c| {
+        c.found_bytes
+    }),
+    ("longhaul_cache_dropped_bytes", "gauge", "Bytes of these that were dropped.", |c| {
+        c.dropped_bytes
+    }),
+    ("longhaul_cache_hit_bytes_total", "counter", "Bytes given out.", |c| c.hit_bytes),
+    ("longhaul_cache_miss_bytes_total", "counter", "Bytes that were not there.", |c| c.miss_bytes),
+    ("longhaul_cache_written_bytes_total", "counter", "Bytes written to its disk.", |c| {
+        c.written_bytes
+    }),
+    ("longhaul_cache_index_bytes_total", "counter", "Bytes of the index among them.", |c| {
+        c.index_bytes
+    }),
+    ("longhaul_cache_evictions_total", "counter", "Lines of 16 KiB evicted.", |c| c.evictions),
+    ("longhaul_cache_refused_bytes_total", "counter", "Bytes turned away by policy.", |c| {
+        c.refused_bytes
+    }),
+    (
+        "longhaul_cache_behind_bytes_total",
+        "counter",
+        "Bytes turned away because the disk was behind.",
+        |c| c.behind_bytes,
+    ),
+    (
+        "longhaul_cache_forgotten_bytes_total",
+        "counter",
+        "Bytes forgotten because they were written.",
+        |c| c.forgotten_bytes,
+    ),
+    (
+        "longhaul_cache_damaged_blocks_total",
+        "counter",
+        "Blocks of 4 KiB that were not what had been written.",
+        |c| c.damaged_blocks,
+    ),
+];
+
 /// The text format of Prometheus.
 pub(super) fn prometheus(answer: &Answer) -> String {
     let mut metrics = Metrics::default();
@@ -236,6 +284,14 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         let mut family = metrics.family(name, "gauge", help);
         for volume in volumes {
             family.sample(&[("volume", &volume.name)], value(volume));
+        }
+    }
+    for (name, kind, help, value) in CACHE {
+        let mut family = metrics.family(name, kind, help);
+        for volume in volumes {
+            if let Some(cache) = &volume.cache {
+                family.sample(&[("volume", &volume.name)], value(cache) as f64);
+            }
         }
     }
     for (key, name, help) in COUNTERS {

@@ -56,6 +56,8 @@ const EVENT_BATCH: usize = 256;
 pub struct Options {
     /// Shape of new journals.
     pub journal: JournalShape,
+    /// Bytes of each read cache, 0 for none.
+    pub cache_bytes: u64,
     /// What a flush waits for.
     pub durability: Durability,
     /// What a failed journal leads to.

@@ -7,6 +7,7 @@
 mod admin;
 mod ahead;
 mod attach;
+pub mod cache;
 mod control;
 mod disk;
 mod front;

@@ -10,6 +10,7 @@ use super::metrics::Metrics;
 use super::nbd::Server;
 use crate::link::LinkStatus;
 use longhaul_core::host as engine;
+use longhaul_core::host::cache::CacheStatus;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -117,6 +118,9 @@ pub struct VolumeReport {
     /// Limits on what it takes of the line.
     #[serde(default)]
     pub limits: LimitReport,
+    /// The read cache, if there is one.
+    #[serde(default)]
+    pub cache: Option<CacheReport>,
     /// Totals since the attach.
     pub counters: std::collections::BTreeMap<String, u64>,
 }
@@ -155,6 +159,70 @@ pub struct LimitReport {
     pub drain_rate: String,
     /// By time of day.
     pub readahead_rate: String,
+}
+
+/// The read cache of a volume in `/status`. Totals are those since the attach.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// `ready`, `asking` the store what was written since it was last used, or `off` after its disk
+    /// has failed.
+    pub state: String,
+    /// Bytes that fit.
+    pub capacity_bytes: u64,
+    /// Bytes that are there.
+    pub valid_bytes: u64,
+    /// Bytes that were there when the volume was attached.
+    pub found_bytes: u64,
+    /// Bytes of these that were dropped because they had been written since.
+    pub dropped_bytes: u64,
+    /// Whether all were, because the store did not know what had been.
+    pub dropped_all: bool,
+    /// Bytes given out.
+    pub hit_bytes: u64,
+    /// Bytes that were not there.
+    pub miss_bytes: u64,
+    /// Bytes written to its disk.
+    pub written_bytes: u64,
+    /// Bytes of the index among them.
+    pub index_bytes: u64,
+    /// Lines of 16 KiB that had to go for others.
+    pub evictions: u64,
+    /// Bytes that were turned away by policy.
+    pub refused_bytes: u64,
+    /// Bytes that were turned away because the disk was behind.
+    pub behind_bytes: u64,
+    /// Bytes forgotten because they were written.
+    pub forgotten_bytes: u64,
+    /// Blocks of 4 KiB that could not be read as they had been written.
+    pub damaged_blocks: u64,
+}
+
+impl From<CacheStatus> for CacheReport {
+    fn from(status: CacheStatus) -> CacheReport {
+        let state = match (status.off, status.ready) {
+            (true, _) => "off",
+            (_, true) => "ready",
+            _ => "asking",
+        };
+        let counters = status.counters;
+        CacheReport {
+            state: state.into(),
+            capacity_bytes: status.capacity_bytes,
+            valid_bytes: status.valid_bytes,
+            found_bytes: status.found_bytes,
+            dropped_bytes: status.dropped_bytes,
+            dropped_all: status.dropped_all,
+            hit_bytes: counters.hit_bytes,
+            miss_bytes: counters.miss_bytes,
+            written_bytes: counters.written_bytes,
+            index_bytes: counters.index_bytes,
+            evictions: counters.evictions,
+            refused_bytes: counters.refused_bytes,
+            behind_bytes: counters.behind_bytes,
+            forgotten_bytes: counters.forgotten_bytes,
+            damaged_blocks: counters.damaged_blocks,
+        }
+    }
 }
 
 /// Looks at everything.
@@ -233,7 +301,9 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     let hits = counters.memory_hit_bytes
         + counters.journal_hit_bytes
         + counters.readahead_hit_bytes
-        + counters.readahead_wait_bytes;
+        + counters.readahead_wait_bytes
+        + counters.cache_hit_bytes;
+    report.cache = status.cache.map(CacheReport::from);
     let read = hits + counters.store_read_bytes;
     if status.latched && status.fenced.is_none() && !status.memory_only {
         report.state = "stopped".into();
@@ -297,6 +367,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         ("readahead_issued_bytes", sum(|totals| totals.issued)),
         ("readahead_used_bytes", used),
         ("readahead_wasted_bytes", wasted),
+        ("cache_hit_bytes", counters.cache_hit_bytes),
         ("store_read_bytes", counters.store_read_bytes),
         ("batches", counters.batches),
         ("batch_bytes", counters.batch_bytes),

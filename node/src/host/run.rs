@@ -45,6 +45,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let mut stop = Stop::listen()?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
+        cache_bytes: super::cache::check_size(args.cache_size)?,
         durability: match args.durability {
             DurabilityArg::Host => Durability::Host,
             DurabilityArg::Store => Durability::Store,

@@ -81,9 +81,12 @@ fn ask(address: &str, request: &str) -> Result<(String, String)> {
 
 fn table(report: &Report) -> String {
     let mut rows = vec![
-        ["VOLUME", "STATE", "SIZE", "EPOCH", "CLIENTS", "LAG", "BEHIND", "JOURNAL", "HITS"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "VOLUME", "STATE", "SIZE", "EPOCH", "CLIENTS", "LAG", "BEHIND", "JOURNAL", "CACHE",
+            "HITS",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     rows.extend(report.volumes.iter().map(row));
     let mut out = columns(&rows);
@@ -132,7 +135,7 @@ fn table(report: &Report) -> String {
 fn row(volume: &VolumeReport) -> Vec<String> {
     if volume.id.is_none() {
         let mut row = vec![volume.name.clone(), volume.state.clone()];
-        row.resize(9, "-".into());
+        row.resize(10, "-".into());
         return row;
     }
     let journal = if volume.memory_only {
@@ -159,6 +162,12 @@ fn row(volume: &VolumeReport) -> Vec<String> {
         lag,
         behind,
         journal,
+        volume.cache.as_ref().map_or("none".into(), |cache| match cache.state.as_str() {
+            "ready" => {
+                format!("{} of {}", show_bytes(cache.valid_bytes), show_bytes(cache.capacity_bytes))
+            }
+            state => state.to_owned(),
+        }),
         volume.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
     ]
 }

@@ -72,6 +72,7 @@ fn host(store: &Path, state: &Path) -> Rc<Front> {
     let (client, events) = Client::start(credential, None, Transport::Auto).unwrap();
     let options = Options {
         journal: JournalShape::from_size(64 << 20).unwrap(),
+        cache_bytes: 0,
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,

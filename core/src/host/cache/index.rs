@@ -20,7 +20,6 @@ const VALID: u8 = 0x0f;
 const USES: u8 = 0x30;
 const USE: u8 = 0x10;
 const MAIN: u8 = 0x40;
-const PINNED: u8 = 0x80;
 
 /// A slot: number of the set times the slots of a set, plus the way.
 pub type Slot = usize;
@@ -32,7 +31,7 @@ pub struct Entry {
     pub tag: u32,
     /// Of each block: the low half of the stamp it was written with, or 0 for zeroes.
     pub stamps: [u16; LINE_BLOCKS as usize],
-    /// Valid blocks, uses, queue, pin.
+    /// Valid blocks, uses, queue.
     pub state: u8,
 }
 
@@ -56,7 +55,6 @@ pub struct Index {
     hands: Vec<Hands>,
     free: usize,
     valid_blocks: u64,
-    pinned: usize,
 }
 
 impl Index {
@@ -74,7 +72,6 @@ impl Index {
             hands: vec![Hands::default(); sets],
             free: slots,
             valid_blocks: 0,
-            pinned: 0,
         }
     }
 
@@ -88,10 +85,6 @@ impl Index {
 
     pub fn valid_blocks(&self) -> u64 {
         self.valid_blocks
-    }
-
-    pub fn pinned(&self) -> usize {
-        self.pinned
     }
 
     fn place(&self, line: u64) -> (usize, Option<u32>) {
@@ -147,22 +140,6 @@ impl Index {
         self.states[slot] &= !gone;
         self.valid_blocks -= u64::from(gone.count_ones());
         gone != 0
-    }
-
-    /// Keeps the line, or lets it go like the others.
-    pub fn pin(&mut self, slot: Slot, pinned: bool) {
-        let was = self.states[slot] & PINNED != 0;
-        if pinned {
-            self.states[slot] |= PINNED | MAIN;
-        } else {
-            self.states[slot] &= !PINNED;
-        }
-        self.pinned = self.pinned + usize::from(pinned) - usize::from(was);
-    }
-
-    /// Whether the line is pinned.
-    pub fn is_pinned(&self, slot: Slot) -> bool {
-        self.states[slot] & PINNED != 0
     }
 
     /// Whether the line's set has a slot that is free.
@@ -228,9 +205,8 @@ impl Index {
     /// Chooses who goes.
     fn evict(&mut self, set: usize, busy: impl Fn(Slot) -> bool) -> Option<Slot> {
         let start = set * self.ways;
-        let stays = |states: &[u8], slot: Slot| states[slot] & PINNED != 0 || busy(slot);
         // What holds nothing goes first.
-        let empty = |slot: &Slot| self.states[*slot] & VALID == 0 && !stays(&self.states, *slot);
+        let empty = |slot: &Slot| self.states[*slot] & VALID == 0 && !busy(*slot);
         if let Some(slot) = (start..start + self.ways).find(empty) {
             return Some(slot);
         }
@@ -247,7 +223,7 @@ impl Index {
             let slot = start + usize::from(*hand);
             *hand = (*hand + 1) % self.ways as u8;
             let state = self.states[slot];
-            if stays(&self.states, slot) || (state & MAIN == 0) != probation {
+            if busy(slot) || (state & MAIN == 0) != probation {
                 continue;
             }
             if probation {
@@ -283,10 +259,9 @@ impl Index {
         }
         self.tags[slot] = entry.tag;
         self.stamps[slot] = entry.stamps;
-        self.states[slot] = entry.state;
+        self.states[slot] = entry.state & (VALID | USES | MAIN);
         self.free -= 1;
         self.valid_blocks += u64::from((entry.state & VALID).count_ones());
-        self.pinned += usize::from(entry.state & PINNED != 0);
     }
 }
 

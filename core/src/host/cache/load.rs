@@ -24,8 +24,6 @@ pub struct Loaded {
     pub bad_heads: usize,
     /// Bytes of valid blocks, as far as the index knows.
     pub valid_bytes: u64,
-    /// Bytes of pinned lines.
-    pub pinned_bytes: u64,
 }
 
 /// Reads a cache file. Give the outcomes of the reads that [`Load::poll_disk`] wants to
@@ -124,11 +122,7 @@ impl Load {
     /// What was found, once all is read.
     #[must_use]
     pub fn report(&self) -> Loaded {
-        Loaded {
-            valid_bytes: self.index.valid_blocks() * crate::block::BLOCK_BYTES,
-            pinned_bytes: self.index.pinned() as u64 * super::LINE_BYTES,
-            ..self.loaded
-        }
+        Loaded { valid_bytes: self.index.valid_blocks() * crate::block::BLOCK_BYTES, ..self.loaded }
     }
 
     /// Of each slot in use the line and the blocks that are valid and not zeroes, with where they lie

@@ -25,6 +25,8 @@ mod load;
 mod rounds;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traces;
 
 pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
 pub use load::{Load, Loaded, StoredBlock};
@@ -68,8 +70,6 @@ pub enum Source {
     Read,
     /// It was written, and the store has it now.
     Write,
-    /// An operator wants it here.
-    Warm,
 }
 
 /// Totals since the attach.
@@ -106,8 +106,6 @@ pub struct CacheStatus {
     pub capacity_bytes: u64,
     /// Bytes that are valid.
     pub valid_bytes: u64,
-    /// Bytes of pinned lines.
-    pub pinned_bytes: u64,
     /// Bytes that were there when the volume was attached.
     pub found_bytes: u64,
     /// Bytes of these that were dropped: written since, or not known to be good.
@@ -470,7 +468,7 @@ impl Cache {
             self.counters.behind_bytes += bytes;
             return;
         }
-        let Some(slot) = self.admit(line, there, source) else {
+        let Some(slot) = self.admit(now, line, there, source) else {
             self.counters.refused_bytes += bytes;
             return;
         };
@@ -524,15 +522,14 @@ impl Cache {
     /// only half fill. What was here or asked for not long ago is taken as long as there is any
     /// credit; what is seen for the first time only while more than half is left, which needs hits. So
     /// a scan is soon turned away, and another working set still gets in.
-    fn admit(&mut self, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
-        let warming = self.index.free() >= self.index.slots() / 8 || source == Source::Warm;
+    fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
+        let warming = self.index.free() >= self.index.slots() / 8;
         let credit = warming || self.credit > 0;
         if there.is_some() {
             return there.filter(|_| credit);
         }
         let ghost = self.index.take_ghost(line);
         let wanted = ghost
-            || source == Source::Warm
             || self.index.has_room(line)
             || (source == Source::Read && self.credit > self.credit_max() / 2);
         if !(wanted && credit) {
@@ -545,7 +542,12 @@ impl Cache {
         let fills = &self.fills;
         let busy = |slot| fills.values().any(|fill| fill.slot == slot);
         let (slot, evicted) = self.index.admit(line, ghost, busy)?;
-        self.counters.evictions += u64::from(evicted);
+        if evicted {
+            self.counters.evictions += 1;
+            // From now on nobody is told what is written to the line that went: the index in the file
+            // must not go on naming it.
+            self.mark(now, slot);
+        }
         Some(slot)
     }
 
@@ -564,26 +566,6 @@ impl Cache {
         if self.credit < limit {
             self.credit = (self.credit + bytes / 4).min(limit);
         }
-    }
-
-    /// Keeps the lines of a range that are here, or lets them go like the others; gives the bytes.
-    pub(crate) fn pin(&mut self, now: Time, range: Range, pinned: bool) -> u64 {
-        let mut bytes = 0;
-        for line in lines_touched(range) {
-            if let Some(slot) = self.index.find(line)
-                && (!pinned || self.may_pin(slot))
-            {
-                self.index.pin(slot, pinned);
-                self.mark(now, slot);
-                bytes += LINE_BYTES;
-            }
-        }
-        bytes
-    }
-
-    /// What is not pinned has to have some room left.
-    fn may_pin(&self, slot: Slot) -> bool {
-        self.index.is_pinned(slot) || self.index.pinned() < self.index.slots() / 4 * 3
     }
 
     // --- the disk ---
@@ -699,7 +681,6 @@ impl Cache {
             off: self.phase == Phase::Off,
             capacity_bytes: self.head.geometry.capacity_bytes(),
             valid_bytes: self.index.valid_blocks() * BLOCK_BYTES,
-            pinned_bytes: self.index.pinned() as u64 * LINE_BYTES,
             found_bytes: self.found_bytes,
             dropped_bytes: self.dropped_bytes,
             dropped_all: self.dropped_all,
@@ -808,10 +789,6 @@ fn block_range(block: u64) -> Range {
 
 fn blocks_range(blocks: &std::ops::Range<u64>) -> Range {
     Range::between(blocks.start * BLOCK_SECTORS, blocks.end * BLOCK_SECTORS)
-}
-
-fn lines_touched(range: Range) -> std::ops::Range<u64> {
-    range.lba / LINE_SECTORS..range.end().div_ceil(LINE_SECTORS)
 }
 
 fn blocks_touched(range: Range) -> std::ops::Range<u64> {
