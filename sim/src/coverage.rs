@@ -189,8 +189,6 @@ counters! {
     cache_kept,
     /// Attaches at which a part of what was in the cache was dropped.
     cache_dropped_some,
-    /// Caches opened with pages of the index missing.
-    cache_bad_pages,
     /// Blocks that a cache found damaged.
     cache_damaged,
     /// Caches turned off after their disk had failed.

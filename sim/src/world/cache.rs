@@ -91,7 +91,6 @@ impl World {
         }
         let report = load.report();
         note!(self, "h{host} v{volume} cache: {report:?}");
-        self.coverage.cache_bad_pages += report.bad_pages as u64;
         Some(load.finish(id, tag))
     }
 
