@@ -56,7 +56,7 @@ pub enum Command {
     /// Run a storage gateway.
     Store(StoreArgs),
     /// Run a host gateway.
-    Host(HostArgs),
+    Host(Box<HostArgs>),
     /// Create, list, show, resize, delete, import and export volumes.
     Volume(VolumeArgs),
     /// Renew or withdraw the credentials of a store.
