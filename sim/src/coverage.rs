@@ -29,6 +29,16 @@ counters! {
     reads_checked,
     /// Sectors compared.
     sectors_checked,
+    /// Bytes read that streams had read ahead.
+    read_ahead,
+    /// Bytes read while they were being read ahead.
+    read_while_coming,
+    /// Bytes read ahead and overwritten, lost or dropped before they were read.
+    read_ahead_wasted,
+    /// Traces replayed to their end.
+    traces_followed,
+    /// Times the limits of a volume changed.
+    limits_changed,
     /// Writes acknowledged.
     writes_acknowledged,
     /// Discards and zeroes acknowledged.

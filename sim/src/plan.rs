@@ -89,6 +89,12 @@ pub struct VolumePlan {
     /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch, stage, write of
     /// what is staged.
     pub mix: [u64; 10],
+    /// Odds that a read goes on from the one before, in percent.
+    pub walk: u64,
+    /// Memory for what is read ahead.
+    pub readahead_bytes: u64,
+    /// Limits of drain and read-ahead, in bytes a second.
+    pub limits: (Option<u64>, Option<u64>),
 }
 
 /// Odds of disk faults, in parts per million of operations.
@@ -255,6 +261,12 @@ impl VolumePlan {
                 rng.between(0, 12),
                 rng.between(0, 20),
             ],
+            walk: rng.between(0, 90),
+            readahead_bytes: rng.spread(32 << 10, 512 << 10),
+            limits: (
+                rng.percent(30).then(|| rng.spread(128 << 10, 8 << 20)),
+                rng.percent(30).then(|| rng.spread(64 << 10, 8 << 20)),
+            ),
         }
     }
 }

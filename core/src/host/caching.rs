@@ -61,9 +61,9 @@ impl Caching {
         }
     }
 
-    /// Whether all of the range is in the cache.
-    pub(super) fn holds(&self, range: Range) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.holds(range))
+    /// The parts of a range that are not in the cache.
+    pub(super) fn missing(&self, range: Range) -> Vec<Range> {
+        self.cache.as_ref().map_or_else(|| vec![range], |cache| cache.missing(range))
     }
 
     pub(super) fn read(&mut self, reader: Reader, range: Range, at: u64) {

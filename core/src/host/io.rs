@@ -127,6 +127,11 @@ pub enum Event {
         /// The first write that the journal still holds.
         from: Seq,
     },
+    /// A trace has been read ahead to its end, or clients went another way.
+    TraceReplayed {
+        /// To its end.
+        followed: bool,
+    },
     /// The disk of the read cache has failed: it is not used any more, and reads go to the store.
     CacheFailed {
         /// What failed.

@@ -266,7 +266,9 @@ impl Volume {
         }
         self.messages.clear();
         self.drain.abandon();
+        let waiters = self.readahead.link_lost();
         self.reads.link_lost();
+        self.ask_for(waiters);
     }
 
     /// Takes a message of the store for this volume.
@@ -325,7 +327,7 @@ impl Volume {
         self.needs_settle = true;
     }
 
-    fn input(&mut self, now: Time) {
+    pub(super) fn input(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.needs_settle = true;
     }
@@ -384,7 +386,8 @@ impl Volume {
         let retry = self.drain_retry.map(|(at, _)| at);
         // What is due already waits for something else than time.
         let cache = self.caching.deadline();
-        [sync, resume, announce, self.ship_deadline(), retry, cache]
+        let replay = self.readahead.deadline(self.now).filter(|_| up);
+        [sync, resume, announce, self.ship_deadline(), retry, cache, replay]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -398,7 +401,7 @@ impl Volume {
     }
 
     /// The last number that somebody waits to see committed.
-    fn awaited(&self) -> Option<Seq> {
+    pub(super) fn awaited(&self) -> Option<Seq> {
         let flushes = self.commit_waiters.back().map(|(_, seq)| *seq);
         flushes.max(self.copies.awaited()).max(self.reads.awaited())
     }
@@ -461,6 +464,9 @@ impl Volume {
             memory_only: self.journal.is_memory_only(),
             latched: self.latched,
             fenced: self.fenced,
+            drain_rate: self.drain.limit.rate(),
+            readahead_rate: self.readahead.limit.rate(),
+            readahead: self.readahead.status(now),
             cache: self.caching.status(),
             counters: self.counters,
         }
@@ -491,6 +497,9 @@ impl Volume {
         if self.fenced.is_none() {
             self.announce_some();
             self.ship();
+            if !self.shutting_down {
+                self.replay_on();
+            }
             self.end_epoch();
         }
         self.settle_cache();
@@ -678,6 +687,8 @@ impl Volume {
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());
+        // Their reads have failed with all the others.
+        self.readahead.link_lost();
         ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));

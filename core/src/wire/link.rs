@@ -10,6 +10,7 @@
 //! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
 //! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
 //! - 4: what a cache has to forget: [`ToStore::Changed`], [`ToHost::Changed`].
+//! - 5: small reads and status queries in datagrams ([`crate::link`]).
 
 mod data;
 
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 4;
+pub const MAX_VERSION: u16 = 5;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -32,6 +33,8 @@ pub const RESIZE_VERSION: u16 = 2;
 pub const COPY_VERSION: u16 = 3;
 /// First version in which a host can ask what was written after some number.
 pub const CHANGED_VERSION: u16 = 4;
+/// First version in which lone requests may go by datagram.
+pub const DATAGRAM_VERSION: u16 = 5;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;

@@ -1,10 +1,11 @@
 //! Other people's traffic: open loop, it does not back off when packets are lost.
 //!
-//! The profile is that of "Obtaining High Performance for Storage Outsourcing" (FAST 2002): the rate's mean
-//! and deviation per load factor are Table 3's, on an OC-3 of 155 Mb/s; packet sizes are §3.1's (50 % ≤ 44 B,
-//! 75 % ≤ 576 B, 99 % ≤ 1500 B). On a line of another rate both scale with it. The paper does not say over
-//! which time it took the deviation: here the rate is drawn anew every [`INTERVAL`], and packets arrive
-//! independently of each other within it (a Poisson process).
+//! The profile is that of "Obtaining High Performance for Storage Outsourcing" (FAST 2002): the
+//! rate's mean and deviation per load factor are Table 3's, on an OC-3 of 155 Mb/s; packet sizes
+//! are §3.1's (50 % ≤ 44 B, 75 % ≤ 576 B, 99 % ≤ 1500 B). On a line of another rate both scale with
+//! it. The paper does not say over which time it took the deviation: here the rate is drawn anew
+//! every [`INTERVAL`], and packets arrive independently of each other within it (a Poisson
+//! process).
 
 use super::line::Nanos;
 use fastrand::Rng;
@@ -84,8 +85,8 @@ impl Traffic {
             self.gap = MEAN_BYTES * 8e9 / rate;
             self.interval_end = self.next + INTERVAL;
         }
-        // Exponential; `1 - f64()` is never 0. Past the interval's end the rate is another: the process has no
-        // memory, so it starts anew there.
+        // Exponential; `1 - f64()` is never 0. Past the interval's end the rate is another: the
+        // process has no memory, so it starts anew there.
         let gap = -(1.0 - rng.f64()).ln() * self.gap;
         self.next = self.next.saturating_add(gap as Nanos).min(self.interval_end);
     }

@@ -1,11 +1,12 @@
 //! `longhaul-lab wan`: a WAN for a shell, for a command, or for its own check.
 
 use super::{Background, GilbertElliott, LineConfig, LineReport, Outages, Reorder};
-use super::{Side, Wan, WanConfig, WanReport, human};
+use super::{Side, Wan, WanConfig, WanReport, check, human, signals};
 use crate::units;
 use anyhow::{Context as _, Result, bail};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -61,6 +62,10 @@ pub struct WanArgs {
     /// Write what happened on the lines, as JSON.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Measure instead how accurate the emulator is on this machine, and how much it carries; about
+    /// a minute. The other options do not matter, but `--report`.
+    #[arg(long)]
+    check: bool,
     /// What to run, and then to end [default: a shell].
     #[arg(last = true)]
     command: Vec<String>,
@@ -85,17 +90,19 @@ struct LineArgs {
     /// Share of packets lost at random, as in `1e-4` or `0.1%`.
     #[arg(long, value_name = "SHARE", value_parser = human::share::parse, default_value = "0")]
     loss: f64,
-    /// Losses in bursts (Gilbert and Elliott): mean packets between bursts, mean packets in one, and the share lost in one [default:
-    /// 1], as in `100000,10,0.5`.
+    /// Losses in bursts (Gilbert and Elliott): mean packets between bursts, mean packets in one,
+    /// and the share lost in one [default: 1], as in `100000,10,0.5`.
     #[arg(long, value_name = "GOOD,BAD[,LOSS]", value_parser = bursts)]
     burst_loss: Option<GilbertElliott>,
     /// Share of packets that arrive late, and how late, as in `0.1%,2ms`.
     #[arg(long, value_name = "SHARE,TIME", value_parser = reorder)]
     reorder: Option<Reorder>,
-    /// Load factor of other traffic at the bottleneck, which does not back off, as in `70%`: the profile of FAST 2002.
+    /// Load factor of other traffic at the bottleneck, which does not back off, as in `70%`: the
+    /// profile of FAST 2002.
     #[arg(long, value_name = "LOAD", value_parser = background, requires = "rate")]
     background: Option<Background>,
-    /// When the line goes down first, for how long, and from one time to the next [default: only once], as in `10s,1s,30s`.
+    /// When the line goes down first, for how long, and from one time to the next [default: only
+    /// once], as in `10s,1s,30s`.
     #[arg(long, value_name = "AFTER,LENGTH[,EVERY]", value_parser = outages)]
     outages: Option<Outages>,
 }
@@ -151,8 +158,17 @@ fn read(path: &Path) -> Result<WanConfig> {
     toml::from_str(&text).with_context(|| format!("{} makes no sense", path.display()))
 }
 
-/// Runs it; the exit status is the command's.
+/// Runs it; the exit status is the command's, or that of the check.
 pub fn run(args: &WanArgs) -> Result<ExitCode> {
+    if args.check {
+        let rows = check::run()?;
+        write(args, &rows)?;
+        return Ok(if rows.iter().all(check::Row::is_ok) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        });
+    }
     let config = match &args.config {
         Some(path) => read(path)?,
         None => WanConfig::both(args.line.config(), args.seed),
@@ -194,13 +210,19 @@ pub fn run(args: &WanArgs) -> Result<ExitCode> {
         .env("WAN_STORE_NS", wan.path(Side::Store))
         .status()
         .with_context(|| format!("cannot run {program}"))?;
+    signals::wait_if_ending();
     let report = wan.report();
-    if let Some(path) = &args.report {
-        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write(args, &report)?;
     show(&report);
-    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    // As shells say it: 128 and the signal.
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+fn write(args: &WanArgs, report: &impl serde::Serialize) -> Result<()> {
+    let Some(path) = &args.report else { return Ok(()) };
+    std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn describe(config: &WanConfig) {

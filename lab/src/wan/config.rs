@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// One direction of the WAN. The default is a perfect line: no delay, no bottleneck, no loss.
 ///
-/// A packet enters the bottleneck's queue, is sent at the bottleneck's rate, is lost or not on the way, and
-/// arrives after the delay. Sizes are those of IP packets, headers included.
+/// A packet enters the bottleneck's queue, is sent at the bottleneck's rate, is lost or not on the
+/// way, and arrives after the delay. Sizes are those of IP packets, headers included.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LineConfig {
@@ -40,9 +40,9 @@ pub struct LineConfig {
     pub outages: Option<Outages>,
 }
 
-/// The two-state model of Gilbert and Elliott, stepped at every packet: in the good state a packet is lost with
-/// [`LineConfig::loss`] alone, in the bad one also with `loss`. The mean share of packets in the bad state is
-/// `bad / (good + bad)`.
+/// The two-state model of Gilbert and Elliott, stepped at every packet: in the good state a packet
+/// is lost with [`LineConfig::loss`] alone, in the bad one also with `loss`. The mean share of
+/// packets in the bad state is `bad / (good + bad)`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct GilbertElliott {
@@ -71,7 +71,8 @@ pub struct Reorder {
     pub by: Duration,
 }
 
-/// Open-loop traffic at the bottleneck, which does not back off: the paper's profile, scaled to the line's rate.
+/// Open-loop traffic at the bottleneck, which does not back off: the paper's profile, scaled to the
+/// line's rate.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Background {

@@ -1,9 +1,9 @@
 //! The model of one direction: which packets arrive, and when.
 //!
-//! A state machine without a clock, threads or I/O, random from a seed: the same packets at the same times
-//! have the same fates. A packet passes, in this order: an outage (if there is one, it is gone), the
-//! bottleneck with its drop-tail queue, which it shares with the background traffic, loss (so a packet that
-//! is lost has taken its share of the bottleneck), and the delay.
+//! A state machine without a clock, threads or I/O, random from a seed: the same packets at the
+//! same times have the same fates. A packet passes, in this order: an outage (if there is one, it
+//! is gone), the bottleneck with its drop-tail queue, which it shares with the background traffic,
+//! loss (so a packet that is lost has taken its share of the bottleneck), and the delay.
 
 use super::background::Traffic;
 use super::config::LineConfig;
@@ -16,8 +16,8 @@ pub type Nanos = u64;
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It leaves the bottleneck at `left` and arrives at `due`. `due` never decreases from packet to packet,
-    /// unless `late`: such a packet is overtaken.
+    /// It leaves the bottleneck at `left` and arrives at `due`. `due` never decreases from packet
+    /// to packet, unless `late`: such a packet is overtaken.
     Arrives {
         /// When the bottleneck has sent it.
         left: Nanos,
@@ -48,7 +48,8 @@ pub struct Line {
     /// In the bad state of Gilbert and Elliott.
     bad: bool,
     jitter: Wander,
-    last_due: Nanos,
+    /// When the last packet in order leaves the bottleneck, and arrives.
+    last: (Nanos, Nanos),
     background: BackgroundCount,
 }
 
@@ -158,6 +159,12 @@ impl Replan {
         }
     }
 
+    /// When what was to leave the bottleneck at `left` and to arrive at `due` arrives now.
+    #[must_use]
+    pub fn due(&self, left: Nanos, due: Nanos) -> Nanos {
+        due - left + self.left(left)
+    }
+
     /// Whether anything moves.
     #[must_use]
     pub fn is_needed(&self) -> bool {
@@ -176,7 +183,7 @@ impl Line {
             traffic: None,
             bad: false,
             jitter: Wander::default(),
-            last_due: 0,
+            last: (0, 0),
             background: BackgroundCount::default(),
         };
         line.set(0, config);
@@ -190,8 +197,7 @@ impl Line {
     }
 
     /// Changes it. What waits at the bottleneck is from now on sent at the new rate: the caller moves the
-    /// packets it holds accordingly, and tells what is the last to arrive with [`Line::moved`]. What has left the
-    /// bottleneck, or is lost, stays as it is.
+    /// packets it holds accordingly. What has left the bottleneck, or is lost, stays as it is.
     pub fn set(&mut self, now: Nanos, config: LineConfig) -> Replan {
         self.advance(now);
         let byte = |bottleneck: &Option<Bottleneck>| bottleneck.map_or(0, |b| b.byte) as f64;
@@ -219,16 +225,13 @@ impl Line {
             };
         }
         self.config = config;
+        let (left, due) = self.last;
+        self.last = (replan.left(left), replan.due(left, due));
         replan
     }
 
-    /// What now is the last to arrive in order, after a [`Replan`].
-    pub fn moved(&mut self, last_due: Nanos) {
-        self.last_due = last_due;
-    }
-
-    /// Lets the background traffic arrive until `now`. [`Line::offer`] does so too; when nothing is offered
-    /// for long, it costs less in small steps.
+    /// Lets the background traffic arrive until `now`. [`Line::offer`] does so too; when nothing is
+    /// offered for long, it costs less in small steps.
     pub fn advance(&mut self, now: Nanos) {
         let (Some(traffic), Some(bottleneck)) = (&mut self.traffic, &mut self.bottleneck) else {
             return;
@@ -265,8 +268,8 @@ impl Line {
             return Fate::Arrives { left, due: left + delay + nanos(reorder.by), late: true };
         }
         // Only a delay that was made shorter lets a packet catch up with the one before.
-        self.last_due = self.last_due.max(left + delay);
-        Fate::Arrives { left, due: self.last_due, late: false }
+        self.last = (left, self.last.1.max(left + delay));
+        Fate::Arrives { left, due: self.last.1, late: false }
     }
 
     /// Background traffic so far.
@@ -300,3 +303,6 @@ impl Line {
 pub fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! An emulated WAN: two network namespaces, the host's side and the store's, each with a TUN device whose other end is
-//! a router in this process.
+//! An emulated WAN: two network namespaces, the host's side and the store's, each with a TUN device
+//! whose other end is a router in this process.
 //!
 //! - [`config`]: what the line is like. [`line`] is the model: which packets arrive, and when; [`background`] the
 //!   traffic it shares its bottleneck with.
@@ -7,10 +7,12 @@
 //! - [`stats`], [`probe`]: how well it did. A run it could not keep up with is said to be invalid.
 //! - [`cli`], [`check`]: `longhaul-lab wan`.
 //!
-//! Needs root and Linux. Namespaces and devices have no names outside this process and end with it, however it ends; the
-//! processes inside the namespaces are ended by [`Wan`]'s drop, and at SIGINT and SIGTERM.
+//! Needs root and Linux. Namespaces and devices have no names outside this process and end with it,
+//! however it ends; the processes inside the namespaces are ended by [`Wan`]'s drop, and at SIGINT
+//! and SIGTERM.
 
 mod background;
+mod check;
 pub mod cli;
 mod config;
 mod human;
@@ -21,6 +23,9 @@ mod probe;
 mod router;
 mod signals;
 mod stats;
+#[cfg(test)]
+mod tests;
+mod traffic;
 mod tun;
 
 pub use config::{Background, GilbertElliott, LineConfig, Outages, Reorder, WanConfig};
@@ -51,7 +56,8 @@ pub enum Side {
 
 /// Addresses of the two sides: RFC 2544's range for tests of networks.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-/// A run in which more than a hundredth of the packets or probes was later than this is not valid, in microseconds.
+/// A run in which more than a hundredth of the packets or probes was later than this is not valid,
+/// in microseconds.
 pub const LATE_US: f64 = 1000.0;
 /// Fewer probes than this say nothing about their 99th percentile.
 const PROBES_MIN: u64 = 100;
@@ -99,6 +105,10 @@ impl Wan {
     /// # Errors
     /// If the configuration makes no sense, or this process is not root, or there is no TUN driver.
     pub fn start(config: &WanConfig) -> Result<Wan> {
+        Wan::start_probed(config, probe::INTERVAL)
+    }
+
+    fn start_probed(config: &WanConfig, interval: Duration) -> Result<Wan> {
         config.check()?;
         if !rustix::process::geteuid().is_root() {
             bail!("the WAN needs root, for network namespaces and TUN devices");
@@ -138,8 +148,8 @@ impl Wan {
             }),
         };
         let [host, store] = &wan.sides;
-        let probe = probe::Probe::start([(host, ADDRESSES[0]), (store, ADDRESSES[1])], clock)?;
-        wan.probe = Some(probe);
+        let sides = [(host, ADDRESSES[0]), (store, ADDRESSES[1])];
+        wan.probe = Some(probe::Probe::start(sides, clock, interval)?);
         Ok(wan)
     }
 
@@ -159,6 +169,15 @@ impl Wan {
     #[must_use]
     pub fn command(&self, side: Side, program: &Path) -> Command {
         self.sides[side as usize].command(program)
+    }
+
+    /// Runs something on a thread inside the namespace of a side: sockets it opens stay inside.
+    pub fn inside<T: Send>(
+        &self,
+        side: Side,
+        inside: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        self.sides[side as usize].run(inside)
     }
 
     /// How root gets inside from elsewhere, while this process runs: `nsenter --net=PATH COMMAND`.

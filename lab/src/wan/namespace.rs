@@ -65,7 +65,8 @@ impl Namespace {
     }
 }
 
-/// Ends all processes inside the namespace with this inode: asks them, gives them `grace`, then forces them.
+/// Ends all processes inside the namespace with this inode: asks them, gives them `grace`, then
+/// forces them.
 pub fn end_processes(inode: u64, grace: Duration) {
     let start = Instant::now();
     let mut signal = Signal::TERM;

@@ -1,20 +1,28 @@
-//! Packets as a TUN device gives and takes them: a `virtio_net_hdr`, then an IPv4 packet, or a super-packet of
-//! many segments of one flow that the line sees one by one.
+//! Packets as a TUN device gives and takes them: a `virtio_net_hdr`, then an IPv4 packet, or a
+//! super-packet of many segments of one flow that the line sees one by one.
 //!
-//! Checksums are not computed here: a super-packet carries none (`VIRTIO_NET_HDR_F_NEEDS_CSUM` asks whoever
-//! puts it on a real wire), and the receiving kernel takes it as verified.
+//! Checksums are not computed here: a super-packet carries none (`VIRTIO_NET_HDR_F_NEEDS_CSUM` asks
+//! whoever puts it on a real wire), and the receiving kernel takes it as verified.
 
 use bytes::Bytes;
 
-/// Bytes of `struct virtio_net_hdr`: flags, gso_type (u8 each), hdr_len, gso_size, csum_start, csum_offset
-/// (u16 each, in the machine's order).
+/// Bytes of `struct virtio_net_hdr`: flags, gso_type (u8 each), hdr_len, gso_size, csum_start,
+/// csum_offset (u16 each, in the machine's order).
 pub const HEADER: usize = 10;
 /// The largest thing that is read from a device.
 pub const MAX_BYTES: usize = HEADER + 65_536;
 
+const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_UDP_L4: u8 = 5;
+/// Headers of a datagram: IPv4 without options, UDP.
+const DATAGRAM: usize = 28;
+/// The most datagrams that go into a super-packet; the kernel takes 128 (`UDP_MAX_SEGMENTS`), older
+/// ones 64.
+pub const MERGED: usize = 64;
+/// The largest IP packet.
+pub const IP_BYTES: usize = 65_535;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// TCP flags that only the last segment carries: FIN, PSH.
@@ -85,6 +93,12 @@ impl Packet {
         (self.headers + payload.saturating_sub(before).min(self.size)) as u32
     }
 
+    /// Whether both are the same, not only alike.
+    #[must_use]
+    pub fn is(&self, other: &Packet) -> bool {
+        self.bytes.as_ptr() == other.bytes.as_ptr()
+    }
+
     /// Segments `first..first + count` as a packet or super-packet of their own.
     #[must_use]
     pub fn piece(&self, first: u32, count: u32) -> Piece {
@@ -101,6 +115,45 @@ impl Packet {
         head[2..4].copy_from_slice(&(self.headers as u16).to_ne_bytes());
         self.rewrite(&mut head[HEADER..], first, count, end - from);
         Piece { head, tail: self.bytes.slice(from..end) }
+    }
+
+    /// Whether both are datagrams that differ in nothing but their contents, so that a super-packet
+    /// can be made of them, in which only the last may be shorter.
+    #[must_use]
+    pub fn goes_with(&self, next: &Packet) -> bool {
+        if !self.is_plain_datagram() || !next.is_plain_datagram() {
+            return false;
+        }
+        let (a, b) = (&self.bytes[HEADER..], &next.bytes[HEADER..]);
+        // Type of service; fragments, time to live, protocol; addresses and ports.
+        a[1] == b[1] && a[6..10] == b[6..10] && a[12..24] == b[12..24] && b.len() <= a.len()
+    }
+
+    /// One datagram of UDP, not in fragments, without IP options, with a payload, and its checksum
+    /// still to be made.
+    fn is_plain_datagram(&self) -> bool {
+        let ip = &self.bytes[HEADER..];
+        let whole = ip[0] == 0x45 && ip[9] == UDP && ip[6] & 0x3f == 0 && ip[7] == 0;
+        self.gso == GSO_NONE && self.bytes[0] & NEEDS_CSUM != 0 && whole && ip.len() > DATAGRAM
+    }
+
+    /// The headers of a super-packet of this one and others that go with it, together `payload`
+    /// bytes without headers; the payloads follow.
+    #[must_use]
+    pub fn head_of_all(&self, payload: usize) -> Vec<u8> {
+        let mut head = self.bytes[..HEADER + DATAGRAM].to_vec();
+        head[1] = GSO_UDP_L4;
+        head[2..4].copy_from_slice(&(DATAGRAM as u16).to_ne_bytes());
+        head[4..6].copy_from_slice(&(self.payload().len() as u16).to_ne_bytes());
+        let like = Packet { gso: GSO_UDP_L4, headers: DATAGRAM, ..self.clone() };
+        like.rewrite(&mut head[HEADER..], 0, 1, payload);
+        head
+    }
+
+    /// The payload of a datagram.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[(HEADER + DATAGRAM).min(self.bytes.len())..]
     }
 
     /// What changes in the headers of a piece; as `inet_gso_segment`, `tcp_gso_segment` and
@@ -128,8 +181,8 @@ impl Packet {
             let length = (8 + payload) as u16;
             ip[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
         }
-        // What the kernel leaves in the checksum's field when the checksum is still to be made: the sum of the
-        // pseudo header (RFC 9293 §3.1), in which the length is.
+        // What the kernel leaves in the checksum's field when the checksum is still to be made: the
+        // sum of the pseudo header (RFC 9293 §3.1), in which the length is.
         let length = (self.headers - l4 + payload) as u32;
         let pseudo = fold(add(u32::from(ip[9]) + length, &ip[12..20]));
         let check = l4 + if self.gso == GSO_TCPV4 { 16 } else { 6 };
@@ -154,8 +207,6 @@ fn fold(mut sum: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NEEDS_CSUM: u8 = 1;
 
     /// A super-packet with `payload` bytes 0, 1, 2, … and a 20-byte IP header.
     fn packet(gso: u8, size: u16, payload: usize) -> Packet {
@@ -229,6 +280,32 @@ mod tests {
         assert_eq!(u16::from_be_bytes([ip[24], ip[25]]), 1508);
         assert_eq!(u16::from_be_bytes([ip[26], ip[27]]), fold(add(17 + 1508, &ip[12..20])));
         assert_eq!(ip.len(), 1528);
+    }
+
+    #[test]
+    fn datagrams_alike_make_a_super_packet() {
+        let all = packet(GSO_UDP_L4, 1000, 2500);
+        let parts: Vec<Packet> = (0..3)
+            .map(|index| Packet::parse(whole(&all.piece(index, 1)).into()).unwrap())
+            .collect();
+        assert!(parts[0].goes_with(&parts[1]) && parts[1].goes_with(&parts[2]));
+        assert!(!parts[2].goes_with(&parts[1]), "only the last may be shorter");
+        assert!(!all.goes_with(&parts[0]));
+        let other = |at: usize, value: u8| {
+            let mut bytes = parts[1].bytes.to_vec();
+            bytes[at] = value;
+            Packet::parse(bytes.into()).unwrap()
+        };
+        for (at, value) in [(0, 0), (HEADER + 1, 1), (HEADER + 6, 0x20), (HEADER + 23, 9)] {
+            assert!(!parts[0].goes_with(&other(at, value)), "{at}");
+        }
+        let mut again = parts[0].head_of_all(2500);
+        parts.iter().for_each(|part| again.extend(part.payload()));
+        let (ip, sums) = (&again[HEADER..], fold(add(0, &again[HEADER..HEADER + 20])));
+        assert_eq!((sums, ip.len()), (0xffff, 28 + 2500));
+        assert_eq!(ip[28..], all.bytes[HEADER + 28..]);
+        assert_eq!((again[1], u16::from_ne_bytes([again[4], again[5]])), (GSO_UDP_L4, 1000));
+        assert_eq!(u16::from_be_bytes([ip[24], ip[25]]), 2508);
     }
 
     #[test]

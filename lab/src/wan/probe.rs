@@ -1,9 +1,9 @@
-//! The emulator's measure of itself: small packets that go from a socket on one side to a socket on the
-//! other all the time, through both kernels' network stacks and the router, but around the model: they wait
-//! for the line's delay and nothing else, and are not counted as its packets. What they take on top of
-//! the delay is the emulator's error as an application sees it.
+//! The emulator's measure of itself: small packets that go from a socket on one side to a socket on
+//! the other all the time, through both kernels' network stacks and the router, but around the
+//! model: they wait for the line's delay and nothing else, and are not counted as its packets. What
+//! they take on top of the delay is the emulator's error as an application sees it.
 
-use super::line::Nanos;
+use super::line::{Nanos, nanos};
 use super::namespace::Namespace;
 use super::packet::HEADER;
 use super::router::{Clock, run_ahead};
@@ -13,19 +13,21 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// UDP port at both sides, and what the probe's packets begin with.
 pub const PORT: u16 = 65_533;
 const MAGIC: &[u8; 8] = b"longhaul";
 /// A packet: magic, when it was sent, the delay that the router gave it; both in nanoseconds.
 const BYTES: usize = 24;
-/// Time between two packets.
-const INTERVAL: Nanos = 20_000_000;
+/// Time between two packets: often enough for a 99th percentile in seconds, rarely enough to cost
+/// nothing.
+pub const INTERVAL: Duration = Duration::from_millis(20);
 /// IPv4 header without options, UDP header.
 const HEADERS: usize = 28;
 
-/// If this, read from a device, is one of the probe's packets: notes the delay in it. (The receiving kernel does not look at the
-/// checksum of what comes from a socket of this machine.)
+/// If this, read from a device, is one of the probe's packets: notes the delay in it. (The
+/// receiving kernel does not look at the checksum of what comes from a socket of this machine.)
 pub fn stamp(bytes: &mut [u8], delay: Nanos) -> bool {
     if bytes.len() != HEADER + HEADERS + BYTES {
         return false;
@@ -51,8 +53,12 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts between the two sides.
-    pub fn start(sides: [(&Namespace, Ipv4Addr); 2], clock: Clock) -> Result<Probe> {
+    /// Starts between the two sides, with a packet each way every `interval`.
+    pub fn start(
+        sides: [(&Namespace, Ipv4Addr); 2],
+        clock: Clock,
+        interval: Duration,
+    ) -> Result<Probe> {
         let [host, store] = sides.map(|(namespace, address)| {
             namespace.run(|| {
                 let socket =
@@ -69,7 +75,7 @@ impl Probe {
         let (shared, stopped) = (errors.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("wan-probe".into())
-            .spawn(move || run(&[host, store], clock, &shared, &stopped))?;
+            .spawn(move || run(&[host, store], clock, nanos(interval), &shared, &stopped))?;
         Ok(Probe { errors, stop, thread: Some(thread) })
     }
 
@@ -93,7 +99,13 @@ impl Drop for Probe {
     }
 }
 
-fn run(sockets: &[UdpSocket; 2], clock: Clock, errors: &Mutex<Errors>, stop: &AtomicBool) {
+fn run(
+    sockets: &[UdpSocket; 2],
+    clock: Clock,
+    interval: Nanos,
+    errors: &Mutex<Errors>,
+    stop: &AtomicBool,
+) {
     run_ahead();
     let mut next = clock.now();
     while !stop.load(Ordering::Relaxed) {
@@ -106,7 +118,7 @@ fn run(sockets: &[UdpSocket; 2], clock: Clock, errors: &Mutex<Errors>, stop: &At
                 // A packet that cannot be sent is missing among the results.
                 let _ = socket.send(&packet);
             }
-            next = now + INTERVAL;
+            next = now + interval;
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: next.saturating_sub(clock.now()) as _ };
         let [a, b] = sockets;

@@ -1,32 +1,43 @@
-//! The router between the two devices: a thread that takes what one side sends, asks the model what becomes of it,
-//! and hands what arrives to the other side when it is due.
+//! The router between the two devices: a thread that takes what one side sends, asks the model what
+//! becomes of it, and hands what arrives to the other side when it is due.
 //!
-//! It works in real time beside what it is used to measure, on the same processors: it runs ahead of ordinary threads
-//! (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never spins.
+//! It works in real time beside what it is used to measure, on the same processors: it runs ahead
+//! of ordinary threads (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never
+//! spins.
 
 use super::config::LineConfig;
 use super::line::{Fate, Line, Nanos, nanos};
-use super::packet::{MAX_BYTES, Packet, Piece};
+use super::packet::{IP_BYTES, MAX_BYTES, MERGED, Packet};
 use super::probe;
 use super::stats::Counters;
-use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::cmp::{Ordering, Reverse};
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::IoSlice;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Segments of one super-packet that arrive within this time are delivered together, with the last of them.
-const TOGETHER: Nanos = 50_000;
 /// Reads between two looks at what is due.
 const READS: usize = 16;
 /// Bytes on their way at most, over both directions half each: 200 ms of 10 Gb/s.
 const HELD_BYTES: usize = 256 << 20;
+/// Packets that are due within this time of each other are delivered together, when the last of
+/// them is due: waking up costs more than a packet. A packet on its own is delivered when it is
+/// due.
+const GATHER: Nanos = 100_000;
+/// Packets are delivered so much before they are due: they were sent about that much before they
+/// were read, and waking up takes as long.
+pub const EARLY: Nanos = 20_000;
+/// After so many wakings in a millisecond packets gather before they are read, too, as network
+/// cards do it. What is sent one by one, question and answer, does not come so often.
+const WAKINGS: u32 = 24;
+/// How far ahead is looked for packets to gather.
+const LOOK_AHEAD: usize = 64;
 /// The background traffic is brought up to date at least this often.
 const BACKGROUND_STEP: Nanos = 20_000_000;
 /// Priority among real-time threads, 1 to 99: above none but ordinary threads.
@@ -58,25 +69,24 @@ impl Clock {
     }
 }
 
-/// A part of a packet on its way.
+/// A packet on its way, or one segment of a super-packet.
 struct Held {
-    /// When its first and its last segment are due: they are delivered with the last one.
-    first_due: Nanos,
     due: Nanos,
-    /// When the last one leaves the bottleneck.
+    /// When it leaves the bottleneck.
     left: Nanos,
-    /// Order among those due at once.
+    /// Order of arrival at the line.
     number: u64,
-    segments: u32,
-    /// Bytes on the wire.
-    wire_bytes: u32,
+    /// It may be overtaken, or overtake.
+    late: bool,
+    /// Whether it is one of the line's packets, and not the probe's.
     counts: bool,
-    piece: Piece,
+    segment: u32,
+    packet: Packet,
 }
 
 impl Held {
     fn bytes(&self) -> usize {
-        self.piece.head.len() + self.piece.tail.len()
+        self.packet.segment_bytes(self.segment) as usize
     }
 }
 
@@ -110,6 +120,10 @@ pub struct Direction {
     others: BinaryHeap<Reverse<Held>>,
     held_bytes: usize,
     number: u64,
+    /// When the segments that are delivered together were due.
+    run: Vec<Nanos>,
+    /// Datagrams that are delivered together with one before them.
+    merged: Vec<Packet>,
     counters: Counters,
     background_before: super::line::BackgroundCount,
 }
@@ -125,6 +139,8 @@ impl Direction {
             others: BinaryHeap::new(),
             held_bytes: 0,
             number: 0,
+            run: Vec::new(),
+            merged: Vec::new(),
             counters: Counters::default(),
             background_before: Default::default(),
         }
@@ -151,128 +167,139 @@ impl Direction {
         }
         let mut copy = bytes.to_vec();
         let delay = nanos(self.line.config().delay);
-        if probe::stamp(&mut copy, delay) {
-            let tail = Bytes::from(copy);
-            self.hold(Held {
-                first_due: now + delay,
-                due: now + delay,
-                left: now,
-                number: 0,
-                segments: 1,
-                wire_bytes: 0,
-                counts: false,
-                piece: Piece { head: Vec::new(), tail },
-            });
+        let probe = probe::stamp(&mut copy, delay);
+        let Some(packet) = Packet::parse(copy.into()) else { return };
+        if probe {
+            self.hold(packet, 0, (now, now + delay), true, false);
             return;
         }
-        let Some(packet) = Packet::parse(copy.into()) else { return };
-        // Segments that go on together: those whose fates are alike and whose times are near.
-        let mut run: Option<Held> = None;
-        let mut first = 0;
-        for index in 0..packet.segments() {
-            let wire_bytes = packet.segment_bytes(index);
+        for segment in 0..packet.segments() {
+            let bytes = packet.segment_bytes(segment);
             self.counters.packets += 1;
-            self.counters.bytes += u64::from(wire_bytes);
-            let fate = self.line.offer(now, wire_bytes);
-            if let Fate::Arrives { left, due, late: false } = fate
-                && let Some(run) = &mut run
-                && first + run.segments == index
-                && due.saturating_sub(run.first_due) <= TOGETHER
-            {
-                (run.left, run.due) = (left, due);
-                run.segments += 1;
-                run.wire_bytes += wire_bytes;
-                continue;
-            }
-            match fate {
+            self.counters.bytes += u64::from(bytes);
+            match self.line.offer(now, bytes) {
                 Fate::Arrives { left, due, late } => {
-                    self.finish(&packet, first, run.take());
-                    let held = Held {
-                        first_due: due,
-                        due,
-                        left,
-                        number: 0,
-                        segments: 1,
-                        wire_bytes,
-                        counts: true,
-                        piece: Piece { head: Vec::new(), tail: Bytes::new() },
-                    };
-                    if late {
-                        self.counters.reordered += 1;
-                        self.finish(&packet, index, Some(held));
-                    } else {
-                        run = Some(held);
-                        first = index;
-                    }
+                    self.counters.reordered += u64::from(late);
+                    self.hold(packet.clone(), segment, (left, due), late, true);
                 }
                 Fate::Lost => self.counters.lost += 1,
                 Fate::QueueFull => self.counters.queue_drops += 1,
                 Fate::Outage => self.counters.outage_drops += 1,
             }
         }
-        self.finish(&packet, first, run);
     }
 
-    fn finish(&mut self, packet: &Packet, first: u32, run: Option<Held>) {
-        if let Some(mut held) = run {
-            held.piece = packet.piece(first, held.segments);
-            self.hold(held);
-        }
-    }
-
-    fn hold(&mut self, mut held: Held) {
-        held.number = self.number;
+    fn hold(
+        &mut self,
+        packet: Packet,
+        segment: u32,
+        (left, due): (Nanos, Nanos),
+        late: bool,
+        counts: bool,
+    ) {
+        let held = Held { due, left, number: self.number, late, counts, segment, packet };
         self.number += 1;
         self.held_bytes += held.bytes();
         match self.in_order.back() {
-            Some(last) if last.due > held.due => self.others.push(Reverse(held)),
+            Some(last) if last.due > due => self.others.push(Reverse(held)),
             _ => self.in_order.push_back(held),
         }
     }
 
-    fn next_due(&self) -> Option<Nanos> {
-        let others = self.others.peek().map(|held| held.0.due);
-        self.in_order.front().map(|held| held.due).into_iter().chain(others).min()
+    /// When to deliver next.
+    fn next_delivery(&self) -> Option<Nanos> {
+        let other = self.others.peek().map(|held| held.0.due);
+        let first = self.in_order.front().map(|held| held.due);
+        let dues = self.in_order.iter().take(LOOK_AHEAD).map(|held| held.due);
+        let last = first.and_then(|first| dues.take_while(|due| *due <= first + GATHER).last());
+        last.into_iter().chain(other).min().map(|due| due.saturating_sub(EARLY))
+    }
+
+    /// Takes what is due next.
+    fn take_due(&mut self, now: Nanos) -> Option<Held> {
+        let other = match (self.in_order.front(), self.others.peek()) {
+            (Some(a), Some(Reverse(b))) => b < a,
+            (front, _) => front.is_none(),
+        };
+        let held = if other {
+            let Reverse(held) =
+                PeekMut::pop(self.others.peek_mut().filter(|held| held.0.due <= now)?);
+            held
+        } else {
+            self.in_order.pop_front_if(|held| held.due <= now)?
+        };
+        self.held_bytes -= held.bytes();
+        Some(held)
     }
 
     fn deliver(&mut self, clock: Clock) {
         let mut now = clock.now();
-        while self.next_due().is_some_and(|due| due <= now) {
-            let other = match (self.in_order.front(), self.others.peek()) {
-                (Some(a), Some(Reverse(b))) => b < a,
-                (front, _) => front.is_none(),
-            };
-            let held = match other {
-                true => self.others.pop().map(|held| held.0),
-                false => self.in_order.pop_front(),
-            };
-            let Some(held) = held else { return };
-            self.held_bytes -= held.bytes();
-            let written = if held.piece.head.is_empty() {
-                rustix::io::write(&*self.to, &held.piece.tail)
-            } else {
-                let parts = [IoSlice::new(&held.piece.head), IoSlice::new(&held.piece.tail)];
-                rustix::io::writev(&*self.to, &parts)
+        while let Some(first) = self.take_due(now + EARLY) {
+            let wire_bytes = self.gather(&first, now + EARLY);
+            let written = match self.merged.as_slice() {
+                [] => {
+                    let segments = self.run.len() as u32;
+                    let piece = first.packet.piece(first.segment, segments);
+                    let parts = [IoSlice::new(&piece.head), IoSlice::new(&piece.tail)];
+                    rustix::io::writev(&*self.to, &parts[usize::from(piece.head.is_empty())..])
+                }
+                others => {
+                    let all = || std::iter::once(&first.packet).chain(others);
+                    let head =
+                        first.packet.head_of_all(all().map(|part| part.payload().len()).sum());
+                    let mut parts = Vec::with_capacity(1 + self.run.len());
+                    parts.push(IoSlice::new(&head));
+                    parts.extend(all().map(|part| IoSlice::new(part.payload())));
+                    rustix::io::writev(&*self.to, &parts)
+                }
             };
             self.counters.writes += 1;
             now = clock.now();
-            if !held.counts {
-                continue;
-            }
-            let segments = u64::from(held.segments);
-            if written.is_err() {
-                self.counters.refused += segments;
-                continue;
-            }
-            self.counters.delivered += segments;
-            self.counters.delivered_bytes += u64::from(held.wire_bytes);
-            // Between the first and the last of a run they are due at equal distances.
-            let span = held.due - held.first_due;
-            for index in 0..segments {
-                let due = held.first_due + span * index / (segments - 1).max(1);
-                self.counters.lateness.record(now - due);
+            let count = self.run.len() as u64;
+            match written {
+                _ if !first.counts => {}
+                Err(_) => self.counters.refused += count,
+                Ok(_) => {
+                    self.counters.delivered += count;
+                    self.counters.delivered_bytes += wire_bytes as u64;
+                    for due in &self.run {
+                        self.counters.lateness.record(now.saturating_sub(*due));
+                    }
+                }
             }
         }
+    }
+
+    /// Takes what is due and can go on together with the first: the next segments of its
+    /// super-packet, or datagrams like it. Gives their bytes on the wire.
+    fn gather(&mut self, first: &Held, now: Nanos) -> usize {
+        self.run.clear();
+        self.merged.clear();
+        self.run.push(first.due);
+        let (mut segment, mut last_bytes, mut wire_bytes) =
+            (first.segment, first.bytes(), first.bytes());
+        let alone = first.packet.segments() == 1;
+        while let Some(next) = self.in_order.pop_front_if(|next| {
+            let fits = match alone {
+                true => {
+                    self.merged.len() + 1 < MERGED
+                        && wire_bytes + next.bytes() <= IP_BYTES
+                        && last_bytes == first.bytes()
+                        && first.packet.goes_with(&next.packet)
+                }
+                false => next.segment == segment + 1 && next.packet.is(&first.packet),
+            };
+            fits && next.due <= now && next.counts == first.counts && !next.late
+        }) {
+            (segment, last_bytes) = (next.segment, next.bytes());
+            wire_bytes += last_bytes;
+            self.held_bytes -= last_bytes;
+            self.run.push(next.due);
+            if alone {
+                self.merged.push(next.packet);
+            }
+        }
+        wire_bytes
     }
 
     fn set(&mut self, now: Nanos, config: LineConfig) {
@@ -280,18 +307,20 @@ impl Direction {
         if !replan.is_needed() {
             return;
         }
-        let mut last_due = 0;
-        let held = std::mem::take(&mut self.in_order).into_iter();
         let others = std::mem::take(&mut self.others).into_vec();
-        let mut all: Vec<Held> = held.chain(others.into_iter().map(|held| held.0)).collect();
+        let mut all: Vec<Held> = std::mem::take(&mut self.in_order).into();
+        all.extend(others.into_iter().map(|held| held.0));
+        all.sort_by_key(|held| held.number);
+        let mut last = 0;
         for held in &mut all {
-            let span = held.due - held.first_due;
-            held.due = held.due - held.left + replan.left(held.left);
+            held.due = replan.due(held.left, held.due);
             held.left = replan.left(held.left);
-            held.first_due = held.due.saturating_sub(span);
-            last_due = last_due.max(held.due);
+            if !held.late {
+                // With less time between them the delay could vary by more than that.
+                held.due = held.due.max(last);
+                last = held.due;
+            }
         }
-        self.line.moved(last_due);
         all.sort();
         self.in_order = all.into();
     }
@@ -306,7 +335,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Between these devices; `wake` becomes readable when there is a command, or when nobody can give one any more.
+    /// Between these devices; `wake` becomes readable when there is a command, or when nobody can
+    /// give one any more.
     pub fn new(
         directions: Vec<Direction>,
         clock: Clock,
@@ -320,6 +350,7 @@ impl Router {
     pub fn run(mut self) {
         run_ahead();
         let mut buffer = vec![0; MAX_BYTES];
+        let (mut millisecond, mut wakings) = (0, 0);
         loop {
             if !self.obey() {
                 return;
@@ -330,8 +361,18 @@ impl Router {
                 direction.deliver(self.clock);
                 direction.line.advance(self.clock.now());
             }
-            if !more {
-                self.sleep();
+            if more {
+                continue;
+            }
+            let now = self.clock.now();
+            if now / 1_000_000 != millisecond {
+                (millisecond, wakings) = (now / 1_000_000, 0);
+            }
+            wakings += 1;
+            if wakings > WAKINGS {
+                std::thread::sleep(Duration::from_nanos(GATHER));
+            } else {
+                self.sleep(now);
             }
         }
     }
@@ -363,9 +404,9 @@ impl Router {
         }
     }
 
-    fn sleep(&self) {
-        let now = self.clock.now();
-        let next = self.directions.iter().filter_map(Direction::next_due).min();
+    /// Until there is something to do.
+    fn sleep(&self, now: Nanos) {
+        let next = self.directions.iter().filter_map(Direction::next_delivery).min();
         let step =
             self.directions.iter().any(|direction| direction.line.config().background.is_some());
         let step = step.then_some(now + BACKGROUND_STEP);

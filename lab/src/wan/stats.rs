@@ -115,8 +115,8 @@ pub struct LineReport {
     pub delay_error_p99_us: f64,
     /// See `delay_error_p50_us`.
     pub delay_error_max_us: f64,
-    /// Probe packets that went from one side to the other, and by how much their delay was larger than the line's, in
-    /// microseconds.
+    /// Probe packets that went from one side to the other, and by how much their delay was larger
+    /// than the line's, in microseconds.
     pub probes: u64,
     /// See `probes`.
     pub probe_error_p50_us: f64,

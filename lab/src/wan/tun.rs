@@ -1,6 +1,6 @@
-//! A TUN device whose other end is this process, with super-packets: the kernel hands over, and takes, many
-//! segments of one TCP or UDP flow at once, with a `virtio_net_hdr` that says how they are to be cut
-//! (Linux, `Documentation/networking/tuntap.rst`, `include/uapi/linux/virtio_net.h`).
+//! A TUN device whose other end is this process, with super-packets: the kernel hands over, and
+//! takes, many segments of one TCP or UDP flow at once, with a `virtio_net_hdr` that says how they
+//! are to be cut (Linux, `Documentation/networking/tuntap.rst`, `include/uapi/linux/virtio_net.h`).
 
 use super::namespace::Namespace;
 use anyhow::{Context as _, Result, bail};
@@ -18,8 +18,8 @@ pub const MTU: usize = 1500;
 /// Packets and super-packets that wait until this process reads them; more are dropped by the kernel.
 const BACKLOG: usize = 10_000;
 
-/// Makes the device of a side, with its address and a route to the other side; gives this process's end, which
-/// does not block.
+/// Makes the device of a side, with its address and a route to the other side; gives this process's
+/// end, which does not block.
 pub fn open(namespace: &Namespace, own: Ipv4Addr, peer: Ipv4Addr) -> Result<OwnedFd> {
     let fd = namespace.run(create)?;
     let mut ip = namespace

@@ -255,6 +255,7 @@ fn start(
     let config = engine::Config {
         durability: options.durability,
         on_journal_failure: options.on_journal_failure,
+        readahead_bytes: options.readahead_bytes,
         ..engine::Config::new(mode)
     };
     let now = front.clock.now();
@@ -274,6 +275,7 @@ fn start(
     tokio::task::spawn_local(volume.clone().run());
     // Recovery may have left something to write or to ship.
     volume.with(|_, _| {});
+    front.dress(&volume);
     Ok(volume)
 }
 

@@ -94,6 +94,20 @@ fn table(report: &Report) -> String {
         if let Some(reason) = &volume.reason {
             out += &format!("{}: {reason}\n", volume.name);
         }
+        let limits =
+            [("drain", &volume.limits.drain_rate), ("read-ahead", &volume.limits.readahead_rate)];
+        for (what, rate) in
+            limits.into_iter().filter(|(_, rate)| !matches!(rate.as_str(), "" | "none"))
+        {
+            out += &format!("{}: {what} limited to {rate}\n", volume.name);
+        }
+        if let Some((asked, total)) = volume.readahead.replay {
+            let (asked, total) = (show_bytes(asked), show_bytes(total));
+            out += &format!("{}: {asked} of a trace of {total} read ahead\n", volume.name);
+        }
+        if volume.readahead.recording {
+            out += &format!("{}: a trace is being recorded\n", volume.name);
+        }
         if volume.journal_failed && volume.reason.is_none() {
             out += &format!("{}: its journal has failed; replace the disk\n", volume.name);
         }
@@ -105,8 +119,9 @@ fn table(report: &Report) -> String {
     let peer = link.peer.as_deref().unwrap_or("the store");
     if link.up {
         out += &format!(
-            "link: up for {:.0} s to {peer}, round trip {:.1} ms, {} packets lost\n",
+            "link: up for {:.0} s to {peer} over {}, round trip {:.1} ms, {} packets lost\n",
             link.since_seconds,
+            link.transport.as_deref().unwrap_or("quic"),
             link.rtt_ms.unwrap_or_default(),
             link.lost_packets
         );

@@ -1,6 +1,7 @@
 //! A host's volumes with a store that is there, and with one that is not.
 
 use super::admin;
+use super::ahead::Limits;
 use super::front::{Front, Options};
 use super::iscsi;
 use super::nbd::{Exports as _, Server};
@@ -10,7 +11,7 @@ use super::uplink::Router;
 use super::volume::{Client as Asker, Clock, Uplink as _, Volume};
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
-use crate::link::Client;
+use crate::link::{Client, Transport};
 use crate::store;
 use bytes::Bytes;
 use clap::Parser as _;
@@ -68,13 +69,16 @@ async fn command(store: &Path, args: &[&str]) {
 
 fn host(store: &Path, state: &Path) -> Rc<Front> {
     let credential = Credential::load(&credential(store)).unwrap();
-    let (client, events) = Client::start(credential, None).unwrap();
+    let (client, events) = Client::start(credential, None, Transport::Auto).unwrap();
     let options = Options {
         journal: JournalShape::from_size(64 << 20).unwrap(),
         cache_bytes: 0,
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
+        readahead_bytes: 32 << 20,
+        limits: Limits::default(),
+        warm: None,
     };
     let state = Arc::new(StateDir::open(state).unwrap());
     let front = Front::new(state, options, Rc::new(Router::new(client)), Clock::start());
@@ -465,7 +469,7 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
     process(async {
         let _store = store(dir.path()).await;
         let credential = Credential::load(&credential(dir.path())).unwrap();
-        let (client, _events) = Client::start(credential, None).unwrap();
+        let (client, _events) = Client::start(credential, None, Transport::Auto).unwrap();
         let router = Router::new(client);
         let (request, volume) = (3, VolumeId(1));
         let send = || {

@@ -58,7 +58,7 @@ impl World {
             memory_bytes: plan.memory_bytes,
             window_max_bytes: 4 << 20,
             batch_bytes: plan.batch_bytes,
-            readahead_bytes: 256 << 10,
+            readahead_bytes: plan.readahead_bytes,
             drain_linger: Duration::from_nanos(plan.linger),
             sync_interval: Duration::from_nanos(plan.linger),
             map_entries_max: plan.map_entries,
@@ -142,6 +142,7 @@ impl World {
         slot.fenced = false;
         slot.epoch = 0;
         slot.up_since = None;
+        slot.ahead = [0; 3];
         slot.recent.clear();
         slot.client.reset();
         if let Some(status) = status {
@@ -506,6 +507,8 @@ impl World {
         let quiet = self.finishing;
         let id = self.hosts[host].id;
         let mut machine = host::Volume::new(now, config, id, attached, recovered);
+        let (drain, readahead) = self.plan.volumes[volume].limits;
+        machine.handle_limits(now, drain, readahead);
         if let Some(cache) = self.open_cache(host, volume) {
             machine.set_cache(now, cache);
         }
@@ -608,7 +611,24 @@ impl World {
         let now = self.now;
         let slot = &mut self.hosts[host].slots[volume];
         let State::Running(machine) = &slot.state else { return };
-        slot.up_since = match machine.status(now).link_up {
+        let status = machine.status(now);
+        let ahead = status.readahead;
+        let totals = [
+            ahead.detected.used,
+            status.counters.readahead_wait_bytes,
+            ahead.detected.wasted + ahead.traces.wasted + ahead.hints.wasted,
+        ];
+        let counters = [
+            &mut self.coverage.read_ahead,
+            &mut self.coverage.read_while_coming,
+            &mut self.coverage.read_ahead_wasted,
+        ];
+        for ((counter, new), old) in counters.into_iter().zip(totals).zip(slot.ahead) {
+            // A new machine begins again.
+            *counter += new.saturating_sub(old);
+        }
+        slot.ahead = totals;
+        slot.up_since = match status.link_up {
             true => slot.up_since.or(Some(now)),
             false => None,
         };
@@ -682,6 +702,7 @@ impl World {
             }
             host::Event::Detached => slot.detached = true,
             host::Event::Resized { .. } => self.coverage.resizes_told += 1,
+            host::Event::TraceReplayed { followed: true } => self.coverage.traces_followed += 1,
             host::Event::JournalDamaged { .. } if !damaged => {
                 self.fail(format!("host {host} found damage that nobody did: {event:?}"));
             }

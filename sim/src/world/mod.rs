@@ -130,6 +130,8 @@ struct Slot {
     session: Option<u64>,
     /// Since when the machine takes its link for usable.
     up_since: Option<Time>,
+    /// What was read ahead, as far as it was counted.
+    ahead: [u64; 3],
     connecting: bool,
     timer: Option<Time>,
     disk_queue: VecDeque<longhaul_core::host::DiskOperation>,
@@ -424,6 +426,7 @@ impl Slot {
             epoch: 0,
             session: None,
             up_since: None,
+            ahead: [0; 3],
             connecting: false,
             timer: None,
             disk_queue: VecDeque::new(),

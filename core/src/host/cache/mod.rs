@@ -646,13 +646,25 @@ impl Cache {
         }
     }
 
-    /// Whether all of a range is here.
-    pub(crate) fn holds(&self, range: Range) -> bool {
-        self.phase == Phase::Ready
-            && lines_touched(range).all(|line| {
-                let wanted = line_blocks(line, range);
-                self.index.find(line).is_some_and(|slot| self.index.valid(slot) & wanted == wanted)
-            })
+    /// The parts of a range that it does not have. Does not count as use.
+    pub(crate) fn missing(&self, range: Range) -> Vec<Range> {
+        if self.phase != Phase::Ready {
+            return vec![range];
+        }
+        let mut missing: Vec<Range> = Vec::new();
+        for block in blocks_touched(range) {
+            let slot = self.index.find(block / LINE_BLOCKS);
+            let bit = 1 << (block % LINE_BLOCKS);
+            if slot.is_some_and(|slot| self.index.valid(slot) & bit != 0) {
+                continue;
+            }
+            let Some(part) = block_range(block).intersect(range) else { continue };
+            match missing.last_mut() {
+                Some(last) if last.end() == part.lba => last.sectors += part.sectors,
+                _ => missing.push(part),
+            }
+        }
+        missing
     }
 
     fn clear(&mut self, now: Time, slot: Slot, blocks: u8) {
@@ -739,10 +751,6 @@ fn blocks_range(blocks: &std::ops::Range<u64>) -> Range {
 
 fn blocks_touched(range: Range) -> std::ops::Range<u64> {
     range.lba / BLOCK_SECTORS..range.end().div_ceil(BLOCK_SECTORS)
-}
-
-fn lines_touched(range: Range) -> std::ops::Range<u64> {
-    range.lba / LINE_SECTORS..range.end().div_ceil(LINE_SECTORS)
 }
 
 /// The blocks of a line that a range touches, a bit each.
