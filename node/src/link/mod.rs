@@ -6,7 +6,7 @@
 //! what a frame means, apart from the first one (`Hello`) of each side.
 //!
 //! - [`transport`]: what the rest needs of a connection; [`quic`] is the one there is.
-//! - `stripe`: a lane over several streams of it.
+//! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - [`request`]: one connection for one command.
@@ -15,6 +15,7 @@
 //! `docs/protocol.md` describes what is on the wire.
 
 pub mod client;
+pub mod congestion;
 mod connect;
 pub mod lane;
 pub mod listener;
