@@ -17,6 +17,8 @@ const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 /// Bytes of a datagram.
 const PACKET: u64 = 1472;
+/// Mean time between two stalls.
+const STALL_PAUSE: f64 = 20e6;
 /// UDP and IP.
 const HEADERS: u64 = 28;
 
@@ -31,8 +33,7 @@ pub struct Path {
     pub queue: u64,
     /// Share lost at random.
     pub loss: f64,
-    /// One acknowledgement in 500 is up to this late, and so are those behind it: a machine with other
-    /// work.
+    /// Now and then acknowledgements are held up for up to this: a machine with other work.
     pub stall: u64,
 }
 
@@ -137,6 +138,7 @@ struct Flow {
     unacked: Vec<u64>,
     ack_due: Option<u64>,
     ack_at: u64,
+    stalls_at: u64,
     // Results.
     acked: u64,
     /// That, every 100 ms.
@@ -234,6 +236,7 @@ impl Bench {
             unacked: Vec::new(),
             ack_due: None,
             ack_at: 0,
+            stalls_at: 0,
             acked: 0,
             marks: Vec::new(),
             queue_drops: 0,
@@ -437,8 +440,10 @@ impl Bench {
         self.flows[id].ack_due = None;
         // The next acknowledgement says it all again, later; that is left out here.
         let mut back = self.now + self.path.rtt / 2;
-        if self.path.stall > 0 && self.random() < 0.002 {
+        if self.path.stall > 0 && back >= self.flows[id].stalls_at {
             back += (self.random() * self.path.stall as f64) as u64;
+            let pause = -(1.0 - self.random()).ln() * STALL_PAUSE;
+            self.flows[id].stalls_at = back + pause as u64;
         }
         back = back.max(self.flows[id].ack_at);
         self.flows[id].ack_at = back;

@@ -37,8 +37,8 @@ const USED_SHARE: f64 = 0.8;
 const TARGET_SCALE: f64 = 3.2;
 /// Bounds of that, in seconds. Less than the first cannot be measured from user space.
 const TARGET_BOUNDS: (f64, f64) = (0.5e-3, 5e-3);
-/// Least time over which an epoch takes samples.
-const LEAST_SAMPLING: Duration = Duration::from_millis(2);
+/// Least time over which an epoch takes samples: among them should be some that no busy machine held up.
+const LEAST_SAMPLING: Duration = Duration::from_millis(20);
 /// First and largest share by which the window grows in an epoch while there is no queue.
 const GROWTH: (f64, f64) = (1.0 / 32.0, 1.0 / 4.0);
 /// How long the least round-trip time counts, once or twice over.
@@ -553,7 +553,7 @@ impl Control {
             self.high = 0;
             // While the rate goes along the path is far from full.
             let follows = self.rate >= rate_before * (1.0 + self.growth / 2.0);
-            let growth = if follows { self.growth * 2.0 } else { 0.0 };
+            let growth = if follows { self.growth * 2.0 } else { self.growth };
             self.growth = growth.clamp(GROWTH.0, GROWTH.1);
             self.set_window(self.window + (self.window * self.growth).max(self.mtu as f64));
         } else {
