@@ -8,6 +8,7 @@ mod commands;
 mod credential;
 mod demo;
 mod files;
+mod histogram;
 mod host;
 mod link;
 mod objects;

@@ -3,6 +3,7 @@
 //! The journal is found or made, with all its space, before the store is asked: an attach that
 //! succeeds fences every other host off, so nothing that can be known before may fail after it.
 
+use super::cache::{self, CacheFile};
 use super::disk::{Disk, Zero};
 use super::front::Front;
 use super::state::{
@@ -144,7 +145,8 @@ pub async fn attach(
         Some(opened) => claim(&front.state, &mut opened.kept.file)?,
         None => None,
     };
-    let asked = ask(front, name, &info, journal).await;
+    let cache = open_cache(front, name, info.id).await;
+    let asked = ask(front, name, &info, journal, cache).await;
     if asked.is_err()
         && let Some(file) = restore
         && let Some(opened) = journal
@@ -169,11 +171,24 @@ fn claim(state: &StateDir, file: &mut VolumeFile) -> Result<Option<VolumeFile>, 
     Ok(Some(before))
 }
 
+/// Opens the read cache of a volume before the store is asked for the volume: it may take a while.
+async fn open_cache(front: &Rc<Front>, name: &str, id: VolumeId) -> Option<CacheFile> {
+    if front.options.write_through {
+        return None;
+    }
+    let (state, bytes) = (front.state.clone(), front.options.cache_bytes);
+    let label = name.to_owned();
+    let opened = tokio::task::spawn_blocking(move || cache::open(&state, &label, id, bytes)).await;
+    // Reads go to the store, then.
+    opened.unwrap_or_default()
+}
+
 async fn ask(
     front: &Rc<Front>,
     name: &str,
     info: &VolumeInfo,
     journal: &mut Option<Opened>,
+    cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let generation = front.router.generation();
     let state = journal.as_ref().and_then(|opened| opened.recovered.state());
@@ -189,7 +204,7 @@ async fn ask(
             "volume {name} was replaced while it was being attached; try again"
         )));
     }
-    let volume = start(front, name, attached, journal.take())?;
+    let volume = start(front, name, attached, journal.take(), cache)?;
     tracing::info!(volume = name, epoch = volume.attached().epoch, "attached");
     // The engine takes the link for up. If it is not the one that answered, or none, it has to
     // resume like all the others.
@@ -207,6 +222,7 @@ fn start(
     name: &str,
     attached: Attached,
     opened: Option<Opened>,
+    cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let options = &front.options;
     let (mode, recovered, backing) = match opened {
@@ -239,6 +255,7 @@ fn start(
     let config = engine::Config {
         durability: options.durability,
         on_journal_failure: options.on_journal_failure,
+        readahead_bytes: options.readahead_bytes,
         ..engine::Config::new(mode)
     };
     let now = front.clock.now();
@@ -252,9 +269,13 @@ fn start(
     };
     let uplink = front.router.clone();
     let volume = Volume::new(name.into(), attached, front.clock, engine, backing, uplink, on_event);
+    if let Some(cache) = cache {
+        volume.set_cache(cache);
+    }
     tokio::task::spawn_local(volume.clone().run());
     // Recovery may have left something to write or to ship.
     volume.with(|_, _| {});
+    front.dress(&volume);
     Ok(volume)
 }
 

@@ -5,6 +5,7 @@
 //! more is written and every later one fails too: a second fsync may succeed without having stored
 //! what the first could not. It knows nothing of the frames in the files.
 
+use crate::histogram::Histogram;
 use bytes::{Bytes, BytesMut};
 use longhaul_core::host::{DiskOperation, DiskResult};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -16,6 +17,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// Most buffers of one gathered write, as many as Linux takes (`IOV_MAX`).
@@ -71,6 +73,7 @@ struct Shared {
     writes: AtomicU64,
     syncs: AtomicU64,
     bytes: AtomicU64,
+    times: Mutex<DiskTimes>,
 }
 
 #[derive(Default)]
@@ -89,6 +92,17 @@ pub struct DiskCounters {
     pub syncs: u64,
     /// Bytes written.
     pub bytes: u64,
+}
+
+/// How long a journal's disk took.
+#[derive(Clone, Debug, Default)]
+pub struct DiskTimes {
+    /// Write calls.
+    pub write: Histogram,
+    /// Calls of fdatasync.
+    pub sync: Histogram,
+    /// Reads that the page cache could not answer.
+    pub read: Histogram,
 }
 
 /// A panic while a lock is held leaves queues of whole entries behind: they stay usable.
@@ -117,6 +131,7 @@ impl Disk {
             writes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            times: Mutex::default(),
         });
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
@@ -159,11 +174,13 @@ impl Disk {
                 }
                 let shared = self.shared.clone();
                 tokio::task::spawn_blocking(move || {
+                    let begun = Instant::now();
                     let result = match shared.files[file as usize].read_exact_at(&mut data, offset)
                     {
                         Ok(()) => DiskResult::Data { id, data: data.freeze() },
                         Err(error) => shared.failed(id, file, "read", &error.to_string()),
                     };
+                    lock(&shared.times).read.record(begun.elapsed());
                     shared.complete([result]);
                 });
                 None
@@ -194,6 +211,11 @@ impl Disk {
     pub fn watch(&self) -> impl Future<Output = ()> + use<> {
         let shared = self.shared.clone();
         async move { shared.notify.notified().await }
+    }
+
+    /// How long it took.
+    pub fn times(&self) -> DiskTimes {
+        lock(&self.shared.times).clone()
     }
 
     /// What it has done so far.
@@ -312,7 +334,9 @@ impl Writer {
         if let Some(start) = start {
             self.reach(number);
             let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+            let begun = Instant::now();
             write_all(file, &mut slices, start).map_err(|error| context("write", &error))?;
+            lock(&self.shared.times).write.record(begun.elapsed());
             self.shared.writes.fetch_add(1, Ordering::Relaxed);
             self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             self.unsynced += bytes as u64;
@@ -324,7 +348,9 @@ impl Writer {
         if sync {
             self.shared.syncs.fetch_add(1, Ordering::Relaxed);
             self.unsynced = 0;
+            let begun = Instant::now();
             rustix::fs::fdatasync(file).map_err(|error| context("fdatasync", &error))?;
+            lock(&self.shared.times).sync.record(begun.elapsed());
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Counters and latencies of a volume's requests, kept on the front thread without locks.
 
+use super::disk::DiskTimes;
+use crate::histogram::Histogram;
 use longhaul_core::block::{BlockError, ReadPiece, Reply, Request, SECTOR_BYTES};
 use std::time::Duration;
 
@@ -60,48 +62,44 @@ impl Kind {
     }
 }
 
-/// Upper bound of the first bucket: 2^12 ns, 4 µs.
-const FIRST_BUCKET_BITS: u32 = 12;
-
-/// Buckets with a bound; the last one is at 2^36 ns, 69 s.
-const BUCKETS: usize = 25;
-
-/// How long requests of a kind took: buckets that double.
+/// Where the time of a volume's requests goes. One request passes several stages, some of them more
+/// than once: divide the sum of a stage by the number of requests.
 #[derive(Clone, Debug, Default)]
-pub struct Histogram {
-    buckets: [u64; BUCKETS + 1],
-    nanos: u64,
+pub struct Stages {
+    /// Client protocols: taking requests apart, putting replies together and writing them to the
+    /// socket; once for each wake-up that had some.
+    pub front: Histogram,
+    /// The engine with all that it hands over to disk and link; once for each wake-up.
+    pub host: Histogram,
+    /// From a read that the store is asked for to the answer, so with the way there and back, and
+    /// with the store.
+    pub link: Histogram,
+    /// From a batch of writes to the word that it is committed, as `link`.
+    pub commit: Histogram,
+    /// The journal's disk.
+    pub disk: DiskTimes,
 }
 
-impl Histogram {
-    fn record(&mut self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let bits = u64::BITS - nanos.saturating_sub(1).leading_zeros();
-        let bucket = (bits.saturating_sub(FIRST_BUCKET_BITS) as usize).min(BUCKETS);
-        self.buckets[bucket] += 1;
-        self.nanos = self.nanos.saturating_add(nanos);
-    }
-
-    /// All of their time in seconds.
-    pub fn seconds(&self) -> f64 {
-        self.nanos as f64 / 1e9
-    }
-
-    /// For each upper bound in seconds, how many lie between the bound before and this one.
-    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        let bound = |bucket: usize| (1u64 << (FIRST_BUCKET_BITS + bucket as u32)) as f64 / 1e9;
-        self.buckets[..BUCKETS].iter().enumerate().map(move |(bucket, n)| (bound(bucket), *n))
-    }
-
-    /// How many took longer than the last bound.
-    pub fn above(&self) -> u64 {
-        self.buckets[BUCKETS]
+impl Stages {
+    /// All of them with their label.
+    pub fn all(&self) -> [(&'static str, &Histogram); 7] {
+        [
+            ("front", &self.front),
+            ("host", &self.host),
+            ("link", &self.link),
+            ("commit", &self.commit),
+            ("journal_write", &self.disk.write),
+            ("journal_sync", &self.disk.sync),
+            ("journal_read", &self.disk.read),
+        ]
     }
 }
 
 /// What clients asked of a volume and what came of it.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
+    /// By stage.
+    pub stages: Stages,
     /// By kind, see [`Kind::ALL`].
     pub latency: [Histogram; Kind::ALL.len()],
     /// Bytes of reads that succeeded.
@@ -145,18 +143,6 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_fall_into_the_right_bucket() {
-        let mut histogram = Histogram::default();
-        for nanos in [1, 4096, 4097, 8192, 8193, u64::MAX / 4] {
-            histogram.record(Duration::from_nanos(nanos));
-        }
-        let counts: Vec<u64> = histogram.buckets().map(|(_, count)| count).collect();
-        assert_eq!(counts[..4], [2, 2, 1, 0]);
-        assert_eq!(histogram.buckets().next().unwrap().0, 4096e-9);
-        assert_eq!(histogram.above(), 1, "the longest is beyond every bound");
-    }
 
     #[test]
     fn kinds_are_numbered_in_order() {

@@ -1,6 +1,7 @@
 //! A host's volumes with a store that is there, and with one that is not.
 
 use super::admin;
+use super::ahead::Limits;
 use super::front::{Front, Options};
 use super::iscsi;
 use super::nbd::{Exports as _, Server};
@@ -10,7 +11,7 @@ use super::uplink::Router;
 use super::volume::{Client as Asker, Clock, Uplink as _, Volume};
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
-use crate::link::Client;
+use crate::link::{Client, Transport};
 use crate::store;
 use bytes::Bytes;
 use clap::Parser as _;
@@ -20,7 +21,9 @@ use longhaul_core::block::{
 use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
-use longhaul_core::wire::link::{COPY_VERSION, Lane, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, StageError, ToHost, ToStore,
+};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -66,12 +69,16 @@ async fn command(store: &Path, args: &[&str]) {
 
 fn host(store: &Path, state: &Path) -> Rc<Front> {
     let credential = Credential::load(&credential(store)).unwrap();
-    let (client, events) = Client::start(credential, None).unwrap();
+    let (client, events) = Client::start(credential, None, Transport::Auto).unwrap();
     let options = Options {
         journal: JournalShape::from_size(64 << 20).unwrap(),
+        cache_bytes: 0,
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
+        readahead_bytes: 32 << 20,
+        limits: Limits::default(),
+        warm: None,
     };
     let state = Arc::new(StateDir::open(state).unwrap());
     let front = Front::new(state, options, Rc::new(Router::new(client)), Clock::start());
@@ -116,7 +123,7 @@ async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
     // A flush covers what was acknowledged before it.
     for (number, request) in [(1, write), (2, Request::Flush)] {
-        volume.submit(&asker, std::iter::once((number, request)));
+        volume.submit(&asker, Instant::now(), std::iter::once((number, request)));
         while done.0.get() < number as usize {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -379,7 +386,7 @@ impl Asker for Kept {
 async fn ask(volume: &Rc<Volume>, request: Request) -> Result<Reply, BlockError> {
     let kept = Rc::new(Kept::default());
     let asker: Rc<dyn Asker> = kept.clone();
-    volume.submit(&asker, std::iter::once((1, request)));
+    volume.submit(&asker, Instant::now(), std::iter::once((1, request)));
     loop {
         if let Some(reply) = kept.0.take() {
             return reply;
@@ -462,7 +469,7 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
     process(async {
         let _store = store(dir.path()).await;
         let credential = Credential::load(&credential(dir.path())).unwrap();
-        let (client, _events) = Client::start(credential, None).unwrap();
+        let (client, _events) = Client::start(credential, None, Transport::Auto).unwrap();
         let router = Router::new(client);
         let (request, volume) = (3, VolumeId(1));
         let send = || {
@@ -484,6 +491,14 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
             let result = Err(StageError::Unsupported);
             let expected = ToHost::Staged { request, volume, result };
             assert_eq!(send(), Some(expected).filter(|_| version < COPY_VERSION));
+        }
+        let since = Moment { epoch: 1, host: HostId(1), seq: 1 };
+        for version in [CHANGED_VERSION - 1, CHANGED_VERSION] {
+            router.set_version(version);
+            let changed = ToStore::Changed { request, volume, epoch: 1, since };
+            let answer = router.send(Lane::Control, changed.into()).map(|frame| frame.message);
+            let unknown = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
+            assert_eq!(answer, Some(unknown).filter(|_| version < CHANGED_VERSION));
         }
     });
 }

@@ -5,13 +5,15 @@
 //! wake-up reaches journal and link together. There is one owner, the front thread: nothing here is
 //! locked. It does not know the client protocol.
 
+use super::cache::CacheFile;
 use super::disk::{Disk, DiskCounters};
-use super::metrics::{Kind, Metrics};
+use super::metrics::{Kind, Metrics, Stages};
 use bytes::Bytes;
-use longhaul_core::block::{BlockError, Reply, Request, Time, VolumeId};
+use longhaul_core::block::{BlockError, Reply, Request, Seq, Time, VolumeId};
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult, Event};
-use longhaul_core::wire::link::{Attached, Frame, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{Attached, Frame, Lane, RequestId, ToHost, ToStore};
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -136,6 +138,44 @@ impl Requests {
     }
 }
 
+/// When what the store has been asked for was asked.
+#[derive(Default)]
+struct Asked {
+    reads: BTreeMap<RequestId, Time>,
+    /// Batches by their last number, which grows.
+    batches: VecDeque<(Seq, Time)>,
+}
+
+impl Asked {
+    fn sent(&mut self, now: Time, lane: Lane, message: &ToStore) {
+        match message {
+            ToStore::Read { request, .. } if lane == Lane::Read => {
+                self.reads.insert(*request, now);
+            }
+            ToStore::Batch { last, .. } => self.batches.push_back((*last, now)),
+            // Whatever was under way is asked again.
+            ToStore::Resume { .. } => *self = Asked::default(),
+            _ => {}
+        }
+    }
+
+    fn answered(&mut self, now: Time, message: &ToHost, stages: &mut Stages) {
+        match message {
+            ToHost::Data { request, .. } => {
+                if let Some(at) = self.reads.remove(request) {
+                    stages.link.record(now.since(at));
+                }
+            }
+            ToHost::Committed { seq, .. } => {
+                while let Some((_, at)) = self.batches.pop_front_if(|(last, _)| *last <= *seq) {
+                    stages.commit.record(now.since(at));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// What is done with an engine's events.
 type OnEvent = Box<dyn Fn(&Volume, Event)>;
 
@@ -158,8 +198,11 @@ pub struct Volume {
 struct Inner {
     engine: engine::Volume,
     backing: Backing,
+    /// Where the read cache is, if there is one.
+    cache: Option<Disk>,
     requests: Requests,
     metrics: Metrics,
+    asked: Asked,
     armed: Time,
     urgent: bool,
 }
@@ -179,8 +222,10 @@ impl Volume {
         let inner = Inner {
             engine,
             backing,
+            cache: None,
             requests: Requests::default(),
             metrics: Metrics::default(),
+            asked: Asked::default(),
             armed: Time(u64::MAX),
             urgent: false,
         };
@@ -196,6 +241,17 @@ impl Volume {
             detached: Cell::new(false),
             trouble: RefCell::default(),
         })
+    }
+
+    /// Gives it a read cache, before its first request.
+    pub fn set_cache(&self, file: CacheFile) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            inner.engine.set_cache(now, file.cache);
+            inner.cache = Some(file.disk);
+        }
+        self.turn(now);
     }
 
     /// The name it was attached by.
@@ -223,11 +279,18 @@ impl Volume {
         &self.attached
     }
 
-    /// Hands requests of a client to the engine and acts on what follows.
-    pub fn submit(&self, client: &Rc<dyn Client>, requests: impl Iterator<Item = (u64, Request)>) {
+    /// Hands requests of a client to the engine and acts on what follows. `since` is when the client's
+    /// protocol began with them.
+    pub fn submit(
+        &self,
+        client: &Rc<dyn Client>,
+        since: Instant,
+        requests: impl Iterator<Item = (u64, Request)>,
+    ) {
         let now = self.clock.now();
         {
             let inner = &mut *self.inner.borrow_mut();
+            inner.metrics.stages.front.record(since.elapsed());
             for (slot, request) in requests {
                 let kind = Kind::of(&request);
                 inner.metrics.start(&request);
@@ -248,7 +311,15 @@ impl Volume {
 
     /// Gives the engine messages of the store and acts on what follows.
     pub fn handle_messages(&self, frames: impl Iterator<Item = Frame<ToHost>>) {
-        self.with(|now, engine| frames.for_each(|frame| engine.handle_message(now, frame)));
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            for frame in frames {
+                inner.asked.answered(now, &frame.message, &mut inner.metrics.stages);
+                inner.engine.handle_message(now, frame);
+            }
+        }
+        self.turn(now);
     }
 
     /// Carries out what the engine wants until it wants nothing more.
@@ -265,8 +336,19 @@ impl Volume {
                         again = true;
                     }
                 }
+                if let Some(cache) = &mut inner.cache {
+                    while let Some(operation) = inner.engine.poll_cache() {
+                        if let Some(result) = cache.start_operation(operation) {
+                            inner.engine.handle_cache(now, result);
+                            again = true;
+                        }
+                    }
+                }
                 while let Some((lane, frame)) = inner.engine.poll_message() {
+                    inner.asked.sent(now, lane, &frame.message);
                     if let Some(answer) = self.uplink.send(lane, frame) {
+                        let stages = &mut inner.metrics.stages;
+                        inner.asked.answered(now, &answer.message, stages);
                         inner.engine.handle_message(now, answer);
                         again = true;
                     }
@@ -285,6 +367,7 @@ impl Volume {
                 events.push(event);
             }
         }
+        let answering = (!replies.is_empty()).then(Instant::now);
         let mut touched: Option<Rc<dyn Client>> = None;
         let mut more = Vec::new();
         for (pending, reply) in replies.drain(..) {
@@ -301,10 +384,14 @@ impl Volume {
             client.flush();
         }
         self.replies.set(replies);
+        let answered = answering.map(|begun| begun.elapsed());
         {
             let inner = &mut *self.inner.borrow_mut();
             if let Backing::Disk(disk) = &mut inner.backing {
                 disk.submit();
+            }
+            if let Some(cache) = &mut inner.cache {
+                cache.submit();
             }
             let urgent = inner.engine.drain_is_urgent();
             if urgent != inner.urgent {
@@ -319,6 +406,14 @@ impl Volume {
             }
         }
         self.uplink.submit();
+        {
+            let stages = &mut self.inner.borrow_mut().metrics.stages;
+            let took = self.clock.now().since(now);
+            stages.host.record(took.saturating_sub(answered.unwrap_or_default()));
+            if let Some(answered) = answered {
+                stages.front.record(answered);
+            }
+        }
         for event in events {
             if event == Event::Detached {
                 self.detached.set(true);
@@ -342,10 +437,20 @@ impl Volume {
                 }
             }
         };
+        let watch_cache = || {
+            let done = self.inner.borrow().cache.as_ref().map(Disk::watch);
+            async move {
+                match done {
+                    Some(done) => done.await,
+                    None => std::future::pending().await,
+                }
+            }
+        };
         loop {
             let armed = self.inner.borrow().armed;
             tokio::select! {
                 () = watch_disk() => self.take_disk_results(),
+                () = watch_cache() => self.take_cache_results(),
                 () = tokio::time::sleep_until(self.clock.instant(armed)) => self.take_timeout(),
                 () = self.rearm.notified() => {}
             }
@@ -359,6 +464,18 @@ impl Volume {
             let Backing::Disk(disk) = &inner.backing else { return };
             for result in disk.take_results() {
                 inner.engine.handle_disk(now, result);
+            }
+        }
+        self.turn(now);
+    }
+
+    fn take_cache_results(&self) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            let Some(cache) = &inner.cache else { return };
+            for result in cache.take_results() {
+                inner.engine.handle_cache(now, result);
             }
         }
         self.turn(now);
@@ -379,11 +496,15 @@ impl Volume {
     /// What the engine, the disk and the counters of requests say.
     pub fn status(&self) -> (engine::Status, Option<DiskCounters>, Metrics) {
         let inner = self.inner.borrow();
+        let mut metrics = inner.metrics.clone();
         let disk = match &inner.backing {
-            Backing::Disk(disk) => Some(disk.counters()),
+            Backing::Disk(disk) => {
+                metrics.stages.disk = disk.times();
+                Some(disk.counters())
+            }
             Backing::None | Backing::Memory(_) => None,
         };
-        (inner.engine.status(self.clock.now()), disk, inner.metrics.clone())
+        (inner.engine.status(self.clock.now()), disk, metrics)
     }
 
     /// Whether the store has everything and confirmed the end of the epoch.
@@ -399,5 +520,36 @@ impl Volume {
     /// After shutdown: whether the journal is stable.
     pub fn is_idle(&self) -> bool {
         self.inner.borrow().engine.is_idle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_core::block::Range;
+    use longhaul_core::wire::link::HostId;
+
+    #[test]
+    fn answers_end_what_was_asked() {
+        let (mut asked, mut stages) = (Asked::default(), Stages::default());
+        let volume = VolumeId(1);
+        let read = |request| ToStore::Read { request, volume, epoch: 1, range: Range::new(0, 8) };
+        let batch = |last| ToStore::Batch { volume, epoch: 1, first: last, last };
+        asked.sent(Time(0), Lane::Read, &read(1));
+        asked.sent(Time(0), Lane::Read, &read(2));
+        asked.sent(Time(0), Lane::ReadAhead, &read(3));
+        for last in [5, 6, 7] {
+            asked.sent(Time(0), Lane::Drain, &batch(last));
+        }
+        for request in [2, 3, 4] {
+            let answer = ToHost::Data { request, volume, result: Ok(Vec::new()) };
+            asked.answered(Time(1_000_000), &answer, &mut stages);
+        }
+        let committed = ToHost::Committed { volume, epoch: 1, seq: 6 };
+        asked.answered(Time(2_000_000), &committed, &mut stages);
+        assert_eq!((stages.link.seconds(), stages.commit.seconds()), (0.001, 0.004));
+        let resume = ToStore::Resume { request: 9, volume, epoch: 1, host: HostId(1) };
+        asked.sent(Time(0), Lane::Control, &resume);
+        assert!(asked.reads.is_empty() && asked.batches.is_empty(), "they are asked again");
     }
 }

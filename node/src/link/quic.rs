@@ -12,17 +12,15 @@ use super::congestion;
 use super::stripe::{self, Receiving, Sending};
 use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
-use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT};
+use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use bytes::Bytes;
 use longhaul_core::wire::link::Lane;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
-use rustls::client::Resumption;
-use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::CertificateDer;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +46,13 @@ const SEGMENTS_AT_ONCE: usize = 10;
 const _: () = assert!(MAX_DATAGRAM as usize * SEGMENTS_AT_ONCE <= 65_507);
 /// Socket buffers asked for, in bytes; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
+/// Datagrams that have not been sent, or not been taken, in bytes; beyond it the oldest are dropped. All
+/// replies that a host may have asked for in datagrams fit twice.
+const DATAGRAM_BUFFER: usize = 1 << 20;
+/// Taken for the round trip before anything is known of it: what is lost of a handshake is sent again
+/// after three of these, six more, and so on. With RFC 9002's 333 ms the first packet to get through
+/// after an outage would come up to two seconds late.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
@@ -75,12 +80,14 @@ fn transport_config(stream_window: u32) -> TransportConfig {
         .stream_receive_window(stream_window.into())
         .receive_window(all_windows.into())
         .send_window(all_windows.into())
+        .initial_rtt(INITIAL_RTT)
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
         .ack_frequency_config(Some(acks))
         .mtu_discovery_config(Some(mtu))
         .congestion_controller_factory(Arc::new(congestion::Factory))
-        .datagram_receive_buffer_size(None);
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER);
     config
 }
 
@@ -129,17 +136,7 @@ impl Dialer {
         credential: &Credential,
         generations: &[&[u8]],
     ) -> Result<Dialer> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(credential.ca.clone()).context("the credential's CA is not usable")?;
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![credential.certificate.clone()], credential.key())
-            .context("key and certificate of the credential do not belong together")?;
-        tls.alpn_protocols = generations.iter().map(|name| name.to_vec()).collect();
-        // A resumed session would not be checked for withdrawal.
-        tls.resumption = Resumption::disabled();
+        let tls = tls::client(credential, generations)?;
         let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
         config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
         Ok(Dialer { config, v4: None, v6: None })
@@ -208,20 +205,7 @@ impl Acceptor {
         issued: Arc<Issued>,
         generations: &[&[u8]],
     ) -> Result<Acceptor> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(identity.ca.clone()).context("the store's CA is not usable")?;
-        let inner = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
-            .build()
-            .context("the store's CA is not usable")?;
-        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_client_cert_verifier(Arc::new(Verifier { inner, issued }))
-            .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())
-            .context("the store's certificate is not usable")?;
-        tls.alpn_protocols = generations.iter().map(|name| name.to_vec()).collect();
-        // A resumed session would not be checked for withdrawal.
-        tls.send_tls13_tickets = 0;
+        let tls = tls::server(identity, issued, generations)?;
         let mut config =
             quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
         config.max_incoming(MAX_CONNECTIONS);
@@ -288,58 +272,6 @@ impl Arriving {
             Ok(Err(error)) => Err(server_error(&error)),
             Ok(Ok(connection)) => Ok(Box::new(Quic::new(connection, server_error))),
         }
-    }
-}
-
-/// Accepts certificates of our CA that have not been withdrawn.
-#[derive(Debug)]
-struct Verifier {
-    inner: Arc<dyn ClientCertVerifier>,
-    issued: Arc<Issued>,
-}
-
-impl ClientCertVerifier for Verifier {
-    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
-        self.inner.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
-        let seen = credential::inspect(end_entity).map_err(|_| {
-            rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding)
-        })?;
-        if self.issued.accepts(&seen.serial) {
-            Ok(verified)
-        } else {
-            Err(rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked))
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.inner.supported_verify_schemes()
     }
 }
 
@@ -434,6 +366,19 @@ impl Connection for Quic {
             *slot = Some((send, receive));
         }
         self.lanes(lanes)
+    }
+
+    fn datagram_bytes(&self) -> Option<usize> {
+        self.connection.max_datagram_size()
+    }
+
+    fn send_datagram(&self, data: Bytes) {
+        // What cannot be sent, because the path has shrunk or the connection ended, is lost.
+        let _ = self.connection.send_datagram(data);
+    }
+
+    async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
+        self.connection.read_datagram().await.map_err(self.error())
     }
 
     fn peer(&self) -> SocketAddr {

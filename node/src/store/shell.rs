@@ -48,6 +48,8 @@ pub struct Shell {
     /// Deleted volumes whose data is being removed.
     removing: usize,
     counts: Counts,
+    /// Time that the present piece of work has spent reading objects.
+    elsewhere: Duration,
     origin: Instant,
 }
 
@@ -125,6 +127,7 @@ impl Shell {
             working: false,
             removing: 0,
             counts: Counts::default(),
+            elsewhere: Duration::ZERO,
             origin: Instant::now(),
         }
     }
@@ -247,7 +250,11 @@ impl Shell {
             ListenerEvent::Frame { session, lane, frame } => {
                 self.counts.frames += 1;
                 self.counts.received_bytes += frame.payload.len() as u64;
+                let begun = Instant::now();
+                self.elsewhere = Duration::ZERO;
                 self.frame(session, lane, frame);
+                let took = begun.elapsed().saturating_sub(self.elsewhere);
+                self.counts.work.record(took);
             }
         }
     }
@@ -264,7 +271,8 @@ impl Shell {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
-            | ToStore::Status { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            | ToStore::Status { volume, .. }
+            | ToStore::Changed { volume, .. } => self.names.contains_key(volume).then_some(*volume),
             ToStore::Stage { request, volume, into, .. } => {
                 // Every credential is good for all volumes; one that is not there would get an object
                 // that nothing ever deletes.
@@ -450,9 +458,13 @@ impl Shell {
             let Some(engine) = self.engines.get_mut(&id) else { return };
             let mut again = false;
             while let Some((number, operation)) = engine.volume.poll_object() {
+                let begun = Instant::now();
                 if let ObjectOperation::Get { key, range } = &operation
                     && let Some(result) = self.objects.try_get(key, range.as_ref())
                 {
+                    let took = begun.elapsed();
+                    self.elsewhere += took;
+                    self.counts.get.record(took);
                     self.counts.gets += 1;
                     self.counts.get_bytes += result.as_ref().map_or(0, |data| data.len() as u64);
                     engine.volume.handle_object(now, number, ObjectResult::Get(result));
@@ -584,6 +596,8 @@ impl Shell {
         match outcome {
             Outcome::Object { volume, id, result, bytes, took } => {
                 self.count(&result, bytes, took);
+                let begun = Instant::now();
+                self.elsewhere = Duration::ZERO;
                 let now = self.now();
                 if let Some(engine) = self.engines.get_mut(&volume) {
                     if matches!(result, ObjectResult::Put(Ok(()))) {
@@ -592,6 +606,8 @@ impl Shell {
                     engine.volume.handle_object(now, id, result);
                 }
                 self.drive(volume);
+                let took = begun.elapsed().saturating_sub(self.elsewhere);
+                self.counts.work.record(took);
             }
             Outcome::Created(asked, result) => {
                 self.working = false;
@@ -634,11 +650,12 @@ impl Shell {
             ObjectResult::Put(Ok(())) => {
                 counts.puts += 1;
                 counts.put_bytes += bytes;
-                counts.put_seconds += took.as_secs_f64();
+                counts.put.record(took);
             }
             ObjectResult::Get(Ok(data)) => {
                 counts.gets += 1;
                 counts.get_bytes += data.len() as u64;
+                counts.get.record(took);
             }
             ObjectResult::Put(Err(PutError::Failed(_)))
             | ObjectResult::Get(Err(objects::GetError::Failed(_)))
@@ -670,7 +687,7 @@ impl Shell {
             volumes: volumes.collect(),
             open: self.engines.len(),
             sessions: sessions.collect(),
-            counts: self.counts,
+            counts: self.counts.clone(),
         }
     }
 }
@@ -716,6 +733,9 @@ fn no_such_volume(message: ToStore) -> Option<ToHost> {
         ToStore::Stage { request, volume, .. } => {
             let result = Err(StageError::Read(ReadError::NotAttached));
             Some(ToHost::Staged { request, volume, result })
+        }
+        ToStore::Changed { request, volume, .. } => {
+            Some(ToHost::Changed { request, volume, result: Err(ReadError::NotAttached) })
         }
         ToStore::Volume { request, .. } => {
             Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })

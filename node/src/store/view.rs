@@ -1,6 +1,7 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
 use crate::admin::{Metrics, Report};
+use crate::histogram::Histogram;
 use crate::link::transport::{PathStatus, Statistics};
 use async_trait::async_trait;
 use longhaul_core::wire::link::VolumeInfo;
@@ -45,8 +46,15 @@ pub struct SessionState {
 }
 
 /// Counters since the start.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Counts {
+    /// Time for a frame, without what it waits for; for one that an operation on an object makes go
+    /// on, time for that.
+    pub work: Histogram,
+    /// Time to read a range of an object.
+    pub get: Histogram,
+    /// Time to create an object.
+    pub put: Histogram,
     /// Frames from hosts.
     pub frames: u64,
     /// Payload bytes from hosts.
@@ -57,8 +65,6 @@ pub struct Counts {
     pub puts: u64,
     /// Bytes in them.
     pub put_bytes: u64,
-    /// Seconds it took, together.
-    pub put_seconds: f64,
     /// Ranges of objects read.
     pub gets: u64,
     /// Bytes in them.
@@ -133,8 +139,21 @@ impl Report for View {
             "longhaul_store_object_put_seconds_total",
             "counter",
             "Time spent creating objects.",
-            counts.put_seconds,
+            counts.put.seconds(),
         );
+        let help =
+            "Time in a stage; its sum divided by the number of requests is what one spends there.";
+        let mut family = out.family("longhaul_stage_seconds", "histogram", help);
+        for (stage, histogram) in
+            [("store", &counts.work), ("object_get", &counts.get), ("object_put", &counts.put)]
+        {
+            family.histogram(
+                &[("stage", stage)],
+                histogram.buckets(),
+                histogram.above(),
+                histogram.seconds(),
+            );
+        }
         let live = |value: fn(&longhaul_core::wire::link::LiveInfo) -> f64| {
             let volumes = snapshot.volumes.iter();
             volumes

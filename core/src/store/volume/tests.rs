@@ -11,6 +11,7 @@ use crate::wire::link::{
 use bytes::BytesMut;
 use proptest::prelude::*;
 
+mod changed;
 mod copy;
 mod resize;
 mod rivals;

@@ -22,7 +22,7 @@ mod report;
 mod tests;
 
 pub use access::{Change, Report as RightsReport, Rights, Static, new_token};
-pub use command::run;
+pub use command::{run, token};
 pub use listen::Listener;
 pub use report::{Counters, SessionReport};
 
@@ -39,7 +39,7 @@ use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Connections of a portal at a time. One takes less than 1 MiB as long as it has nothing in flight.
@@ -191,14 +191,14 @@ impl Server {
 
     /// Gives the target something and acts on what follows.
     fn with<T>(self: &Rc<Self>, input: impl FnOnce(Time, &mut Target) -> T) -> T {
-        let now = self.clock.now();
-        let result = input(now, &mut self.target.borrow_mut());
-        self.act();
+        let since = Instant::now();
+        let result = input(self.clock.now(), &mut self.target.borrow_mut());
+        self.act(since);
         result
     }
 
     /// Carries out what the target wants until it wants nothing more.
-    fn act(self: &Rc<Self>) {
+    fn act(self: &Rc<Self>, mut since: Instant) {
         if self.acting.replace(true) {
             return;
         }
@@ -218,7 +218,8 @@ impl Server {
             if !others.is_empty() {
                 others.drain(..).for_each(|event| self.handle_event(event));
             } else if !requests.is_empty() {
-                self.submit(&mut requests);
+                self.submit(since, &mut requests);
+                since = Instant::now();
             } else if !outputs.is_empty() {
                 // Last, so that the responses of all requests leave together.
                 for id in outputs.drain(..) {
@@ -242,7 +243,7 @@ impl Server {
     }
 
     /// Hands requests to their engines, those of one device that follow each other together.
-    fn submit(&self, requests: &mut Vec<(DeviceId, u64, Request)>) {
+    fn submit(&self, mut since: Instant, requests: &mut Vec<(DeviceId, u64, Request)>) {
         let mut rest = requests.drain(..).peekable();
         while let Some((device, id, request)) = rest.next() {
             let unit = self.devices.borrow().get(&device).cloned();
@@ -254,7 +255,8 @@ impl Server {
             }));
             let run = run.map(|(id, request)| (id, with_object(request)));
             let client: Rc<dyn Client> = unit.clone();
-            unit.volume.submit(&client, run);
+            unit.volume.submit(&client, since, run);
+            since = Instant::now();
         }
     }
 
@@ -354,7 +356,7 @@ impl Server {
             let unit = Unit { server: self.clone(), device, volume, marked: Cell::new(false) };
             self.devices.borrow_mut().insert(device, Rc::new(unit));
         }
-        self.act();
+        self.act(Instant::now());
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
@@ -413,7 +415,7 @@ impl Client for Unit {
 
     fn flush(&self) {
         self.marked.set(false);
-        self.server.act();
+        self.server.act(Instant::now());
     }
 
     fn mark(&self) -> bool {

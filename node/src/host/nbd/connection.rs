@@ -239,6 +239,7 @@ impl Connection {
     ) -> io::Result<()> {
         let mut requests: Vec<(u64, Request)> = Vec::new();
         loop {
+            let since = std::time::Instant::now();
             let volume = {
                 let state = &mut *self.state.borrow_mut();
                 if state.out.has_tls() {
@@ -256,7 +257,7 @@ impl Connection {
             };
             let worked = !requests.is_empty();
             match volume {
-                Some(volume) if worked => volume.submit(this, requests.drain(..)),
+                Some(volume) if worked => volume.submit(this, since, requests.drain(..)),
                 Some(_) => {}
                 // A session is only ready once a lookup has set the volume.
                 None => {
