@@ -11,8 +11,20 @@ use std::ffi::OsString;
 // The node crate is a binary: its files are taken as they are.
 #[path = "../../node/src/cli.rs"]
 mod cli;
+#[path = "../../node/src/link/choice.rs"]
+mod choice;
+#[path = "../../node/src/host/schedule.rs"]
+mod schedule;
 #[path = "../../node/src/units.rs"]
 mod units;
+
+mod host {
+    pub use crate::schedule::Schedule;
+}
+
+mod link {
+    pub use crate::choice::Transport;
+}
 
 fn make_seeds() -> Vec<Vec<u8>> {
     [

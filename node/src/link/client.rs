@@ -4,8 +4,9 @@
 //! sends again after [`LinkEvent::Up`] what still matters.
 
 use super::LinkError;
+use super::Transport;
 use super::connect::{self, Senders};
-use super::dial::{Dialer, Transport};
+use super::dial::Dialer;
 use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};

@@ -1,5 +1,6 @@
 //! Which transport a host takes: QUIC where it works, TCP where it does not.
 
+use super::Transport;
 use super::transport::Connection;
 use super::{LinkError, quic, tcp};
 use crate::credential::Credential;
@@ -12,18 +13,6 @@ use std::time::Duration;
 const TCP_AFTER: Duration = Duration::from_secs(1);
 /// How often QUIC is tried again while TCP is in use.
 const QUIC_AGAIN: Duration = Duration::from_secs(30);
-
-/// Which transports a host may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Transport {
-    /// QUIC, and TCP where QUIC does not get through.
-    #[default]
-    Auto,
-    /// QUIC over UDP.
-    Quic,
-    /// TLS over TCP.
-    Tcp,
-}
 
 /// Connects over what works.
 pub(super) struct Dialer {

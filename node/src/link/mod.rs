@@ -16,6 +16,7 @@
 //!
 //! `docs/protocol.md` describes what is on the wire.
 
+mod choice;
 pub mod client;
 pub mod congestion;
 mod connect;
@@ -34,8 +35,8 @@ pub mod transport;
 
 use std::time::Duration;
 
+pub use choice::Transport;
 pub use client::{Client, LinkEvent, LinkStatus};
-pub use dial::Transport;
 pub use listener::{Listener, ListenerEvent};
 pub use request::Requests;
 

@@ -1,7 +1,8 @@
 //! One connection to a store for one command: requests and their replies, no reconnecting.
 
+use super::Transport;
 use super::connect::{self, Senders};
-use super::dial::{Dialer, Transport};
+use super::dial::Dialer;
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
