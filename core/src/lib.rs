@@ -4,13 +4,14 @@
 //! through `handle_*`, outputs are taken with `poll_*`, and the time is an argument. The shell
 //! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
 //!
-//! Arrows between modules run one way: `block`, `extent`, `record` ← `wire` ← `front`, `host`,
+//! Arrows between modules run one way: `block`, `extent`, `record`, `pack` ← `wire` ← `front`, `host`,
 //! `store`; the last three never import each other.
 
 pub mod block;
 pub mod extent;
 pub mod front;
 pub mod host;
+pub mod pack;
 pub mod record;
 pub mod store;
 pub mod wire;

@@ -3,6 +3,7 @@
 use crate::link::Quality;
 use crate::objects::Odds;
 use crate::rng::Rng;
+use longhaul_core::pack::Compression;
 
 const MS: u64 = 1_000_000;
 
@@ -51,6 +52,20 @@ pub struct VolumePlan {
     /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch, stage, write of
     /// what is staged.
     pub mix: [u64; 10],
+    /// What its hosts do to data.
+    pub compression: Compression,
+    /// Whether it is encrypted.
+    pub encrypted: bool,
+    /// Longest packed record, in sectors.
+    pub packed_sectors: u64,
+}
+
+impl VolumePlan {
+    /// Whether data becomes packed records.
+    #[must_use]
+    pub fn packs(&self) -> bool {
+        self.encrypted || self.compression != Compression::None
+    }
 }
 
 /// Odds of disk faults, in parts per million of operations.
@@ -144,7 +159,7 @@ impl Plan {
         };
         let faulty_objects = rng.percent(60);
         let ppm = |rng: &mut Rng, on: bool, high: u64| if on { rng.spread(500, high) } else { 0 };
-        Plan {
+        let mut plan = Plan {
             volumes: (0..volumes).map(|_| VolumePlan::new(rng)).collect(),
             hosts,
             chaos: rng.between(1500, 5000) * MS,
@@ -170,11 +185,23 @@ impl Plan {
             shadow: 8,
             wander: rng.between(0, 40),
             resize: rng.between(0, 30),
+        };
+        for volume in &mut plan.volumes {
+            volume.draw_packing(rng);
         }
+        plan
     }
 }
 
 impl VolumePlan {
+    /// Draws what is done to data, for a plan that is otherwise complete.
+    fn draw_packing(&mut self, rng: &mut Rng) {
+        self.compression =
+            [Compression::None, Compression::Lz4, Compression::Zstd(1)][rng.weighted(&[6, 2, 2])];
+        self.encrypted = rng.percent(30);
+        self.packed_sectors = rng.between(1, 8) * 8;
+    }
+
     fn new(rng: &mut Rng) -> VolumePlan {
         let block = if rng.percent(50) { 8 } else { 1 };
         let sectors = rng.between(32, 128) * 8;
@@ -206,6 +233,9 @@ impl VolumePlan {
                 rng.between(0, 12),
                 rng.between(0, 20),
             ],
+            compression: Compression::None,
+            encrypted: false,
+            packed_sectors: 8,
         }
     }
 }

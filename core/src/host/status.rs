@@ -1,6 +1,7 @@
 //! Numbers for operators and metrics.
 
 use crate::block::{Epoch, Seq};
+use crate::pack;
 use std::time::Duration;
 
 /// How a volume is doing.
@@ -47,6 +48,10 @@ pub struct Status {
     pub fenced: Option<Epoch>,
     /// Since the attach.
     pub counters: Counters,
+    /// What packing has made of the data written since the attach.
+    pub packed: pack::Counters,
+    /// Number of the key that new writes are encrypted with, if the volume is encrypted.
+    pub key: Option<u32>,
 }
 
 /// Totals since the attach.

@@ -17,6 +17,7 @@ use super::reads::Reads;
 use super::status::{Counters, Status};
 use super::writes::{Content, Waiting};
 use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
+use crate::pack::{Keys, Packer};
 use crate::record::Kind;
 use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
 use std::collections::VecDeque;
@@ -56,6 +57,7 @@ pub struct Volume {
     /// Never less than a client has been told.
     sectors: u64,
     pub(super) journal: Journal,
+    pub(super) packer: Packer,
     pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
     pub(super) reads: Reads,
@@ -131,6 +133,7 @@ impl Volume {
             epoch: attached.epoch,
             sectors: attached.sectors,
             journal,
+            packer: Packer::new(attached.volume, config.packing.clone()),
             // When the store has more than the journal, what the journal has may be outdated.
             dirty: recovered
                 .filter(|recovered| recovered.last >= committed)
@@ -309,6 +312,13 @@ impl Volume {
         self.shutting_down = true;
     }
 
+    /// The keys of the volume are these from now on: all that there were, and perhaps a newer one,
+    /// with which new writes are encrypted. Nothing happens if the volume is not encrypted.
+    pub fn handle_keys(&mut self, now: Time, keys: Keys) {
+        self.input(now);
+        self.packer.set_keys(keys);
+    }
+
     fn input(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.needs_settle = true;
@@ -437,6 +447,8 @@ impl Volume {
             latched: self.latched,
             fenced: self.fenced,
             counters: self.counters,
+            packed: self.packer.counters,
+            key: self.packer.key(),
         }
     }
 

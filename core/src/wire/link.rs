@@ -9,34 +9,40 @@
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
 //! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
 //! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
+//! - 4, 5: taken.
+//! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
 
 mod data;
 
 pub use data::{ReadPart, decode_data, encode_data};
 
-use crate::block::{BLOCK_BYTES, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId};
-use crate::record::MAX_RECORD_BYTES;
+use crate::block::{
+    BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,
+};
+use crate::record::{MAX_RECORD_BYTES, packed};
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 3;
+pub const MAX_VERSION: u16 = 6;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
 pub const RESIZE_VERSION: u16 = 2;
 /// First version with copies within the store.
 pub const COPY_VERSION: u16 = 3;
+/// First version with packed records.
+pub const PACKED_VERSION: u16 = 6;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
 /// Largest head, in bytes.
 pub const MAX_HEAD_BYTES: usize = 256 << 10;
 /// Largest payload, in bytes: a batch, or a read of [`MAX_READ_SECTORS`] in which every sector comes
-/// from another record and so brings a block and a checksum of its own.
-pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (64 << 10);
+/// from another record and so brings a block and a checksum of its own, or a record of one block.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (256 << 10);
 /// Largest batch, in bytes of records.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
 /// Longest range of one [`ToStore::Read`], in sectors (1 MiB).
@@ -56,6 +62,10 @@ const _: () =
     assert!(MAX_STAGE_SECTORS as usize * 16 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 16 B a run");
 
 const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
+const _: () = assert!(
+    MAX_READ_SECTORS as usize * packed::bytes_max(Range::new(0, BLOCK_SECTORS))
+        <= MAX_PAYLOAD_BYTES
+);
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
 const _: () =
     assert!(MAX_ANNOUNCE_ENTRIES * 30 <= MAX_HEAD_BYTES, "postcard takes ≤ 30 B an entry");
@@ -319,6 +329,10 @@ impl ToHost {
         match self {
             ToHost::Resized { .. } => version >= RESIZE_VERSION,
             ToHost::Staged { .. } => version >= COPY_VERSION,
+            ToHost::Data { result: Ok(pieces), .. } => {
+                let packed = |piece: &Piece| matches!(piece, Piece::Packed { .. });
+                version >= PACKED_VERSION || !pieces.iter().any(packed)
+            }
             _ => true,
         }
     }
@@ -454,6 +468,14 @@ pub enum Piece {
         sectors: u64,
         /// The verified blocks around them.
         cover: Range,
+    },
+    /// `sectors` sectors that lie in the packed record of `bytes` bytes that is in the payload. From
+    /// version [`PACKED_VERSION`] on.
+    Packed {
+        /// How many sectors of the answer this is.
+        sectors: u64,
+        /// Bytes of the record: as much of the one written as the sectors' blocks.
+        bytes: u32,
     },
 }
 

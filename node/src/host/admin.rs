@@ -141,7 +141,7 @@ const GAUGES: [Number; 15] = [
 ];
 
 /// Counters of `/status` with name and help.
-const COUNTERS: [(&str, &str, &str); 22] = [
+const COUNTERS: [(&str, &str, &str); 26] = [
     ("reads", "longhaul_host_reads_total", "Read requests."),
     ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
     ("writes", "longhaul_host_writes_total", "Write requests."),
@@ -172,6 +172,22 @@ const COUNTERS: [(&str, &str, &str); 22] = [
         "coalesced_bytes",
         "longhaul_host_coalesced_bytes_total",
         "Bytes overwritten before they were shipped.",
+    ),
+    (
+        "packed_plain_bytes",
+        "longhaul_packed_plain_bytes_total",
+        "Bytes of data that were compressed, encrypted, or both.",
+    ),
+    ("packed_stored_bytes", "longhaul_packed_stored_bytes_total", "Bytes that came out of that."),
+    (
+        "packed_zero_bytes",
+        "longhaul_packed_zero_bytes_total",
+        "Bytes of zeroes left out of writes.",
+    ),
+    (
+        "packed_untried_bytes",
+        "longhaul_packed_untried_bytes_total",
+        "Bytes not compressed because it had not paid just before.",
     ),
     ("journal_writes", "longhaul_host_journal_writes_total", "Write calls of the journal."),
     (

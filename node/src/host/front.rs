@@ -10,6 +10,7 @@ use super::nbd::Exports;
 use super::state::{JournalShape, StateDir};
 use super::uplink::{LinkLost, Router};
 use super::volume::{Clock, Volume};
+use crate::keys::KeyFile;
 use crate::link::LinkEvent;
 use crate::units::show_bytes;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::front::iscsi::OpenError;
 use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
 use longhaul_core::host::{Durability, Event, OnJournalFailure};
+use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{
     ATTRIBUTES_VERSION, Frame, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError, VolumeOperation,
     VolumeReply,
@@ -51,7 +53,7 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 const EVENT_BATCH: usize = 256;
 
 /// What the command line says about all volumes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Shape of new journals.
     pub journal: JournalShape,
@@ -61,6 +63,10 @@ pub struct Options {
     pub on_journal_failure: OnJournalFailure,
     /// No journals.
     pub write_through: bool,
+    /// How writes are compressed.
+    pub compression: Compression,
+    /// What the keys of encrypted volumes open with.
+    pub key_files: Vec<KeyFile>,
 }
 
 /// Where a volume is on its way.

@@ -10,6 +10,7 @@ use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
 use crate::credential::Credential;
+use crate::keys::KeyFile;
 use crate::link::Client;
 use crate::service::{Stop, notify};
 use crate::units::show_bytes;
@@ -53,6 +54,8 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
             OnJournalFailureArg::Stop => OnJournalFailure::Stop,
         },
         write_through: args.write_through,
+        compression: args.compression,
+        key_files: args.key_files.iter().map(|path| KeyFile::load(path)).collect::<Result<_>>()?,
     };
     let credential = Credential::load(&args.credential)?;
     let state = Arc::new(StateDir::open(&args.state)?);

@@ -20,6 +20,7 @@ use longhaul_core::block::{
 use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
+use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{COPY_VERSION, Lane, StageError, ToHost, ToStore};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -72,6 +73,8 @@ fn host(store: &Path, state: &Path) -> Rc<Front> {
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
+        compression: Compression::None,
+        key_files: Vec::new(),
     };
     let state = Arc::new(StateDir::open(state).unwrap());
     let front = Front::new(state, options, Rc::new(Router::new(client)), Clock::start());

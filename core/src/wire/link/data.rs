@@ -1,4 +1,5 @@
-//! The answer to a read: pieces in the head, checksum tables and blocks in the payload.
+//! The answer to a read: pieces in the head, checksum tables and blocks, or packed records, in the
+//! payload.
 
 use super::{Frame, FrameError, Piece, RequestId, ToHost};
 use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
@@ -19,6 +20,13 @@ pub enum ReadPart {
         /// The blocks around them.
         fragment: Fragment,
     },
+    /// `wanted` out of a packed record that holds it.
+    Packed {
+        /// The sectors of the answer.
+        wanted: Range,
+        /// The record, or as much of it as the blocks around them.
+        record: Bytes,
+    },
 }
 
 /// Encodes the answer to a read.
@@ -26,6 +34,7 @@ pub enum ReadPart {
 pub fn encode_data(request: RequestId, volume: VolumeId, parts: &[ReadPart]) -> Frame<ToHost> {
     let bytes = parts.iter().map(|part| match part {
         ReadPart::Data { fragment, .. } => fragment.table.len() + fragment.payload.len(),
+        ReadPart::Packed { record, .. } => record.len(),
         ReadPart::Hole(_) | ReadPart::Zero(_) => 0,
     });
     let mut payload = BytesMut::with_capacity(bytes.sum());
@@ -38,6 +47,10 @@ pub fn encode_data(request: RequestId, volume: VolumeId, parts: &[ReadPart]) -> 
                 payload.extend_from_slice(&fragment.table);
                 payload.extend_from_slice(&fragment.payload);
                 Piece::Data { sectors: wanted.sectors, cover: fragment.range }
+            }
+            ReadPart::Packed { wanted, record } => {
+                payload.extend_from_slice(record);
+                Piece::Packed { sectors: wanted.sectors, bytes: record.len() as u32 }
             }
         })
         .collect();
@@ -60,7 +73,8 @@ pub fn decode_data(
     let mut parts = Vec::with_capacity(pieces.len());
     for piece in pieces {
         let sectors = match *piece {
-            Piece::Hole(sectors) | Piece::Zero(sectors) | Piece::Data { sectors, .. } => sectors,
+            Piece::Hole(sectors) | Piece::Zero(sectors) => sectors,
+            Piece::Data { sectors, .. } | Piece::Packed { sectors, .. } => sectors,
         };
         let wanted = Range::new(at, sectors);
         if sectors == 0 || wanted.intersect(range) != Some(wanted) {
@@ -70,6 +84,12 @@ pub fn decode_data(
         parts.push(match *piece {
             Piece::Hole(sectors) => ReadPart::Hole(sectors),
             Piece::Zero(sectors) => ReadPart::Zero(sectors),
+            Piece::Packed { bytes, .. } => {
+                if bytes as usize > payload.len() {
+                    return Err(FrameError::Payload);
+                }
+                ReadPart::Packed { wanted, record: payload.split_to(bytes as usize) }
+            }
             Piece::Data { cover, .. } => {
                 if !cover.fits(MAX_VOLUME_SECTORS) {
                     return Err(FrameError::Payload);
