@@ -11,9 +11,11 @@ ROUNDS ?= 200
 WAN_DELAY ?= 0
 WRITE_THROUGH ?=
 BENCH ?=
+LAB ?=
+LAB_ARGS ?=
 MUTANTS ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +62,12 @@ bench-iscsi: ## Measure the iSCSI target against tgt (BENCH='--rounds 3 read' fo
 	@scripts/packages bench-iscsi
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-iscsi $(BENCH)
+
+lab: ## Run the laboratory's scenarios, as root (LAB='cold-read drain' for some, LAB_ARGS='--rounds 1 --assert')
+	@scripts/packages lab
+	cargo build --locked --release --workspace --bins
+	target/release/longhaul-lab run \
+	  $(if $(LAB),$(LAB:%=lab/scenarios/%.toml),$(filter-out %/smoke.toml,$(wildcard lab/scenarios/*.toml))) $(LAB_ARGS)
 
 iscsi-conformance: ## Run libiscsi's conformance suite against this target and tgt, and print the results
 	@scripts/packages iscsi

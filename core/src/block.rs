@@ -280,6 +280,29 @@ pub enum ReadPiece {
     Zeroes(u64),
 }
 
+impl ReadPiece {
+    /// Length in sectors.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        match self {
+            ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
+            ReadPiece::Zeroes(sectors) => *sectors,
+        }
+    }
+
+    /// The part of it that `part`, counted from its start, names; it must lie within.
+    #[must_use]
+    pub fn cut(&self, part: Range) -> ReadPiece {
+        match self {
+            ReadPiece::Data(data) => {
+                let bytes = |sectors: u64| (sectors * SECTOR_BYTES) as usize;
+                ReadPiece::Data(data.slice(bytes(part.lba)..bytes(part.end())))
+            }
+            ReadPiece::Zeroes(_) => ReadPiece::Zeroes(part.sectors),
+        }
+    }
+}
+
 /// A run of sectors in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StatusRun {

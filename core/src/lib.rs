@@ -5,12 +5,13 @@
 //! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
 //!
 //! Arrows between modules run one way: `block`, `extent`, `record`, `pack` ← `wire` ← `front`, `host`,
-//! `store`; the last three never import each other.
+//! `store`, `link`; the last four never import each other.
 
 pub mod block;
 pub mod extent;
 pub mod front;
 pub mod host;
+pub mod link;
 pub mod pack;
 pub mod record;
 pub mod store;

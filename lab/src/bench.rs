@@ -348,7 +348,7 @@ impl Bench {
             },
             || Ok(self.fio(&["--ioengine=psync", &target], &job)?.p50_us),
         )?;
-        let cold = crate::report::median(&over);
+        let cold = crate::stats::median(&over);
         self.report.single(
             "cold 8 KiB read, whole path above zero, p50",
             cold,
@@ -455,7 +455,7 @@ impl Bench {
         }
         self.report.single(
             "recovery of a full 1 GiB journal",
-            crate::report::median(&seconds),
+            crate::stats::median(&seconds),
             "s",
             Some((2.0, false)),
         )

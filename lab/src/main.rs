@@ -5,15 +5,31 @@
 //! more about the machine than about the product.
 
 mod bench;
+mod charts;
+mod html;
 mod initiator;
 mod iscsi;
+mod model;
 mod node;
+mod papers;
+mod plot;
 mod process;
 mod report;
+mod results;
+mod run;
+mod scenario;
+mod stages;
+mod stats;
+// The product's own reading of human units: both have to read them alike.
+#[path = "../../node/src/units.rs"]
+mod units;
+mod verdict;
+mod wan;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Measures longhaul against its peers.
 #[derive(Parser)]
@@ -29,6 +45,12 @@ enum Command {
     Bench(BenchArgs),
     /// Measure the iSCSI target beside tgt, over loopback.
     BenchIscsi(BenchArgs),
+    /// An emulated WAN between two network namespaces: for a shell, a command, or its own check.
+    Wan(wan::cli::WanArgs),
+    /// Run scenarios over an emulated WAN, longhaul and its peers in turn, and report.
+    Run(run::RunArgs),
+    /// Write the reports again, of results that are there.
+    Report(run::ReportArgs),
 }
 
 /// What all benchmarks share.
@@ -53,9 +75,13 @@ pub struct BenchArgs {
     only: Vec<String>,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchIscsi(args) => iscsi::run(&args),
+        Command::Bench(args) => bench::run(&args)?,
+        Command::BenchIscsi(args) => iscsi::run(&args)?,
+        Command::Wan(args) => return wan::cli::run(&args),
+        Command::Run(args) => return run::run(&args),
+        Command::Report(args) => return run::report(&args),
     }
+    Ok(ExitCode::SUCCESS)
 }

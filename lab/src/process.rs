@@ -15,14 +15,18 @@ pub struct Server {
 impl Server {
     /// Starts `program` with its output in `log`.
     pub fn start(name: &str, program: &Path, args: &[&str], log: &Path) -> Result<Server> {
+        let mut command = Command::new(program);
+        command.args(args);
+        Server::spawn(name, command, log)
+    }
+
+    /// Starts a command with its output in `log`.
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Server> {
         let output = std::fs::File::create(log)?;
-        let child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("cannot start {}: is it installed?", program.display()))?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let child = command.spawn().with_context(|| {
+            format!("cannot start {}: is it installed?", command.get_program().display())
+        })?;
         Ok(Server { child, name: name.into(), log: log.into() })
     }
 
@@ -111,15 +115,21 @@ impl Drop for Server {
 
 /// Runs a command to its end and returns its standard output.
 pub fn output(program: &Path, args: &[&str]) -> Result<String> {
-    let out = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {}: is it installed?", program.display()))?;
+    let mut command = Command::new(program);
+    command.args(args);
+    finish(command)
+}
+
+/// Runs a command to its end and returns its standard output.
+pub fn finish(mut command: Command) -> Result<String> {
+    let out = command.stdin(Stdio::null()).output().with_context(|| {
+        format!("cannot start {}: is it installed?", command.get_program().display())
+    })?;
     if !out.status.success() {
+        let args: Vec<_> = command.get_args().map(std::ffi::OsStr::to_string_lossy).collect();
         bail!(
             "{} {} failed ({}):\n{}{}",
-            program.display(),
+            command.get_program().display(),
             args.join(" "),
             out.status,
             String::from_utf8_lossy(&out.stdout),

@@ -1,19 +1,9 @@
 //! Medians, ratios, and how they are shown.
 
+use crate::stats::median;
 use anyhow::Result;
 use std::io::Write as _;
 use std::path::PathBuf;
-
-/// The middle of the values, the mean of the two middle ones if they are even in number.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
-    }
-}
 
 /// A figure that was compared, round by round.
 pub struct Pair {
@@ -106,16 +96,4 @@ impl Report {
 
 fn number(value: f64) -> String {
     if value >= 1000.0 { format!("{value:.0}") } else { format!("{value:.3}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median;
-
-    #[test]
-    fn medians() {
-        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-        assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
-        assert!(median(&[]).is_nan());
-    }
 }

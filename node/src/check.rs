@@ -4,12 +4,13 @@
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
 use crate::host::state::{self, VolumeFile};
-use crate::host::{columns, lengths, run_recovery};
+use crate::host::{cache, columns, lengths, run_recovery};
 use crate::store;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use longhaul_core::block::Range;
+use longhaul_core::host::cache::{Geometry, Load, RECORD_BYTES};
 use longhaul_core::host::journal::{JournalError, Recovery};
 use longhaul_core::store::catalog::{self, VolumeSpec};
 use longhaul_core::store::check::{LogCheck, check_checkpoint};
@@ -22,6 +23,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a checkpoint read at a time.
@@ -132,7 +134,10 @@ fn check_host(dir: &Path) -> Result<Report> {
             continue;
         }
         match state::read_volume(&description) {
-            Ok(volume) => check_journal(&path, &volume, &mut report)?,
+            Ok(volume) => {
+                check_journal(&path, &volume, &mut report)?;
+                check_cache(&path, &volume, &mut report)?;
+            }
             Err(error) => report.damage.push(Damage {
                 file: description,
                 offset: None,
@@ -198,6 +203,37 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
         }
     }
     report.volumes.push(checked);
+    Ok(())
+}
+
+/// What is wrong with a read cache is no damage: it is not used.
+fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<()> {
+    let path = cache::path(dir);
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
+    };
+    let bytes = file.metadata()?.len();
+    let Some(geometry) = Geometry::for_size(bytes) else {
+        report.notes.push(format!("{} is no read cache: it will be made anew", path.display()));
+        return Ok(());
+    };
+    let mut load = Load::new(geometry, Some(volume.volume_id()?));
+    cache::run_load(&mut load, &file);
+    let (mut blocks, mut bad) = (0_u64, 0_u64);
+    let mut record = vec![0; RECORD_BYTES];
+    for block in load.blocks() {
+        blocks += 1;
+        let read = file.read_exact_at(&mut record, block.offset);
+        bad += u64::from(read.is_err() || !block.matches(&record));
+    }
+    let found = load.report();
+    report.notes.push(format!(
+        "{}: a read cache with {blocks} blocks of 4 KiB, {bad} of which are not what was written there, and {} bad \
+         pages of its index; what is bad is not used",
+        path.display(),
+        found.bad_pages
+    ));
     Ok(())
 }
 
@@ -540,7 +576,6 @@ mod tests {
     use longhaul_core::block::{STAGED_BIT, StagedData, VolumeId};
     use longhaul_core::host::journal::create_plan;
     use longhaul_core::record;
-    use std::os::unix::fs::FileExt as _;
 
     fn host() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();

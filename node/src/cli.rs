@@ -3,6 +3,8 @@
 //! A flag's value is taken from the command line, else from `LONGHAUL_*` in the environment, else
 //! from the table of the command in the `--config` file, else from its default.
 
+use crate::host::Schedule;
+use crate::link::Transport;
 use crate::units;
 use anyhow::{Context as _, Result, bail};
 use clap::builder::BoolishValueParser;
@@ -55,13 +57,17 @@ pub enum Command {
     /// Run a storage gateway.
     Store(StoreArgs),
     /// Run a host gateway.
-    Host(HostArgs),
+    Host(Box<HostArgs>),
     /// Create, list, show, resize, delete, import and export volumes.
     Volume(VolumeArgs),
     /// Renew or withdraw the credentials of a store.
     Credential(CredentialArgs),
     /// Say which iSCSI initiators may use what at a running host, and show who does.
     Iscsi(IscsiArgs),
+    /// Change how much of the line a volume of a running host may use.
+    Limit(LimitArgs),
+    /// Record what is read while something starts, and read that ahead the next time.
+    Trace(TraceArgs),
     /// Show the state of a running host: its volumes, how far the store lags, and the link.
     Status(StatusArgs),
     /// Verify a host state directory or a store data directory, offline and read-only.
@@ -104,7 +110,7 @@ pub struct StoreArgs {
     /// Where volumes are kept: a directory.
     #[arg(long, value_name = "DIR", env = "LONGHAUL_DATA")]
     pub data: PathBuf,
-    /// UDP address for hosts.
+    /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
     pub listen: SocketAddr,
     /// Address to write into credentials, when hosts reach this store under another one than
@@ -130,6 +136,10 @@ pub struct HostArgs {
     /// Address of the store, if not the one in the credential (HOST:PORT).
     #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
     pub store: Option<String>,
+    /// What carries the link: QUIC over UDP, or TLS over TCP; `auto` takes TCP only where QUIC does not
+    /// get through, and QUIC again once it does.
+    #[arg(long, value_enum, default_value = "auto", env = "LONGHAUL_TRANSPORT")]
+    pub transport: Transport,
     /// NBD address: ADDR:PORT, or unix:PATH. Repeat for several.
     #[arg(long, value_name = "ADDR", env = "LONGHAUL_NBD", value_delimiter = ',')]
     pub nbd: Vec<String>,
@@ -157,6 +167,10 @@ pub struct HostArgs {
     /// Journal of each volume: how much may be written while the store cannot be reached.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
     pub journal_size: u64,
+    /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It is given less where
+    /// there is not enough room, and takes 1 MiB of memory for each GiB. Encrypted volumes have none.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
+    pub cache_size: u64,
     /// What a flush waits for: the journal on this host's disk, or the store.
     #[arg(long, value_enum, default_value = "host", env = "LONGHAUL_DURABILITY")]
     pub durability: DurabilityArg,
@@ -167,7 +181,7 @@ pub struct HostArgs {
     #[arg(long, env = "LONGHAUL_WRITE_THROUGH", value_parser = BoolishValueParser::new())]
     pub write_through: bool,
     /// How to compress what is written: none, lz4, zstd or zstd:LEVEL (1 to 19).
-    #[arg(long, value_name = "METHOD", default_value = "none", value_parser = units::compression, env = "LONGHAUL_COMPRESSION")]
+    #[arg(long, value_name = "METHOD", default_value = "none", env = "LONGHAUL_COMPRESSION")]
     pub compression: Compression,
     /// Key file of encrypted volumes. Repeat for several. It stays on this host.
     #[arg(
@@ -177,6 +191,22 @@ pub struct HostArgs {
         value_delimiter = ','
     )]
     pub key_files: Vec<PathBuf>,
+    /// Memory of each volume for what is read ahead; 0 for no reading ahead, not even when a client
+    /// asks for it. It should be twice the bandwidth times the round trip [default: 32MiB, or 0 with
+    /// --write-through].
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, env = "LONGHAUL_READAHEAD")]
+    pub readahead: Option<u64>,
+    /// Most that each volume may send to the store, as in `20Mbit/s`, or by time of day as in
+    /// `50Mbit/s,08:00-18:00=5Mbit/s`. What a client waits for is not held back.
+    #[arg(long, value_name = "RATE", default_value = "none", value_parser = Schedule::parse, env = "LONGHAUL_DRAIN_RATE")]
+    pub drain_rate: Schedule,
+    /// Most that each volume may read ahead, in the same words.
+    #[arg(long, value_name = "RATE", default_value = "none", value_parser = Schedule::parse, env = "LONGHAUL_READAHEAD_RATE")]
+    pub readahead_rate: Schedule,
+    /// When a volume is attached, read its trace of this name ahead, if it has one
+    /// (`longhaul trace record`).
+    #[arg(long, value_name = "NAME", env = "LONGHAUL_WARM")]
+    pub warm: Option<String>,
     /// How long to go on draining after SIGTERM; what is left stays in the journal.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, env = "LONGHAUL_DRAIN_LIMIT")]
     pub drain_limit: Duration,
@@ -408,6 +438,73 @@ pub enum UserCommand {
 }
 
 #[derive(Args)]
+pub struct LimitArgs {
+    /// Admin address of the host.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
+    pub admin: String,
+    /// Which volume. Its limits hold until the host stops; those of the command line are for all.
+    pub volume: String,
+    /// Most that it may send to the store: `20Mbit/s`, `none`, or by time of day
+    /// (`50Mbit/s,08:00-18:00=5Mbit/s`).
+    #[arg(long, value_name = "RATE", value_parser = Schedule::parse, required_unless_present = "readahead_rate")]
+    pub drain_rate: Option<Schedule>,
+    /// Most that it may read ahead.
+    #[arg(long, value_name = "RATE", value_parser = Schedule::parse)]
+    pub readahead_rate: Option<Schedule>,
+}
+
+#[derive(Args)]
+pub struct TraceArgs {
+    /// Admin address of the host.
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:7780",
+        env = "LONGHAUL_ADMIN"
+    )]
+    pub admin: String,
+    #[command(subcommand)]
+    pub command: TraceCommand,
+}
+
+#[derive(Subcommand)]
+pub enum TraceCommand {
+    /// Begin to record what clients read.
+    Record {
+        /// Of which volume.
+        volume: String,
+        /// Name for the trace; one of that name is replaced by `stop`.
+        name: String,
+    },
+    /// Keep what was recorded; or, if nothing is being recorded, end a replay.
+    Stop {
+        /// Of which volume.
+        volume: String,
+    },
+    /// Read a trace ahead, now.
+    Replay {
+        /// Of which volume.
+        volume: String,
+        /// Which trace.
+        name: String,
+    },
+    /// Forget a trace.
+    Delete {
+        /// Of which volume.
+        volume: String,
+        /// Which trace.
+        name: String,
+    },
+    /// Show the traces of all attached volumes.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
 pub struct StatusArgs {
     /// Admin address of the host.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
@@ -606,7 +703,7 @@ mod tests {
         let path = dir.path().join("longhaul.toml");
         std::fs::write(
             &path,
-            "[host]\njournal-size = \"2GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
+            "[host]\njournal-size = \"2GiB\"\ncache-size = \"10GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
         )
         .unwrap();
         let args = ["longhaul", "--config", path.to_str().unwrap(), "host", "--state", "/mine"];
@@ -615,6 +712,7 @@ mod tests {
         assert_eq!(host.state, PathBuf::from("/mine"));
         assert_eq!(host.credential, PathBuf::from("/c"));
         assert_eq!(host.journal_size, 2 << 30);
+        assert_eq!(host.cache_size, 10 << 30);
         assert_eq!(host.volumes, ["a", "b"]);
         assert!(host.write_through);
     }

@@ -18,6 +18,8 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Volume(args) => crate::volume::run(&args),
         Command::Credential(args) => crate::volume::credential(&args),
         Command::Iscsi(args) => crate::host::iscsi(&args),
+        Command::Limit(args) => crate::host::limit(&args),
+        Command::Trace(args) => crate::host::trace(&args),
         Command::Status(args) => crate::host::status(&args.admin, args.json),
         Command::Check(args) => crate::check::check(&args.dir, args.json),
         Command::BenchNull(args) => {

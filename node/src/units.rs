@@ -1,11 +1,7 @@
 //! Human units: `10GiB`, `8ms`, `100Mbit/s`.
 
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::pack::Compression;
 use std::time::Duration;
-
-/// Level of zstd where none is given: blocks of 4 KiB gain little from higher ones.
-const ZSTD_LEVEL: i32 = 1;
 
 /// Parses a size in bytes: a number with an optional unit. `K`, `M`, `G`, `T` and `KiB` … are powers
 /// of 1024, as for `qemu-img`; `KB`, `MB` … powers of 1000.
@@ -25,20 +21,6 @@ pub fn bytes(text: &str) -> Result<u64> {
         _ => bail!("`{text}` is not a size: use a number with KiB, MiB, GiB or TiB, as in `10GiB`"),
     };
     scaled(number, factor, text).with_context(|| format!("`{text}` is not a size; try `10GiB`"))
-}
-
-/// Parses a method of compression: `none`, `lz4`, `zstd`, `zstd:9`.
-pub fn compression(text: &str) -> Result<Compression> {
-    Ok(match text.split_once(':') {
-        None if text == "none" => Compression::None,
-        None if text == "lz4" => Compression::Lz4,
-        None if text == "zstd" => Compression::Zstd(ZSTD_LEVEL),
-        Some(("zstd", level)) => match level.parse() {
-            Ok(level @ 1..=19) => Compression::Zstd(level),
-            _ => bail!("`{text}`: the level of zstd is a number from 1 to 19"),
-        },
-        _ => bail!("`{text}` is not a compression: none, lz4, zstd or zstd:LEVEL"),
-    })
 }
 
 /// Parses a duration: `8ms`, `5s`, `2m`, `100us`.

@@ -29,6 +29,16 @@ counters! {
     reads_checked,
     /// Sectors compared.
     sectors_checked,
+    /// Bytes read that streams had read ahead.
+    read_ahead,
+    /// Bytes read while they were being read ahead.
+    read_while_coming,
+    /// Bytes read ahead and overwritten, lost or dropped before they were read.
+    read_ahead_wasted,
+    /// Traces replayed to their end.
+    traces_followed,
+    /// Times the limits of a volume changed.
+    limits_changed,
     /// Writes acknowledged.
     writes_acknowledged,
     /// Discards and zeroes acknowledged.
@@ -177,6 +187,24 @@ counters! {
     announcements,
     /// Shadow recoveries at an acknowledged flush.
     shadow_recoveries,
+    /// Bytes that reads found in a cache.
+    cache_hits,
+    /// Bytes of writes that a cache took once they were committed, or of reads.
+    cache_written,
+    /// Lines evicted from caches.
+    cache_evictions,
+    /// Attaches with something in the cache, not all of which was dropped.
+    cache_kept,
+    /// Attaches at which a part of what was in the cache was dropped.
+    cache_dropped_some,
+    /// Blocks that a cache found damaged.
+    cache_damaged,
+    /// Caches turned off after their disk had failed.
+    cache_failures,
+    /// Power cuts that kept a part of what a cache had not synced.
+    cache_torn,
+    /// Caches carried to another host, left behind, or brought back from a copy.
+    cache_strange,
     /// Logs replayed and compared at the end.
     logs_verified,
 }

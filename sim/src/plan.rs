@@ -18,9 +18,47 @@ pub enum Acknowledge {
     WriteThrough,
 }
 
+/// The read caches of a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct CachePlan {
+    /// Sets, 0 for no cache, and slots of each.
+    pub sets: u32,
+    /// Slots of a set.
+    pub ways: u16,
+    /// How long a change of the index may stay out of the file, in nanoseconds.
+    pub interval: u64,
+    /// Disk faults.
+    pub odds: DiskOdds,
+    /// Odds in percent that a cache is taken along when only the journal was to be, that it stays
+    /// where the journal goes, or that an old copy of it comes back.
+    pub strange: u64,
+}
+
+impl CachePlan {
+    fn new(rng: &mut Rng) -> CachePlan {
+        let on = rng.percent(80);
+        let faults = rng.percent(40);
+        let ppm = |rng: &mut Rng, high: u64| if faults { rng.spread(500, high) } else { 0 };
+        CachePlan {
+            sets: if on { rng.between(1, 6) as u32 } else { 0 },
+            ways: rng.between(1, 6) as u16,
+            interval: rng.spread(2 * MS, 500 * MS),
+            odds: DiskOdds {
+                write: ppm(rng, 2000),
+                sync: ppm(rng, 4000),
+                misdirect: ppm(rng, 50_000),
+                flip: ppm(rng, 50_000),
+            },
+            strange: rng.between(0, 50),
+        }
+    }
+}
+
 /// A volume.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumePlan {
+    /// Its read caches.
+    pub cache: CachePlan,
     /// Size in sectors that it is created with.
     pub sectors: u64,
     /// Size in sectors that it never grows beyond.
@@ -52,6 +90,12 @@ pub struct VolumePlan {
     /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch, stage, write of
     /// what is staged.
     pub mix: [u64; 10],
+    /// Odds that a read goes on from the one before, in percent.
+    pub walk: u64,
+    /// Memory for what is read ahead.
+    pub readahead_bytes: u64,
+    /// Limits of drain and read-ahead, in bytes a second.
+    pub limits: (Option<u64>, Option<u64>),
     /// What its hosts do to data.
     pub compression: Compression,
     /// Whether it is encrypted.
@@ -187,6 +231,7 @@ impl Plan {
             resize: rng.between(0, 30),
         };
         for volume in &mut plan.volumes {
+            volume.cache = CachePlan::new(rng);
             volume.draw_packing(rng);
         }
         plan
@@ -206,6 +251,13 @@ impl VolumePlan {
         let block = if rng.percent(50) { 8 } else { 1 };
         let sectors = rng.between(32, 128) * 8;
         VolumePlan {
+            cache: CachePlan {
+                sets: 0,
+                ways: 1,
+                interval: 0,
+                odds: DiskOdds::default(),
+                strange: 0,
+            },
             sectors,
             most_sectors: sectors * 3 / 16 * 8,
             block,
@@ -236,6 +288,12 @@ impl VolumePlan {
             compression: Compression::None,
             encrypted: false,
             packed_sectors: 8,
+            walk: rng.between(0, 90),
+            readahead_bytes: rng.spread(32 << 10, 512 << 10),
+            limits: (
+                rng.percent(30).then(|| rng.spread(128 << 10, 8 << 20)),
+                rng.percent(30).then(|| rng.spread(64 << 10, 8 << 20)),
+            ),
         }
     }
 }

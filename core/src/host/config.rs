@@ -7,10 +7,11 @@ use std::time::Duration;
 
 /// Settings of one attached volume.
 ///
-/// Memory is bounded by `memory_bytes` (writes on their way), twice `readahead_bytes` (read ahead
-/// and being read ahead), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
+/// Memory is bounded by `memory_bytes` (writes on their way), `readahead_bytes` (read ahead and being
+/// read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
 /// of journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
-/// three batches, and whatever the requests that the front admits hold themselves.
+/// three batches, the read cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and
+/// 16 MiB of batches, and whatever the requests that the front admits hold themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where writes live until the store has committed them.
@@ -26,12 +27,17 @@ pub struct Config {
     pub window_max_bytes: u64,
     /// Target size of a batch, at most [`crate::wire::link::MAX_BATCH_BYTES`].
     pub batch_bytes: u64,
-    /// Most bytes of data read ahead, and again as many being read ahead.
+    /// Most bytes of data read ahead and being read ahead together: twice the bandwidth × round trip
+    /// keeps a line full, a quarter is for hints and for what was used. 0: nothing is read ahead, not
+    /// even when a client asks for it.
     pub readahead_bytes: u64,
     /// How long a write may wait for company before it is shipped.
     pub drain_linger: Duration,
     /// How long an acknowledged write may stay out of stable storage although nobody flushes.
     pub sync_interval: Duration,
+    /// How long a change of the read cache's index may stay out of its file: a crash costs what was cached
+    /// since.
+    pub cache_interval: Duration,
     /// Most entries of the dirty map; when only entries that the store has not committed are left
     /// at the limit, writes wait.
     pub map_entries_max: u64,
@@ -59,9 +65,10 @@ impl Config {
             memory_bytes,
             window_max_bytes: 64 << 20,
             batch_bytes: 4 << 20,
-            readahead_bytes: 16 << 20,
+            readahead_bytes: 32 << 20,
             drain_linger: Duration::from_millis(100),
             sync_interval: Duration::from_millis(100),
+            cache_interval: Duration::from_secs(10),
             map_entries_max: bytes >> 10,
             packing: Packing::default(),
             packed_sectors_max: MAX_PACKED_SECTORS,

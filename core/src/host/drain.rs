@@ -5,6 +5,7 @@
 //! frames come in as bytes, batches go out as bytes.
 
 use super::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
+use super::limit::Limit;
 use crate::block::{Range, Seq, Time};
 use crate::extent::{ExtentMap, Uniform};
 use crate::record::{self, Header, Record};
@@ -55,18 +56,20 @@ pub(crate) struct Drain {
     window_max: u64,
     rate: Peak,
     trip: Peak,
+    /// How much may go, in batches of which nobody waits for any.
+    pub(crate) limit: Limit,
 }
 
 /// The best value of the last one to two spans.
 #[derive(Debug, Default)]
-struct Peak {
+pub(crate) struct Peak {
     current: u64,
     previous: u64,
     since: Time,
 }
 
 impl Peak {
-    fn add(&mut self, now: Time, value: u64) {
+    pub(crate) fn add(&mut self, now: Time, value: u64) {
         if now.since(self.since) >= ESTIMATE_SPAN {
             self.previous = self.current;
             self.current = 0;
@@ -75,7 +78,7 @@ impl Peak {
         self.current = self.current.max(value);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.current.max(self.previous)
     }
 }
@@ -95,6 +98,7 @@ impl Drain {
             window_max: window_max.max(MIN_WINDOW_BYTES),
             rate: Peak::default(),
             trip: Peak::default(),
+            limit: Limit::default(),
         }
     }
 
@@ -124,6 +128,7 @@ impl Drain {
     pub(crate) fn ship(&mut self, now: Time, last: Seq, bytes: u64) {
         self.next = last + 1;
         self.in_flight += bytes;
+        self.limit.take(now, bytes);
         self.shipped.push_back(Shipped { last, bytes, at: now, delivered: self.delivered });
     }
 

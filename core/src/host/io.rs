@@ -127,6 +127,32 @@ pub enum Event {
         /// The first write that the journal still holds.
         from: Seq,
     },
+    /// A trace has been read ahead to its end, or clients went another way.
+    TraceReplayed {
+        /// To its end.
+        followed: bool,
+    },
+    /// The disk of the read cache has failed: it is not used any more, and reads go to the store.
+    CacheFailed {
+        /// What failed.
+        error: String,
+    },
+    /// What the read cache had of this range was damaged; it was read from the store.
+    CacheDamaged {
+        /// The sectors.
+        range: Range,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The read cache is in use: the store has said what was written since it was last.
+    CacheReady {
+        /// Bytes that were there.
+        found_bytes: u64,
+        /// Bytes of these that were dropped.
+        dropped_bytes: u64,
+        /// Whether all were, because the store could not say what was written since.
+        dropped_all: bool,
+    },
     /// The store has confirmed the end of the epoch after a shutdown.
     Detached,
 }

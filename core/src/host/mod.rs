@@ -15,13 +15,17 @@
 //! [`journal::Recovery`] over them, attaches with [`attach`], and gives both outcomes to
 //! [`Volume::new`].
 
+mod ahead;
 mod announce;
+pub mod cache;
+mod caching;
 mod config;
 mod copy;
 mod dirty;
 mod drain;
 mod io;
 pub mod journal;
+mod limit;
 mod readahead;
 mod reads;
 mod ship;
@@ -33,6 +37,9 @@ mod writes;
 
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
+pub use readahead::{
+    MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace, TraceError,
+};
 pub use status::{Counters, Status};
 pub use volume::Volume;
 

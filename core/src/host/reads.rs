@@ -6,15 +6,19 @@
 //! read ahead has no such excuse, so a write spoils it. A part that is staged is the store's to give
 //! too, once it is committed: until then a read of it waits.
 
+use super::cache::{Found, Reader};
 use super::copy::Staging;
 use super::dirty::Place;
 use super::io::{DiskOperation, Event};
 use super::journal::Where;
+use super::readahead::{Found as Ahead, Sent, Waiter};
 use super::volume::{Link, Volume};
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::pack::Packer;
 use crate::record::{self, Kind, Location};
-use crate::wire::link::{self, Lane, MAX_READ_SECTORS, Piece, ReadError, ReadPart, ToStore};
+use crate::wire::link::{
+    self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, RequestId, ToStore,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -24,12 +28,12 @@ const NEAR_BYTES: usize = 64 << 10;
 const GAP_BYTES: u64 = 16 << 10;
 /// ... up to this much.
 const JOINED_BYTES: u64 = 1 << 20;
-/// Runs of the dirty map that one status query or prefetch looks at: its range may be the volume.
+/// Runs of the dirty map that one status query looks at: its range may be the volume.
 const RUNS: usize = 1024;
 
 /// What a part of a read has become.
 #[derive(Debug)]
-enum Slot {
+pub(super) enum Slot {
     Pending,
     One(ReadPiece),
     Many(Vec<ReadPiece>),
@@ -66,10 +70,19 @@ pub(super) enum DiskUse {
 
 #[derive(Debug)]
 pub(super) enum LinkUse {
-    Read { read: u64, slot: usize },
-    Prefetch { spoiled: bool },
-    Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+    Read {
+        read: u64,
+        slot: usize,
+    },
+    /// The rest is with [`super::readahead`].
+    Prefetch,
+    Status {
+        id: u64,
+        local: Vec<(Range, Option<BlockState>)>,
+    },
     Stage(Staging),
+    /// What was written since then, for the cache.
+    Changes(Moment),
 }
 
 #[derive(Debug)]
@@ -78,8 +91,11 @@ pub(super) struct Asked {
     pub(super) what: LinkUse,
     /// Under way on the present connection.
     sent: bool,
+    /// Something was written to the range that the answer may not have: it is not for the cache.
+    pub(super) spoiled: bool,
     /// Asked a second time because the first answer was damaged.
     pub(super) again: bool,
+    at: Sent,
 }
 
 /// A part of a read that waits for a staged record to be committed.
@@ -100,7 +116,6 @@ pub(super) struct Reads {
     asked: BTreeMap<u64, Asked>,
     /// By the number that has to be committed, and in the order of their coming.
     uncommitted: BTreeMap<Seq, Vec<Uncommitted>>,
-    prefetching: u64,
 }
 
 impl Reads {
@@ -116,33 +131,37 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.asked.values().all(|asked| matches!(asked.what, LinkUse::Prefetch { .. }))
+            && self
+                .asked
+                .values()
+                .all(|asked| matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_)))
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        (self.reads.len() + self.asked.len()) as u64
+        let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch);
+        (self.reads.len() + self.asked.values().filter(waits).count()) as u64
+    }
+
+    /// Whether the read has not been answered.
+    pub(super) fn waits(&self, read: u64) -> bool {
+        self.reads.contains_key(&read)
     }
 
     /// The connection is gone: what was asked on it has to be asked again, or forgotten.
     pub(super) fn link_lost(&mut self) {
-        self.asked.retain(|_, asked| !matches!(asked.what, LinkUse::Prefetch { .. }));
-        self.prefetching = 0;
+        self.asked.retain(|_, asked| !matches!(asked.what, LinkUse::Prefetch));
         for asked in self.asked.values_mut() {
             asked.sent = false;
         }
     }
 
-    /// `range` is written: what is being read ahead of it is old news.
-    pub(super) fn spoil(&mut self, range: Range) {
-        if self.prefetching == 0 {
+    /// `range` is written: what is asked of it may not have that, which matters if there is a cache.
+    pub(super) fn spoil(&mut self, range: Range, cached: bool) {
+        if !cached {
             return;
         }
         for asked in self.asked.values_mut() {
-            if let LinkUse::Prefetch { spoiled } = &mut asked.what
-                && asked.range.intersect(range).is_some()
-            {
-                *spoiled = true;
-            }
+            asked.spoiled |= asked.range.intersect(range).is_some();
         }
     }
 
@@ -153,11 +172,10 @@ impl Reads {
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked.what {
                 LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
-                LinkUse::Read { .. } | LinkUse::Prefetch { .. } => {}
+                LinkUse::Read { .. } | LinkUse::Prefetch | LinkUse::Changes(_) => {}
             }
         }
         self.uncommitted.clear();
-        self.prefetching = 0;
         ids
     }
 }
@@ -176,19 +194,50 @@ impl Volume {
         let mut absent: Vec<Range> = Vec::new();
         let mut absent_slots: Vec<usize> = Vec::new();
         let mut uncommitted: Vec<(Seq, Uncommitted)> = Vec::new();
+        let mut cached: Vec<(usize, Range, u64)> = Vec::new();
+        let mut used: Vec<(Range, ReadPiece)> = Vec::new();
+        let mut coming: Vec<(RequestId, Waiter)> = Vec::new();
         let mut gone = 0;
         for (wanted, place) in self.dirty.newest(range, self.journal.floor(), self.committed) {
             let Some(place) = place else {
-                for (part, piece) in self.readahead.cover(wanted) {
-                    if let Some(piece) = piece {
-                        self.counters.readahead_hit_bytes += part.bytes();
-                        slots.push(Slot::One(piece));
-                        continue;
+                for (part, ahead) in self.readahead.read(self.now, wanted) {
+                    match ahead {
+                        Ahead::Here(piece) => {
+                            self.counters.readahead_hit_bytes += part.bytes();
+                            if self.caching.is_on() {
+                                used.push((part, piece.clone()));
+                            }
+                            slots.push(Slot::One(piece));
+                            continue;
+                        }
+                        Ahead::Coming(request) => {
+                            self.counters.readahead_wait_bytes += part.bytes();
+                            let waiter = Waiter { read: key, slot: slots.len(), range: part };
+                            coming.push((request, waiter));
+                            slots.push(Slot::Pending);
+                            continue;
+                        }
+                        Ahead::Absent => {}
                     }
-                    for part in pieces(part, MAX_READ_SECTORS) {
-                        absent_slots.push(slots.len());
-                        absent.push(part);
-                        slots.push(Slot::Pending);
+                    for (part, found) in self.caching.cover(part) {
+                        match found {
+                            Found::Zero => {
+                                self.counters.cache_hit_bytes += part.bytes();
+                                slots.push(Slot::One(ReadPiece::Zeroes(part.sectors)));
+                            }
+                            Found::At(at) => {
+                                self.counters.cache_hit_bytes += part.bytes();
+                                cached.push((slots.len(), part, at));
+                                slots.push(Slot::Pending);
+                            }
+                            Found::Absent => {
+                                for part in pieces(part, MAX_READ_SECTORS) {
+                                    absent_slots.push(slots.len());
+                                    absent.push(part);
+                                    slots.push(Slot::Pending);
+                                }
+                            }
+                        }
                     }
                 }
                 continue;
@@ -240,14 +289,24 @@ impl Volume {
             }
         }
         debug_assert_eq!(gone, 0, "addresses at or above the floor are readable");
-        let pending = on_disk.len() + in_memory.len() + absent.len() + uncommitted.len();
+        self.cache_used(used);
+        let pending = on_disk.len()
+            + in_memory.len()
+            + cached.len()
+            + absent.len()
+            + uncommitted.len()
+            + coming.len();
         if pending == 0 {
-            return self.reply(id, Ok(Reply::Data(collect(slots))));
+            self.reply(id, Ok(Reply::Data(collect(slots))));
+            return self.read_on(range);
         }
         self.reads.reads.insert(key, Read { id, slots, pending, error: None });
         self.read_journal(key, on_disk);
         for part in in_memory {
             self.read_memory(key, part);
+        }
+        for (slot, range, at) in cached {
+            self.caching.read(Reader { read: key, slot }, range, at);
         }
         for (slot, range) in absent_slots.into_iter().zip(absent) {
             self.counters.store_read_bytes += range.bytes();
@@ -256,6 +315,11 @@ impl Volume {
         for (seq, waits) in uncommitted {
             self.reads.uncommitted.entry(seq).or_default().push(waits);
         }
+        for (request, waiter) in coming {
+            self.readahead.wait(request, waiter);
+        }
+        // After what this read waits for.
+        self.read_on(range);
     }
 
     /// Asks the store for staged parts of reads that are committed by now.
@@ -375,7 +439,7 @@ impl Volume {
     }
 
     /// A part of a read has its outcome.
-    fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
+    pub(super) fn fill(&mut self, key: u64, slot: usize, result: Result<Slot, BlockError>) {
         let Some(read) = self.reads.reads.get_mut(&key) else { return };
         read.pending -= 1;
         match result {
@@ -390,39 +454,6 @@ impl Volume {
                 Some(error) => Err(error),
             };
             self.reply(read.id, result);
-        }
-    }
-
-    // --- prefetch ---
-
-    pub(super) fn prefetch(&mut self, range: Range) {
-        if self.link != Link::Up {
-            return;
-        }
-        let mut absent: Vec<Range> = Vec::new();
-        let mut bytes = self.reads.prefetching;
-        let runs = self.dirty.newest(range, self.journal.floor(), self.committed).take(RUNS);
-        'all: for (part, place) in runs {
-            if place.is_some() {
-                continue;
-            }
-            for (part, piece) in self.readahead.cover(part) {
-                if piece.is_some() {
-                    continue;
-                }
-                for part in pieces(part, MAX_READ_SECTORS) {
-                    // A page at least, for what a request costs besides its data.
-                    bytes += part.bytes().max(4096);
-                    if bytes > self.readahead.max() {
-                        break 'all;
-                    }
-                    absent.push(part);
-                }
-            }
-        }
-        for range in absent {
-            self.reads.prefetching += range.bytes().max(4096);
-            self.ask(range, LinkUse::Prefetch { spoiled: false }, false);
         }
     }
 
@@ -468,12 +499,23 @@ impl Volume {
         }
     }
 
+    /// What was read ahead for a part of a read has come.
+    pub(super) fn fill_from_ahead(&mut self, read: u64, slot: usize, pieces: Vec<ReadPiece>) {
+        self.fill(read, slot, Ok(Slot::Many(pieces)));
+    }
+
     // --- the store ---
 
     pub(super) fn ask(&mut self, range: Range, what: LinkUse, again: bool) {
         let request = self.next_request();
+        self.ask_as(request, range, what, again);
+    }
+
+    pub(super) fn ask_as(&mut self, request: RequestId, range: Range, what: LinkUse, again: bool) {
         let sent = self.link == Link::Up;
-        let asked = Asked { range, what, sent, again };
+        let spoiled = self.caching.is_on() && self.is_uncommitted(range);
+        let at = self.readahead.sent(self.now);
+        let asked = Asked { range, what, sent, spoiled, again, at };
         if sent {
             self.send_asked(request, &asked);
         }
@@ -485,13 +527,16 @@ impl Volume {
         let read = ToStore::Read { request, volume, epoch, range };
         let (lane, message) = match asked.what {
             LinkUse::Read { .. } => (Lane::Read, read),
-            LinkUse::Prefetch { .. } => (Lane::ReadAhead, read),
+            LinkUse::Prefetch => (Lane::ReadAhead, read),
             LinkUse::Status { .. } => {
                 (Lane::Read, ToStore::Status { request, volume, epoch, range })
             }
             LinkUse::Stage(Staging { into, lba, object, .. }) => {
                 let stage = ToStore::Stage { request, volume, epoch, range, into, lba, object };
                 (Lane::ReadAhead, stage)
+            }
+            LinkUse::Changes(since) => {
+                (Lane::Control, ToStore::Changed { request, volume, epoch, since })
             }
         };
         self.send(lane, message.into());
@@ -520,9 +565,11 @@ impl Volume {
         payload: Bytes,
     ) {
         let Some(asked) = self.reads.asked.remove(&request) else { return };
-        if let LinkUse::Prefetch { .. } = asked.what {
-            self.reads.prefetching =
-                self.reads.prefetching.saturating_sub(asked.range.bytes().max(4096));
+        if result.is_ok() {
+            self.readahead.measure(self.now, asked.at, asked.range.bytes());
+        }
+        if let LinkUse::Prefetch = asked.what {
+            return self.ahead_came(request, asked, result, payload);
         }
         let pieces = match result {
             Ok(pieces) => pieces,
@@ -531,6 +578,7 @@ impl Volume {
         let found = verified(asked.range, &pieces, payload, &mut self.packer);
         match (asked.what, found) {
             (LinkUse::Read { read, slot }, Some(pieces)) => {
+                self.cache_missed(asked.range, &pieces, asked.spoiled);
                 self.fill(read, slot, Ok(Slot::Many(pieces)));
             }
             (LinkUse::Read { read, slot }, None) => {
@@ -542,20 +590,9 @@ impl Volume {
                     self.ask(asked.range, LinkUse::Read { read, slot }, true);
                 }
             }
-            (LinkUse::Prefetch { spoiled: false }, Some(pieces)) => {
-                let mut lba = asked.range.lba;
-                for piece in pieces {
-                    let sectors = match &piece {
-                        ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
-                        ReadPiece::Zeroes(sectors) => *sectors,
-                    };
-                    self.readahead.insert(Range::new(lba, sectors), &piece);
-                    lba += sectors;
-                }
-            }
-            (LinkUse::Prefetch { .. }, _) => {}
+            (LinkUse::Prefetch, _) => {}
             // An answer of the wrong kind: asked again, it may come right.
-            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_)), _) => {
+            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_) | LinkUse::Changes(_)), _) => {
                 self.ask(asked.range, what, true);
             }
         }
@@ -570,7 +607,7 @@ impl Volume {
                 self.fence(epoch);
             }
             ReadError::NotAttached => {
-                if let LinkUse::Prefetch { .. } = asked.what {
+                if let LinkUse::Prefetch = asked.what {
                     return;
                 }
                 let request = self.next_request();
@@ -596,7 +633,8 @@ impl Volume {
                         self.event(Event::StoreDamaged { range });
                         self.reply(staging.id, Err(BlockError::Medium(range)));
                     }
-                    LinkUse::Prefetch { .. } => {}
+                    LinkUse::Prefetch => {}
+                    LinkUse::Changes(_) => self.cache_changes(&Changes::Unknown),
                 }
             }
         }
@@ -649,7 +687,7 @@ impl Part {
 }
 
 /// `range` in parts of at most `sectors`, cut at multiples of `sectors`.
-fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
+pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
     let mut at = range.lba;
     std::iter::from_fn(move || {
         let end = ((at / sectors + 1) * sectors).min(range.end());
@@ -660,7 +698,7 @@ fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
 }
 
 /// The pieces of a store's answer, if they are what the range demands and match their checksums.
-fn verified(
+pub(super) fn verified(
     range: Range,
     pieces: &[Piece],
     payload: Bytes,

@@ -20,7 +20,7 @@ const REREAD_LAST: Duration = Duration::from_secs(60);
 impl Volume {
     /// Ships as many batches as are due and fit the window.
     pub(super) fn ship(&mut self) {
-        while self.may_ship() && self.is_due() {
+        while self.may_ship() && self.is_due() && self.limit_end().is_none() {
             if self.journal.is_memory_only() {
                 self.journal.seal();
             }
@@ -58,20 +58,32 @@ impl Volume {
             || self.linger_end().is_some_and(|at| at <= self.now)
     }
 
+    /// When the limit lets the next batch go, unless that is now. What somebody waits for goes at once
+    /// and is counted; so does what would be lost with the process.
+    fn limit_end(&self) -> Option<Time> {
+        let waited_for = self.awaited().is_some_and(|seq| seq >= self.drain.next);
+        let last_chance = self.shutting_down && self.journal.is_memory_only();
+        if waited_for || last_chance { None } else { self.drain.limit.wait(self.now) }
+    }
+
     fn linger_end(&self) -> Option<Time> {
         let born = self.journal.oldest_drainable(self.drain.addr)?;
         Some(born.after(self.config.drain_linger))
     }
 
-    /// When lingering ends for what could be shipped.
+    /// When lingering, and waiting for the limit, end for what could be shipped.
     pub(super) fn ship_deadline(&self) -> Option<Time> {
-        if self.may_ship() { self.linger_end() } else { None }
+        let linger = if self.may_ship() { self.linger_end()? } else { return None };
+        let limit = self.limit_end();
+        if limit.is_some() && self.is_due() { limit } else { limit.max(Some(linger)) }
     }
 
     /// Whole frames for one batch: at least one, up to the size wanted. Frames without records are
     /// passed over.
     fn next_frames(&self) -> Vec<Frame> {
         let limit = self.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
+        // What goes in one go takes the line from everybody else.
+        let limit = limit.min(self.drain.limit.piece_bytes());
         let mut frames: Vec<Frame> = Vec::new();
         let (mut records, mut bytes) = (0, 0);
         let drainable = self.journal.drainable(self.drain.addr);
@@ -194,6 +206,7 @@ impl Volume {
         self.counters.batch_bytes += bytes;
         self.counters.coalesced_bytes += batch.coalesced;
         self.drain.ship(self.now, batch.last, bytes);
+        self.caching.shipped(batch.last, &batch.payload);
         let message = ToStore::Batch { volume, epoch, first, last: batch.last };
         self.send(Lane::Drain, link::Frame { message, payload: batch.payload });
     }

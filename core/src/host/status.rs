@@ -1,5 +1,7 @@
 //! Numbers for operators and metrics.
 
+use super::cache::CacheStatus;
+use super::readahead::ReadAheadStatus;
 use crate::block::{Epoch, Seq};
 use crate::pack;
 use std::time::Duration;
@@ -46,6 +48,14 @@ pub struct Status {
     pub latched: bool,
     /// The epoch that fenced this one.
     pub fenced: Option<Epoch>,
+    /// Limit of the drain, in bytes a second.
+    pub drain_rate: Option<u64>,
+    /// Limit of reading ahead, in bytes a second.
+    pub readahead_rate: Option<u64>,
+    /// Reading ahead.
+    pub readahead: ReadAheadStatus,
+    /// The read cache, if there is one.
+    pub cache: Option<CacheStatus>,
     /// Since the attach.
     pub counters: Counters,
     /// What packing has made of the data written since the attach.
@@ -85,6 +95,10 @@ pub struct Counters {
     pub journal_hit_bytes: u64,
     /// Bytes read from what was read ahead.
     pub readahead_hit_bytes: u64,
+    /// Bytes that were being read ahead when they were asked for.
+    pub readahead_wait_bytes: u64,
+    /// Bytes read from the read cache.
+    pub cache_hit_bytes: u64,
     /// Bytes that had to be read from the store.
     pub store_read_bytes: u64,
     /// Batches shipped, repeats included.

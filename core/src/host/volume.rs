@@ -6,6 +6,7 @@
 //! that arrive before the shell asks for disk work share a frame.
 
 use super::announce::Announcer;
+use super::caching::Caching;
 use super::config::{Config, Mode, OnJournalFailure};
 use super::copy::{Copies, Staging};
 use super::dirty::DirtyMap;
@@ -51,7 +52,7 @@ pub(super) enum Link {
 pub struct Volume {
     pub(super) now: Time,
     pub(super) config: Config,
-    host: HostId,
+    pub(super) host: HostId,
     pub(super) volume: VolumeId,
     pub(super) epoch: Epoch,
     /// Never less than a client has been told.
@@ -60,6 +61,7 @@ pub struct Volume {
     pub(super) packer: Packer,
     pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
+    pub(super) caching: Caching,
     pub(super) reads: Reads,
     pub(super) copies: Copies,
     pub(super) drain: Drain,
@@ -140,6 +142,7 @@ impl Volume {
                 .map(|recovered| recovered.map)
                 .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
+            caching: Caching::default(),
             reads: Reads::default(),
             copies: Copies::default(),
             drain: Drain::new(committed, config.window_max_bytes),
@@ -244,6 +247,12 @@ impl Volume {
         self.disk_read(id, outcome);
     }
 
+    /// Takes the outcome of an operation on the cache file.
+    pub fn handle_cache(&mut self, now: Time, result: DiskResult) {
+        self.input(now);
+        self.cache_done(result);
+    }
+
     /// A connection to the store is up again: the engine resumes its epoch.
     pub fn handle_link_up(&mut self, now: Time) {
         self.input(now);
@@ -260,7 +269,9 @@ impl Volume {
         }
         self.messages.clear();
         self.drain.abandon();
+        let waiters = self.readahead.link_lost();
         self.reads.link_lost();
+        self.ask_for(waiters);
     }
 
     /// Takes a message of the store for this volume.
@@ -277,6 +288,9 @@ impl Volume {
             }
             ToHost::Staged { request, volume, result } if volume == self.volume => {
                 self.store_staged(request, result);
+            }
+            ToHost::Changed { request, volume, result } if volume == self.volume => {
+                self.store_changes(request, result);
             }
             ToHost::Attached { request, result } if self.link == Link::Resuming(request) => {
                 self.resumed(result);
@@ -319,7 +333,11 @@ impl Volume {
         self.packer.set_keys(keys);
     }
 
-    fn input(&mut self, now: Time) {
+    pub(super) fn touch(&mut self) {
+        self.needs_settle = true;
+    }
+
+    pub(super) fn input(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.needs_settle = true;
     }
@@ -336,6 +354,13 @@ impl Volume {
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.settle();
         self.disk.pop_front()
+    }
+
+    /// The next operation on the cache file. Writes and syncs are carried out in the order given, but
+    /// in none with those of the journal.
+    pub fn poll_cache(&mut self) -> Option<DiskOperation> {
+        self.settle();
+        self.caching.poll_disk()
     }
 
     /// The next message to the store, and its lane.
@@ -370,7 +395,9 @@ impl Volume {
         let announce = self.announcer.deadline().filter(|_| up);
         let retry = self.drain_retry.map(|(at, _)| at);
         // What is due already waits for something else than time.
-        [sync, resume, announce, self.ship_deadline(), retry]
+        let cache = self.caching.deadline();
+        let replay = self.readahead.deadline(self.now).filter(|_| up);
+        [sync, resume, announce, self.ship_deadline(), retry, cache, replay]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -384,7 +411,7 @@ impl Volume {
     }
 
     /// The last number that somebody waits to see committed.
-    fn awaited(&self) -> Option<Seq> {
+    pub(super) fn awaited(&self) -> Option<Seq> {
         let flushes = self.commit_waiters.back().map(|(_, seq)| *seq);
         flushes.max(self.copies.awaited()).max(self.reads.awaited())
     }
@@ -402,6 +429,7 @@ impl Volume {
             && self.replies.is_empty()
             && self.disk.is_empty()
             && self.journal.is_stable()
+            && self.caching.is_settled(self.moment())
             && (!self.journal.is_memory_only() || self.all_committed() || self.fenced.is_some())
     }
 
@@ -446,6 +474,10 @@ impl Volume {
             memory_only: self.journal.is_memory_only(),
             latched: self.latched,
             fenced: self.fenced,
+            drain_rate: self.drain.limit.rate(),
+            readahead_rate: self.readahead.limit.rate(),
+            readahead: self.readahead.status(now),
+            cache: self.caching.status(),
             counters: self.counters,
             packed: self.packer.counters,
             key: self.packer.key(),
@@ -477,8 +509,12 @@ impl Volume {
         if self.fenced.is_none() {
             self.announce_some();
             self.ship();
+            if !self.shutting_down {
+                self.replay_on();
+            }
             self.end_epoch();
         }
+        self.settle_cache();
         let want_sync = self.want_sync();
         if let Some(operation) = self.journal.next_operation(self.now, want_sync, &mut self.ids) {
             match &operation {
@@ -563,6 +599,7 @@ impl Volume {
         self.committed = seq;
         self.journal.commit(seq);
         self.drain.commit(self.now, seq);
+        self.cache_committed();
         self.retry = RETRY_FIRST;
     }
 
@@ -662,6 +699,8 @@ impl Volume {
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());
+        // Their reads have failed with all the others.
+        self.readahead.link_lost();
         ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));

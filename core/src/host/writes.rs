@@ -187,7 +187,8 @@ impl Volume {
     /// A range has new content.
     fn written(&mut self, range: Range, seq: Seq) {
         self.readahead.forget(range);
-        self.reads.spoil(range);
+        self.caching.forget(self.now, range);
+        self.reads.spoil(range, self.caching.is_on());
         self.copies.written(range);
         if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
             self.announcer.add(self.now, range, seq);

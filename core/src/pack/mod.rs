@@ -26,6 +26,7 @@ use crate::record::RecordError;
 use crate::record::packed::{self, Builder, Lock, MAX_STORED_BYTES, Method, TAG_BYTES};
 use bytes::{Bytes, BytesMut};
 use keys::Subkeys;
+use std::str::FromStr;
 
 /// How data is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,27 @@ pub enum Compression {
     Lz4,
     /// Zstandard of this level, 1 to 19: slower and smaller.
     Zstd(i32),
+}
+
+/// Level of zstd where none is given: blocks of 4 KiB gain little from higher ones.
+const ZSTD_LEVEL: i32 = 1;
+
+/// `none`, `lz4`, `zstd` or `zstd:9`.
+impl FromStr for Compression {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Compression, String> {
+        match text.split_once(':') {
+            None if text == "none" => Ok(Compression::None),
+            None if text == "lz4" => Ok(Compression::Lz4),
+            None if text == "zstd" => Ok(Compression::Zstd(ZSTD_LEVEL)),
+            Some(("zstd", level)) => match level.parse() {
+                Ok(level @ 1..=19) => Ok(Compression::Zstd(level)),
+                _ => Err(format!("`{text}`: the level of zstd is a number from 1 to 19")),
+            },
+            _ => Err(format!("`{text}` is not a compression: none, lz4, zstd or zstd:LEVEL")),
+        }
+    }
 }
 
 /// What is done to the data of a volume's writes.

@@ -9,7 +9,8 @@
 //! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
 //! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
 //! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
-//! - 4, 5: taken.
+//! - 4: what a cache has to forget: [`ToStore::Changed`], [`ToHost::Changed`].
+//! - 5: small reads and status queries in datagrams ([`crate::link`]).
 //! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
 
 mod data;
@@ -33,6 +34,10 @@ pub const ATTRIBUTES_VERSION: u16 = 2;
 pub const RESIZE_VERSION: u16 = 2;
 /// First version with copies within the store.
 pub const COPY_VERSION: u16 = 3;
+/// First version in which a host can ask what was written after some number.
+pub const CHANGED_VERSION: u16 = 4;
+/// First version in which lone requests may go by datagram.
+pub const DATAGRAM_VERSION: u16 = 5;
 /// First version with packed records.
 pub const PACKED_VERSION: u16 = 6;
 
@@ -51,6 +56,8 @@ pub const MAX_READ_SECTORS: u64 = 2048;
 pub const MAX_ANNOUNCE_ENTRIES: usize = 4096;
 /// Most runs of one [`ToHost::Status`].
 pub const MAX_STATUS_RUNS: usize = 4096;
+/// Most ranges of one [`ToHost::Changed`].
+pub const MAX_CHANGED_RANGES: usize = 8192;
 /// Longest volume name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 /// Largest attribute of a volume, in bytes.
@@ -69,6 +76,9 @@ const _: () = assert!(
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
 const _: () =
     assert!(MAX_ANNOUNCE_ENTRIES * 30 <= MAX_HEAD_BYTES, "postcard takes ≤ 30 B an entry");
+
+const _: () =
+    assert!(MAX_CHANGED_RANGES * 20 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 20 B a range");
 
 /// The lanes, the most urgent first. Replies travel back in the lane of their request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -214,13 +224,40 @@ pub enum ToStore {
         /// Number of the object, bit 63 set.
         object: u64,
     },
+    /// Asks which sectors were written, discarded or zeroed after a moment in the log. From version
+    /// [`CHANGED_VERSION`] on.
+    Changed {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// Since when.
+        since: Moment,
+    },
+}
+
+/// A moment in the log of a volume, as a host remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// The epoch in which the host learned of it.
+    pub epoch: Epoch,
+    /// Whose epoch that was.
+    pub host: HostId,
+    /// The last number that was committed then.
+    pub seq: Seq,
 }
 
 impl ToStore {
     /// Whether a store that speaks this version of the protocol can read the message.
     #[must_use]
     pub fn is_of_version(&self, version: u16) -> bool {
-        !matches!(self, ToStore::Stage { .. }) || version >= COPY_VERSION
+        match self {
+            ToStore::Stage { .. } => version >= COPY_VERSION,
+            ToStore::Changed { .. } => version >= CHANGED_VERSION,
+            _ => true,
+        }
     }
 }
 
@@ -320,6 +357,25 @@ pub enum ToHost {
         /// none of them is data.
         result: Result<Vec<StagedRun>, StageError>,
     },
+    /// Answers [`ToStore::Changed`].
+    Changed {
+        /// Of the request.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// What was written between that moment and the request at least, or why there is no answer.
+        result: Result<Changes, ReadError>,
+    },
+}
+
+/// What became of a volume since a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Changes {
+    /// At most [`MAX_CHANGED_RANGES`] ranges in order of address; nothing outside of them was
+    /// written. They may be wider than what was.
+    Ranges(Vec<Range>),
+    /// The moment is not one of this log, or too long ago: anything may have been written.
+    Unknown,
 }
 
 impl ToHost {
@@ -333,6 +389,7 @@ impl ToHost {
                 let packed = |piece: &Piece| matches!(piece, Piece::Packed { .. });
                 version >= PACKED_VERSION || !pieces.iter().any(packed)
             }
+            ToHost::Changed { .. } => version >= CHANGED_VERSION,
             _ => true,
         }
     }

@@ -83,6 +83,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["allow", "deny", "user", "move", "list", "sessions"] {
         all.push(vec!["iscsi", command]);
     }
+    for command in ["record", "stop", "replay", "delete", "list"] {
+        all.push(vec!["trace", command]);
+    }
     for command in ["set", "remove"] {
         all.push(vec!["iscsi", "user", command]);
     }

@@ -3,6 +3,7 @@
 // A test's harness: a panic is how it reports.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod ahead;
 mod clients;
 mod copy;
 mod crashes;

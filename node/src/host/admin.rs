@@ -2,7 +2,7 @@
 //! or as numbers for Prometheus.
 
 use super::metrics::Kind;
-use super::report::{Answer, Question, VolumeReport};
+use super::report::{Answer, CacheReport, Question, VolumeReport};
 use crate::admin::{self, Metrics, Refusal};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
@@ -72,6 +72,11 @@ impl admin::Report for Host {
     }
 
     async fn page(&self, name: &str) -> Option<Result<serde_json::Value, String>> {
+        if name == "traces" {
+            let traces = self.ask(Question::Traces).await.flatten();
+            let page = traces.and_then(|traces| Ok(serde_json::to_value(traces)?));
+            return Some(page.map_err(|error| format!("{error:#}")));
+        }
         if name != "iscsi" {
             return None;
         }
@@ -86,15 +91,25 @@ impl admin::Report for Host {
         token: &str,
         change: serde_json::Value,
     ) -> Option<Result<(), Refusal>> {
-        if name != "iscsi" {
+        if name != "iscsi" && name != "control" {
             return None;
         }
         if !same(token, &self.token) {
             return Some(Err(Refusal::Forbidden));
         }
-        let changed = match serde_json::from_value(change) {
-            Ok(change) => self.ask(|sender| Question::Change(change, sender)).await.flatten(),
-            Err(error) => Err(anyhow::Error::new(error).context("this host knows no such change")),
+        let unknown = |error| anyhow::Error::new(error).context("this host knows no such change");
+        let changed = if name == "control" {
+            match serde_json::from_value(change) {
+                Ok(control) => {
+                    self.ask(|sender| Question::Control(control, sender)).await.flatten()
+                }
+                Err(error) => Err(unknown(error)),
+            }
+        } else {
+            match serde_json::from_value(change) {
+                Ok(change) => self.ask(|sender| Question::Change(change, sender)).await.flatten(),
+                Err(error) => Err(unknown(error)),
+            }
         };
         Some(changed.map_err(|error| Refusal::Failed(format!("{error:#}"))))
     }
@@ -108,7 +123,7 @@ fn same(a: &str, b: &str) -> bool {
 /// A number of a volume: name, help, value.
 type Number = (&'static str, &'static str, fn(&VolumeReport) -> f64);
 
-const GAUGES: [Number; 15] = [
+const GAUGES: [Number; 20] = [
     ("longhaul_host_volume_attached", "Whether the volume is attached.", |v| {
         f64::from(u8::from(v.state == "attached"))
     }),
@@ -137,11 +152,26 @@ const GAUGES: [Number; 15] = [
     ("longhaul_host_waiting_flushes", "Flushes that wait for durability.", |v| {
         v.waiting_flushes as f64
     }),
+    ("longhaul_readahead_buffered_bytes", "Memory taken by what was read ahead.", |v| {
+        v.readahead.buffered_bytes as f64
+    }),
+    ("longhaul_readahead_in_flight_bytes", "Bytes being read ahead.", |v| {
+        v.readahead.in_flight_bytes as f64
+    }),
+    ("longhaul_readahead_window_bytes", "How far ahead streams may be together.", |v| {
+        v.readahead.window_bytes as f64
+    }),
+    ("longhaul_readahead_streams", "Streams read ahead of in the last second.", |v| {
+        v.readahead.streams as f64
+    }),
+    ("longhaul_readahead_accuracy", "Share of what was read ahead that clients read.", |v| {
+        v.readahead.accuracy.unwrap_or(1.0)
+    }),
     ("longhaul_host_connections", "NBD clients.", |v| v.connections as f64),
 ];
 
 /// Counters of `/status` with name and help.
-const COUNTERS: [(&str, &str, &str); 26] = [
+const COUNTERS: [(&str, &str, &str); 31] = [
     ("reads", "longhaul_host_reads_total", "Read requests."),
     ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
     ("writes", "longhaul_host_writes_total", "Write requests."),
@@ -160,6 +190,23 @@ const COUNTERS: [(&str, &str, &str); 26] = [
         "readahead_hit_bytes",
         "longhaul_host_readahead_hit_bytes_total",
         "Bytes read from what was read ahead.",
+    ),
+    ("cache_hit_bytes", "longhaul_host_cache_hit_bytes_total", "Bytes read from the read cache."),
+    (
+        "readahead_wait_bytes",
+        "longhaul_host_readahead_wait_bytes_total",
+        "Bytes that were being read ahead when clients asked for them.",
+    ),
+    ("readahead_issued_bytes", "longhaul_readahead_issued_bytes_total", "Bytes read ahead."),
+    (
+        "readahead_used_bytes",
+        "longhaul_readahead_used_bytes_total",
+        "Bytes read ahead that clients read.",
+    ),
+    (
+        "readahead_wasted_bytes",
+        "longhaul_readahead_wasted_bytes_total",
+        "Bytes read ahead that were overwritten, lost or dropped before anyone read them.",
     ),
     (
         "store_read_bytes",
@@ -198,6 +245,53 @@ const COUNTERS: [(&str, &str, &str); 26] = [
     ("journal_syncs", "longhaul_host_journal_syncs_total", "Syncs of the journal."),
 ];
 
+/// A number of a read cache: name, type, help, value.
+type CacheNumber = (&'static str, &'static str, &'static str, fn(&CacheReport) -> u64);
+
+const CACHE: [CacheNumber; 14] = [
+    ("longhaul_cache_ready", "gauge", "Whether the cache is in use.", |c| {
+        u64::from(c.state == "ready")
+    }),
+    ("longhaul_cache_capacity_bytes", "gauge", "Bytes that fit.", |c| c.capacity_bytes),
+    ("longhaul_cache_valid_bytes", "gauge", "Bytes that are there.", |c| c.valid_bytes),
+    ("longhaul_cache_found_bytes", "gauge", "Bytes that were there at the attach.", |c| {
+        c.found_bytes
+    }),
+    ("longhaul_cache_dropped_bytes", "gauge", "Bytes of these that were dropped.", |c| {
+        c.dropped_bytes
+    }),
+    ("longhaul_cache_hit_bytes_total", "counter", "Bytes given out.", |c| c.hit_bytes),
+    ("longhaul_cache_miss_bytes_total", "counter", "Bytes that were not there.", |c| c.miss_bytes),
+    ("longhaul_cache_written_bytes_total", "counter", "Bytes written to its disk.", |c| {
+        c.written_bytes
+    }),
+    ("longhaul_cache_index_bytes_total", "counter", "Bytes of the index among them.", |c| {
+        c.index_bytes
+    }),
+    ("longhaul_cache_evictions_total", "counter", "Lines of 16 KiB evicted.", |c| c.evictions),
+    ("longhaul_cache_refused_bytes_total", "counter", "Bytes turned away by policy.", |c| {
+        c.refused_bytes
+    }),
+    (
+        "longhaul_cache_behind_bytes_total",
+        "counter",
+        "Bytes turned away because the disk was behind.",
+        |c| c.behind_bytes,
+    ),
+    (
+        "longhaul_cache_forgotten_bytes_total",
+        "counter",
+        "Bytes forgotten because they were written.",
+        |c| c.forgotten_bytes,
+    ),
+    (
+        "longhaul_cache_damaged_blocks_total",
+        "counter",
+        "Blocks of 4 KiB that were not what had been written.",
+        |c| c.damaged_blocks,
+    ),
+];
+
 /// The text format of Prometheus.
 pub(super) fn prometheus(answer: &Answer) -> String {
     let mut metrics = Metrics::default();
@@ -206,6 +300,14 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         let mut family = metrics.family(name, "gauge", help);
         for volume in volumes {
             family.sample(&[("volume", &volume.name)], value(volume));
+        }
+    }
+    for (name, kind, help, value) in CACHE {
+        let mut family = metrics.family(name, kind, help);
+        for volume in volumes {
+            if let Some(cache) = &volume.cache {
+                family.sample(&[("volume", &volume.name)], value(cache) as f64);
+            }
         }
     }
     for (key, name, help) in COUNTERS {
@@ -249,7 +351,43 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         let name = "longhaul_host_link_rtt_seconds";
         metrics.single(name, "gauge", "Round-trip time to the store.", rtt / 1e3);
     }
+    if let Some(transport) = &link.transport {
+        let help = "1 for what carries the link now.";
+        let mut family = metrics.family("longhaul_host_link_transport", "gauge", help);
+        family.sample(&[("transport", transport.as_str())], 1.0);
+    }
+    let datagrams = &link.datagrams;
     let totals = [
+        (
+            "longhaul_host_link_datagram_requests_total",
+            "Small reads asked for in datagrams.",
+            datagrams.requests,
+        ),
+        (
+            "longhaul_host_link_datagram_repeats_total",
+            "Of those, repeats for what was lost or late.",
+            datagrams.repeats,
+        ),
+        (
+            "longhaul_host_link_datagram_recovered_total",
+            "Replies whose lost part was made from the parity.",
+            datagrams.recovered,
+        ),
+        (
+            "longhaul_host_link_datagram_by_stream_total",
+            "Requests that went by stream after all.",
+            datagrams.by_stream,
+        ),
+        (
+            "longhaul_host_link_datagram_useful_bytes_total",
+            "Bytes in datagrams that were needed.",
+            datagrams.useful_bytes,
+        ),
+        (
+            "longhaul_host_link_datagram_redundant_bytes_total",
+            "Bytes in datagrams that were not.",
+            datagrams.redundant_bytes,
+        ),
         ("longhaul_host_link_sent_bytes_total", "Bytes sent.", link.sent_bytes),
         ("longhaul_host_link_received_bytes_total", "Bytes received.", link.received_bytes),
         ("longhaul_host_link_lost_packets_total", "Packets lost.", link.lost_packets),

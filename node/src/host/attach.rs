@@ -3,6 +3,7 @@
 //! The journal is found or made, with all its space, before the store is asked: an attach that
 //! succeeds fences every other host off, so nothing that can be known before may fail after it.
 
+use super::cache::{self, CacheFile};
 use super::disk::{Disk, Zero};
 use super::front::Front;
 use super::state::{
@@ -157,7 +158,8 @@ pub async fn attach(
             return Err(failure);
         }
     };
-    let asked = ask(front, name, &info, journal, keys).await;
+    let cache = open_cache(front, name, info.id, keys.1.is_some()).await;
+    let asked = ask(front, name, &info, journal, keys, cache).await;
     if asked.is_err() {
         undo(front, name, restore, journal);
     }
@@ -269,12 +271,35 @@ fn claim(state: &StateDir, file: &mut VolumeFile) -> Result<Option<VolumeFile>, 
     Ok(Some(before))
 }
 
+/// Opens the read cache of a volume before the store is asked for the volume: it may take a while.
+/// An encrypted volume has none: what would be in it is what was read, in plain text.
+async fn open_cache(
+    front: &Rc<Front>,
+    name: &str,
+    id: VolumeId,
+    encrypted: bool,
+) -> Option<CacheFile> {
+    if front.options.write_through {
+        return None;
+    }
+    let (state, mut bytes) = (front.state.clone(), front.options.cache_bytes);
+    if encrypted && bytes > 0 {
+        tracing::info!(volume = name, "no read cache: the volume is encrypted");
+        bytes = 0;
+    }
+    let label = name.to_owned();
+    let opened = tokio::task::spawn_blocking(move || cache::open(&state, &label, id, bytes)).await;
+    // Reads go to the store, then.
+    opened.unwrap_or_default()
+}
+
 async fn ask(
     front: &Rc<Front>,
     name: &str,
     info: &VolumeInfo,
     journal: &mut Option<Opened>,
     (mut known, mut keys): (Vec<u8>, Option<Keys>),
+    cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let generation = front.router.generation();
     let state = journal.as_ref().and_then(|opened| opened.recovered.state());
@@ -295,7 +320,7 @@ async fn ask(
         (known, keys) = open_keys(front, info, journal.as_ref()).await?;
     }
     let encrypted = keys.is_some();
-    let volume = start(front, name, attached, journal.take(), keys)?;
+    let volume = start(front, name, attached, journal.take(), keys, cache)?;
     if encrypted {
         let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
         tokio::task::spawn_local(follow);
@@ -318,6 +343,7 @@ fn start(
     attached: Attached,
     opened: Option<Opened>,
     keys: Option<Keys>,
+    cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let options = &front.options;
     let (mode, recovered, backing) = match opened {
@@ -352,6 +378,7 @@ fn start(
         durability: options.durability,
         on_journal_failure: options.on_journal_failure,
         packing: Packing { compression: options.compression, keys },
+        readahead_bytes: options.readahead_bytes,
         ..engine::Config::new(mode)
     };
     let now = front.clock.now();
@@ -365,9 +392,13 @@ fn start(
     };
     let uplink = front.router.clone();
     let volume = Volume::new(name.into(), attached, front.clock, engine, backing, uplink, on_event);
+    if let Some(cache) = cache {
+        volume.set_cache(cache);
+    }
     tokio::task::spawn_local(volume.clone().run());
     // Recovery may have left something to write or to ship.
     volume.with(|_, _| {});
+    front.dress(&volume);
     Ok(volume)
 }
 

@@ -4,6 +4,7 @@
 //! operator may help), attached, or fenced off, which only a restart ends: this host taking the
 //! volume back by itself would only throw the other one out.
 
+use super::ahead::{Ahead, Limits};
 use super::attach::{self, Failure, Kept};
 use super::iscsi::{Opened, Volumes};
 use super::nbd::Exports;
@@ -57,6 +58,8 @@ const EVENT_BATCH: usize = 256;
 pub struct Options {
     /// Shape of new journals.
     pub journal: JournalShape,
+    /// Bytes of each read cache, 0 for none.
+    pub cache_bytes: u64,
     /// What a flush waits for.
     pub durability: Durability,
     /// What a failed journal leads to.
@@ -67,6 +70,12 @@ pub struct Options {
     pub compression: Compression,
     /// What the keys of encrypted volumes open with.
     pub key_files: Vec<KeyFile>,
+    /// Memory of a volume for what is read ahead, in bytes.
+    pub readahead_bytes: u64,
+    /// Limits of volumes that no command has given others.
+    pub limits: Limits,
+    /// The trace that is read ahead when a volume is attached.
+    pub warm: Option<String>,
 }
 
 /// Where a volume is on its way.
@@ -99,6 +108,7 @@ pub struct Front {
     pub(super) options: Options,
     pub(super) router: Rc<Router>,
     pub(super) clock: Clock,
+    pub(super) ahead: Ahead,
     entries: RefCell<BTreeMap<String, Entry>>,
     by_id: RefCell<BTreeMap<VolumeId, Rc<Volume>>>,
     on_resized: RefCell<Vec<OnResized>>,
@@ -129,6 +139,7 @@ impl Front {
             options,
             router,
             clock,
+            ahead: Ahead::default(),
             entries: RefCell::default(),
             by_id: RefCell::default(),
             on_resized: RefCell::default(),
@@ -379,6 +390,13 @@ impl Front {
                 "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
             ),
             Event::Resized { sectors } => self.resized(volume, sectors),
+            Event::TraceReplayed { followed: true } => {
+                tracing::info!(volume = name, "the trace has been read ahead to its end");
+            }
+            Event::TraceReplayed { followed: false } => tracing::info!(
+                volume = name,
+                "the trace is read ahead no further: what is read now is not in it"
+            ),
             Event::Resumed { committed } => {
                 tracing::info!(volume = name, committed, "resumed");
             }
@@ -398,6 +416,34 @@ impl Front {
                 );
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
+            }
+            Event::CacheFailed { error } => {
+                let why = format!(
+                    "the read cache is off: {error}; reads go to the store; check the disk and restart this host"
+                );
+                tracing::error!(volume = name, "{why}");
+                volume.set_trouble(why);
+            }
+            // After a power cut it is what was on its way to the disk.
+            Event::CacheDamaged { range, problem } => {
+                tracing::debug!(
+                    volume = name,
+                    "the read cache does not have {range}: {problem}; it was read from the store"
+                );
+            }
+            Event::CacheReady { found_bytes, dropped_bytes, dropped_all } => {
+                let (found, dropped) = (show_bytes(found_bytes), show_bytes(dropped_bytes));
+                if dropped_all {
+                    tracing::warn!(
+                        volume = name,
+                        "the read cache begins empty: the store cannot say what was written since its {found} were cached"
+                    );
+                } else {
+                    tracing::info!(
+                        volume = name,
+                        "the read cache has {found}, of which {dropped} were written elsewhere or later"
+                    );
+                }
             }
             Event::Detached => {
                 tracing::info!(volume = name, "detached");

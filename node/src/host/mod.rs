@@ -5,7 +5,10 @@
 //! the admin listener.
 
 mod admin;
+mod ahead;
 mod attach;
+pub mod cache;
+mod control;
 mod disk;
 mod front;
 mod iscsi;
@@ -14,6 +17,7 @@ mod nbd;
 pub mod null;
 mod report;
 mod run;
+mod schedule;
 pub mod state;
 mod status;
 mod stream;
@@ -23,8 +27,10 @@ mod uplink;
 mod volume;
 
 pub use attach::{lengths, run_recovery};
+pub use control::{limit, trace};
 pub use iscsi::run as iscsi;
 pub use run::run;
+pub use schedule::Schedule;
 pub use status::{columns, get, status};
 
 use anyhow::{Context as _, Result};

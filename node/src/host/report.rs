@@ -2,12 +2,15 @@
 //!
 //! Collected on the front thread when someone asks; nothing is kept up to date for nobody.
 
+use super::ahead::{Control, TraceReport};
 use super::attach::{Failure, Kept};
 use super::front::{Front, Stage};
 use super::iscsi::{self, Change, Counters, RightsReport, SessionReport};
 use super::metrics::Metrics;
 use super::nbd::Server;
 use crate::link::LinkStatus;
+use longhaul_core::host as engine;
+use longhaul_core::host::cache::CacheStatus;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -15,6 +18,10 @@ use tokio::sync::oneshot;
 pub enum Question {
     /// How everything is.
     Report(oneshot::Sender<Answer>),
+    /// The traces that are kept.
+    Traces(oneshot::Sender<anyhow::Result<Vec<TraceReport>>>),
+    /// A command.
+    Control(Control, oneshot::Sender<anyhow::Result<()>>),
     /// Which initiators may use what.
     Rights(oneshot::Sender<RightsReport>),
     /// Other rights.
@@ -113,8 +120,117 @@ pub struct VolumeReport {
     pub coalescing_ratio: Option<f64>,
     /// Number of the key that new writes are encrypted with, if the volume is encrypted.
     pub encryption_key: Option<u32>,
+    /// Reading ahead.
+    #[serde(default)]
+    pub readahead: ReadAheadReport,
+    /// Limits on what it takes of the line.
+    #[serde(default)]
+    pub limits: LimitReport,
+    /// The read cache, if there is one.
+    #[serde(default)]
+    pub cache: Option<CacheReport>,
     /// Totals since the attach.
     pub counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// Reading ahead, for one volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReadAheadReport {
+    /// Memory taken by what was read ahead, used or not.
+    pub buffered_bytes: u64,
+    /// Being read ahead.
+    pub in_flight_bytes: u64,
+    /// How far ahead of their readers streams may be together.
+    pub window_bytes: u64,
+    /// Streams read ahead of in the last second.
+    pub streams: u64,
+    /// Least round trip of a read lately.
+    pub round_trip_ms: Option<f64>,
+    /// Highest rate at which the store delivered lately.
+    pub rate_bytes: u64,
+    /// Of what was read ahead and has come to its end, the share that clients read.
+    pub accuracy: Option<f64>,
+    /// Whether a trace is being recorded.
+    pub recording: bool,
+    /// Of the trace being replayed, the bytes that were asked for, and all.
+    pub replay: Option<(u64, u64)>,
+}
+
+/// Limits of one volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LimitReport {
+    /// What the drain may take now, in bits a second.
+    pub drain_bits: Option<u64>,
+    /// What reading ahead may take now, in bits a second.
+    pub readahead_bits: Option<u64>,
+    /// By time of day.
+    pub drain_rate: String,
+    /// By time of day.
+    pub readahead_rate: String,
+}
+
+/// The read cache of a volume in `/status`. Totals are those since the attach.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// `ready`, `asking` the store what was written since it was last used, or `off` after its disk
+    /// has failed.
+    pub state: String,
+    /// Bytes that fit.
+    pub capacity_bytes: u64,
+    /// Bytes that are there.
+    pub valid_bytes: u64,
+    /// Bytes that were there when the volume was attached.
+    pub found_bytes: u64,
+    /// Bytes of these that were dropped because they had been written since.
+    pub dropped_bytes: u64,
+    /// Whether all were, because the store did not know what had been.
+    pub dropped_all: bool,
+    /// Bytes given out.
+    pub hit_bytes: u64,
+    /// Bytes that were not there.
+    pub miss_bytes: u64,
+    /// Bytes written to its disk.
+    pub written_bytes: u64,
+    /// Bytes of the index among them.
+    pub index_bytes: u64,
+    /// Lines of 16 KiB that had to go for others.
+    pub evictions: u64,
+    /// Bytes that were turned away by policy.
+    pub refused_bytes: u64,
+    /// Bytes that were turned away because the disk was behind.
+    pub behind_bytes: u64,
+    /// Bytes forgotten because they were written.
+    pub forgotten_bytes: u64,
+    /// Blocks of 4 KiB that could not be read as they had been written.
+    pub damaged_blocks: u64,
+}
+
+impl From<CacheStatus> for CacheReport {
+    fn from(status: CacheStatus) -> CacheReport {
+        let state = match (status.off, status.ready) {
+            (true, _) => "off",
+            (_, true) => "ready",
+            _ => "asking",
+        };
+        let counters = status.counters;
+        CacheReport {
+            state: state.into(),
+            capacity_bytes: status.capacity_bytes,
+            valid_bytes: status.valid_bytes,
+            found_bytes: status.found_bytes,
+            dropped_bytes: status.dropped_bytes,
+            dropped_all: status.dropped_all,
+            hit_bytes: counters.hit_bytes,
+            miss_bytes: counters.miss_bytes,
+            written_bytes: counters.written_bytes,
+            index_bytes: counters.index_bytes,
+            evictions: counters.evictions,
+            refused_bytes: counters.refused_bytes,
+            behind_bytes: counters.behind_bytes,
+            forgotten_bytes: counters.forgotten_bytes,
+            damaged_blocks: counters.damaged_blocks,
+        }
+    }
 }
 
 /// Looks at everything.
@@ -141,6 +257,9 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
         // A fenced volume still has its engine, and clients that hear of it.
         if let Some(volume) = attached.iter().find(|volume| volume.name() == report.name) {
             fill(&mut report, volume);
+            let limits = front.limits(&report.name);
+            report.limits.drain_rate = limits.drain.to_string();
+            report.limits.readahead_rate = limits.readahead.to_string();
             metrics.push((report.name.clone(), volume.status().2));
         } else if let Some(kept) = front.kept(&report.name) {
             fill_kept(&mut report, &kept);
@@ -187,8 +306,12 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     let attached = volume.attached();
     let (status, disk, metrics) = volume.status();
     let counters = &status.counters;
-    let hits =
-        counters.memory_hit_bytes + counters.journal_hit_bytes + counters.readahead_hit_bytes;
+    let hits = counters.memory_hit_bytes
+        + counters.journal_hit_bytes
+        + counters.readahead_hit_bytes
+        + counters.readahead_wait_bytes
+        + counters.cache_hit_bytes;
+    report.cache = status.cache.map(CacheReport::from);
     let read = hits + counters.store_read_bytes;
     if status.latched && status.fenced.is_none() && !status.memory_only {
         report.state = "stopped".into();
@@ -220,6 +343,23 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.coalescing_ratio =
         ratio(counters.coalesced_bytes, counters.coalesced_bytes + counters.batch_bytes);
     report.encryption_key = status.key;
+    let ahead = status.readahead;
+    let all = [ahead.hints, ahead.detected, ahead.traces];
+    let sum = |value: fn(&engine::Totals) -> u64| all.iter().map(value).sum::<u64>();
+    let (used, wasted) = (sum(|totals| totals.used), sum(|totals| totals.wasted));
+    report.readahead = ReadAheadReport {
+        buffered_bytes: ahead.buffered_bytes,
+        in_flight_bytes: ahead.in_flight_bytes,
+        window_bytes: ahead.window_bytes,
+        streams: ahead.streams,
+        round_trip_ms: ahead.trip.map(|trip| trip.as_secs_f64() * 1e3),
+        rate_bytes: ahead.rate,
+        accuracy: (used + wasted > 0).then(|| used as f64 / (used + wasted) as f64),
+        recording: ahead.recording,
+        replay: ahead.replay,
+    };
+    report.limits.drain_bits = status.drain_rate.map(|rate| rate * 8);
+    report.limits.readahead_bits = status.readahead_rate.map(|rate| rate * 8);
     let disk = disk.unwrap_or_default();
     report.counters = [
         ("reads", counters.reads),
@@ -237,6 +377,11 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         ("memory_hit_bytes", counters.memory_hit_bytes),
         ("journal_hit_bytes", counters.journal_hit_bytes),
         ("readahead_hit_bytes", counters.readahead_hit_bytes),
+        ("readahead_wait_bytes", counters.readahead_wait_bytes),
+        ("readahead_issued_bytes", sum(|totals| totals.issued)),
+        ("readahead_used_bytes", used),
+        ("readahead_wasted_bytes", wasted),
+        ("cache_hit_bytes", counters.cache_hit_bytes),
         ("store_read_bytes", counters.store_read_bytes),
         ("batches", counters.batches),
         ("batch_bytes", counters.batch_bytes),

@@ -1,6 +1,7 @@
 //! `longhaul host`: from the command line to the last drained byte.
 
 use super::admin;
+use super::ahead::{Limits, check_name};
 use super::front::{Front, Options, Stage};
 use super::iscsi::{self, Rights, Static};
 use super::nbd::{Address, Listener, Server, tls_config};
@@ -45,6 +46,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let mut stop = Stop::listen()?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
+        cache_bytes: super::cache::check_size(args.cache_size)?,
         durability: match args.durability {
             DurabilityArg::Host => Durability::Host,
             DurabilityArg::Store => Durability::Store,
@@ -56,7 +58,14 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         write_through: args.write_through,
         compression: args.compression,
         key_files: args.key_files.iter().map(|path| KeyFile::load(path)).collect::<Result<_>>()?,
+        // Without a journal it is what there was before anything was done about distance.
+        readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
+        limits: Limits { drain: args.drain_rate.clone(), readahead: args.readahead_rate.clone() },
+        warm: args.warm.clone(),
     };
+    if let Some(name) = &options.warm {
+        check_name(name)?;
+    }
     let credential = Credential::load(&args.credential)?;
     let state = Arc::new(StateDir::open(&args.state)?);
     let kept = state.volumes()?;
@@ -81,7 +90,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals };
     let (questions, asked) = mpsc::channel(16);
     admin::start(&args.admin, iscsi::new_token(&args.state)?, questions)?;
-    let (client, events) = Client::start(credential, args.store.clone())?;
+    let (client, events) = Client::start(credential, args.store.clone(), args.transport)?;
 
     let router = Rc::new(Router::new(client));
     let clock = Clock::start();
@@ -107,6 +116,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let nobody = rights.is_empty();
     tokio::task::spawn_local(front.clone().run_link(events));
     tokio::task::spawn_local(target.clone().run());
+    tokio::task::spawn_local(front.clone().run_limits());
     let answers = Answers { front: front.clone(), server: server.clone(), target: target.clone() };
     tokio::task::spawn_local(answers.run(rights, bound, asked));
     for volume in kept.iter().filter(|volume| !volume.released) {
@@ -261,6 +271,12 @@ impl Answers {
                 Question::Report(answer) => {
                     let report = report::collect(&self.front, &self.server, &self.target);
                     let _ = answer.send(report);
+                }
+                Question::Traces(answer) => {
+                    let _ = answer.send(self.front.traces());
+                }
+                Question::Control(control, answer) => {
+                    let _ = answer.send(self.front.control(control).await);
                 }
                 Question::Rights(answer) => {
                     let _ = answer.send(rights.report(portals.clone()));

@@ -5,6 +5,7 @@
 //! host.toml                   the identity drawn when the directory was made
 //! volumes/ID/volume.json      what the journal beside it belongs to
 //! volumes/ID/journal.NNNN     the journal's files, preallocated
+//! volumes/ID/cache.0000      the read cache; may be missing
 //! volumes/ID/zeroed.json      how many of these have been written once; may be missing
 //! ```
 //!
@@ -455,7 +456,8 @@ fn refuse_used(dir: &Path) -> Result<()> {
     }
 }
 
-fn free_bytes(dir: &Path) -> Result<u64> {
+/// Space left on the disk of a directory.
+pub fn free_bytes(dir: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(dir)
         .with_context(|| format!("cannot ask how much space is left in {}", dir.display()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))

@@ -81,15 +81,32 @@ fn ask(address: &str, request: &str) -> Result<(String, String)> {
 
 fn table(report: &Report) -> String {
     let mut rows = vec![
-        ["VOLUME", "STATE", "SIZE", "EPOCH", "CLIENTS", "LAG", "BEHIND", "JOURNAL", "HITS"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "VOLUME", "STATE", "SIZE", "EPOCH", "CLIENTS", "LAG", "BEHIND", "JOURNAL", "CACHE",
+            "HITS",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     rows.extend(report.volumes.iter().map(row));
     let mut out = columns(&rows);
     for volume in &report.volumes {
         if let Some(reason) = &volume.reason {
             out += &format!("{}: {reason}\n", volume.name);
+        }
+        let limits =
+            [("drain", &volume.limits.drain_rate), ("read-ahead", &volume.limits.readahead_rate)];
+        for (what, rate) in
+            limits.into_iter().filter(|(_, rate)| !matches!(rate.as_str(), "" | "none"))
+        {
+            out += &format!("{}: {what} limited to {rate}\n", volume.name);
+        }
+        if let Some((asked, total)) = volume.readahead.replay {
+            let (asked, total) = (show_bytes(asked), show_bytes(total));
+            out += &format!("{}: {asked} of a trace of {total} read ahead\n", volume.name);
+        }
+        if volume.readahead.recording {
+            out += &format!("{}: a trace is being recorded\n", volume.name);
         }
         if volume.journal_failed && volume.reason.is_none() {
             out += &format!("{}: its journal has failed; replace the disk\n", volume.name);
@@ -102,8 +119,9 @@ fn table(report: &Report) -> String {
     let peer = link.peer.as_deref().unwrap_or("the store");
     if link.up {
         out += &format!(
-            "link: up for {:.0} s to {peer}, round trip {:.1} ms, {} packets lost\n",
+            "link: up for {:.0} s to {peer} over {}, round trip {:.1} ms, {} packets lost\n",
             link.since_seconds,
+            link.transport.as_deref().unwrap_or("quic"),
             link.rtt_ms.unwrap_or_default(),
             link.lost_packets
         );
@@ -117,7 +135,7 @@ fn table(report: &Report) -> String {
 fn row(volume: &VolumeReport) -> Vec<String> {
     if volume.id.is_none() {
         let mut row = vec![volume.name.clone(), volume.state.clone()];
-        row.resize(9, "-".into());
+        row.resize(10, "-".into());
         return row;
     }
     let journal = if volume.memory_only {
@@ -144,6 +162,14 @@ fn row(volume: &VolumeReport) -> Vec<String> {
         lag,
         behind,
         journal,
+        match &volume.cache {
+            None if volume.encryption_key.is_some() => "none (encrypted)".into(),
+            None => "none".into(),
+            Some(cache) if cache.state == "ready" => {
+                format!("{} of {}", show_bytes(cache.valid_bytes), show_bytes(cache.capacity_bytes))
+            }
+            Some(cache) => cache.state.clone(),
+        },
         volume.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
     ]
 }

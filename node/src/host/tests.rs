@@ -1,6 +1,7 @@
 //! A host's volumes with a store that is there, and with one that is not.
 
 use super::admin;
+use super::ahead::Limits;
 use super::front::{Front, Options};
 use super::iscsi;
 use super::nbd::{Exports as _, Server};
@@ -10,7 +11,7 @@ use super::uplink::Router;
 use super::volume::{Client as Asker, Clock, Uplink as _, Volume};
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
-use crate::link::Client;
+use crate::link::{Client, Transport};
 use crate::store;
 use bytes::Bytes;
 use clap::Parser as _;
@@ -21,7 +22,9 @@ use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
 use longhaul_core::pack::Compression;
-use longhaul_core::wire::link::{COPY_VERSION, Lane, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, StageError, ToHost, ToStore,
+};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -67,14 +70,18 @@ async fn command(store: &Path, args: &[&str]) {
 
 fn host(store: &Path, state: &Path) -> Rc<Front> {
     let credential = Credential::load(&credential(store)).unwrap();
-    let (client, events) = Client::start(credential, None).unwrap();
+    let (client, events) = Client::start(credential, None, Transport::Auto).unwrap();
     let options = Options {
         journal: JournalShape::from_size(64 << 20).unwrap(),
+        cache_bytes: 0,
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
         compression: Compression::None,
         key_files: Vec::new(),
+        readahead_bytes: 32 << 20,
+        limits: Limits::default(),
+        warm: None,
     };
     let state = Arc::new(StateDir::open(state).unwrap());
     let front = Front::new(state, options, Rc::new(Router::new(client)), Clock::start());
@@ -465,7 +472,7 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
     process(async {
         let _store = store(dir.path()).await;
         let credential = Credential::load(&credential(dir.path())).unwrap();
-        let (client, _events) = Client::start(credential, None).unwrap();
+        let (client, _events) = Client::start(credential, None, Transport::Auto).unwrap();
         let router = Router::new(client);
         let (request, volume) = (3, VolumeId(1));
         let send = || {
@@ -487,6 +494,14 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
             let result = Err(StageError::Unsupported);
             let expected = ToHost::Staged { request, volume, result };
             assert_eq!(send(), Some(expected).filter(|_| version < COPY_VERSION));
+        }
+        let since = Moment { epoch: 1, host: HostId(1), seq: 1 };
+        for version in [CHANGED_VERSION - 1, CHANGED_VERSION] {
+            router.set_version(version);
+            let changed = ToStore::Changed { request, volume, epoch: 1, since };
+            let answer = router.send(Lane::Control, changed.into()).map(|frame| frame.message);
+            let unknown = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
+            assert_eq!(answer, Some(unknown).filter(|_| version < CHANGED_VERSION));
         }
     });
 }

@@ -7,7 +7,7 @@
 use super::volume::Uplink;
 use crate::link::{Client, LinkStatus};
 use longhaul_core::block::VolumeId;
-use longhaul_core::wire::link::{Frame, Lane, RequestId, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{Changes, Frame, Lane, RequestId, StageError, ToHost, ToStore};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
@@ -125,7 +125,8 @@ impl Router {
             | ToHost::BatchRefused { volume, .. }
             | ToHost::Data { volume, .. }
             | ToHost::Status { volume, .. }
-            | ToHost::Staged { volume, .. } => return Some((*volume, frame)),
+            | ToHost::Staged { volume, .. }
+            | ToHost::Changed { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }
             | ToHost::Volume { request, .. } => request,
@@ -149,11 +150,19 @@ impl Uplink for Router {
         // The client drops it too; here it would only be waited for.
         if self.up.get() {
             // A store that is too old would take the connection for broken.
-            if let ToStore::Stage { request, volume, .. } = frame.message
-                && !frame.message.is_of_version(self.version.get())
-            {
-                let result = Err(StageError::Unsupported);
-                return Some(ToHost::Staged { request, volume, result }.into());
+            if !frame.message.is_of_version(self.version.get()) {
+                match frame.message {
+                    ToStore::Stage { request, volume, .. } => {
+                        let result = Err(StageError::Unsupported);
+                        return Some(ToHost::Staged { request, volume, result }.into());
+                    }
+                    ToStore::Changed { request, volume, .. } => {
+                        tracing::info!("the store is too old to say what a cache must forget");
+                        let result = Ok(Changes::Unknown);
+                        return Some(ToHost::Changed { request, volume, result }.into());
+                    }
+                    _ => {}
+                }
             }
             if let ToStore::Resume { request, volume, .. }
             | ToStore::Detach { request, volume, .. } = &mut frame.message

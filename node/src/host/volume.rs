@@ -5,6 +5,7 @@
 //! wake-up reaches journal and link together. There is one owner, the front thread: nothing here is
 //! locked. It does not know the client protocol.
 
+use super::cache::CacheFile;
 use super::disk::{Disk, DiskCounters};
 use super::metrics::{Kind, Metrics, Stages};
 use bytes::Bytes;
@@ -197,6 +198,8 @@ pub struct Volume {
 struct Inner {
     engine: engine::Volume,
     backing: Backing,
+    /// Where the read cache is, if there is one.
+    cache: Option<Disk>,
     requests: Requests,
     metrics: Metrics,
     asked: Asked,
@@ -219,6 +222,7 @@ impl Volume {
         let inner = Inner {
             engine,
             backing,
+            cache: None,
             requests: Requests::default(),
             metrics: Metrics::default(),
             asked: Asked::default(),
@@ -237,6 +241,17 @@ impl Volume {
             detached: Cell::new(false),
             trouble: RefCell::default(),
         })
+    }
+
+    /// Gives it a read cache, before its first request.
+    pub fn set_cache(&self, file: CacheFile) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            inner.engine.set_cache(now, file.cache);
+            inner.cache = Some(file.disk);
+        }
+        self.turn(now);
     }
 
     /// The name it was attached by.
@@ -321,6 +336,14 @@ impl Volume {
                         again = true;
                     }
                 }
+                if let Some(cache) = &mut inner.cache {
+                    while let Some(operation) = inner.engine.poll_cache() {
+                        if let Some(result) = cache.start_operation(operation) {
+                            inner.engine.handle_cache(now, result);
+                            again = true;
+                        }
+                    }
+                }
                 while let Some((lane, frame)) = inner.engine.poll_message() {
                     inner.asked.sent(now, lane, &frame.message);
                     if let Some(answer) = self.uplink.send(lane, frame) {
@@ -367,6 +390,9 @@ impl Volume {
             if let Backing::Disk(disk) = &mut inner.backing {
                 disk.submit();
             }
+            if let Some(cache) = &mut inner.cache {
+                cache.submit();
+            }
             let urgent = inner.engine.drain_is_urgent();
             if urgent != inner.urgent {
                 inner.urgent = urgent;
@@ -411,10 +437,20 @@ impl Volume {
                 }
             }
         };
+        let watch_cache = || {
+            let done = self.inner.borrow().cache.as_ref().map(Disk::watch);
+            async move {
+                match done {
+                    Some(done) => done.await,
+                    None => std::future::pending().await,
+                }
+            }
+        };
         loop {
             let armed = self.inner.borrow().armed;
             tokio::select! {
                 () = watch_disk() => self.take_disk_results(),
+                () = watch_cache() => self.take_cache_results(),
                 () = tokio::time::sleep_until(self.clock.instant(armed)) => self.take_timeout(),
                 () = self.rearm.notified() => {}
             }
@@ -428,6 +464,18 @@ impl Volume {
             let Backing::Disk(disk) = &inner.backing else { return };
             for result in disk.take_results() {
                 inner.engine.handle_disk(now, result);
+            }
+        }
+        self.turn(now);
+    }
+
+    fn take_cache_results(&self) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            let Some(cache) = &inner.cache else { return };
+            for result in cache.take_results() {
+                inner.engine.handle_cache(now, result);
             }
         }
         self.turn(now);

@@ -3,11 +3,13 @@
 //! It runs in a thread of its own. Frames that are sent while it is down are dropped: who sends them
 //! sends again after [`LinkEvent::Up`] what still matters.
 
+use super::LinkError;
 use super::connect::{self, Senders};
-use super::quic::Dialer;
+use super::dial::{Dialer, Transport};
 use super::transport::{Connection, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
+use longhaul_core::link::AskCounters;
 use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,6 +19,9 @@ use tokio::sync::watch;
 
 /// Shortest and longest pause before connecting again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Longest pause when nobody answered at all: the line is down, and to be there when it returns is
+/// worth a packet now and then. The attempt itself takes seconds.
+const SILENCE: Duration = Duration::from_millis(500);
 
 /// What the link tells the host.
 #[derive(Debug)]
@@ -50,6 +55,8 @@ pub struct LinkStatus {
     pub since_seconds: f64,
     /// Address of the store that is or was connected last.
     pub peer: Option<String>,
+    /// `quic` or `tcp`, while up.
+    pub transport: Option<String>,
     /// Round-trip time in milliseconds, while up.
     pub rtt_ms: Option<f64>,
     /// Packets that were sent and count as lost, over all connections.
@@ -64,6 +71,36 @@ pub struct LinkStatus {
     pub reconnects: u64,
     /// Addresses that are tried.
     pub stores: Vec<String>,
+    /// Small reads in datagrams, over all connections.
+    pub datagrams: DatagramStatus,
+}
+
+/// Totals of what went by datagram instead of by stream, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct DatagramStatus {
+    /// Requests.
+    pub requests: u64,
+    /// Requests sent again because something was lost or late.
+    pub repeats: u64,
+    /// Replies of which a lost part was made from the parity.
+    pub recovered: u64,
+    /// Requests that went by stream after all.
+    pub by_stream: u64,
+    /// Bytes of requests and replies that were needed, with packet headers.
+    pub useful_bytes: u64,
+    /// Bytes of second copies, of parity that was not needed, and of what came twice.
+    pub redundant_bytes: u64,
+}
+
+impl DatagramStatus {
+    fn add(&mut self, counters: &AskCounters) {
+        self.requests += counters.requests;
+        self.repeats += counters.repeats;
+        self.recovered += counters.recovered;
+        self.by_stream += counters.by_stream;
+        self.useful_bytes += counters.useful_bytes;
+        self.redundant_bytes += counters.redundant_bytes;
+    }
 }
 
 /// A link to a store. Cheap to clone; all clones are the same link.
@@ -82,6 +119,9 @@ struct Inner {
 
 struct State {
     connection: Option<Arc<dyn Connection>>,
+    /// Lone requests of the connection, and of those that are over.
+    lone: Arc<Mutex<AskCounters>>,
+    past_lone: DatagramStatus,
     since: Instant,
     peer: Option<String>,
     /// Of the connections that are over.
@@ -100,8 +140,17 @@ impl Client {
     pub fn start(
         credential: Credential,
         store: Option<String>,
+        transport: Transport,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
-        let dialer = Dialer::new(&credential)?;
+        let dialer = Dialer::new(&credential, transport)?;
+        Client::start_with(dialer, credential, store)
+    }
+
+    pub(super) fn start_with(
+        dialer: Dialer,
+        credential: Credential,
+        store: Option<String>,
+    ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
         let fixed = store.is_some();
         let stores = store.map_or(credential.stores, |store| vec![store]);
         let (events, receiver) = unbounded_channel();
@@ -109,6 +158,8 @@ impl Client {
             senders: Mutex::new(None),
             state: Mutex::new(State {
                 connection: None,
+                lone: Arc::default(),
+                past_lone: DatagramStatus::default(),
                 since: Instant::now(),
                 peer: None,
                 past: Statistics::default(),
@@ -148,10 +199,13 @@ impl Client {
         let state = lock(&self.inner.state);
         let now = state.connection.as_ref().map(|connection| connection.statistics());
         let current = now.unwrap_or_default();
+        let mut datagrams = state.past_lone;
+        datagrams.add(&lock(&state.lone));
         LinkStatus {
             up: now.is_some(),
             since_seconds: state.since.elapsed().as_secs_f64(),
             peer: state.peer.clone(),
+            transport: state.connection.as_ref().map(|now| now.transport().to_owned()),
             rtt_ms: now.map(|now| now.rtt.as_secs_f64() * 1e3),
             lost_packets: state.past.lost_packets + current.lost_packets,
             sent_bytes: state.past.sent_bytes + current.sent_bytes,
@@ -159,6 +213,7 @@ impl Client {
             last_error: state.last_error.clone(),
             reconnects: state.connections.saturating_sub(1),
             stores: state.stores.clone(),
+            datagrams,
         }
     }
 
@@ -200,7 +255,9 @@ async fn run(
         match connected {
             Ok(established) => {
                 let begun = Instant::now();
-                if events.is_closed() || session(&inner, established, &events, fixed).await {
+                if events.is_closed()
+                    || session(&inner, &mut dialer, established, &events, fixed).await
+                {
                     break;
                 }
                 if begun.elapsed() > Duration::from_secs(1) {
@@ -218,6 +275,9 @@ async fn run(
                 if events.send(LinkEvent::Unreachable).is_err() {
                     break;
                 }
+                if errors.iter().all(|(_, error)| *error == LinkError::TimedOut) {
+                    pause = pause.min(SILENCE);
+                }
                 if errors.iter().any(|(_, error)| error.needs_operator()) {
                     pause = BACK_OFF.1;
                 }
@@ -234,13 +294,15 @@ async fn run(
 /// Serves one connection; returns whether the link is to be closed.
 async fn session(
     inner: &Inner,
+    dialer: &mut Dialer,
     established: connect::Established,
     events: &UnboundedSender<LinkEvent>,
     fixed: bool,
 ) -> bool {
     let mut closing = inner.closing.subscribe();
     let peer = established.address.clone();
-    tracing::info!("link up: store at {peer} ({})", established.software);
+    let over = established.connection.transport();
+    tracing::info!("link up: store at {peer} ({}) over {over}", established.software);
     let up = LinkEvent::Up {
         peer: peer.clone(),
         software: established.software.clone(),
@@ -249,6 +311,7 @@ async fn session(
     {
         let mut state = lock(&inner.state);
         state.connection = Some(established.connection.clone());
+        state.lone = established.lone.clone();
         state.since = Instant::now();
         state.connections += 1;
         state.peer = Some(peer.clone());
@@ -276,6 +339,10 @@ async fn session(
     let ended = tokio::select! {
         ended = &mut pump => Some(ended),
         _ = closing.wait_for(|closing| *closing) => None,
+        () = dialer.wait_for_quic(&*connection) => {
+            connection.close(super::CloseCode::Done, "UDP gets through again");
+            Some(Err(LinkError::Closed("UDP gets through again, changing to QUIC".into())))
+        }
     };
     *lock(&inner.senders) = None;
     let closed = ended.is_none();
@@ -296,6 +363,8 @@ async fn session(
         let last = connection.statistics();
         state.connection = None;
         state.since = Instant::now();
+        let lone = std::mem::take(&mut state.lone);
+        state.past_lone.add(&lock(&lone));
         state.past.lost_packets += last.lost_packets;
         state.past.sent_bytes += last.sent_bytes;
         state.past.received_bytes += last.received_bytes;

@@ -1,13 +1,17 @@
 //! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
 
+use super::dial::Dialer;
 use super::lane::{Backlog, FrameReader, send_all};
-use super::quic::Dialer;
+use super::lone;
 use super::transport::{Connection, Lanes};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
-use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore};
+use longhaul_core::link::AskCounters;
+use longhaul_core::wire::link::{
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore,
+};
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -28,6 +32,8 @@ pub(super) struct Established {
     pub software: String,
     pub stores: Vec<String>,
     pub senders: Senders,
+    /// Totals of its lone requests, kept up to date.
+    pub lone: Arc<Mutex<AskCounters>>,
     queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
     lanes: Lanes,
     control: FrameReader,
@@ -128,6 +134,7 @@ async fn establish(
         software,
         stores,
         senders,
+        lone: Arc::default(),
         queues,
         lanes,
         control,
@@ -145,8 +152,16 @@ pub(super) async fn pump(
     let mut readers = JoinSet::new();
     let mut writers = JoinSet::new();
     let mut control = Some(moving.control);
-    for (lane, (streams, queue)) in
-        Lane::ALL.into_iter().zip(moving.lanes.into_iter().zip(moving.queues))
+    let mut queues = moving.queues;
+    if moving.version >= DATAGRAM_VERSION && connection.datagram_bytes().is_some() {
+        let (rest, streamed) = unbounded_channel();
+        let queue = std::mem::replace(&mut queues[Lane::Read as usize], streamed);
+        let deliver = deliver.clone();
+        writers.spawn(lone::ask(connection.clone(), queue, rest, moving.lone, move |frame| {
+            deliver(Lane::Read, frame)
+        }));
+    }
+    for (lane, (streams, queue)) in Lane::ALL.into_iter().zip(moving.lanes.into_iter().zip(queues))
     {
         let mut reader = match lane {
             Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
@@ -198,12 +213,20 @@ pub(super) struct Moving {
     queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
     lanes: Lanes,
     control: FrameReader,
+    version: u16,
+    lone: Arc<Mutex<AskCounters>>,
 }
 
 impl Established {
     /// Parts with what moves the frames; the senders stay the only way in.
     pub fn split(self) -> (Arc<dyn Connection>, Senders, Moving) {
-        let moving = Moving { queues: self.queues, lanes: self.lanes, control: self.control };
+        let moving = Moving {
+            queues: self.queues,
+            lanes: self.lanes,
+            control: self.control,
+            version: self.version,
+            lone: self.lone,
+        };
         (self.connection, self.senders, moving)
     }
 }

@@ -2,19 +2,22 @@
 //!
 //! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
 //! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
-//! for the drain lane, while [`Listener::pause_drain`] says so.
+//! for the drain lane, while [`Listener::pause_drain`] says so. Requests in datagrams have bounds of
+//! their own, see [`longhaul_core::link`].
 
 use super::lane::{Backlog, FrameReader, send_all};
 use super::quic::{Acceptor, Arriving};
+use super::tcp;
 use super::transport::{Connection, LaneStreams};
-use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
+use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
 use crate::credential::Issued;
 use anyhow::Result;
 use longhaul_core::wire::link::{
-    Frame, Lane, MAX_VERSION, MIN_VERSION, ReadError, ToHost, ToStore,
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ReadError, ToHost, ToStore,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
@@ -29,6 +32,8 @@ const MAX_BACKLOG_BYTES: usize = 16 << 20;
 const MAX_UNANSWERED: usize = 256;
 /// Frames of all sessions that wait to be taken.
 const MAX_WAITING_FRAMES: usize = 64;
+/// More sessions are not taken over TCP; over QUIC the endpoint refuses them.
+const MAX_SESSIONS: usize = 1024;
 /// How often sessions are checked for withdrawn credentials.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -78,6 +83,7 @@ struct Shared {
     issued: Arc<Issued>,
     stores: Vec<String>,
     versions: (u16, u16),
+    next: AtomicU64,
 }
 
 struct Session {
@@ -89,6 +95,8 @@ struct Session {
     paused: watch::Sender<bool>,
     /// What is left of [`MAX_UNANSWERED`] by lane.
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
+    /// If the host may ask in datagrams.
+    lone: Option<Arc<lone::Replies>>,
 }
 
 /// Lanes whose frames are requests with one reply each, in the same lane.
@@ -97,6 +105,10 @@ fn is_for_reads(lane: Lane) -> bool {
 }
 
 impl Shared {
+    fn next_session(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
     fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,12 +135,29 @@ impl Listener {
             issued,
             stores,
             versions,
+            next: AtomicU64::new(1),
         });
         let acceptor = Arc::new(acceptor);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(acceptor.clone(), shared.clone()));
         tasks.spawn(withdraw(shared.clone()));
         Listener { acceptor, events, shared, tasks }
+    }
+
+    /// Accepts what arrives over TCP, too.
+    pub fn add_tcp(&mut self, mut acceptor: tcp::Acceptor) {
+        let shared = self.shared.clone();
+        self.tasks.spawn(async move {
+            let mut tasks = JoinSet::new();
+            while let Some(connection) = acceptor.accept().await {
+                if shared.sessions().len() >= MAX_SESSIONS {
+                    connection.close(CloseCode::ShuttingDown, "too many sessions");
+                    continue;
+                }
+                tasks.spawn(session(shared.next_session(), connection.into(), shared.clone()));
+                while tasks.try_join_next().is_some() {}
+            }
+        });
     }
 
     /// The next event. A call that is cancelled loses nothing.
@@ -154,6 +183,13 @@ impl Listener {
         if let Some(session) = self.shared.sessions().get(&session)
             && frame.message.is_of_version(session.version)
         {
+            let frame = match &session.lone {
+                Some(lone) if lane == Lane::Read => match lone.send(&*session.connection, frame) {
+                    Some(frame) => frame,
+                    None => return,
+                },
+                _ => frame,
+            };
             let (sender, backlog) = &session.lanes[lane as usize];
             backlog.add(&frame);
             if is_for_reads(lane) {
@@ -191,6 +227,18 @@ impl Listener {
 
     /// Ends all sessions.
     pub async fn shutdown(mut self) {
+        // Over TCP each is told by itself, over QUIC all at once.
+        let over_tcp: Vec<_> = {
+            let sessions = self.shared.sessions();
+            let connections = sessions.values().map(|session| session.connection.clone());
+            connections.filter(|connection| connection.transport() == "tcp").collect()
+        };
+        for connection in &over_tcp {
+            connection.close(CloseCode::ShuttingDown, "the store is shutting down");
+        }
+        for connection in over_tcp {
+            connection.closed().await;
+        }
         self.acceptor.close(CloseCode::ShuttingDown, "the store is shutting down").await;
         self.tasks.shutdown().await;
     }
@@ -198,10 +246,8 @@ impl Listener {
 
 async fn accept(acceptor: Arc<Acceptor>, shared: Arc<Shared>) {
     let mut tasks = JoinSet::new();
-    let mut next = 1;
     while let Some(arriving) = acceptor.accept().await {
-        tasks.spawn(session(next, arriving, shared.clone()));
-        next += 1;
+        tasks.spawn(authenticate(arriving, shared.clone()));
         while tasks.try_join_next().is_some() {}
     }
 }
@@ -217,12 +263,16 @@ async fn withdraw(shared: Arc<Shared>) {
     }
 }
 
-async fn session(id: u64, arriving: Arriving, shared: Arc<Shared>) {
+async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
     let peer = arriving.peer();
-    let connection: Arc<dyn Connection> = match arriving.authenticate().await {
-        Ok(connection) => connection.into(),
-        Err(error) => return tracing::warn!("refused {peer}: {error}"),
-    };
+    match arriving.authenticate().await {
+        Ok(connection) => session(shared.next_session(), connection.into(), shared).await,
+        Err(error) => tracing::warn!("refused {peer}: {error}"),
+    }
+}
+
+async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) {
+    let peer = connection.peer();
     let Some(serial) = connection.peer_serial() else {
         return connection.close(CloseCode::Protocol, "no certificate");
     };
@@ -358,7 +408,21 @@ async fn serve(
             tasks.spawn(async move { send_all(lane, streams.send, queue, &backlog, urgent).await });
         }
     }
+    let lone = (version >= DATAGRAM_VERSION).then(Arc::<lone::Replies>::default);
+    if let Some(lone) = lone.clone() {
+        let (connection, events) = (connection.clone(), shared.events.clone());
+        tasks.spawn(async move {
+            loop {
+                let Some(frame) = lone.receive(&*connection).await? else { continue };
+                let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
+                if events.send(event).await.is_err() {
+                    return Ok(());
+                }
+            }
+        });
+    }
     let session = Session {
+        lone,
         version,
         connection: connection.clone(),
         serial,

@@ -5,7 +5,10 @@
 //! [`IDLE_TIMEOUT`]; nobody is spoken to who was not authenticated by certificate. It does not know
 //! what a frame means, apart from the first one (`Hello`) of each side.
 //!
-//! - [`transport`]: what the rest needs of a connection; [`quic`] is the one there is.
+//! - [`transport`]: what the rest needs of a connection; [`quic`] and [`tcp`] are those there are, with
+//!   `tls` in common, and `dial` chooses.
+//! - `stripe`: a lane over several streams of it.
+//! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - [`request`]: one connection for one command.
@@ -15,17 +18,23 @@
 
 pub mod client;
 mod connect;
+mod dial;
 pub mod lane;
 pub mod listener;
+mod lone;
 pub mod quic;
 pub mod request;
+mod stripe;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
+mod tls;
 pub mod transport;
 
 use std::time::Duration;
 
 pub use client::{Client, LinkEvent, LinkStatus};
+pub use dial::Transport;
 pub use listener::{Listener, ListenerEvent};
 pub use request::Requests;
 
@@ -47,7 +56,7 @@ pub fn software() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// Nobody answers.
-    #[error("no answer: is it running, and does UDP reach it?")]
+    #[error("no answer: is it running, and does UDP or TCP reach it?")]
     TimedOut,
     /// An address that is none.
     #[error("cannot be resolved: {0}")]

@@ -1,40 +1,41 @@
-//! QUIC as the link's transport: mutual TLS 1.3, one long-lived bidirectional stream a lane.
+//! QUIC as the link's transport: mutual TLS 1.3, a few long-lived bidirectional streams a lane.
 //!
-//! A stream begins with four bytes, `LH`, the lane's number and a zero, by which the store knows it.
+//! A stream begins with four bytes, `LH`, the lane's number and its own number within the lane, by
+//! which the store knows it.
 //!
-//! Windows: a stream's receive window stays at [`STREAM_WINDOW`], since quinn ends a connection whose
+//! Windows: a stream's receive window is at most [`STREAM_WINDOW`], since quinn ends a connection whose
 //! stream has more than 1,024 gaps, which a larger window with losses can reach. It also bounds what
 //! a lane has in the sender's buffer, so that a drain that is not read never takes the room of a
-//! read: [`CONNECTION_WINDOW`] and the send window hold all lanes at once.
+//! read: the windows of the connection hold all lanes at once.
 
-use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
+use super::stripe::{self, Receiving, Sending};
+use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
-use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT};
+use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::wire::link::Lane;
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
-use rustls::client::Resumption;
-use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::CertificateDer;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Application protocol in the TLS handshake; a change that older peers cannot even say Hello in
-/// would get another one.
-pub const ALPN: &[u8] = b"longhaul/1";
+/// Generations of the protocol, the newest first: application protocols in the TLS handshake. A new
+/// one is for what has to be known before the first stream is opened. 2: lanes over several streams.
+pub const GENERATIONS: [&[u8]; 2] = [STRIPED, b"longhaul/1"];
+const STRIPED: &[u8] = b"longhaul/2";
 
 /// Receive window of a stream, in bytes.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Receive window of a connection, in bytes: all lanes full, twice.
-const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Unacknowledged bytes a sender keeps, over all lanes.
-const SEND_WINDOW: u64 = 8 << 20;
+/// The least that a store with many sessions has instead: 16 of them are 1 MiB a lane.
+const MIN_STREAM_WINDOW: u32 = 64 << 10;
+/// Sessions that get the full window. The one that is opened as the n-th of more than these gets
+/// their share of it, so that n sessions together grow with the logarithm of n.
+const WIDE_SESSIONS: u32 = 8;
 /// Largest datagram tried, in bytes. quinn hands the kernel up to ten at once (UDP segmentation
 /// offload), the kernel takes 65,507 bytes, and quinn-udp counts what is refused as too long as
 /// sent: with larger datagrams every full burst would be lost, again and again.
@@ -44,29 +45,47 @@ const SEGMENTS_AT_ONCE: usize = 10;
 const _: () = assert!(MAX_DATAGRAM as usize * SEGMENTS_AT_ONCE <= 65_507);
 /// Socket buffers asked for, in bytes; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
+/// Datagrams that have not been sent, or not been taken, in bytes; beyond it the oldest are dropped. All
+/// replies that a host may have asked for in datagrams fit twice.
+const DATAGRAM_BUFFER: usize = 1 << 20;
+/// Taken for the round trip before anything is known of it: what is lost of a handshake is sent again
+/// after three of these, six more, and so on. With RFC 9002's 333 ms the first packet to get through
+/// after an outage would come up to two seconds late.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
 /// Asked of the peer: how many packets it may receive without acknowledging. Guessed.
 const ACK_THRESHOLD: u32 = 10;
 
-fn transport_config() -> TransportConfig {
+/// Receive window of the streams of a store's session when `open` sessions are open with it.
+fn session_window(open: usize) -> u32 {
+    let open = u32::try_from(open).unwrap_or(u32::MAX).max(WIDE_SESSIONS);
+    let share = u64::from(STREAM_WINDOW) * u64::from(WIDE_SESSIONS) / u64::from(open);
+    (share as u32).max(MIN_STREAM_WINDOW)
+}
+
+fn transport_config(stream_window: u32) -> TransportConfig {
+    let streams = stripe::all_streams() as u32;
+    let all_windows = stream_window * streams;
     let mut acks = AckFrequencyConfig::default();
     acks.max_ack_delay(Some(MAX_ACK_DELAY)).ack_eliciting_threshold(ACK_THRESHOLD.into());
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(MAX_DATAGRAM);
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams((Lane::ALL.len() as u32).into())
+        .max_concurrent_bidi_streams(streams.into())
         .max_concurrent_uni_streams(0_u32.into())
-        .stream_receive_window(STREAM_WINDOW.into())
-        .receive_window(CONNECTION_WINDOW.into())
-        .send_window(SEND_WINDOW)
+        .stream_receive_window(stream_window.into())
+        .receive_window(all_windows.into())
+        .send_window(all_windows.into())
+        .initial_rtt(INITIAL_RTT)
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
         .ack_frequency_config(Some(acks))
         .mtu_discovery_config(Some(mtu))
-        .datagram_receive_buffer_size(None);
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER);
     config
 }
 
@@ -107,19 +126,17 @@ impl Dialer {
     /// # Errors
     /// If key and certificate do not make a credential.
     pub fn new(credential: &Credential) -> Result<Dialer> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(credential.ca.clone()).context("the credential's CA is not usable")?;
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![credential.certificate.clone()], credential.key())
-            .context("key and certificate of the credential do not belong together")?;
-        tls.alpn_protocols = vec![ALPN.to_vec()];
-        // A resumed session would not be checked for withdrawal.
-        tls.resumption = Resumption::disabled();
+        Dialer::with_generations(credential, &GENERATIONS)
+    }
+
+    /// As [`Dialer::new`], speaking these generations of the protocol.
+    pub(super) fn with_generations(
+        credential: &Credential,
+        generations: &[&[u8]],
+    ) -> Result<Dialer> {
+        let tls = tls::client(credential, generations)?;
         let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-        config.transport_config(Arc::new(transport_config()));
+        config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
         Ok(Dialer { config, v4: None, v6: None })
     }
 
@@ -143,7 +160,7 @@ impl Dialer {
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Err(_) => Err(LinkError::TimedOut),
             Ok(Err(error)) => Err(client_error(&error)),
-            Ok(Ok(connection)) => Ok(Box::new(Quic { connection, error: client_error })),
+            Ok(Ok(connection)) => Ok(Box::new(Quic::new(connection, client_error))),
         }
     }
 
@@ -158,6 +175,7 @@ impl Dialer {
 /// The store's end.
 pub struct Acceptor {
     endpoint: quinn::Endpoint,
+    config: quinn::ServerConfig,
 }
 
 /// Connections beyond this number make strangers prove their address first.
@@ -175,28 +193,24 @@ impl Acceptor {
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Acceptor> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(identity.ca.clone()).context("the store's CA is not usable")?;
-        let inner = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
-            .build()
-            .context("the store's CA is not usable")?;
-        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_client_cert_verifier(Arc::new(Verifier { inner, issued }))
-            .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())
-            .context("the store's certificate is not usable")?;
-        tls.alpn_protocols = vec![ALPN.to_vec()];
-        // A resumed session would not be checked for withdrawal.
-        tls.send_tls13_tickets = 0;
+        Acceptor::with_generations(address, identity, issued, &GENERATIONS)
+    }
+
+    /// As [`Acceptor::bind`], speaking these generations of the protocol.
+    pub(super) fn with_generations(
+        address: SocketAddr,
+        identity: &ServerIdentity,
+        issued: Arc<Issued>,
+        generations: &[&[u8]],
+    ) -> Result<Acceptor> {
+        let tls = tls::server(identity, issued, generations)?;
         let mut config =
             quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-        config.transport_config(Arc::new(transport_config()));
         config.max_incoming(MAX_CONNECTIONS);
-        let endpoint = endpoint(address, Some(config)).with_context(|| {
+        let endpoint = endpoint(address, Some(config.clone())).with_context(|| {
             format!("cannot listen on {address} (UDP): is the address ours, and free?")
         })?;
-        Ok(Acceptor { endpoint })
+        Ok(Acceptor { endpoint, config })
     }
 
     /// Where it listens.
@@ -218,7 +232,9 @@ impl Acceptor {
                 // Fails only for an address that is proven.
                 let _ = incoming.retry();
             } else {
-                return Some(Arriving { incoming });
+                let mut config = self.config.clone();
+                config.transport_config(Arc::new(transport_config(session_window(open))));
+                return Some(Arriving { incoming, config: Arc::new(config) });
             }
         }
     }
@@ -233,6 +249,7 @@ impl Acceptor {
 /// A connection that is not authenticated yet.
 pub struct Arriving {
     incoming: quinn::Incoming,
+    config: Arc<quinn::ServerConfig>,
 }
 
 impl Arriving {
@@ -246,123 +263,120 @@ impl Arriving {
     /// # Errors
     /// If it has no credential of this store.
     pub async fn authenticate(self) -> Result<Box<dyn Connection>, LinkError> {
-        let connecting = self.incoming.accept().map_err(|error| server_error(&error))?;
+        let connecting = self.incoming.accept_with(self.config);
+        let connecting = connecting.map_err(|error| server_error(&error))?;
         match tokio::time::timeout(SETUP_TIMEOUT, connecting).await {
             Err(_) => Err(LinkError::TimedOut),
             Ok(Err(error)) => Err(server_error(&error)),
-            Ok(Ok(connection)) => Ok(Box::new(Quic { connection, error: server_error })),
+            Ok(Ok(connection)) => Ok(Box::new(Quic::new(connection, server_error))),
         }
-    }
-}
-
-/// Accepts certificates of our CA that have not been withdrawn.
-#[derive(Debug)]
-struct Verifier {
-    inner: Arc<dyn ClientCertVerifier>,
-    issued: Arc<Issued>,
-}
-
-impl ClientCertVerifier for Verifier {
-    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
-        self.inner.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
-        let seen = credential::inspect(end_entity).map_err(|_| {
-            rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding)
-        })?;
-        if self.issued.accepts(&seen.serial) {
-            Ok(verified)
-        } else {
-            Err(rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked))
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.inner.supported_verify_schemes()
     }
 }
 
 struct Quic {
     connection: quinn::Connection,
+    /// Lanes have several streams.
+    striped: bool,
     error: fn(&quinn::ConnectionError) -> LinkError,
 }
 
+/// The streams of a lane, as far as they have been opened.
+type Opened = Vec<Option<(quinn::SendStream, quinn::RecvStream)>>;
+
 impl Quic {
+    fn new(connection: quinn::Connection, error: fn(&quinn::ConnectionError) -> LinkError) -> Quic {
+        let data = connection.handshake_data().and_then(|data| data.downcast().ok());
+        let striped = data.is_some_and(|data: Box<HandshakeData>| {
+            data.protocol.is_some_and(|protocol| protocol == STRIPED)
+        });
+        Quic { connection, striped, error }
+    }
+
     fn error(&self) -> impl Fn(quinn::ConnectionError) -> LinkError {
         let error = self.error;
         move |lost| error(&lost)
     }
 
-    fn streams(&self, send: quinn::SendStream, receive: quinn::RecvStream) -> LaneStreams {
-        let error = self.error;
-        LaneStreams {
-            send: Box::new(Sending { stream: send, error }),
-            receive: Box::new(Receiving { stream: receive, error }),
-        }
+    fn streams(&self, lane: Lane) -> usize {
+        if self.striped { stripe::streams(lane) } else { 1 }
+    }
+
+    fn lanes(&self, opened: impl IntoIterator<Item = Opened>) -> Result<Lanes, LinkError> {
+        let lanes: Vec<LaneStreams> = opened
+            .into_iter()
+            .map(|streams| {
+                let (send, receive) = streams.into_iter().flatten().unzip();
+                LaneStreams {
+                    send: Box::new(Sending::new(send, self.error)),
+                    receive: Box::new(Receiving::new(receive, self.error)),
+                }
+            })
+            .collect();
+        lanes.try_into().map_err(|_| LinkError::Protocol("not all lanes were opened".into()))
     }
 }
 
-fn opening(lane: Lane) -> [u8; 4] {
-    [b'L', b'H', lane_number(lane), 0]
+/// First bytes of stream `number` of a lane.
+fn opening(lane: Lane, number: usize) -> [u8; 4] {
+    [b'L', b'H', lane_number(lane), number as u8]
 }
 
 #[async_trait]
 impl Connection for Quic {
     async fn open_lanes(&self) -> Result<Lanes, LinkError> {
-        let mut lanes = Vec::with_capacity(Lane::ALL.len());
+        let mut lanes: Vec<Opened> = Vec::with_capacity(Lane::ALL.len());
         for lane in Lane::ALL {
-            let (mut send, receive) = self.connection.open_bi().await.map_err(self.error())?;
-            let _ = send.set_priority(priority(lane, false));
-            send.write_all(&opening(lane)).await.map_err(|error| write_error(error, self.error))?;
-            lanes.push(self.streams(send, receive));
+            let mut streams = Opened::new();
+            for number in 0..self.streams(lane) {
+                let (mut send, receive) = self.connection.open_bi().await.map_err(self.error())?;
+                let _ = send.set_priority(priority(lane, false));
+                let opened = send.write_all(&opening(lane, number)).await;
+                opened.map_err(|error| write_error(error, self.error))?;
+                streams.push(Some((send, receive)));
+            }
+            lanes.push(streams);
         }
-        all_lanes(lanes)
+        self.lanes(lanes)
     }
 
     async fn accept_lanes(&self) -> Result<Lanes, LinkError> {
-        let mut lanes: [Option<LaneStreams>; Lane::ALL.len()] = [None, None, None, None];
-        for _ in Lane::ALL {
+        let mut lanes = Lane::ALL.map(|lane| -> Opened {
+            let streams = self.streams(lane);
+            std::iter::repeat_with(|| None).take(streams).collect()
+        });
+        for _ in 0..lanes.iter().map(Vec::len).sum() {
             let (send, mut receive) = self.connection.accept_bi().await.map_err(self.error())?;
             let mut first = [0; 4];
             receive
                 .read_exact(&mut first)
                 .await
                 .map_err(|error| LinkError::Protocol(format!("a stream named no lane: {error}")))?;
-            let found = Lane::ALL.iter().position(|lane| opening(*lane) == first);
-            match found {
-                Some(at) if lanes[at].is_none() => {
-                    let _ = send.set_priority(priority(Lane::ALL[at], false));
-                    lanes[at] = Some(self.streams(send, receive));
-                }
-                _ => return Err(LinkError::Protocol("a stream names no free lane".into())),
-            }
+            let number = usize::from(first[3]);
+            let found = Lane::ALL.into_iter().find(|lane| opening(*lane, number) == first);
+            let free = found.and_then(|lane| {
+                let slot = lanes[lane as usize].get_mut(number)?;
+                slot.is_none().then_some((lane, slot))
+            });
+            let Some((lane, slot)) = free else {
+                return Err(LinkError::Protocol("a stream names no free lane".into()));
+            };
+            let _ = send.set_priority(priority(lane, false));
+            *slot = Some((send, receive));
         }
-        all_lanes(lanes.into_iter().flatten().collect())
+        self.lanes(lanes)
+    }
+
+    fn datagram_bytes(&self) -> Option<usize> {
+        self.connection.max_datagram_size()
+    }
+
+    fn send_datagram(&self, data: Bytes) {
+        // What cannot be sent, because the path has shrunk or the connection ended, is lost.
+        let _ = self.connection.send_datagram(data);
+    }
+
+    async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
+        self.connection.read_datagram().await.map_err(self.error())
     }
 
     fn peer(&self) -> SocketAddr {
@@ -394,52 +408,7 @@ impl Connection for Quic {
     }
 }
 
-fn all_lanes(lanes: Vec<LaneStreams>) -> Result<Lanes, LinkError> {
-    lanes.try_into().map_err(|_| LinkError::Protocol("not all lanes were opened".into()))
-}
-
-struct Sending {
-    stream: quinn::SendStream,
-    error: fn(&quinn::ConnectionError) -> LinkError,
-}
-
-#[async_trait]
-impl SendStream for Sending {
-    async fn write(&mut self, chunks: &mut [Bytes]) -> Result<usize, LinkError> {
-        let written = self.stream.write_chunks(chunks).await;
-        written.map(|written| written.chunks).map_err(|error| write_error(error, self.error))
-    }
-
-    fn set_priority(&self, priority: i32) {
-        // Fails only once the stream is over, when it does not matter.
-        let _ = self.stream.set_priority(priority);
-    }
-
-    async fn finish(&mut self) -> Result<(), LinkError> {
-        if self.stream.finish().is_ok() {
-            let _ = self.stream.stopped().await;
-        }
-        Ok(())
-    }
-}
-
-struct Receiving {
-    stream: quinn::RecvStream,
-    error: fn(&quinn::ConnectionError) -> LinkError,
-}
-
-#[async_trait]
-impl ReceiveStream for Receiving {
-    async fn read(&mut self, chunks: &mut [Bytes]) -> Result<usize, LinkError> {
-        match self.stream.read_chunks(chunks).await {
-            Ok(read) => Ok(read.unwrap_or(0)),
-            Err(quinn::ReadError::ConnectionLost(error)) => Err((self.error)(&error)),
-            Err(error) => Err(LinkError::Lost(error.to_string())),
-        }
-    }
-}
-
-fn write_error(
+pub(super) fn write_error(
     error: quinn::WriteError,
     connection: fn(&quinn::ConnectionError) -> LinkError,
 ) -> LinkError {
@@ -516,5 +485,21 @@ fn common_error(error: &quinn::ConnectionError) -> LinkError {
             LinkError::Protocol("it is not longhaul, or of another generation".into())
         }
         error => LinkError::Lost(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_many_sessions_stay_bounded() {
+        let drain = |open| u64::from(session_window(open)) * stripe::streams(Lane::Drain) as u64;
+        assert_eq!(drain(0), 16 << 20);
+        assert_eq!(drain(8), 16 << 20);
+        assert_eq!(drain(64), 2 << 20);
+        // What 64 hosts that drain at full speed make a store hold that cannot commit.
+        assert!((1..=64).map(drain).sum::<u64>() < 400 << 20);
+        assert_eq!(drain(MAX_CONNECTIONS), 1 << 20);
     }
 }

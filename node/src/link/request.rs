@@ -1,7 +1,7 @@
 //! One connection to a store for one command: requests and their replies, no reconnecting.
 
 use super::connect::{self, Senders};
-use super::quic::Dialer;
+use super::dial::{Dialer, Transport};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
@@ -37,7 +37,7 @@ impl Requests {
     /// # Errors
     /// If no store can be reached or it refuses; the message says which, and what to do.
     pub async fn connect(credential: &Credential, store: Option<&str>) -> Result<Requests> {
-        let mut dialer = Dialer::new(credential)?;
+        let mut dialer = Dialer::new(credential, Transport::Auto)?;
         let stores = store.map_or(credential.stores.clone(), |store| vec![store.to_owned()]);
         let established = match connect::connect(&mut dialer, &stores).await {
             Ok(established) => established,
@@ -168,6 +168,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Data { request, .. }
         | ToHost::Status { request, .. }
         | ToHost::Staged { request, .. }
+        | ToHost::Changed { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }

@@ -7,7 +7,7 @@ use crate::relay::{Relay, Shape};
 use bytes::Bytes;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::wire::link::{
-    Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
+    DATAGRAM_VERSION, Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +21,27 @@ struct Store {
 }
 
 fn store_at(dir: tempfile::TempDir, address: &str, versions: (u16, u16)) -> Store {
+    store_of(dir, address, versions, &quic::GENERATIONS)
+}
+
+fn store_of(
+    dir: tempfile::TempDir,
+    address: &str,
+    versions: (u16, u16),
+    generations: &[&[u8]],
+) -> Store {
     let stores = vec!["127.0.0.1:1".to_owned()];
     let identity = credential::prepare(dir.path(), &stores).unwrap();
     let issued = Arc::new(Issued::new(dir.path()));
-    let acceptor = Acceptor::bind(address.parse().unwrap(), &identity, issued.clone()).unwrap();
+    let address = address.parse().unwrap();
+    let acceptor =
+        Acceptor::with_generations(address, &identity, issued.clone(), generations).unwrap();
     let address = acceptor.local_addr().unwrap();
-    let listener = Listener::with_versions(acceptor, issued, vec![address.to_string()], versions);
+    let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
+    let mut listener =
+        Listener::with_versions(acceptor, issued, vec![address.to_string()], versions);
+    // Rarely another program has the port.
+    tcp.into_iter().for_each(|tcp| listener.add_tcp(tcp));
     Store { dir, listener, address }
 }
 
@@ -75,7 +90,8 @@ fn data(request: u64, bytes: usize) -> Frame<ToHost> {
 async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
     let mut store = store();
     let (client, mut events) =
-        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+            .unwrap();
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     for (lane, bytes) in Lane::ALL.into_iter().zip([0, 1, 5000, 6 << 20]) {
@@ -108,6 +124,86 @@ async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
     assert_eq!(store.listener.statistics().len(), 0);
 }
 
+/// Lanes before they had several streams.
+const FIRST_GENERATION: [&[u8]; 1] = [b"longhaul/1"];
+
+/// Moves frames of many sizes in all lanes at once, both ways.
+async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
+    let connection = dialer.connect(store.address);
+    let (connection, session) = tokio::join!(
+        async {
+            let connection = connection.await.unwrap();
+            let mut lanes = connection.open_lanes().await.unwrap();
+            let hello = ToStore::Hello { min_version: 1, max_version: 1, software: "a".into() };
+            let mut chunks = [Frame::from(hello).encode_head().unwrap()];
+            let control = &mut lanes[Lane::Control as usize];
+            while control.send.write(&mut chunks).await.unwrap() == 0 {}
+            (connection, lanes)
+        },
+        store.opened()
+    );
+    let (connection, lanes) = connection;
+    let sizes = || (0..200_usize).map(|n| n * n * 7 % 90_000);
+    let (_keep, urgent) = tokio::sync::watch::channel(false);
+    let mut hosts = tokio::task::JoinSet::new();
+    for (lane, streams) in Lane::ALL.into_iter().zip(lanes) {
+        let (sender, queue) = tokio::sync::mpsc::unbounded_channel();
+        sizes().for_each(|bytes| sender.send(batch(bytes)).unwrap());
+        drop(sender);
+        let urgent = urgent.clone();
+        hosts.spawn(async move {
+            lane::send_all(lane, streams.send, queue, &lane::Backlog::default(), urgent).await
+        });
+        hosts.spawn(async move {
+            let mut reader = lane::FrameReader::new(streams.receive);
+            if lane == Lane::Control {
+                reader.next::<ToHost>().await.unwrap().unwrap();
+            }
+            for bytes in sizes() {
+                let frame = reader.next::<ToHost>().await.unwrap().unwrap();
+                assert_eq!(frame, data(1, bytes));
+            }
+            Ok(())
+        });
+    }
+    let mut expected = Lane::ALL.map(|_| sizes());
+    for _ in 0..sizes().count() * Lane::ALL.len() {
+        let ListenerEvent::Frame { lane, frame, .. } = store.listener.event().await.unwrap() else {
+            panic!("it ended");
+        };
+        let bytes = expected[lane as usize].next().unwrap();
+        assert_eq!(frame, batch(bytes));
+        store.listener.send(session, lane, data(1, bytes));
+    }
+    while let Some(result) = hosts.join_next().await {
+        result.unwrap().unwrap();
+    }
+    connection.close(CloseCode::Done, "done");
+}
+
+#[tokio::test]
+async fn lanes_keep_order_over_several_streams_and_with_a_peer_of_the_generation_before() {
+    for (host, store) in [
+        (&quic::GENERATIONS[..], &quic::GENERATIONS[..]),
+        (&quic::GENERATIONS[..], &FIRST_GENERATION[..]),
+        (&FIRST_GENERATION[..], &quic::GENERATIONS[..]),
+    ] {
+        let mut store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), store);
+        let dialer = quic::Dialer::with_generations(&store.credential(), host).unwrap();
+        let exchange = exchange(&mut store, dialer);
+        tokio::time::timeout(Duration::from_secs(60), exchange).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_generation_in_common_is_refused_clearly() {
+    let other: [&[u8]; 1] = [b"longhaul/9"];
+    let store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), &other);
+    let address = store.address.to_string();
+    let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
+    assert!(format!("{error:#}").contains("of another generation"), "{error:#}");
+}
+
 #[tokio::test]
 async fn no_version_in_common_is_said_at_the_host() {
     let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (7, 9));
@@ -129,7 +225,8 @@ async fn credentials_of_another_installation_are_refused_with_their_own_message(
 async fn withdrawn_credentials_are_refused_and_their_sessions_ended() {
     let mut store = store();
     let old = store.credential();
-    let (client, mut events) = Client::start(old.clone(), Some(store.address.to_string())).unwrap();
+    let (client, mut events) =
+        Client::start(old.clone(), Some(store.address.to_string()), Transport::Auto).unwrap();
     store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     credential::rotate(store.dir.path()).unwrap();
@@ -186,7 +283,8 @@ async fn a_cut_is_noticed_in_seconds_and_the_link_comes_back() {
     let relay =
         Relay::start("127.0.0.1:0".parse().unwrap(), store.address, Shape::default()).unwrap();
     let (client, mut events) =
-        Client::start(store.credential(), Some(relay.address().to_string())).unwrap();
+        Client::start(store.credential(), Some(relay.address().to_string()), Transport::Auto)
+            .unwrap();
     store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     relay.change(|shape| shape.cut = true);
@@ -212,7 +310,8 @@ async fn a_cut_is_noticed_in_seconds_and_the_link_comes_back() {
 async fn a_restarted_store_is_found_again() {
     let mut store = store();
     let (client, mut events) =
-        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+            .unwrap();
     store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     let Store { dir, listener, address } = store;
@@ -238,7 +337,8 @@ async fn a_cold_read_does_not_queue_behind_a_full_drain() {
         Shape { delay: Duration::from_millis(5), rate: Some(20_000_000), ..Shape::default() };
     let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
     let (client, mut events) =
-        Client::start(store.credential(), Some(relay.address().to_string())).unwrap();
+        Client::start(store.credential(), Some(relay.address().to_string()), Transport::Auto)
+            .unwrap();
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     for _ in 0..2 {
@@ -268,7 +368,8 @@ async fn a_cold_read_does_not_queue_behind_a_full_drain() {
 async fn a_paused_drain_holds_up_no_other_lane_and_little_memory() {
     let mut store = store();
     let (client, mut events) =
-        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+            .unwrap();
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     // One that is read already still comes.
@@ -301,7 +402,8 @@ async fn a_paused_drain_holds_up_no_other_lane_and_little_memory() {
 async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
     let mut store = store();
     let (client, mut events) =
-        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+            .unwrap();
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     for request in 0..1000 {
@@ -334,6 +436,194 @@ async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
 
+#[tokio::test]
+async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
+    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, DATAGRAM_VERSION));
+    let shape = Shape { delay: Duration::from_millis(2), loss: 0.05, ..Shape::default() };
+    let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string()), Transport::Auto)
+            .unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    let serve = tokio::spawn(async move {
+        while let Some(event) = store.listener.event().await {
+            let ListenerEvent::Frame { lane, frame, .. } = event else { return store };
+            let ToStore::Read { request, .. } = frame.message else { panic!("{frame:?}") };
+            store.listener.send(session, lane, data(request, 8 << 10));
+        }
+        store
+    });
+    for request in 0..300 {
+        client.send(Lane::Read, read(request));
+        let LinkEvent::Frame(frame) = event(&mut events).await else { panic!("{request}") };
+        assert_eq!(frame, data(request, 8 << 10));
+    }
+    let datagrams = client.status().datagrams;
+    assert!(datagrams.requests == 300 && datagrams.recovered > 10, "{datagrams:?}");
+    assert!(datagrams.repeats > 5 && datagrams.by_stream < 30, "{datagrams:?}");
+    // What is open when the link is closed is answered, or goes by stream, first.
+    client.send(Lane::Read, read(1000));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    serve.await.unwrap();
+}
+
+#[tokio::test]
+async fn over_tcp_frames_travel_both_ways_and_close_delivers_what_is_queued() {
+    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, DATAGRAM_VERSION));
+    let address = Some(store.address.to_string());
+    let (client, mut events) = Client::start(store.credential(), address, Transport::Tcp).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    for (lane, bytes) in Lane::ALL.into_iter().zip([0, 1, 5000, 6 << 20]) {
+        client.send(lane, batch(bytes));
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: got, frame, .. } => {
+                assert_eq!((got, frame), (lane, batch(bytes)));
+            }
+            other => panic!("{other:?}"),
+        }
+        store.listener.send(session, lane, data(4, bytes));
+        match event(&mut events).await {
+            LinkEvent::Frame(frame) => assert_eq!(frame, data(4, bytes)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let status = client.status();
+    assert_eq!(status.transport.as_deref(), Some("tcp"));
+    assert!(status.sent_bytes > 6 << 20 && status.received_bytes > 6 << 20, "{status:?}");
+    // A drain that is not read holds up no other lane.
+    store.listener.pause_drain(session, true);
+    for _ in 0..4 {
+        client.send(Lane::Drain, batch(4 << 20));
+    }
+    client.send(Lane::Read, read(1));
+    let mut drained = 0;
+    loop {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: Lane::Read, .. } => break,
+            ListenerEvent::Frame { lane: Lane::Drain, .. } => drained += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(drained <= 1, "{drained}");
+    store.listener.pause_drain(session, false);
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    loop {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { .. } => drained += 1,
+            ListenerEvent::Closed { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(drained, 4);
+}
+
+#[tokio::test]
+async fn over_tcp_credentials_are_checked_and_ends_have_their_reasons() {
+    let (mut store, other) = (store(), store());
+    let address = Some(store.address.to_string());
+    let start = |credential: Credential| {
+        Client::start(credential, address.clone(), Transport::Tcp).unwrap()
+    };
+    let (client, mut events) = start(other.credential());
+    assert!(matches!(event(&mut events).await, LinkEvent::Unreachable));
+    let error = client.status().last_error.unwrap();
+    assert!(error.contains("another CA"), "{error}");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+
+    let old = store.credential();
+    let (client, mut events) = start(old.clone());
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    credential::rotate(store.dir.path()).unwrap();
+    let LinkEvent::Down { reason } = event(&mut events).await else { panic!("still up") };
+    assert!(reason.contains("withdrawn"), "{reason}");
+    assert!(matches!(event(&mut events).await, LinkEvent::Unreachable));
+    let error = client.status().last_error.unwrap();
+    assert!(error.contains("withdrawn"), "{error}");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+
+    let (client, mut events) = start(store.credential());
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    store.listener.shutdown().await;
+    let LinkEvent::Down { reason } = event(&mut events).await else { panic!("still up") };
+    assert!(reason.contains("shutting down"), "{reason}");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_udp_is_blocked_tcp_is_taken_and_quic_again_once_it_works() {
+    let mut store = store();
+    let shape = Shape { cut: true, ..Shape::default() };
+    let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
+    let through = tokio::net::TcpListener::bind(relay.address()).await.unwrap();
+    let target = store.address;
+    let forward = tokio::spawn(async move {
+        while let Ok((mut host, _)) = through.accept().await {
+            tokio::spawn(async move {
+                let mut store = tokio::net::TcpStream::connect(target).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut host, &mut store).await;
+            });
+        }
+    });
+    let credential = store.credential();
+    let mut dialer = dial::Dialer::new(&credential, Transport::Auto).unwrap();
+    dialer.try_again_every(Duration::from_millis(300));
+    let (client, mut events) =
+        Client::start_with(dialer, credential, Some(relay.address().to_string())).unwrap();
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    assert_eq!(client.status().transport.as_deref(), Some("tcp"));
+    client.send(Lane::Read, read(1));
+    loop {
+        if let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() {
+            assert_eq!(frame, read(1));
+            break;
+        }
+    }
+    relay.change(|shape| shape.cut = false);
+    let LinkEvent::Down { reason } = event(&mut events).await else { panic!("still up") };
+    assert!(reason.contains("UDP gets through"), "{reason}");
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    assert_eq!(client.status().transport.as_deref(), Some("quic"));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    forward.abort();
+}
+
+/// Lone reads with loss, by stream and in datagrams, for docs/performance.md: `cargo test --release
+/// --workspace --bins -- --ignored --nocapture lone_latency`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn lone_latency() {
+    for (delay, loss) in [(1, 0.0), (1, 0.0007), (1, 0.01), (8, 0.0007), (8, 0.01)] {
+        for version in [DATAGRAM_VERSION - 1, DATAGRAM_VERSION] {
+            let shape = Shape { delay: Duration::from_millis(delay), loss, ..Shape::default() };
+            let site = Site::start((1, version), Some(shape));
+            let mut took = Vec::new();
+            for request in 0..3000 / delay {
+                let begun = Instant::now();
+                site.client.send(Lane::Read, read(request));
+                site.next();
+                took.push(begun.elapsed().as_secs_f64() * 1e3);
+            }
+            took.sort_by(f64::total_cmp);
+            let of = |share: f64| took[((took.len() as f64 * share) as usize).min(took.len() - 1)];
+            println!(
+                "RTT {} ms, loss {loss}, version {version}: p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms; {:?}",
+                2 * delay,
+                of(0.5),
+                of(0.99),
+                of(0.999),
+                of(1.0),
+                site.client.status().datagrams,
+            );
+        }
+    }
+}
+
 /// Numbers for docs/protocol.md: `cargo test --release -- --ignored --nocapture loopback`.
 #[test]
 #[ignore = "a measurement"]
@@ -349,14 +639,21 @@ fn loopback() {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
-fn measure(shape: Option<Shape>) {
-    let (ready, address) = std::sync::mpsc::channel();
-    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut store = store();
+/// A store that answers everything at once, in a thread of its own, and a host.
+struct Site {
+    client: Client,
+    events: std::cell::RefCell<UnboundedReceiver<LinkEvent>>,
+    _relay: Option<Relay>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Site {
+    fn start(versions: (u16, u16), shape: Option<Shape>) -> Site {
+        let (ready, address) = std::sync::mpsc::channel();
+        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let serve = async move {
+            let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
             ready.send((store.address, store.credential())).unwrap();
             loop {
                 let event = tokio::select! {
@@ -375,19 +672,46 @@ fn measure(shape: Option<Shape>) {
                     _ => {}
                 }
             }
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve);
         });
-    });
-    let (address, credential) = address.recv().unwrap();
-    let relay =
-        shape.map(|shape| Relay::start("127.0.0.1:0".parse().unwrap(), address, shape).unwrap());
-    let at = relay.as_ref().map_or(address, Relay::address);
-    let (client, mut events) = Client::start(credential, Some(at.to_string())).unwrap();
-    let mut next = || match events.blocking_recv().unwrap() {
-        LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
-        LinkEvent::Down { reason } => panic!("{reason}"),
-        LinkEvent::Unreachable => panic!("unreachable"),
-    };
-    next();
+        let (address, credential) = address.recv().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let relay = shape.map(|shape| Relay::start(any, address, shape).unwrap());
+        let at = relay.as_ref().map_or(address, Relay::address);
+        let (client, events) =
+            Client::start(credential, Some(at.to_string()), Transport::Auto).unwrap();
+        let (stop, thread, events) = (Some(stop), Some(thread), events.into());
+        let site = Site { client, events, _relay: relay, stop, thread };
+        site.next();
+        site
+    }
+
+    fn next(&self) {
+        match self.events.borrow_mut().blocking_recv().unwrap() {
+            LinkEvent::Frame(..) | LinkEvent::Up { .. } => {}
+            LinkEvent::Down { reason } => panic!("{reason}"),
+            LinkEvent::Unreachable => panic!("unreachable"),
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.client.close();
+        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn measure(shape: Option<Shape>) {
+    let site = Site::start((1, DATAGRAM_VERSION), shape);
+    let (client, next) = (&site.client, || site.next());
     println!("{shape:?}");
     let limit = Duration::from_secs(2);
     for depth in [1, 32] {
@@ -426,16 +750,14 @@ fn measure(shape: Option<Shape>) {
     }
     let rate = (done * 4) as f64 * 1.048_576 / begun.elapsed().as_secs_f64();
     println!("  4 MiB batches: {rate:.0} MB/s; {:?}", client.status());
-    client.close();
-    stop.send(()).unwrap();
-    thread.join().unwrap();
 }
 
 #[tokio::test]
 async fn neither_side_is_told_of_resizing_by_a_newer_one() {
     let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1));
     let (client, mut events) =
-        Client::start(store.credential(), Some(store.address.to_string())).unwrap();
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+            .unwrap();
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     let resized = ToHost::Resized { volume: VolumeId(1), sectors: 8 };

@@ -18,6 +18,20 @@ pub trait Connection: Send + Sync {
     async fn open_lanes(&self) -> Result<Lanes, LinkError>;
     /// Waits for the peer to open all lanes.
     async fn accept_lanes(&self) -> Result<Lanes, LinkError>;
+    /// Largest datagram that can be sent now, in bytes; nothing if the transport or the peer has none.
+    fn datagram_bytes(&self) -> Option<usize> {
+        None
+    }
+    /// Sends a datagram, before anything that streams have to send. It may get lost, here too.
+    fn send_datagram(&self, _: Bytes) {}
+    /// Waits for a datagram. A call that is cancelled loses nothing.
+    async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
+        std::future::pending().await
+    }
+    /// What carries it: `quic` or `tcp`.
+    fn transport(&self) -> &'static str {
+        "quic"
+    }
     /// Where the peer is.
     fn peer(&self) -> SocketAddr;
     /// Serial number of the peer's certificate, in hexadecimal.

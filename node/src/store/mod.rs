@@ -15,8 +15,8 @@ use crate::cli::StoreArgs;
 use crate::credential::{self, Issued};
 use crate::files::{self, Lock};
 use crate::host::state::is_state_dir;
-use crate::link::Listener;
 use crate::link::quic::Acceptor;
+use crate::link::{Listener, tcp};
 use crate::objects::LocalObjects;
 use crate::service::{Stop, notify};
 use crate::{admin, random};
@@ -123,9 +123,15 @@ impl Store {
         let identity = credential::prepare(state, &stores)?;
         let acceptor = Acceptor::bind(listen, &identity, issued.clone())?;
         let address = acceptor.local_addr()?;
+        let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.len());
-        let listener = Listener::start(acceptor, issued, stores);
+        let mut listener = Listener::start(acceptor, issued, stores);
+        match tcp {
+            Ok(tcp) => listener.add_tcp(tcp),
+            // UDP is what nearly all hosts use.
+            Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
+        }
         let (view, questions) = mpsc::channel(16);
         let shell = Shell::new(listener, objects, catalog, questions);
         Ok(Store { shell, address, view, _locks: locks })

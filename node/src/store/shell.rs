@@ -271,7 +271,8 @@ impl Shell {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
-            | ToStore::Status { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            | ToStore::Status { volume, .. }
+            | ToStore::Changed { volume, .. } => self.names.contains_key(volume).then_some(*volume),
             ToStore::Stage { request, volume, into, .. } => {
                 // Every credential is good for all volumes; one that is not there would get an object
                 // that nothing ever deletes.
@@ -734,6 +735,9 @@ fn no_such_volume(message: ToStore) -> Option<ToHost> {
         ToStore::Stage { request, volume, .. } => {
             let result = Err(StageError::Read(ReadError::NotAttached));
             Some(ToHost::Staged { request, volume, result })
+        }
+        ToStore::Changed { request, volume, .. } => {
+            Some(ToHost::Changed { request, volume, result: Err(ReadError::NotAttached) })
         }
         ToStore::Volume { request, .. } => {
             Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })

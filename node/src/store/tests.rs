@@ -4,7 +4,7 @@ use super::*;
 use crate::admin::Report as _;
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
-use crate::link::{Client, LinkEvent, Requests};
+use crate::link::{Client, LinkEvent, Requests, Transport};
 use bytes::BytesMut;
 use clap::Parser as _;
 use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
@@ -423,7 +423,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     store.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
     let credential = Credential::load(&store.credential()).unwrap();
     let address = store.address.to_string();
-    let (client, mut events) = Client::start(credential, Some(address)).unwrap();
+    let (client, mut events) = Client::start(credential, Some(address), Transport::Auto).unwrap();
     assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
     let attach = ToStore::Attach { request: 1, name: "a".into(), host: HostId(7), journal: None };
     client.send(Lane::Control, attach.into());

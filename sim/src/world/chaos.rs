@@ -111,6 +111,7 @@ impl World {
         for volume in 0..self.volumes.len() {
             let slot = self.slot(host, volume);
             slot.journal = None;
+            slot.cache.lose();
             // Whoever takes over may be this machine with a new disk, or another one.
             slot.wanted = false;
         }
@@ -126,6 +127,7 @@ impl World {
         self.crash_host(host, true);
         self.hosts[host].id = HostId(self.rng.wide());
         for volume in 0..self.volumes.len() {
+            self.carry_cache(host, to, volume);
             let journal = self.slot(host, volume).journal.take();
             let wanted = std::mem::take(&mut self.slot(host, volume).wanted);
             let free = matches!(self.slot(to, volume).state, State::Down)

@@ -8,6 +8,7 @@ use crate::plan::Acknowledge;
 use crate::rng::Rng;
 use bytes::Bytes;
 use longhaul_core::block::{BlockError, Range, Reply, Request, Seq, Time};
+use longhaul_core::host::Trace;
 use std::collections::BTreeMap;
 
 /// What is asked.
@@ -43,6 +44,10 @@ pub struct Client {
     pending: BTreeMap<u64, Pending>,
     /// What it watches, or has watched.
     pub(super) watches: Vec<Watch>,
+    /// Reads in a row.
+    walk: Option<Walk>,
+    /// What was recorded of earlier reads.
+    trace: Option<Trace>,
     /// Whether the world is ending: no new random requests.
     pub(super) quiet: bool,
     /// Whether the last requests of the world were made.
@@ -50,17 +55,35 @@ pub struct Client {
     awake: bool,
 }
 
+/// Reads at equal distances, forward or backward.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    next: Range,
+    step: i64,
+    left: u64,
+}
+
 impl Client {
     /// A client without requests.
     pub(super) fn new(rng: Rng) -> Client {
         let (pending, watches) = (BTreeMap::new(), Vec::new());
-        Client { rng, pending, watches, quiet: false, last_asked: false, awake: false }
+        Client {
+            rng,
+            pending,
+            watches,
+            walk: None,
+            trace: None,
+            quiet: false,
+            last_asked: false,
+            awake: false,
+        }
     }
 
     /// Forgets its requests: the host is gone, nobody will ever learn their outcome.
     pub(super) fn reset(&mut self) {
         self.pending.clear();
         self.watches.clear();
+        self.walk = None;
         self.awake = false;
         self.last_asked = false;
     }
@@ -135,7 +158,11 @@ impl World {
         let allocate = rng.percent(50);
         let marker_fua = rng.percent(5);
         match what {
-            0 => self.ask_read(host, volume, range),
+            0 => {
+                let range = self.walk(host, volume, range, sectors);
+                self.ask_read(host, volume, range);
+                self.trace_or_limit(host, volume);
+            }
             1 => self.ask_write(host, volume, Kind::Data, range, false),
             2 => self.ask_write(host, volume, Kind::Data, range, true),
             3 => self.ask_flush(host, volume),
@@ -152,6 +179,63 @@ impl World {
             8 => self.ask_stage(host, volume, range),
             _ => self.ask_write_staged(host, volume, marker_fua),
         }
+    }
+
+    /// Where the client reads: on from its last read, or at `range`, from where it may go on.
+    fn walk(&mut self, host: usize, volume: usize, range: Range, sectors: u64) -> Range {
+        let plan = self.plan.volumes[volume];
+        let client = &mut self.slot(host, volume).client;
+        if !client.rng.percent(plan.walk) {
+            return range;
+        }
+        let rng = &mut client.rng;
+        let walk = client.walk.take().unwrap_or_else(|| {
+            let length = range.sectors.min(2 * plan.block);
+            let apart = if rng.percent(60) { 0 } else { rng.between(1, 4) * plan.block };
+            let step = (length + apart) as i64;
+            let step = if rng.percent(60) { step } else { -step };
+            let left = rng.between(4, 64);
+            Walk { next: Range::new(range.lba, length), step, left }
+        });
+        let next = walk.next.lba.checked_add_signed(walk.step);
+        let next = next.map(|lba| Range::new(lba, walk.next.sectors));
+        client.walk = next.filter(|next| next.fits(sectors) && walk.left > 0).map(|next| Walk {
+            next,
+            left: walk.left - 1,
+            ..walk
+        });
+        walk.next
+    }
+
+    /// Now and then an operator records or replays what is read, or changes the limits.
+    fn trace_or_limit(&mut self, host: usize, volume: usize) {
+        let (now, limits) = (self.now, self.plan.volumes[volume].limits);
+        let slot = self.slot(host, volume);
+        let State::Running(machine) = &mut slot.state else { return };
+        let client = &mut slot.client;
+        match client.rng.below(100) {
+            0..4 if client.trace.is_none() => {
+                let begun = machine.handle_record(now);
+                if !begun {
+                    client.trace = machine.handle_stop_recording(now);
+                }
+            }
+            0..4 => {
+                if let Some(trace) = client.trace.take() {
+                    machine.handle_replay(now, &trace);
+                }
+            }
+            4 => {
+                let (drain, readahead) = limits;
+                let some = |rng: &mut Rng, limit: Option<u64>| limit.filter(|_| rng.percent(50));
+                let drain = some(&mut client.rng, drain);
+                let readahead = some(&mut client.rng, readahead);
+                machine.handle_limits(now, drain, readahead);
+                self.coverage.limits_changed += 1;
+            }
+            _ => {}
+        }
+        self.pump_host(host, volume);
     }
 
     fn floors(&self, host: usize, volume: usize, range: Range) -> Vec<u32> {

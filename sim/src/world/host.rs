@@ -69,12 +69,13 @@ impl World {
             memory_bytes: plan.memory_bytes,
             window_max_bytes: 4 << 20,
             batch_bytes: plan.batch_bytes,
-            readahead_bytes: 256 << 10,
+            readahead_bytes: plan.readahead_bytes,
             drain_linger: Duration::from_nanos(plan.linger),
             sync_interval: Duration::from_nanos(plan.linger),
             map_entries_max: plan.map_entries,
             packing: self.packing(volume),
             packed_sectors_max: plan.packed_sectors,
+            cache_interval: Duration::from_nanos(plan.cache.interval),
             ..Config::new(mode)
         }
     }
@@ -138,7 +139,7 @@ impl World {
 
     /// The process no longer does anything about a volume; the disk keeps what it has.
     pub(super) fn stop_slot(&mut self, host: usize, volume: usize) {
-        let epoch = self.slot(host, volume).epoch;
+        let (epoch, now) = (self.slot(host, volume).epoch, self.now);
         let branch =
             self.branches.get(&(volume, epoch)).map(|branch| (branch.log.clone(), branch.flushed));
         let slot = self.slot(host, volume);
@@ -148,7 +149,10 @@ impl World {
             journal.view = log;
             journal.flushed = flushed;
         }
+        let status = slot.machine().and_then(|machine| machine.status(now).cache);
+        let slot = self.slot(host, volume);
         slot.generation += 1;
+        slot.cache.stop();
         slot.state = State::Down;
         slot.timer = None;
         slot.connecting = false;
@@ -159,8 +163,17 @@ impl World {
         slot.fenced = false;
         slot.epoch = 0;
         slot.up_since = None;
+        slot.ahead = [0; 3];
         slot.recent.clear();
         slot.client.reset();
+        if let Some(status) = status {
+            self.coverage.cache_hits += status.counters.hit_bytes;
+            self.coverage.cache_written +=
+                status.counters.written_bytes - status.counters.index_bytes;
+            self.coverage.cache_evictions += status.counters.evictions;
+            self.coverage.cache_damaged += status.counters.damaged_blocks;
+        }
+        let slot = self.slot(host, volume);
         if let Some(number) = slot.session.take() {
             self.cut(number);
             if let Some((session, _)) = self.sessions.get_mut(&number) {
@@ -187,6 +200,7 @@ impl World {
                 torn = power && journal.disk.cut_power(&mut rng);
             }
             self.coverage.torn_writes += u64::from(torn);
+            self.crash_cache(host, volume, power);
             self.stop_slot(host, volume);
         }
         let incarnation = self.hosts[host].incarnation;
@@ -512,7 +526,13 @@ impl World {
         }
         slot.epoch = attached.epoch;
         let quiet = self.finishing;
-        let machine = host::Volume::new(now, config, self.hosts[host].id, attached, recovered);
+        let id = self.hosts[host].id;
+        let mut machine = host::Volume::new(now, config, id, attached, recovered);
+        let (drain, readahead) = self.plan.volumes[volume].limits;
+        machine.handle_limits(now, drain, readahead);
+        if let Some(cache) = self.open_cache(host, volume) {
+            machine.set_cache(now, cache);
+        }
         let slot = self.slot(host, volume);
         slot.state = State::Running(Box::new(machine));
         slot.detached = false;
@@ -589,6 +609,8 @@ impl World {
                 self.answered(host, volume, number, result);
             } else if let Some(operation) = machine.poll_disk() {
                 self.begin_disk(host, volume, operation);
+            } else if let Some(operation) = machine.poll_cache() {
+                self.begin_cache(host, volume, operation);
             } else if let Some((lane, frame)) = machine.poll_message() {
                 note!(
                     self,
@@ -610,7 +632,24 @@ impl World {
         let now = self.now;
         let slot = &mut self.hosts[host].slots[volume];
         let State::Running(machine) = &slot.state else { return };
-        slot.up_since = match machine.status(now).link_up {
+        let status = machine.status(now);
+        let ahead = status.readahead;
+        let totals = [
+            ahead.detected.used,
+            status.counters.readahead_wait_bytes,
+            ahead.detected.wasted + ahead.traces.wasted + ahead.hints.wasted,
+        ];
+        let counters = [
+            &mut self.coverage.read_ahead,
+            &mut self.coverage.read_while_coming,
+            &mut self.coverage.read_ahead_wasted,
+        ];
+        for ((counter, new), old) in counters.into_iter().zip(totals).zip(slot.ahead) {
+            // A new machine begins again.
+            *counter += new.saturating_sub(old);
+        }
+        slot.ahead = totals;
+        slot.up_since = match status.link_up {
             true => slot.up_since.or(Some(now)),
             false => None,
         };
@@ -673,8 +712,18 @@ impl World {
                     self.after(delay, Event::LetGo(at));
                 }
             }
+            host::Event::CacheFailed { .. } => self.coverage.cache_failures += 1,
+            host::Event::CacheReady { found_bytes, dropped_bytes, dropped_all } => {
+                if *dropped_all {
+                    return self.fail(format!("host {host} is told nothing about its cache"));
+                }
+                self.coverage.cache_kept += u64::from(dropped_bytes < found_bytes);
+                self.coverage.cache_dropped_some +=
+                    u64::from(*dropped_bytes > 0 && dropped_bytes < found_bytes);
+            }
             host::Event::Detached => slot.detached = true,
             host::Event::Resized { .. } => self.coverage.resizes_told += 1,
+            host::Event::TraceReplayed { followed: true } => self.coverage.traces_followed += 1,
             host::Event::JournalDamaged { .. } if !damaged => {
                 self.fail(format!("host {host} found damage that nobody did: {event:?}"));
             }

@@ -5,6 +5,7 @@
 //! model at once, and the first violation of the contract ends the world. It knows the machines only
 //! by the interface that the shell uses.
 
+mod cache;
 mod chaos;
 mod client;
 mod copy;
@@ -41,6 +42,10 @@ enum Event {
     DiskDone(At),
     /// A read of the journal is done: id, file, offset, bytes.
     DiskRead(At, u64, u32, u64, usize),
+    /// The write or sync at the front of the cache's queue is done.
+    CacheDone(At),
+    /// A read of the cache is done: id, offset, bytes.
+    CacheRead(At, u64, u64, usize),
     /// The process lets go of a volume that it was fenced from, or starts it again.
     LetGo(At),
     HostTimer(At),
@@ -115,6 +120,8 @@ enum State {
 struct Slot {
     /// The state directory's journal, if there is one.
     journal: Option<host::Journal>,
+    /// Its read cache, which may outlive or precede the journal.
+    cache: cache::Cache,
     /// Whether the host is to have the volume attached.
     wanted: bool,
     generation: u64,
@@ -123,6 +130,8 @@ struct Slot {
     session: Option<u64>,
     /// Since when the machine takes its link for usable.
     up_since: Option<Time>,
+    /// What was read ahead, as far as it was counted.
+    ahead: [u64; 3],
     connecting: bool,
     timer: Option<Time>,
     disk_queue: VecDeque<longhaul_core::host::DiskOperation>,
@@ -316,6 +325,10 @@ impl World {
             Event::DiskRead(at, id, file, offset, bytes) => {
                 self.live(at, |w| w.disk_read_done(at.host, at.volume, id, (file, offset, bytes)));
             }
+            Event::CacheDone(at) => self.live(at, |w| w.cache_done(at.host, at.volume)),
+            Event::CacheRead(at, id, offset, bytes) => {
+                self.live(at, |w| w.cache_read_done(at.host, at.volume, id, offset, bytes));
+            }
             Event::LetGo(at) => self.live(at, |w| w.let_go(at.host, at.volume)),
             Event::HostTimer(at) => self.live(at, |w| w.host_timer(at.host, at.volume)),
             Event::Connect(at) => self.live(at, |w| w.connect(at.host, at.volume)),
@@ -406,12 +419,14 @@ impl Slot {
         let label = 1000 + 100 * host as u64 + 2 * volume as u64;
         Slot {
             journal: None,
+            cache: cache::Cache::new(root.fork(label + 100_000)),
             wanted: false,
             generation: 0,
             state: State::Down,
             epoch: 0,
             session: None,
             up_since: None,
+            ahead: [0; 3],
             connecting: false,
             timer: None,
             disk_queue: VecDeque::new(),

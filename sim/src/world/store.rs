@@ -113,7 +113,8 @@ impl World {
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
             | ToStore::Status { volume, .. }
-            | ToStore::Stage { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
+            | ToStore::Stage { volume, .. }
+            | ToStore::Changed { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
         }
     }
 

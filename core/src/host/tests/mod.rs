@@ -1,5 +1,6 @@
 //! The engine against a plain array, a disk that tears, a store and a link that lose things.
 
+mod ahead;
 mod copy;
 mod damage;
 mod durability;

@@ -252,6 +252,23 @@ impl World {
         }
     }
 
+    /// Another host takes the volume over: nothing of it is here, all of it at the store.
+    pub fn elsewhere(&self, config: Config) -> World {
+        let mut world = World::new(self.rng.0 + 1, config);
+        world.store.image = self.store.image.clone();
+        world.store.committed = self.store.committed;
+        world.log = self.log.clone();
+        let recovered = match world.config.mode {
+            Mode::Journal(_) => Some(world.disk.recover().unwrap()),
+            Mode::WriteThrough => None,
+        };
+        let attached = world.store.attach();
+        world.volume = Volume::new(world.now, world.config.clone(), HOST, attached, recovered);
+        world.acknowledged = (1..=world.store.committed).collect();
+        world.settle();
+        world
+    }
+
     pub fn small() -> Config {
         Config {
             memory_bytes: 256 << 10,
@@ -303,6 +320,8 @@ impl World {
         // A frame without records may exceed the limit by its page.
         assert!(status.memory_bytes <= self.config.memory_bytes + 4096);
         assert!(status.dirty_entries <= self.config.map_entries_max);
+        let ahead = status.readahead.buffered_bytes + status.readahead.in_flight_bytes;
+        assert!(ahead <= self.config.readahead_bytes, "{ahead} bytes ahead");
         let timeout = self.volume.poll_timeout();
         assert!(timeout.is_none_or(|at| at > self.now), "a timeout that is due would spin");
     }

@@ -5,6 +5,7 @@
 //! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
 //! next one. Reads and announcements do not queue behind it.
 
+mod changed;
 mod commit;
 mod control;
 mod opening;
@@ -23,6 +24,7 @@ use crate::wire::link::{
     StageError, ToHost, ToStore,
 };
 use bytes::Bytes;
+use changed::Walks;
 use commit::{Put, Work};
 use opening::Opening;
 use resize::Sizes;
@@ -43,14 +45,33 @@ const HELD_MAX: usize = 1024;
 enum Purpose {
     ListCheckpoints,
     ReadCheckpoint,
-    ReadLog { number: u64, part: Part },
+    ReadLog {
+        number: u64,
+        part: Part,
+    },
     PutSegment,
     ReadBack,
-    PutCheckpoint { number: u64, entries: u64 },
-    DeleteCheckpoint { number: u64 },
-    PutSize { number: u64 },
-    Fetch { read: u64, index: usize },
+    PutCheckpoint {
+        number: u64,
+        entries: u64,
+    },
+    DeleteCheckpoint {
+        number: u64,
+    },
+    PutSize {
+        number: u64,
+    },
+    Fetch {
+        read: u64,
+        index: usize,
+    },
     PutStaged(Putting),
+    /// A part of a segment, for a walk back along the log.
+    Walk {
+        walk: u64,
+        number: u64,
+        part: Part,
+    },
 }
 
 enum Phase {
@@ -113,6 +134,7 @@ pub struct Volume {
     reads: Reads,
     checkpoints: Checkpoints,
     sizes: Sizes,
+    walks: Walks,
     announce_unsaved: Option<Time>,
     shutting_down: bool,
 }
@@ -144,6 +166,7 @@ impl Volume {
             reads: Reads::new(config.read_operations_max, config.read_bytes_max),
             checkpoints: Checkpoints::default(),
             sizes: Sizes::default(),
+            walks: Walks::default(),
             announce_unsaved: None,
             shutting_down: false,
             spec,
@@ -203,6 +226,7 @@ impl Volume {
         }
         self.reads.forget(session);
         self.sizes.forget(session);
+        self.walks.forget(session);
         self.messages.retain(|(other, ..)| *other != session);
         self.advance();
     }
@@ -390,6 +414,7 @@ impl Volume {
             self.read_failed(read, ReadError::NotAttached);
         }
         self.checkpoints.builder = None;
+        self.refuse_walks();
         self.refuse_resized();
         for work in std::mem::take(&mut self.queue) {
             self.refuse_work(work);
@@ -436,6 +461,9 @@ impl Volume {
             {
                 let stage = Stage { into, lba, object };
                 self.stage(session, lane, request, epoch, range, stage);
+            }
+            ToStore::Changed { request, volume, epoch, since } if volume == ours => {
+                self.changed(session, lane, request, epoch, since);
             }
             ToStore::Volume { request, operation } => {
                 self.volume_operation(session, lane, request, operation);
@@ -587,6 +615,12 @@ impl Volume {
             // An attempt that was thought to have failed may have put it; another number is as good.
             (Purpose::PutStaged(putting), Outcome::Exists) => {
                 self.staged(putting, Err(StageError::Exists));
+            }
+            (Purpose::Walk { walk, number, part }, Outcome::Data(data)) => {
+                self.walked(walk, number, part, Some(&data));
+            }
+            (Purpose::Walk { walk, number, part }, Outcome::NotFound) => {
+                self.walked(walk, number, part, None);
             }
             // The answer to another question than was asked: ask again.
             (purpose, _) => self.object_failed(

@@ -78,6 +78,23 @@ fn messages_keep_their_numbers() {
         let known = version >= COPY_VERSION;
         assert_eq!((stage.is_of_version(version), staged.is_of_version(version)), (known, known));
     }
+    let since = Moment { epoch: 1, host: HostId(1), seq: 1 };
+    let ask = ToStore::Changed { request, volume, epoch: 1, since };
+    let answer = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
+    assert_eq!(first(Frame::from(ask.clone()).encode_head().unwrap()), 10);
+    assert_eq!(first(Frame::from(answer.clone()).encode_head().unwrap()), 11);
+    for version in MIN_VERSION..=MAX_VERSION {
+        let known = version >= CHANGED_VERSION;
+        assert_eq!((ask.is_of_version(version), answer.is_of_version(version)), (known, known));
+    }
+}
+
+#[test]
+fn the_longest_changes_fit_a_head() {
+    let range = Range::new(u64::MAX / 2, u64::MAX / 2);
+    let result = Ok(Changes::Ranges(vec![range; MAX_CHANGED_RANGES]));
+    let message = ToHost::Changed { request: u64::MAX, volume: VolumeId(u128::MAX), result };
+    Frame::from(message).encode_head().unwrap();
 }
 
 proptest! {

@@ -39,7 +39,16 @@ pub fn run(args: &IscsiArgs) -> Result<()> {
             Change::Move { volume: volume.clone(), to: to.clone() }
         }
     };
-    let state = rights(&args.admin)?.1.state;
+    let body = serde_json::to_string(&change)?;
+    status::post(&args.admin, "/iscsi", &token(&args.admin)?, &body)
+}
+
+/// What to show to the host at `admin` to be allowed to change anything.
+///
+/// # Errors
+/// If no host answers, or its state directory is not ours to read.
+pub fn token(admin: &str) -> Result<String> {
+    let state = rights(admin)?.1.state;
     let path = access::token_path(&state);
     let token = std::fs::read_to_string(&path).with_context(|| {
         format!(
@@ -47,8 +56,7 @@ pub fn run(args: &IscsiArgs) -> Result<()> {
             path.display()
         )
     })?;
-    let body = serde_json::to_string(&change)?;
-    status::post(&args.admin, "/iscsi", token.trim(), &body)
+    Ok(token.trim().to_owned())
 }
 
 fn secret(file: Option<&Path>) -> Result<Secret> {

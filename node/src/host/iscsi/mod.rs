@@ -22,7 +22,7 @@ mod report;
 mod tests;
 
 pub use access::{Change, Report as RightsReport, Rights, Static, new_token};
-pub use command::run;
+pub use command::{run, token};
 pub use listen::Listener;
 pub use report::{Counters, SessionReport};
 

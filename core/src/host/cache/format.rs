@@ -1,0 +1,360 @@
+//! The bytes of a cache file: two heads, the pages of the index, the slots.
+//!
+//! ```text
+//! ┌────────┬────────┬──────┬───┬──────┬──────────┬─────────────────┐
+//! │ head A │ head B │ page │ … │ page │ slot 0   │ slot 1 …        │
+//! │        │        │ 4 KiB│   │ 4 KiB│ 16,448 B │                 │
+//! └────────┴────────┴──────┴───┴──────┴──────────┴─────────────────┘
+//! ```
+//!
+//! Nothing in the file is believed without its checksum and its identity: each block says which one
+//! it is and with which stamp it was written, which the index has to know; each page of the index says
+//! in which round it was written, and the head knows how old each page may be at most. So what a slot
+//! held before, a torn page, and a write that the disk lost or put elsewhere are all misses.
+//! `docs/formats.md` draws the fields.
+
+use super::index::{Entry, Index, LINE_BLOCKS, Slot, WAYS_MAX};
+use crate::block::{BLOCK_BYTES, VolumeId};
+use crate::wire::link::{HostId, Moment};
+use bytes::{BufMut, Bytes, BytesMut};
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of the format.
+pub const CACHE_VERSION: u16 = 1;
+/// Smallest cache, in bytes.
+pub const MIN_CACHE_BYTES: u64 = 64 << 20;
+/// Largest cache, in bytes.
+pub const MAX_CACHE_BYTES: u64 = 16 << 40;
+/// Bytes of a block in a slot: the block, and what says which one it is.
+pub const RECORD_BYTES: usize = BLOCK_BYTES as usize + TRAILER_BYTES;
+/// Bytes of a slot.
+pub const SLOT_BYTES: u64 = LINE_BLOCKS * RECORD_BYTES as u64;
+/// Bytes of a page of the index.
+pub const PAGE_BYTES: usize = 4096;
+
+const TRAILER_BYTES: usize = 16;
+const SETS_PER_PAGE: usize = 4;
+const PAGE_SLOTS: usize = SETS_PER_PAGE * WAYS_MAX;
+const HEAD_MAGIC: u32 = u32::from_le_bytes(*b"LHCA");
+const PAGE_MAGIC: u32 = u32::from_le_bytes(*b"LHCX");
+const HEAD_BYTES: usize = 128;
+const PAGE_HEADER_BYTES: usize = 64;
+const ENTRY_BYTES: usize = 16;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHead {
+    magic: U32,
+    version: U16,
+    ways: U16,
+    sets: U32,
+    stamp: U32,
+    volume: U128,
+    tag: U128,
+    host: U128,
+    round: U64,
+    epoch: U64,
+    seq: U64,
+    reserved: [u8; 36],
+    crc: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawPage {
+    magic: U32,
+    number: U32,
+    tag: U128,
+    round: U32,
+    reserved: [u8; 32],
+    crc: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntry {
+    tag: U32,
+    stamps: [U16; LINE_BLOCKS as usize],
+    state: u8,
+    reserved: [u8; 3],
+}
+
+const _: () = assert!(size_of::<RawHead>() == HEAD_BYTES);
+const _: () = assert!(size_of::<RawPage>() == PAGE_HEADER_BYTES);
+const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
+const _: () = assert!(PAGE_HEADER_BYTES + PAGE_SLOTS * ENTRY_BYTES == PAGE_BYTES);
+
+/// Where what lies in a cache file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    sets: u32,
+    ways: u16,
+}
+
+impl Geometry {
+    /// The geometry of a file of this many bytes; `None` if it is too small to hold a set or larger
+    /// than [`MAX_CACHE_BYTES`].
+    #[must_use]
+    pub fn for_size(bytes: u64) -> Option<Geometry> {
+        if bytes > MAX_CACHE_BYTES {
+            return None;
+        }
+        let mut sets = u32::try_from(bytes / (WAYS_MAX as u64 * SLOT_BYTES)).ok()?;
+        while sets > 0 && Geometry::new(sets, WAYS_MAX as u16)?.bytes() > bytes {
+            sets -= 1;
+        }
+        // An odd number, so that what lies a power of two apart does not meet in a few sets.
+        sets = sets.saturating_sub(u32::from(sets.is_multiple_of(2)));
+        Geometry::new(sets, WAYS_MAX as u16)
+    }
+
+    /// So many sets of so many slots; `None` if that is no geometry: there are 63 slots in a set at
+    /// most, and hosts have 63.
+    #[must_use]
+    pub fn new(sets: u32, ways: u16) -> Option<Geometry> {
+        (sets > 0 && (1..=WAYS_MAX).contains(&usize::from(ways))).then_some(Geometry { sets, ways })
+    }
+
+    /// An index without entries.
+    pub(super) fn index(self) -> Index {
+        Index::new(self.sets, usize::from(self.ways))
+    }
+
+    /// Bytes that are used of the file.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.slots_at() + self.slots() * SLOT_BYTES
+    }
+
+    /// Bytes of data that fit.
+    #[must_use]
+    pub fn capacity_bytes(self) -> u64 {
+        self.slots() * LINE_BLOCKS * BLOCK_BYTES
+    }
+
+    fn slots(self) -> u64 {
+        u64::from(self.sets) * u64::from(self.ways)
+    }
+
+    pub(super) fn pages(self) -> usize {
+        (self.sets as usize).div_ceil(SETS_PER_PAGE)
+    }
+
+    pub(super) fn head_bytes(self) -> usize {
+        (HEAD_BYTES + 4 * self.pages()).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub(super) fn head_at(self, round: u64) -> u64 {
+        (round % 2) * self.head_bytes() as u64
+    }
+
+    pub(super) fn page_at(self, page: usize) -> u64 {
+        (2 * self.head_bytes() + page * PAGE_BYTES) as u64
+    }
+
+    fn slots_at(self) -> u64 {
+        self.page_at(self.pages())
+    }
+
+    /// Byte at which a block of a slot lies. Slots of neighbouring sets are neighbours, so that a run
+    /// of lines can lie in one piece.
+    pub(super) fn block_at(self, slot: Slot, block: u64) -> u64 {
+        let ways = usize::from(self.ways);
+        let (set, way) = ((slot / ways) as u64, (slot % ways) as u64);
+        let place = way * u64::from(self.sets) + set;
+        self.slots_at() + place * SLOT_BYTES + block * RECORD_BYTES as u64
+    }
+
+    /// The page that a slot's entry is in.
+    pub(super) fn page_of(self, slot: Slot) -> usize {
+        slot / (SETS_PER_PAGE * usize::from(self.ways))
+    }
+
+    fn page_slots(self, page: usize) -> std::ops::Range<Slot> {
+        let slots = SETS_PER_PAGE * usize::from(self.ways);
+        page * slots..((page + 1) * slots).min(self.slots() as usize)
+    }
+}
+
+/// What a head says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub geometry: Geometry,
+    pub volume: VolumeId,
+    /// Drawn at random for the file; in everything in it.
+    pub tag: u128,
+    /// Counts the heads written.
+    pub round: u64,
+    /// Everything that was written to the volume up to here is known to the index; `None` before the
+    /// volume was attached with it.
+    pub moment: Option<Moment>,
+    /// The next stamp, but for those given away since.
+    pub stamp: u32,
+    /// For each page the low half of the round in which it was written last, 0 for never.
+    pub rounds: Vec<u32>,
+}
+
+impl Head {
+    pub fn encode(&self) -> Bytes {
+        let moment = self.moment.unwrap_or(Moment { epoch: 0, host: HostId(0), seq: 0 });
+        let raw = RawHead {
+            magic: HEAD_MAGIC.into(),
+            version: CACHE_VERSION.into(),
+            ways: self.geometry.ways.into(),
+            sets: self.geometry.sets.into(),
+            stamp: self.stamp.into(),
+            volume: self.volume.0.into(),
+            tag: self.tag.into(),
+            host: moment.host.0.into(),
+            round: self.round.into(),
+            epoch: moment.epoch.into(),
+            seq: moment.seq.into(),
+            reserved: [0; 36],
+            crc: 0.into(),
+        };
+        let mut out = BytesMut::with_capacity(self.geometry.head_bytes());
+        out.extend_from_slice(raw.as_bytes());
+        for round in &self.rounds {
+            out.put_u32_le(*round);
+        }
+        out.resize(self.geometry.head_bytes(), 0);
+        let crc = head_crc(&out);
+        out[HEAD_BYTES - 4..HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
+        out.freeze()
+    }
+
+    /// What all bytes of a head say; nothing if they are none.
+    pub fn parse(geometry: Geometry, volume: Option<VolumeId>, bytes: &[u8]) -> Option<Head> {
+        let (raw, rest) = RawHead::ref_from_prefix(bytes).ok()?;
+        let fits = bytes.len() == geometry.head_bytes()
+            && raw.magic.get() == HEAD_MAGIC
+            && raw.version.get() == CACHE_VERSION
+            && raw.crc.get() == head_crc(bytes)
+            && raw.sets.get() == geometry.sets
+            && raw.ways.get() == geometry.ways
+            && volume.is_none_or(|volume| raw.volume.get() == volume.0);
+        if !fits {
+            return None;
+        }
+        let (rounds, _) = <[U32]>::ref_from_prefix_with_elems(rest, geometry.pages()).ok()?;
+        let host = HostId(raw.host.get());
+        let moment = Moment { epoch: raw.epoch.get(), host, seq: raw.seq.get() };
+        Some(Head {
+            geometry,
+            volume: VolumeId(raw.volume.get()),
+            tag: raw.tag.get(),
+            round: raw.round.get(),
+            moment: (moment.epoch > 0).then_some(moment),
+            stamp: raw.stamp.get(),
+            rounds: rounds.iter().map(|round| round.get()).collect(),
+        })
+    }
+}
+
+fn head_crc(bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&bytes[..HEAD_BYTES - 4]);
+    crc32c::crc32c_append(crc, &bytes[HEAD_BYTES..])
+}
+
+/// A page of the index as it is now.
+pub(super) fn encode_page(
+    geometry: Geometry,
+    tag: u128,
+    page: usize,
+    round: u32,
+    index: &Index,
+) -> Bytes {
+    let header = RawPage {
+        magic: PAGE_MAGIC.into(),
+        number: (page as u32).into(),
+        tag: tag.into(),
+        round: round.into(),
+        reserved: [0; 32],
+        crc: 0.into(),
+    };
+    let mut out = BytesMut::with_capacity(PAGE_BYTES);
+    out.extend_from_slice(header.as_bytes());
+    for slot in geometry.page_slots(page) {
+        let entry = index.entry(slot);
+        let raw = RawEntry {
+            tag: entry.tag.into(),
+            stamps: entry.stamps.map(U16::new),
+            state: entry.state,
+            reserved: [0; 3],
+        };
+        out.extend_from_slice(raw.as_bytes());
+    }
+    out.resize(PAGE_BYTES, 0);
+    let crc = page_crc(&out);
+    out[PAGE_HEADER_BYTES - 4..PAGE_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    out.freeze()
+}
+
+fn page_crc(bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&bytes[..PAGE_HEADER_BYTES - 4]);
+    crc32c::crc32c_append(crc, &bytes[PAGE_HEADER_BYTES..])
+}
+
+/// Puts the entries of a page into the index and gives the round in which it was written; nothing if
+/// it is none, or older than the head knows it to be.
+pub(super) fn restore_page(
+    head: &Head,
+    page: usize,
+    bytes: &[u8],
+    index: &mut Index,
+) -> Option<u32> {
+    let (header, rest) = RawPage::ref_from_prefix(bytes).ok()?;
+    let oldest = head.rounds.get(page).copied().unwrap_or(u32::MAX);
+    let good = bytes.len() == PAGE_BYTES
+        && header.magic.get() == PAGE_MAGIC
+        && header.number.get() as usize == page
+        && header.tag.get() == head.tag
+        && header.round.get() >= oldest
+        && header.crc.get() == page_crc(bytes);
+    let slots = head.geometry.page_slots(page);
+    let (entries, _) = <[RawEntry]>::ref_from_prefix_with_elems(rest, slots.len()).ok()?;
+    if !good {
+        return None;
+    }
+    for (slot, raw) in slots.zip(entries) {
+        let stamps = raw.stamps.map(|stamp| stamp.get());
+        index.restore(slot, Entry { tag: raw.tag.get(), stamps, state: raw.state });
+    }
+    Some(header.round.get())
+}
+
+/// Appends a block, numbered from the start of the volume, with what says which one it is.
+pub(super) fn put_block(tag: u128, block: u64, stamp: u32, data: &[u8], out: &mut BytesMut) {
+    out.extend_from_slice(data);
+    out.put_u64_le(block);
+    out.put_u32_le(stamp);
+    out.put_u32_le(block_crc(tag, block, stamp, data));
+}
+
+fn block_crc(tag: u128, block: u64, stamp: u32, data: &[u8]) -> u32 {
+    let mut head = [0; 28];
+    head[..16].copy_from_slice(&tag.to_le_bytes());
+    head[16..24].copy_from_slice(&block.to_le_bytes());
+    head[24..].copy_from_slice(&stamp.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&head), data)
+}
+
+/// Whether `record` is that block, written with a stamp of that low half.
+pub(super) fn is_block(tag: u128, block: u64, stamp: u16, record: &[u8]) -> bool {
+    let Some((data, trailer)) = record.split_at_checked(BLOCK_BYTES as usize) else { return false };
+    let Ok((raw, _)) = RawTrailer::ref_from_prefix(trailer) else { return false };
+    raw.block.get() == block
+        && raw.stamp.get() as u16 == stamp
+        && raw.crc.get() == block_crc(tag, block, raw.stamp.get(), data)
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawTrailer {
+    block: U64,
+    stamp: U32,
+    crc: U32,
+}
+
+const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);

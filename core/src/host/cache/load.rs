@@ -1,0 +1,168 @@
+//! Reading a cache file: its heads, then the pages of its index.
+//!
+//! Promises: whatever is in the file, the outcome is a cache that can be used; what is damaged is
+//! empty. Reads a part at a time, so that memory holds little more than the index.
+
+use super::Cache;
+use super::format::{Geometry, Head, PAGE_BYTES, restore_page};
+use super::index::Index;
+use crate::block::VolumeId;
+use crate::host::{DiskOperation, DiskResult};
+use bytes::Bytes;
+
+/// Pages read at a time.
+const STEP_PAGES: usize = 256;
+
+/// What was found in a cache file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Whether there was anything.
+    pub found: bool,
+    /// Pages of the index that were damaged, or older than they may be.
+    pub bad_pages: usize,
+    /// Heads that are damaged; one of the two may always be, after a power cut.
+    pub bad_heads: usize,
+    /// Bytes of valid blocks, as far as the index knows.
+    pub valid_bytes: u64,
+}
+
+/// Reads a cache file. Give the outcomes of the reads that [`Load::poll_disk`] wants to
+/// [`Load::handle_disk`] until it wants none.
+#[derive(Debug)]
+pub struct Load {
+    geometry: Geometry,
+    volume: Option<VolumeId>,
+    heads: [Option<Bytes>; 2],
+    head: Option<Head>,
+    index: Index,
+    next_page: usize,
+    newest_round: u64,
+    asked: bool,
+    loaded: Loaded,
+}
+
+impl Load {
+    /// Begins to read the cache file of a volume, or of any.
+    #[must_use]
+    pub fn new(geometry: Geometry, volume: Option<VolumeId>) -> Load {
+        Load {
+            geometry,
+            volume,
+            heads: [None, None],
+            head: None,
+            index: geometry.index(),
+            next_page: 0,
+            newest_round: 0,
+            asked: false,
+            loaded: Loaded::default(),
+        }
+    }
+
+    /// The next read; nothing once all is read.
+    pub fn poll_disk(&mut self) -> Option<DiskOperation> {
+        if self.asked {
+            return None;
+        }
+        if let Some(number) = self.heads.iter().position(Option::is_none) {
+            self.asked = true;
+            let (offset, bytes) =
+                (self.geometry.head_at(number as u64), self.geometry.head_bytes());
+            return Some(DiskOperation::Read { id: 0, file: 0, offset, bytes });
+        }
+        let head = self.head.as_ref()?;
+        // Pages that were never written are not read.
+        let rest = head.rounds.get(self.next_page..)?;
+        self.next_page += rest.iter().position(|round| *round > 0)?;
+        let pages = (self.geometry.pages() - self.next_page).min(STEP_PAGES);
+        self.asked = true;
+        let offset = self.geometry.page_at(self.next_page);
+        Some(DiskOperation::Read { id: 0, file: 0, offset, bytes: pages * PAGE_BYTES })
+    }
+
+    /// Takes the outcome of the read.
+    pub fn handle_disk(&mut self, result: DiskResult) {
+        self.asked = false;
+        let data = match result {
+            DiskResult::Data { data, .. } => data,
+            DiskResult::Done { .. } | DiskResult::Failed { .. } => Bytes::new(),
+        };
+        if let Some(slot) = self.heads.iter_mut().find(|head| head.is_none()) {
+            *slot = Some(data);
+            if self.heads.iter().all(Option::is_some) {
+                self.choose();
+            }
+            return;
+        }
+        let Some(head) = &self.head else { return };
+        let pages = (self.geometry.pages() - self.next_page).min(STEP_PAGES);
+        for page in self.next_page..self.next_page + pages {
+            let at = (page - self.next_page) * PAGE_BYTES;
+            let bytes = data.get(at..at + PAGE_BYTES).unwrap_or_default();
+            if head.rounds.get(page).is_none_or(|round| *round == 0) {
+                continue;
+            }
+            match restore_page(head, page, bytes, &mut self.index) {
+                Some(round) => self.newest_round = self.newest_round.max(u64::from(round)),
+                None => self.loaded.bad_pages += 1,
+            }
+        }
+        self.next_page += pages;
+    }
+
+    fn choose(&mut self) {
+        let heads = self.heads.iter().flatten();
+        let blank = |bytes: &Bytes| bytes.iter().all(|byte| *byte == 0);
+        let parse = |bytes: &Bytes| Head::parse(self.geometry, self.volume, bytes);
+        self.loaded.bad_heads =
+            heads.clone().filter(|bytes| !blank(bytes) && parse(bytes).is_none()).count();
+        self.head = heads.filter_map(parse).max_by_key(|head| head.round);
+        self.loaded.found = self.head.is_some();
+    }
+
+    /// What was found, once all is read.
+    #[must_use]
+    pub fn report(&self) -> Loaded {
+        Loaded { valid_bytes: self.index.valid_blocks() * crate::block::BLOCK_BYTES, ..self.loaded }
+    }
+
+    /// Of each slot in use the line and the blocks that are valid and not zeroes, with where they lie
+    /// in the file: to verify them.
+    pub fn blocks(&self) -> impl Iterator<Item = StoredBlock> + '_ {
+        let tag = self.head.as_ref().map_or(0, |head| head.tag);
+        (0..self.index.slots()).flat_map(move |slot| {
+            let line = self.index.line(slot);
+            (0..super::LINE_BLOCKS).filter_map(move |n| {
+                let stamp = self.index.stamp(slot, n).filter(|stamp| *stamp != 0)?;
+                let offset = self.geometry.block_at(slot, n);
+                Some(StoredBlock { tag, block: line? * super::LINE_BLOCKS + n, stamp, offset })
+            })
+        })
+    }
+
+    /// The cache; `tag` is a random number for a file in which nothing was found.
+    #[must_use]
+    pub fn finish(self, volume: VolumeId, tag: u128) -> Cache {
+        match self.head {
+            Some(head) => Cache::restored(head, self.index, self.newest_round),
+            None => Cache::fresh(self.geometry, volume, tag),
+        }
+    }
+}
+
+/// A block that an index claims to be in the file.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredBlock {
+    tag: u128,
+    block: u64,
+    stamp: u16,
+    /// Where its [`super::RECORD_BYTES`] bytes are.
+    pub offset: u64,
+}
+
+impl StoredBlock {
+    /// Whether these bytes are the block.
+    #[must_use]
+    pub fn matches(&self, record: &[u8]) -> bool {
+        super::format::is_block(self.tag, self.block, self.stamp, record)
+    }
+}

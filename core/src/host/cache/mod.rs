@@ -1,0 +1,836 @@
+//! The read cache: what was read from the store, or written and committed, on the host's local disk.
+//!
+//! Promises:
+//! - never anything but the newest acknowledged content of a block that the dirty map does not have:
+//!   the volume says what is written ([`Cache::forget`]), at once and in memory; on disk the index
+//!   says as of which [`Moment`] of the log it is true, and after an attach nothing is given out
+//!   before the store has said what was written since ([`Cache::handle_changes`]);
+//! - every block that comes from the disk is verified, and is the very one that was written there;
+//! - a disk that fails turns the cache off and fails no read;
+//! - bounded: memory is 15 bytes for each 16 KiB of the cache, and what is on its way to the disk
+//!   ([`WRITING_BYTES_MAX`]); what does not fit there is not cached.
+//!
+//! It must not know where the data comes from, nor wait for anything.
+//!
+//! # The index on disk
+//!
+//! Pages of the index are written in place, a round at a time: those that changed, a sync, then a head
+//! that says up to which moment all changes are in the pages. A page may be newer than the head says:
+//! then it knows more. It is never older: the head has the round of each page. A round may end at any
+//! point.
+
+mod format;
+mod index;
+mod load;
+mod rounds;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod traces;
+
+pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
+pub use load::{Load, Loaded, StoredBlock};
+
+use super::io::{DiskOperation, DiskResult};
+use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, SECTOR_BYTES, Time, VolumeId};
+use crate::wire::link::{Changes, Moment};
+use bytes::{Bytes, BytesMut};
+use format::Head;
+use index::{Index, Slot};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+pub(crate) use index::LINE_BLOCKS;
+
+/// Bytes of a line: what is admitted and evicted together.
+pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
+/// Sectors of a line.
+pub const LINE_SECTORS: u64 = LINE_BLOCKS * BLOCK_SECTORS;
+/// Most bytes on their way to the disk.
+pub const WRITING_BYTES_MAX: u64 = 4 << 20;
+/// Most writes of blocks under way.
+const FILLS_MAX: usize = 256;
+/// Most pages of the index under way.
+const PAGES_MAX: usize = 16;
+/// Stamps given away before a round begins: far fewer than a half of the numbers there are, so that
+/// none comes again while a block from before a crash may have it.
+const ROUND_STAMPS: u32 = 1 << 14;
+/// What the counter of stamps leaves out after the process has ended, since nobody knows how many were
+/// given away.
+const STAMPS_SKIPPED: u32 = 1 << 15;
+/// Longest read of the file, in sectors of the volume (1 MiB).
+const RUN_SECTORS_MAX: u64 = 2048;
+/// Failed reads after which the disk is given up.
+const FAILURES_MAX: u32 = 8;
+
+/// Why something is offered to the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Somebody read it, and it was not here; or it was read ahead and then used.
+    Read,
+    /// It was written, and the store has it now.
+    Write,
+}
+
+/// Totals since the attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounters {
+    /// Bytes given out.
+    pub hit_bytes: u64,
+    /// Bytes that were asked for and not there.
+    pub miss_bytes: u64,
+    /// Bytes written to the disk, the index included.
+    pub written_bytes: u64,
+    /// Bytes of the index among them.
+    pub index_bytes: u64,
+    /// Lines that had to go for others.
+    pub evictions: u64,
+    /// Bytes offered and turned away by policy.
+    pub refused_bytes: u64,
+    /// Bytes offered and dropped because the disk was behind.
+    pub behind_bytes: u64,
+    /// Bytes forgotten because they were written.
+    pub forgotten_bytes: u64,
+    /// Blocks that were damaged on the disk, or could not be read.
+    pub damaged_blocks: u64,
+}
+
+/// How the cache is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatus {
+    /// Whether it gives anything out: not while it waits for the store's word, nor after a failure.
+    pub ready: bool,
+    /// Whether its disk has failed.
+    pub off: bool,
+    /// Bytes that fit.
+    pub capacity_bytes: u64,
+    /// Bytes that are valid.
+    pub valid_bytes: u64,
+    /// Bytes that were there when the volume was attached.
+    pub found_bytes: u64,
+    /// Bytes of these that were dropped: written since, or not known to be good.
+    pub dropped_bytes: u64,
+    /// Whether all of them were, because the store did not know what was written since.
+    pub dropped_all: bool,
+    /// Totals.
+    pub counters: CacheCounters,
+}
+
+/// A part of a range, as the cache sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Absent,
+    Zero,
+    /// In the file, in one piece; the first block's record is at this byte.
+    At(u64),
+}
+
+/// Whose part is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reader {
+    pub read: u64,
+    pub slot: usize,
+}
+
+/// A read of the file that is under way.
+#[derive(Debug)]
+struct Reading {
+    what: Reader,
+    range: Range,
+    stamps: Vec<u16>,
+}
+
+/// Blocks of a line on their way to the disk.
+#[derive(Debug)]
+struct Fill {
+    slot: Slot,
+    first: u64,
+    stamps: Vec<u16>,
+    /// Blocks of the line, a bit each, that were written meanwhile.
+    spoiled: u8,
+    bytes: u64,
+}
+
+impl Fill {
+    /// The blocks of the line, a bit each.
+    fn blocks(&self) -> u8 {
+        ((1 << self.stamps.len()) - 1) << self.first
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The index is that of an earlier time: nothing is given out or taken.
+    Asking,
+    Ready,
+    Off,
+}
+
+/// A round of writing the index.
+#[derive(Debug)]
+enum Round {
+    None,
+    /// Pages are written; so many are under way. What the head will say was true when it began.
+    Pages {
+        moment: Moment,
+        stamp: u32,
+        writing: usize,
+    },
+    Sync {
+        moment: Moment,
+        stamp: u32,
+    },
+    Head,
+}
+
+/// What became of an operation of the cache.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Nothing to be told.
+    None,
+    /// A read: what it was for, its range, and the data unless it cannot be used.
+    Read(Reader, Range, Result<Bytes, Unusable>),
+    /// The disk has failed; these reads come to nothing.
+    Failed(String, Vec<(Reader, Range)>),
+}
+
+/// Why what was read cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// It was replaced meanwhile.
+    Replaced,
+    /// The disk gives something else than was written.
+    Damaged(String),
+}
+
+/// The cache of one volume.
+///
+/// # Call order
+///
+/// [`Cache::settle`] after any of the other calls, then [`Cache::poll_disk`] until it gives nothing.
+/// Writes and syncs are to be carried out in the order given, reads whenever it suits.
+#[derive(Debug)]
+pub struct Cache {
+    head: Head,
+    index: Index,
+    phase: Phase,
+    /// The next stamp.
+    stamp: u32,
+    /// Stamps given away since the last round began.
+    stamps: u32,
+    dirty: Bits,
+    /// How long a change may stay out of the file.
+    interval: Duration,
+    /// When the first change since the last round was made.
+    changed: Option<Time>,
+    round: Round,
+    /// Pages that the round has to write.
+    pages: Bits,
+    fills: BTreeMap<u64, Fill>,
+    reads: BTreeMap<u64, Reading>,
+    writing_bytes: u64,
+    failures: u32,
+    /// What may be written, by how useful the cache is; in bytes.
+    credit: u64,
+    found_bytes: u64,
+    dropped_bytes: u64,
+    dropped_all: bool,
+    out: VecDeque<DiskOperation>,
+    next_id: u64,
+    counters: CacheCounters,
+}
+
+impl Cache {
+    /// An empty cache in a file that holds none; `tag` is drawn at random.
+    #[must_use]
+    pub fn fresh(geometry: Geometry, volume: VolumeId, tag: u128) -> Cache {
+        let rounds = vec![0; geometry.pages()];
+        let head = Head { geometry, volume, tag, round: 0, moment: None, stamp: 1, rounds };
+        Cache::new(head, geometry.index())
+    }
+
+    fn restored(mut head: Head, index: Index, newest_round: u64) -> Cache {
+        // Pages of a round that was not finished have a number that must not come again; and the
+        // next head must not take the place of this one.
+        let newest = head.round.max(newest_round);
+        head.round = newest + (newest - head.round) % 2;
+        head.stamp = head.stamp.wrapping_add(STAMPS_SKIPPED);
+        Cache::new(head, index)
+    }
+
+    fn new(head: Head, index: Index) -> Cache {
+        let pages = head.geometry.pages();
+        let found_bytes = index.valid_blocks() * BLOCK_BYTES;
+        let phase = if head.moment.is_some() { Phase::Asking } else { Phase::Ready };
+        Cache {
+            stamp: head.stamp,
+            stamps: 0,
+            dirty: Bits::new(pages),
+            interval: Duration::ZERO,
+            changed: None,
+            round: Round::None,
+            pages: Bits::new(pages),
+            fills: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            writing_bytes: 0,
+            failures: 0,
+            credit: 0,
+            found_bytes,
+            dropped_bytes: 0,
+            dropped_all: false,
+            out: VecDeque::new(),
+            next_id: 0,
+            counters: CacheCounters::default(),
+            phase,
+            head,
+            index,
+        }
+    }
+
+    /// How long a change of the index may stay out of the file.
+    pub(crate) fn set_interval(&mut self, interval: Duration) {
+        self.interval = interval;
+    }
+
+    // --- what the volume asks ---
+
+    /// The moment that the index is as of, if the store has to be asked what was written since.
+    pub(crate) fn asks(&self) -> Option<Moment> {
+        self.head.moment.filter(|_| self.phase == Phase::Asking)
+    }
+
+    /// Whether it gives out and takes anything.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// `range` in order and without gaps, in pieces as large as they lie in one piece; `Absent` ones
+    /// end anywhere. Counts as use.
+    pub(crate) fn cover(&mut self, range: Range) -> Vec<(Range, Found)> {
+        let mut runs: Vec<(Range, Found)> = Vec::new();
+        if self.phase != Phase::Ready {
+            return vec![(range, Found::Absent)];
+        }
+        let mut line = (u64::MAX, None);
+        // Where the run would go on, if it lies in the file.
+        let mut next_at = 0;
+        for block in blocks_touched(range) {
+            if block / LINE_BLOCKS != line.0 {
+                line = (block / LINE_BLOCKS, self.index.find(block / LINE_BLOCKS));
+                if let Some(slot) = line.1 {
+                    self.index.touch(slot);
+                }
+            }
+            let stamp = line.1.and_then(|slot| self.index.stamp(slot, block % LINE_BLOCKS));
+            let found = match (stamp, line.1) {
+                (Some(0), _) => Found::Zero,
+                (Some(_), Some(slot)) => {
+                    Found::At(self.head.geometry.block_at(slot, block % LINE_BLOCKS))
+                }
+                _ => Found::Absent,
+            };
+            let Some(part) = block_range(block).intersect(range) else { continue };
+            match found {
+                Found::Absent => self.counters.miss_bytes += part.bytes(),
+                Found::Zero | Found::At(_) => self.earn(part.bytes()),
+            }
+            match (runs.last_mut(), found) {
+                (Some((run, Found::At(_))), Found::At(at))
+                    if at == next_at && run.sectors <= RUN_SECTORS_MAX - BLOCK_SECTORS =>
+                {
+                    run.sectors += part.sectors;
+                }
+                (Some((run, last)), Found::Absent | Found::Zero) if *last == found => {
+                    run.sectors += part.sectors;
+                }
+                _ => runs.push((part, found)),
+            }
+            if let Found::At(at) = found {
+                next_at = at + RECORD_BYTES as u64;
+            }
+        }
+        runs
+    }
+
+    /// Reads a run that [`Cache::cover`] has just found at this byte of the file.
+    pub(crate) fn read(&mut self, what: Reader, range: Range, at: u64) {
+        let stamps: Vec<u16> = blocks_touched(range)
+            .map(|block| {
+                let slot = self.index.find(block / LINE_BLOCKS);
+                slot.and_then(|slot| self.index.stamp(slot, block % LINE_BLOCKS)).unwrap_or(0)
+            })
+            .collect();
+        let id = self.id();
+        let bytes = stamps.len() * RECORD_BYTES;
+        self.reads.insert(id, Reading { what, range, stamps });
+        self.out.push_back(DiskOperation::Read { id, file: 0, offset: at, bytes });
+    }
+
+    /// `range` is written: what is here of it is old.
+    pub(crate) fn forget(&mut self, now: Time, range: Range) {
+        if self.phase == Phase::Off || range.is_empty() {
+            return;
+        }
+        for fill in self.fills.values_mut() {
+            let line = self.index.line(fill.slot);
+            if let Some(line) = line {
+                fill.spoiled |= line_blocks(line, range);
+            }
+        }
+        if self.index.valid_blocks() == 0 {
+            return;
+        }
+        let first = range.lba / LINE_SECTORS;
+        let last = (range.end() - 1) / LINE_SECTORS;
+        if last - first >= self.index.slots() as u64 / 8 {
+            // Longer than it takes to look at every slot.
+            for slot in 0..self.index.slots() {
+                let line = self.index.line(slot);
+                if let Some(line) = line.filter(|line| (first..=last).contains(line)) {
+                    self.clear(now, slot, line_blocks(line, range));
+                }
+            }
+            return;
+        }
+        for line in first..=last {
+            if let Some(slot) = self.index.find(line) {
+                self.clear(now, slot, line_blocks(line, range));
+            }
+        }
+    }
+
+    /// What the store says was written since the index's moment; the volume has said what it has
+    /// written itself since it was attached.
+    pub(crate) fn handle_changes(&mut self, now: Time, changes: &Changes) {
+        if self.phase != Phase::Asking {
+            return;
+        }
+        let before = self.index.valid_blocks();
+        match changes {
+            Changes::Ranges(ranges) => {
+                for range in ranges {
+                    self.forget(now, *range);
+                }
+            }
+            Changes::Unknown => {
+                self.dropped_all = before > 0;
+                for slot in 0..self.index.slots() {
+                    self.clear(now, slot, u8::MAX);
+                }
+            }
+        }
+        self.dropped_bytes += (before - self.index.valid_blocks()) * BLOCK_BYTES;
+        self.phase = Phase::Ready;
+        // The moment goes on even if nothing has changed.
+        self.changed.get_or_insert(now);
+    }
+
+    /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in order.
+    pub(crate) fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) {
+        if self.phase != Phase::Ready {
+            return;
+        }
+        let start = range.lba.div_ceil(BLOCK_SECTORS);
+        let end = range.end() / BLOCK_SECTORS;
+        let mut content = Content { pieces, at: range.lba };
+        let mut block = start;
+        while block < end {
+            let line = block / LINE_BLOCKS;
+            let stop = ((line + 1) * LINE_BLOCKS).min(end);
+            self.offer_line(now, source, line, block..stop, &mut content);
+            block = stop;
+        }
+    }
+
+    fn offer_line(
+        &mut self,
+        now: Time,
+        source: Source,
+        line: u64,
+        blocks: std::ops::Range<u64>,
+        content: &mut Content<'_>,
+    ) {
+        let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
+        let there = self.index.find(line);
+        // What is valid, or on its way to be.
+        let have = there.map_or(0, |slot| {
+            let fills = self.fills.values().filter(|fill| fill.slot == slot);
+            fills.fold(self.index.valid(slot), |have, fill| have | fill.blocks())
+        });
+        let wanted = line_blocks(line, blocks_range(&blocks));
+        if have & wanted == wanted {
+            return;
+        }
+        let behind = self.writing_bytes >= WRITING_BYTES_MAX
+            || self.fills.len() >= FILLS_MAX
+            || self.stamp.wrapping_sub(self.head.stamp) >= STAMPS_SKIPPED - LINE_BLOCKS as u32 * 2;
+        if behind {
+            self.counters.behind_bytes += bytes;
+            return;
+        }
+        let Some(slot) = self.admit(now, line, there, source) else {
+            self.counters.refused_bytes += bytes;
+            return;
+        };
+        let mut run: Option<(u64, Vec<u16>, BytesMut)> = None;
+        for block in blocks {
+            let n = block % LINE_BLOCKS;
+            let known = have & (1 << n) != 0;
+            let data = if known { None } else { content.block(block) };
+            match data {
+                Some(Block::Data(data)) => {
+                    let stamp = self.next_stamp();
+                    let (_, stamps, out) = run.get_or_insert_with(|| {
+                        (
+                            n,
+                            Vec::new(),
+                            BytesMut::with_capacity(RECORD_BYTES * LINE_BLOCKS as usize),
+                        )
+                    });
+                    stamps.push(stamp as u16);
+                    format::put_block(self.head.tag, block, stamp, &data, out);
+                    continue;
+                }
+                Some(Block::Zero) => {
+                    self.index.set(slot, n, 0);
+                    self.mark(now, slot);
+                }
+                None => {}
+            }
+            self.fill(slot, run.take());
+        }
+        self.fill(slot, run.take());
+    }
+
+    fn fill(&mut self, slot: Slot, run: Option<(u64, Vec<u16>, BytesMut)>) {
+        let Some((first, stamps, data)) = run else { return };
+        let id = self.id();
+        let bytes = data.len() as u64;
+        let offset = self.head.geometry.block_at(slot, first);
+        self.writing_bytes += bytes;
+        self.counters.written_bytes += bytes;
+        self.credit = self.credit.saturating_sub(bytes);
+        self.fills.insert(id, Fill { slot, first, stamps, spoiled: 0, bytes });
+        let data = data.freeze();
+        self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: false });
+    }
+
+    /// A slot for a line, if the cache is better with it than with what it would replace.
+    ///
+    /// While there is room anything is taken. Then what is written to the disk has to be earned: half of
+    /// the bytes given out, and a quarter of the bytes that were missing, up to a limit that they can
+    /// only half fill. What was here or asked for not long ago is taken as long as there is any
+    /// credit; what is seen for the first time only while more than half is left, which needs hits. So
+    /// a scan is soon turned away, and another working set still gets in.
+    fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
+        let warming = self.index.free() >= self.index.slots() / 8;
+        let credit = warming || self.credit > 0;
+        if there.is_some() {
+            return there.filter(|_| credit);
+        }
+        let ghost = self.index.take_ghost(line);
+        let wanted = ghost
+            || self.index.has_room(line)
+            || (source == Source::Read && self.credit > self.credit_max() / 2);
+        if !(wanted && credit) {
+            // Who only writes a line has no use for it.
+            if source == Source::Read {
+                self.index.add_ghost(line);
+            }
+            return None;
+        }
+        let fills = &self.fills;
+        let busy = |slot| fills.values().any(|fill| fill.slot == slot);
+        let (slot, evicted) = self.index.admit(line, ghost, busy)?;
+        if evicted {
+            self.counters.evictions += 1;
+            // From now on nobody is told what is written to the line that went: the index in the file
+            // must not go on naming it.
+            self.mark(now, slot);
+        }
+        Some(slot)
+    }
+
+    fn credit_max(&self) -> u64 {
+        self.head.geometry.capacity_bytes() / 16
+    }
+
+    fn earn(&mut self, hit_bytes: u64) {
+        self.counters.hit_bytes += hit_bytes;
+        self.credit = (self.credit + hit_bytes / 2).min(self.credit_max());
+    }
+
+    /// Bytes had to be read elsewhere.
+    pub(crate) fn missed(&mut self, bytes: u64) {
+        let limit = self.credit_max() / 2;
+        if self.credit < limit {
+            self.credit = (self.credit + bytes / 4).min(limit);
+        }
+    }
+
+    // --- the disk ---
+
+    /// The next operation.
+    pub(crate) fn poll_disk(&mut self) -> Option<DiskOperation> {
+        self.out.pop_front()
+    }
+
+    /// Takes the outcome of an operation.
+    pub(crate) fn handle_disk(&mut self, now: Time, result: DiskResult) -> Outcome {
+        let (id, outcome) = match result {
+            DiskResult::Done { id } => (id, Ok(None)),
+            DiskResult::Data { id, data } => (id, Ok(Some(data))),
+            DiskResult::Failed { id, error } => (id, Err(error)),
+        };
+        if let Some(reading) = self.reads.remove(&id) {
+            let outcome = outcome.map(Option::unwrap_or_default);
+            return self.was_read(now, reading, outcome);
+        }
+        if self.phase == Phase::Off {
+            return Outcome::None;
+        }
+        if let Err(error) = outcome {
+            return self.fail(error);
+        }
+        match self.fills.remove(&id) {
+            Some(fill) => self.filled(now, &fill),
+            None => self.round_done(),
+        }
+        Outcome::None
+    }
+
+    fn filled(&mut self, now: Time, fill: &Fill) {
+        self.writing_bytes -= fill.bytes;
+        for (block, stamp) in (fill.first..).zip(&fill.stamps) {
+            if fill.spoiled & (1 << block) == 0 {
+                self.index.set(fill.slot, block, *stamp);
+            }
+        }
+        self.mark(now, fill.slot);
+    }
+
+    fn was_read(&mut self, now: Time, reading: Reading, outcome: Result<Bytes, String>) -> Outcome {
+        let Reading { what, range, stamps } = reading;
+        let first = range.lba / BLOCK_SECTORS;
+        let (failed, data) = match outcome {
+            Ok(data) => (None, data),
+            Err(error) => (Some(error), Bytes::new()),
+        };
+        let mut whole = BytesMut::new();
+        let mut problem = None;
+        for ((n, block), stamp) in (0..).zip(first..).zip(&stamps) {
+            let record = data.get(n * RECORD_BYTES..(n + 1) * RECORD_BYTES).unwrap_or_default();
+            if format::is_block(self.head.tag, block, *stamp, record) {
+                if stamps.len() > 1 {
+                    whole.extend_from_slice(&record[..BLOCK_BYTES as usize]);
+                }
+                continue;
+            }
+            // Whoever replaced it meanwhile has given it another stamp, or none.
+            let slot = self.index.find(block / LINE_BLOCKS);
+            let n = block % LINE_BLOCKS;
+            if let Some(slot) = slot.filter(|slot| self.index.stamp(*slot, n) == Some(*stamp)) {
+                self.clear(now, slot, 1 << n);
+                self.counters.damaged_blocks += 1;
+                let what = || "it is not the block that was written there".to_owned();
+                problem = Some(Unusable::Damaged(failed.clone().unwrap_or_else(what)));
+            } else {
+                problem = problem.or(Some(Unusable::Replaced));
+            }
+        }
+        if let Some(error) = failed {
+            self.failures += 1;
+            if self.failures >= FAILURES_MAX && self.phase != Phase::Off {
+                let Outcome::Failed(error, mut reads) = self.fail(error) else {
+                    return Outcome::None;
+                };
+                reads.push((what, range));
+                return Outcome::Failed(error, reads);
+            }
+        }
+        if let Some(problem) = problem {
+            // It was not one after all.
+            self.counters.hit_bytes -= range.bytes().min(self.counters.hit_bytes);
+            self.counters.miss_bytes += range.bytes();
+            return Outcome::Read(what, range, Err(problem));
+        }
+        let blocks = if stamps.len() > 1 { whole.freeze() } else { data };
+        let start = ((range.lba - first * BLOCK_SECTORS) * SECTOR_BYTES) as usize;
+        Outcome::Read(what, range, Ok(blocks.slice(start..start + range.bytes() as usize)))
+    }
+
+    /// The disk is given up. What is in the file stays true as of the moment in its head.
+    fn fail(&mut self, error: String) -> Outcome {
+        self.phase = Phase::Off;
+        self.out.clear();
+        self.fills.clear();
+        self.writing_bytes = 0;
+        self.round = Round::None;
+        self.changed = None;
+        let reads = std::mem::take(&mut self.reads);
+        Outcome::Failed(error, reads.into_values().map(|r| (r.what, r.range)).collect())
+    }
+
+    // --- small things ---
+
+    /// How it is doing.
+    #[must_use]
+    pub fn status(&self) -> CacheStatus {
+        CacheStatus {
+            ready: self.phase == Phase::Ready,
+            off: self.phase == Phase::Off,
+            capacity_bytes: self.head.geometry.capacity_bytes(),
+            valid_bytes: self.index.valid_blocks() * BLOCK_BYTES,
+            found_bytes: self.found_bytes,
+            dropped_bytes: self.dropped_bytes,
+            dropped_all: self.dropped_all,
+            counters: self.counters,
+        }
+    }
+
+    /// The parts of a range that it does not have. Does not count as use.
+    pub(crate) fn missing(&self, range: Range) -> Vec<Range> {
+        if self.phase != Phase::Ready {
+            return vec![range];
+        }
+        let mut missing: Vec<Range> = Vec::new();
+        for block in blocks_touched(range) {
+            let slot = self.index.find(block / LINE_BLOCKS);
+            let bit = 1 << (block % LINE_BLOCKS);
+            if slot.is_some_and(|slot| self.index.valid(slot) & bit != 0) {
+                continue;
+            }
+            let Some(part) = block_range(block).intersect(range) else { continue };
+            match missing.last_mut() {
+                Some(last) if last.end() == part.lba => last.sectors += part.sectors,
+                _ => missing.push(part),
+            }
+        }
+        missing
+    }
+
+    fn clear(&mut self, now: Time, slot: Slot, blocks: u8) {
+        let before = self.index.valid_blocks();
+        if self.index.clear(slot, blocks) {
+            self.counters.forgotten_bytes += (before - self.index.valid_blocks()) * BLOCK_BYTES;
+            self.mark(now, slot);
+        }
+    }
+
+    fn mark(&mut self, now: Time, slot: Slot) {
+        self.dirty.set(self.head.geometry.page_of(slot));
+        self.changed.get_or_insert(now);
+    }
+
+    /// Never one whose low half is 0, which stands for zeroes.
+    fn next_stamp(&mut self) -> u32 {
+        if self.stamp as u16 == 0 {
+            self.stamp = self.stamp.wrapping_add(1);
+        }
+        let stamp = self.stamp;
+        self.stamp = self.stamp.wrapping_add(1);
+        self.stamps += 1;
+        stamp
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+/// A block as it was offered.
+enum Block {
+    Data(Vec<u8>),
+    Zero,
+}
+
+/// Pieces of a range, taken in order.
+struct Content<'a> {
+    pieces: &'a [ReadPiece],
+    /// Where the first of them begins.
+    at: u64,
+}
+
+impl Content<'_> {
+    /// The content of a block that lies in the range, at or behind the last one asked for.
+    fn block(&mut self, block: u64) -> Option<Block> {
+        let wanted = block_range(block);
+        let mut data: Option<Vec<u8>> = None;
+        let mut at = wanted.lba;
+        while at < wanted.end() {
+            let (piece, rest) = self.pieces.split_first()?;
+            let sectors = match piece {
+                ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
+                ReadPiece::Zeroes(sectors) => *sectors,
+            };
+            let range = Range::new(self.at, sectors);
+            if range.end() <= at {
+                (self.pieces, self.at) = (rest, range.end());
+                continue;
+            }
+            let part = range.intersect(Range::between(at, wanted.end()))?;
+            if let ReadPiece::Data(bytes) = piece {
+                let whole = data.get_or_insert_with(|| vec![0; BLOCK_BYTES as usize]);
+                let from = ((part.lba - range.lba) * SECTOR_BYTES) as usize;
+                let to = ((part.lba - wanted.lba) * SECTOR_BYTES) as usize;
+                let length = part.bytes() as usize;
+                whole[to..to + length].copy_from_slice(&bytes[from..from + length]);
+            }
+            at = part.end();
+        }
+        Some(data.map_or(Block::Zero, Block::Data))
+    }
+}
+
+fn block_range(block: u64) -> Range {
+    Range::new(block * BLOCK_SECTORS, BLOCK_SECTORS)
+}
+
+fn blocks_range(blocks: &std::ops::Range<u64>) -> Range {
+    Range::between(blocks.start * BLOCK_SECTORS, blocks.end * BLOCK_SECTORS)
+}
+
+fn blocks_touched(range: Range) -> std::ops::Range<u64> {
+    range.lba / BLOCK_SECTORS..range.end().div_ceil(BLOCK_SECTORS)
+}
+
+/// The blocks of a line that a range touches, a bit each.
+fn line_blocks(line: u64, range: Range) -> u8 {
+    let first = line * LINE_BLOCKS;
+    (0..LINE_BLOCKS)
+        .filter(|n| block_range(first + n).intersect(range).is_some())
+        .fold(0, |bits, n| bits | 1 << n)
+}
+
+/// A set of small numbers.
+#[derive(Clone, Debug)]
+struct Bits {
+    words: Vec<u64>,
+    /// Words before this one are empty.
+    from: usize,
+}
+
+impl Bits {
+    fn new(count: usize) -> Bits {
+        Bits { words: vec![0; count.div_ceil(64)], from: 0 }
+    }
+
+    fn set(&mut self, n: usize) {
+        self.words[n / 64] |= 1 << (n % 64);
+        self.from = self.from.min(n / 64);
+    }
+
+    /// Takes the least out.
+    fn pop(&mut self) -> Option<usize> {
+        while let Some(word) = self.words.get_mut(self.from) {
+            if *word != 0 {
+                let bit = word.trailing_zeros() as usize;
+                *word &= *word - 1;
+                return Some(self.from * 64 + bit);
+            }
+            self.from += 1;
+        }
+        None
+    }
+}

@@ -1,0 +1,106 @@
+//! Rounds: bringing the index in the file up to date, a few pages at a time.
+
+use super::format::encode_page;
+use super::{Cache, PAGES_MAX, Phase, ROUND_STAMPS, Round};
+use crate::block::Time;
+use crate::host::io::DiskOperation;
+use crate::wire::link::Moment;
+
+impl Cache {
+    /// Begins a round if it is time, or `hurried`, and goes on with the one under way. `moment` is what
+    /// the store is known to have committed: everything up to there has been said to
+    /// [`Cache::forget`].
+    pub(crate) fn settle(&mut self, now: Time, moment: Moment, hurried: bool) {
+        if self.phase != Phase::Ready {
+            return;
+        }
+        if matches!(self.round, Round::None) && self.is_due(now, moment, hurried) {
+            self.begin_round(moment);
+        }
+        self.write_pages();
+    }
+
+    fn is_due(&self, now: Time, moment: Moment, hurried: bool) -> bool {
+        let late = self.changed.is_some_and(|since| since.after(self.interval) <= now);
+        // A moment that is known is worth keeping even if nothing has changed: the store looks back
+        // less far.
+        let end = hurried && (self.changed.is_some() || self.head.moment != Some(moment));
+        late || end || self.stamps >= ROUND_STAMPS || self.head.moment.is_none()
+    }
+
+    /// When [`Cache::settle`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let idle = matches!(self.round, Round::None) && self.phase == Phase::Ready;
+        self.changed.filter(|_| idle).map(|since| since.after(self.interval))
+    }
+
+    /// Whether nothing is on its way to the disk, and nothing will be.
+    pub(crate) fn is_settled(&self, moment: Moment) -> bool {
+        match self.phase {
+            Phase::Off | Phase::Asking => self.reads.is_empty(),
+            Phase::Ready => {
+                matches!(self.round, Round::None)
+                    && self.changed.is_none()
+                    && self.head.moment == Some(moment)
+                    && self.fills.is_empty()
+                    && self.reads.is_empty()
+            }
+        }
+    }
+
+    fn begin_round(&mut self, moment: Moment) {
+        self.head.round += 1;
+        self.stamps = 0;
+        self.changed = None;
+        std::mem::swap(&mut self.pages, &mut self.dirty);
+        self.round = Round::Pages { moment, stamp: self.stamp, writing: 0 };
+    }
+
+    fn write_pages(&mut self) {
+        let Round::Pages { moment, stamp, mut writing } = self.round else { return };
+        while writing < PAGES_MAX
+            && let Some(page) = self.pages.pop()
+        {
+            // As it is now, which may be newer than when the round began.
+            let (geometry, tag) = (self.head.geometry, self.head.tag);
+            let round = self.head.round as u32;
+            let data = encode_page(geometry, tag, page, round, &self.index);
+            self.head.rounds[page] = round;
+            let id = self.id();
+            self.counters.index_bytes += data.len() as u64;
+            self.counters.written_bytes += data.len() as u64;
+            let offset = geometry.page_at(page);
+            self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: false });
+            writing += 1;
+        }
+        if writing > 0 {
+            self.round = Round::Pages { moment, stamp, writing };
+            return;
+        }
+        let id = self.id();
+        self.out.push_back(DiskOperation::Sync { id, file: 0 });
+        self.round = Round::Sync { moment, stamp };
+    }
+
+    /// A write or sync of the index is done.
+    pub(super) fn round_done(&mut self) {
+        match self.round {
+            Round::Pages { moment, stamp, writing } => {
+                self.round = Round::Pages { moment, stamp, writing: writing.saturating_sub(1) };
+                self.write_pages();
+            }
+            Round::Sync { moment, stamp } => {
+                self.head.moment = Some(moment);
+                self.head.stamp = stamp;
+                let data = self.head.encode();
+                let id = self.id();
+                self.counters.index_bytes += data.len() as u64;
+                self.counters.written_bytes += data.len() as u64;
+                let offset = self.head.geometry.head_at(self.head.round);
+                self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: true });
+                self.round = Round::Head;
+            }
+            Round::Head | Round::None => self.round = Round::None,
+        }
+    }
+}

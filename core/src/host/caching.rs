@@ -1,0 +1,254 @@
+//! The volume's side of the read cache: what it is told, what it is offered, and what becomes of reads
+//! that it takes over.
+//!
+//! What is offered is always the newest acknowledged content: an answer of the store only if nothing was
+//! written to its range that the store may not have had, and a write once it is committed and only as
+//! far as nothing newer came.
+
+use super::cache::{Cache, CacheStatus, Found, Outcome, Reader, Source, Unusable};
+use super::io::{DiskOperation, DiskResult, Event};
+use super::reads::{LinkUse, Slot};
+use super::volume::Volume;
+use crate::block::{BLOCK_SECTORS, Range, ReadPiece, Seq, Time};
+use crate::record::{self, Kind, Record};
+use crate::wire::link::{Changes, Moment, ReadError, RequestId};
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+/// Most bytes of batches that are kept for the cache until they are committed.
+const SHIPPED_BYTES_MAX: u64 = 16 << 20;
+
+/// The read cache of a volume, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Caching {
+    cache: Option<Box<Cache>>,
+    /// Batches under way to the store, with their last number.
+    shipped: VecDeque<(Seq, Bytes)>,
+    shipped_bytes: u64,
+}
+
+impl Caching {
+    pub(super) fn is_on(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    pub(super) fn status(&self) -> Option<CacheStatus> {
+        self.cache.as_ref().map(|cache| cache.status())
+    }
+
+    pub(super) fn poll_disk(&mut self) -> Option<DiskOperation> {
+        self.cache.as_mut()?.poll_disk()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.cache.as_ref()?.deadline()
+    }
+
+    pub(super) fn is_settled(&self, moment: Moment) -> bool {
+        self.cache.as_ref().is_none_or(|cache| cache.is_settled(moment))
+    }
+
+    pub(super) fn forget(&mut self, now: Time, range: Range) {
+        if let Some(cache) = &mut self.cache {
+            cache.forget(now, range);
+        }
+    }
+
+    pub(super) fn cover(&mut self, range: Range) -> Vec<(Range, Found)> {
+        match &mut self.cache {
+            Some(cache) => cache.cover(range),
+            None => vec![(range, Found::Absent)],
+        }
+    }
+
+    /// The parts of a range that are not in the cache.
+    pub(super) fn missing(&self, range: Range) -> Vec<Range> {
+        self.cache.as_ref().map_or_else(|| vec![range], |cache| cache.missing(range))
+    }
+
+    pub(super) fn read(&mut self, reader: Reader, range: Range, at: u64) {
+        if let Some(cache) = &mut self.cache {
+            cache.read(reader, range, at);
+        }
+    }
+
+    /// A batch is on its way.
+    pub(super) fn shipped(&mut self, last: Seq, payload: &Bytes) {
+        if !self.cache.as_ref().is_some_and(|cache| cache.is_ready()) {
+            return;
+        }
+        self.shipped.push_back((last, payload.clone()));
+        self.shipped_bytes += payload.len() as u64;
+        while self.shipped_bytes > SHIPPED_BYTES_MAX
+            && let Some((_, payload)) = self.shipped.pop_front()
+        {
+            self.shipped_bytes -= payload.len() as u64;
+        }
+    }
+}
+
+impl Volume {
+    /// Gives the volume a read cache, before its first request. What the cache held in an earlier life
+    /// is used once the store has said what was written since.
+    pub fn set_cache(&mut self, now: Time, mut cache: Cache) {
+        self.now = self.now.max(now);
+        // What the journal has and the store has not, the store cannot tell.
+        for (range, _) in self.dirty.uncommitted(0, self.journal.tail()) {
+            cache.forget(self.now, range);
+        }
+        cache.set_interval(self.config.cache_interval);
+        let since = cache.asks();
+        self.caching.cache = Some(Box::new(cache));
+        if let Some(since) = since {
+            self.ask(Range::new(0, 0), LinkUse::Changes(since), false);
+        }
+        self.touch();
+    }
+
+    /// The store has everything up to here, and the cache has been told of all of it.
+    pub(super) fn moment(&self) -> Moment {
+        Moment { epoch: self.epoch, host: self.host, seq: self.committed }
+    }
+
+    pub(super) fn settle_cache(&mut self) {
+        let (now, moment, hurried) = (self.now, self.moment(), self.shutting_down);
+        if let Some(cache) = &mut self.caching.cache {
+            cache.settle(now, moment, hurried);
+        }
+    }
+
+    /// Takes the store's answer to the question what was written.
+    pub(super) fn store_changes(&mut self, request: RequestId, result: Result<Changes, ReadError>) {
+        let Some(asked) = self.reads.take_asked(request) else { return };
+        match (result, &asked.what) {
+            (Ok(changes), LinkUse::Changes(_)) => self.cache_changes(&changes),
+            (Err(error), LinkUse::Changes(_)) => self.store_refused(asked, error),
+            // An answer of the wrong kind: asked again, it may come right.
+            _ => self.ask(asked.range, asked.what, true),
+        }
+    }
+
+    pub(super) fn cache_changes(&mut self, changes: &Changes) {
+        let Some(cache) = &mut self.caching.cache else { return };
+        cache.handle_changes(self.now, changes);
+        let CacheStatus { found_bytes, dropped_bytes, dropped_all, .. } = cache.status();
+        self.event(Event::CacheReady { found_bytes, dropped_bytes, dropped_all });
+    }
+
+    /// Takes the outcome of an operation on the cache file.
+    pub(super) fn cache_done(&mut self, result: DiskResult) {
+        let Some(cache) = &mut self.caching.cache else { return };
+        match cache.handle_disk(self.now, result) {
+            Outcome::None => {}
+            Outcome::Read(Reader { read, slot }, _, Ok(data)) => {
+                self.fill(read, slot, Ok(Slot::One(ReadPiece::Data(data))));
+            }
+            Outcome::Read(reader, range, Err(why)) => {
+                if let Unusable::Damaged(problem) = why {
+                    self.event(Event::CacheDamaged { range, problem });
+                }
+                self.read_elsewhere(reader, range);
+            }
+            Outcome::Failed(error, reads) => {
+                self.caching.shipped.clear();
+                self.event(Event::CacheFailed { error });
+                for (reader, range) in reads {
+                    self.read_elsewhere(reader, range);
+                }
+            }
+        }
+    }
+
+    /// A hit that was none.
+    fn read_elsewhere(&mut self, reader: Reader, range: Range) {
+        let Reader { read, slot } = reader;
+        let hits = &mut self.counters.cache_hit_bytes;
+        *hits = hits.saturating_sub(range.bytes());
+        if self.reads.waits(read) {
+            self.counters.store_read_bytes += range.bytes();
+            self.ask(range, LinkUse::Read { read, slot }, false);
+        }
+    }
+
+    /// Whether anything in the range waits to be committed.
+    pub(super) fn is_uncommitted(&self, range: Range) -> bool {
+        let committed = self.committed;
+        self.dirty
+            .cover(range, self.journal.floor())
+            .any(|(_, place)| place.is_some_and(|place| place.seq > committed))
+    }
+
+    /// The store has given what the cache did not have.
+    pub(super) fn cache_missed(&mut self, range: Range, pieces: &[ReadPiece], spoiled: bool) {
+        let Some(cache) = &mut self.caching.cache else { return };
+        cache.missed(range.bytes());
+        if !spoiled {
+            cache.offer(self.now, Source::Read, range, pieces);
+        }
+    }
+
+    /// What had been read ahead was of use.
+    pub(super) fn cache_used(&mut self, used: Vec<(Range, ReadPiece)>) {
+        let Some(cache) = &mut self.caching.cache else { return };
+        let mut run: Option<(Range, Vec<ReadPiece>)> = None;
+        for (range, piece) in used {
+            match &mut run {
+                Some((whole, pieces)) if whole.end() == range.lba => {
+                    whole.sectors += range.sectors;
+                    pieces.push(piece);
+                }
+                _ => {
+                    if let Some((whole, pieces)) = run.replace((range, vec![piece])) {
+                        cache.offer(self.now, Source::Read, whole, &pieces);
+                    }
+                }
+            }
+        }
+        if let Some((whole, pieces)) = run {
+            cache.offer(self.now, Source::Read, whole, &pieces);
+        }
+    }
+
+    /// Offers the cache what was written and is committed now, as far as nothing newer has come.
+    pub(super) fn cache_committed(&mut self) {
+        let committed = self.committed;
+        while let Some((_, payload)) =
+            self.caching.shipped.pop_front_if(|(last, _)| *last <= committed)
+        {
+            self.caching.shipped_bytes -= payload.len() as u64;
+            let mut at = 0;
+            while at < payload.len() {
+                let bytes = payload.slice(at..);
+                let Ok(record) = record::parse(&bytes) else { break };
+                at += record.header.record_bytes();
+                if matches!(record.header.kind, Kind::Data | Kind::Packed) {
+                    self.offer_record(&record, &bytes);
+                }
+            }
+        }
+    }
+
+    /// Offers what of a record, with which `bytes` begin, is the newest. It is unpacked for that.
+    fn offer_record(&mut self, record: &Record, bytes: &Bytes) {
+        let record::Header { kind, seq, range, .. } = record.header;
+        let floor = self.journal.floor();
+        let newest: Vec<Range> = self
+            .dirty
+            .cover(range, floor)
+            .filter(|(_, place)| place.is_some_and(|place| place.seq == seq))
+            .map(|(part, _)| part)
+            .collect();
+        let Some(cache) = &mut self.caching.cache else { return };
+        for part in newest.into_iter().filter(|part| part.sectors >= BLOCK_SECTORS) {
+            let data = if kind == Kind::Packed {
+                // What cannot be unpacked is for a read to complain of.
+                let Ok(data) = self.packer.unpack(bytes, part) else { continue };
+                data
+            } else {
+                let skip = Range::between(range.lba, part.lba).bytes() as usize;
+                record.data.payload.slice(skip..skip + part.bytes() as usize)
+            };
+            cache.offer(self.now, Source::Write, part, &[ReadPiece::Data(data)]);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Data read before anyone asked for it: what has been read since goes first, then the oldest.
+//!
+//! Promises never to hold what a later write has replaced: the volume calls [`Buffer::forget`] for
+//! every range written. Every byte that goes in is counted exactly once when it comes out, as used or
+//! as wasted. It must not know where data comes from.
+
+use super::{Tally, Why};
+use crate::block::{Range, ReadPiece, SECTOR_BYTES};
+use crate::extent::{Extent, ExtentMap};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Debug)]
+struct Cached {
+    stamp: u64,
+    /// A client has read it.
+    used: bool,
+    /// From here to the end of what came in with this stamp; none is zeroes.
+    data: Option<Bytes>,
+}
+
+impl Extent for Cached {
+    fn skip(&self, sectors: u64) -> Self {
+        let skip = (sectors * SECTOR_BYTES) as usize;
+        Cached { data: self.data.as_ref().map(|data| data.slice(skip..)), ..*self }
+    }
+
+    fn continues(&self, _sectors: u64, next: &Self) -> bool {
+        self.stamp == next.stamp && self.used == next.used
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    range: Range,
+    charge: u64,
+    /// Bytes that are here and no client has read.
+    unused: u64,
+    why: Why,
+}
+
+/// What an entry is charged at least, for the maps around it.
+pub(super) const ENTRY_CHARGE: u64 = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    map: ExtentMap<Cached>,
+    /// By stamp, which is the order of their coming.
+    entries: BTreeMap<u64, Entry>,
+    /// Those of which nothing is unused.
+    done: VecDeque<u64>,
+    bytes: u64,
+    /// Of that, for a trace and not all used.
+    trace_bytes: u64,
+    stamp: u64,
+}
+
+impl Buffer {
+    /// What the content is charged.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What the part of it is charged that a trace brought and that is not all used.
+    pub(super) fn trace_bytes(&self) -> u64 {
+        self.trace_bytes
+    }
+
+    /// Keeps verified content of `range`; none is zeroes.
+    pub(super) fn insert(
+        &mut self,
+        range: Range,
+        data: Option<Bytes>,
+        why: Why,
+        tally: &mut Tally,
+    ) {
+        self.forget(range, tally);
+        let charge = data.as_ref().map_or(0, |data| data.len() as u64).max(ENTRY_CHARGE);
+        self.stamp += 1;
+        self.map.insert(range, Cached { stamp: self.stamp, used: false, data });
+        self.entries.insert(self.stamp, Entry { range, charge, unused: range.bytes(), why });
+        self.bytes += charge;
+        self.trace_bytes += if why == Why::Trace { charge } else { 0 };
+    }
+
+    /// Drops what was used, or else what came first; false if there is nothing.
+    pub(super) fn drop_one(&mut self, tally: &mut Tally) -> bool {
+        let mut first = None;
+        while first.is_none()
+            && let Some(stamp) = self.done.pop_front()
+        {
+            first = self.entries.remove_entry(&stamp);
+        }
+        let Some((stamp, entry)) = first.or_else(|| self.entries.pop_first()) else { return false };
+        self.map.remove_if(entry.range, |cached| cached.stamp == stamp);
+        self.bytes -= entry.charge;
+        if entry.why == Why::Trace && entry.unused > 0 {
+            self.trace_bytes -= entry.charge;
+        }
+        tally.waste(entry.why, entry.unused);
+        true
+    }
+
+    /// The range is about to be written.
+    pub(super) fn forget(&mut self, range: Range, tally: &mut Tally) {
+        if self.map.is_empty() {
+            return;
+        }
+        let unused: Vec<(u64, u64)> = self
+            .map
+            .overlapping(range)
+            .filter(|(_, cached)| !cached.used)
+            .map(|(part, cached)| (cached.stamp, part.bytes()))
+            .collect();
+        for (stamp, bytes) in unused {
+            if let Some(why) = self.taken(stamp, bytes) {
+                tally.waste(why, bytes);
+            }
+        }
+        self.map.remove(range);
+    }
+
+    /// `range` in order and without gaps, with content where there is some, which counts as used.
+    pub(super) fn read(
+        &mut self,
+        range: Range,
+        tally: &mut Tally,
+    ) -> Vec<(Range, Option<ReadPiece>)> {
+        if self.map.is_empty() {
+            return vec![(range, None)];
+        }
+        let mut fresh: Vec<(Range, Cached)> = Vec::new();
+        let found = self.map.cover(range).map(|(part, cached)| {
+            let Some(cached) = cached else { return (part, None) };
+            let piece = match &cached.data {
+                Some(data) => ReadPiece::Data(data.slice(..part.bytes() as usize)),
+                None => ReadPiece::Zeroes(part.sectors),
+            };
+            if !cached.used {
+                fresh.push((part, Cached { used: true, ..cached }));
+            }
+            (part, Some(piece))
+        });
+        let found = found.collect();
+        for (part, cached) in fresh {
+            if let Some(why) = self.taken(cached.stamp, part.bytes()) {
+                tally.add_use(why, part.bytes());
+            }
+            self.map.insert(part, cached);
+        }
+        found
+    }
+
+    /// The parts of `range` that are not here.
+    pub(super) fn missing(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
+        self.map.cover(range).filter(|(_, cached)| cached.is_none()).map(|(part, _)| part)
+    }
+
+    /// So much of an entry is no longer unused.
+    fn taken(&mut self, stamp: u64, bytes: u64) -> Option<Why> {
+        let entry = self.entries.get_mut(&stamp)?;
+        entry.unused = entry.unused.saturating_sub(bytes);
+        if entry.unused == 0 {
+            self.done.push_back(stamp);
+            self.trace_bytes -= if entry.why == Why::Trace { entry.charge } else { 0 };
+        }
+        Some(entry.why)
+    }
+}

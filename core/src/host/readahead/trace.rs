@@ -1,0 +1,355 @@
+//! The reads of a boot or of an application's start: recorded once, read ahead the next time.
+//!
+//! Promises: a recording and its encoding are bounded; what is not an encoding, or was damaged, is
+//! refused. Nothing here touches data: a trace says only which sectors were read, in which order.
+//!
+//! The format is drawn in `docs/formats.md`.
+
+use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
+use crate::extent::{ExtentMap, RangeSet, Uniform};
+
+/// Most ranges of a trace.
+pub const MAX_TRACE_RANGES: usize = 1 << 16;
+/// Longest encoding: two numbers of at most 8 bytes for each range, and the header.
+pub const MAX_TRACE_BYTES: usize = HEADER_BYTES + 16 * MAX_TRACE_RANGES;
+
+const MAGIC: [u8; 8] = *b"LHTRACE1";
+const HEADER_BYTES: usize = 16;
+/// How many ranges back a read may continue one: that many streams may be interleaved.
+const REACH: usize = 16;
+/// Sectors asked for at once (256 KiB).
+const PIECE: u64 = 512;
+/// Of the last 64 reads, how many have to be of the trace.
+const FAITHFUL: u32 = 16;
+
+/// Why bytes are no trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// It begins differently, or is of a later version.
+    #[error("it is not a trace, or one of a later version")]
+    Unknown,
+    /// The checksum does not match.
+    #[error("it is damaged: the checksum does not match")]
+    Damaged,
+    /// The checksum matches and the content makes no sense.
+    #[error("it is not a valid trace")]
+    Invalid,
+}
+
+/// Ranges in the order of their first use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    ranges: Vec<Range>,
+}
+
+impl Trace {
+    /// The ranges, none empty, no two of them overlapping.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Bytes in all of them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.bytes()).sum()
+    }
+
+    /// At most [`MAX_TRACE_BYTES`].
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; HEADER_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[12..16].copy_from_slice(&(self.ranges.len() as u32).to_le_bytes());
+        let mut at = 0;
+        for range in &self.ranges {
+            // Most ranges lie a little further on than the one before.
+            let distance = range.lba as i64 - at;
+            put_number(&mut out, ((distance << 1) ^ (distance >> 63)) as u64);
+            put_number(&mut out, range.sectors);
+            at = range.end() as i64;
+        }
+        let crc = crc32c::crc32c(&out[12..]);
+        out[8..12].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Takes an encoding apart.
+    ///
+    /// # Errors
+    /// If it is none, of a later version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Trace, TraceError> {
+        let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(TraceError::Unknown)?;
+        if header[..8] != MAGIC {
+            return Err(TraceError::Unknown);
+        }
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        if word(8) != crc32c::crc32c(&bytes[12..]) {
+            return Err(TraceError::Damaged);
+        }
+        let count = word(12) as usize;
+        if count > MAX_TRACE_RANGES {
+            return Err(TraceError::Invalid);
+        }
+        let mut ranges = Vec::with_capacity(count.min(rest.len()));
+        let mut seen = RangeSet::new();
+        let mut at = 0i64;
+        for _ in 0..count {
+            let folded = take_number(&mut rest).ok_or(TraceError::Invalid)?;
+            let sectors = take_number(&mut rest).ok_or(TraceError::Invalid)?;
+            let distance = (folded >> 1) as i64 ^ -((folded & 1) as i64);
+            let lba = at.checked_add(distance).and_then(|lba| u64::try_from(lba).ok());
+            let range = lba
+                .filter(|lba| *lba < MAX_VOLUME_SECTORS && sectors <= MAX_VOLUME_SECTORS - lba)
+                .map(|lba| Range::new(lba, sectors))
+                .filter(|range| !range.is_empty() && seen.overlapping(*range).next().is_none())
+                .ok_or(TraceError::Invalid)?;
+            seen.insert(range, Uniform(()));
+            ranges.push(range);
+            at = range.end() as i64;
+        }
+        if rest.is_empty() { Ok(Trace { ranges }) } else { Err(TraceError::Invalid) }
+    }
+}
+
+/// Seven bits a byte, the lowest first, the highest bit set in all but the last.
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    // Addresses and distances are below 2^55, which is eight times seven bits.
+    for shift in (0..56).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            // One encoding for each number.
+            return (*byte != 0 || shift == 0).then_some(number);
+        }
+    }
+    None
+}
+
+/// Reads being recorded.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    ranges: Vec<Range>,
+    seen: RangeSet,
+}
+
+impl Recorder {
+    /// A client reads. Once the trace is full nothing is added.
+    pub(super) fn read(&mut self, range: Range) {
+        let fresh: Vec<Range> = self
+            .seen
+            .cover(range)
+            .filter(|(_, seen)| seen.is_none())
+            .map(|(part, _)| part)
+            .collect();
+        for part in fresh {
+            let recent = self.ranges.iter_mut().rev().take(REACH);
+            let grown = recent.into_iter().find_map(|range| {
+                let joined = if range.end() == part.lba {
+                    Range::between(range.lba, part.end())
+                } else if part.end() == range.lba {
+                    Range::between(part.lba, range.end())
+                } else {
+                    return None;
+                };
+                *range = joined;
+                Some(())
+            });
+            if grown.is_none() {
+                if self.ranges.len() >= MAX_TRACE_RANGES {
+                    return;
+                }
+                self.ranges.push(part);
+            }
+            self.seen.insert(part, Uniform(()));
+        }
+    }
+
+    pub(super) fn finish(self) -> Trace {
+        Trace { ranges: self.ranges }
+    }
+}
+
+/// A trace being read ahead.
+#[derive(Debug)]
+pub(super) struct Replay {
+    ranges: Vec<Range>,
+    /// The next range, and how much of it has been looked at.
+    next: usize,
+    done: u64,
+    /// Everything in the trace, and whether it is still worth asking for.
+    map: ExtentMap<Uniform<bool>>,
+    /// Whether the last 64 reads were of the trace, a bit for each.
+    followed: u64,
+    pub(super) asked_bytes: u64,
+    pub(super) total_bytes: u64,
+}
+
+impl Replay {
+    pub(super) fn new(trace: &Trace) -> Replay {
+        let mut map = ExtentMap::new();
+        for range in &trace.ranges {
+            map.insert(*range, Uniform(true));
+        }
+        Replay {
+            ranges: trace.ranges.clone(),
+            next: 0,
+            done: 0,
+            map,
+            followed: u64::MAX,
+            asked_bytes: 0,
+            total_bytes: trace.bytes(),
+        }
+    }
+
+    /// A client reads; false once it goes another way than when the trace was recorded.
+    pub(super) fn read(&mut self, range: Range) -> bool {
+        let parts: Vec<(Range, Uniform<bool>)> = self.map.overlapping(range).collect();
+        self.followed = (self.followed << 1) | u64::from(!parts.is_empty());
+        for (part, ahead) in parts {
+            // A map that is full already is only less exact.
+            if ahead.0 && self.map.len() < 2 * MAX_TRACE_RANGES {
+                self.map.insert(part, Uniform(false));
+            }
+        }
+        self.followed.count_ones() >= FAITHFUL
+    }
+
+    /// What to ask for next, in a volume of `sectors`; `None` at the end.
+    pub(super) fn next(&mut self, sectors: u64) -> Option<Range> {
+        loop {
+            let range = *self.ranges.get(self.next)?;
+            let rest = Range::between(range.lba + self.done, range.end());
+            let ahead =
+                self.map.overlapping(rest).find(|(part, ahead)| ahead.0 && part.lba < sectors);
+            if let Some((part, _)) = ahead {
+                self.done = part.lba - range.lba;
+                return Some(Range::between(
+                    part.lba,
+                    part.end().min(part.lba + PIECE).min(sectors),
+                ));
+            }
+            self.next += 1;
+            self.done = 0;
+        }
+    }
+
+    /// That was asked for.
+    pub(super) fn asked(&mut self, range: Range) {
+        if let Some(whole) = self.ranges.get(self.next) {
+            self.done = range.end() - whole.lba;
+            self.asked_bytes += range.sectors * SECTOR_BYTES;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(reads: &[Range]) -> Trace {
+        let mut recorder = Recorder::default();
+        reads.iter().for_each(|range| recorder.read(*range));
+        recorder.finish()
+    }
+
+    fn reads() -> impl Strategy<Value = Vec<Range>> {
+        let read = (0..4096u64, 1..64u64).prop_map(|(lba, sectors)| Range::new(lba, sectors));
+        prop::collection::vec(read, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn a_trace_holds_what_was_read_once(reads in reads()) {
+            let trace = record(&reads);
+            let mut expected = RangeSet::new();
+            reads.iter().for_each(|range| expected.insert(*range, Uniform(())));
+            prop_assert_eq!(trace.bytes(), expected.mapped_sectors() * SECTOR_BYTES);
+            let encoded = trace.encode();
+            prop_assert!(encoded.len() <= MAX_TRACE_BYTES);
+            prop_assert_eq!(Trace::decode(&encoded), Ok(trace.clone()));
+            // A replay without a reader asks for all of it, in order.
+            let mut replay = Replay::new(&trace);
+            let mut asked = RangeSet::new();
+            while let Some(range) = replay.next(1 << 20) {
+                prop_assert!(asked.overlapping(range).next().is_none());
+                asked.insert(range, Uniform(()));
+                replay.asked(range);
+            }
+            prop_assert_eq!(asked.mapped_sectors(), expected.mapped_sectors());
+            prop_assert_eq!(replay.asked_bytes, replay.total_bytes);
+        }
+
+        #[test]
+        fn damage_is_noticed(reads in reads(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
+            let mut encoded = record(&reads).encode();
+            let at = at.index(encoded.len());
+            encoded[at] ^= 1 << bit;
+            prop_assert!(Trace::decode(&encoded).is_err());
+            prop_assert!(Trace::decode(&encoded[..at]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_come_out_as_they_went_in(
+            body in prop::collection::vec(any::<u8>(), 0..60), count in 0..20u32,
+        ) {
+            let mut bytes = vec![0; HEADER_BYTES];
+            bytes[..8].copy_from_slice(&MAGIC);
+            bytes[12..16].copy_from_slice(&count.to_le_bytes());
+            bytes.extend(body);
+            let crc = crc32c::crc32c(&bytes[12..]);
+            bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(trace) = Trace::decode(&bytes) {
+                prop_assert_eq!(trace.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn interleaved_streams_are_few_ranges() {
+        let reads: Vec<Range> =
+            (0..1000).map(|n| Range::new(n % 4 * 100_000 + n / 4 * 8, 8)).collect();
+        assert_eq!(record(&reads).ranges().len(), 4);
+    }
+
+    #[test]
+    fn a_recording_is_bounded() {
+        let mut recorder = Recorder::default();
+        for n in 0..MAX_TRACE_RANGES as u64 + 1000 {
+            recorder.read(Range::new((n * (MAX_VOLUME_SECTORS >> 18)) ^ 1, 1));
+        }
+        let trace = recorder.finish();
+        assert_eq!(trace.ranges().len(), MAX_TRACE_RANGES);
+        assert!(trace.encode().len() <= MAX_TRACE_BYTES);
+    }
+
+    #[test]
+    fn a_replay_leaves_out_what_was_read_and_ends_when_the_reader_goes_elsewhere() {
+        let trace = record(&[Range::new(0, 100), Range::new(1000, 100), Range::new(5000, 50)]);
+        let mut replay = Replay::new(&trace);
+        let first = replay.next(5020).unwrap();
+        assert_eq!(first, Range::new(0, 100));
+        replay.asked(first);
+        assert!(replay.read(Range::new(990, 60)));
+        let second = replay.next(5020).unwrap();
+        assert_eq!(second, Range::new(1050, 50));
+        replay.asked(second);
+        // The volume is smaller than it was.
+        assert_eq!(replay.next(5020), Some(Range::new(5000, 20)));
+        let elsewhere = (0..100).take_while(|n| replay.read(Range::new(9000 + n, 1))).count();
+        assert_eq!(elsewhere, 48);
+    }
+}

@@ -1,0 +1,202 @@
+//! The cache file of a volume: made, opened, read.
+//!
+//! ```text
+//! volumes/ID/cache.0000       the read cache, preallocated; may be deleted while no host runs
+//! ```
+//!
+//! Promises: a cache that cannot be made, or not as large as asked for, is a warning and no more; nothing
+//! that is not a cache of this volume is used. What is in the file is the engine's business.
+
+use super::disk::Disk;
+use super::state::{StateDir, free_bytes, random};
+use crate::commands::Usage;
+use crate::units::show_bytes;
+use anyhow::{Context as _, Result, bail};
+use longhaul_core::block::VolumeId;
+use longhaul_core::host::cache::{Cache, Geometry, Load, MAX_CACHE_BYTES, MIN_CACHE_BYTES};
+use longhaul_core::host::{DiskOperation, DiskResult};
+use rustix::fs::FallocateFlags;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Space that a cache leaves free on its disk: the journal of the next volume comes before it.
+const LEFT_FREE_BYTES: u64 = 256 << 20;
+
+/// A cache and the disk it is on.
+pub struct CacheFile {
+    /// For the engine.
+    pub cache: Cache,
+    /// Where its operations go.
+    pub disk: Disk,
+}
+
+/// Whether `--cache-size` can be this.
+///
+/// # Errors
+/// If it is too small or too large.
+pub fn check_size(bytes: u64) -> Result<u64> {
+    if bytes != 0 && !(MIN_CACHE_BYTES..=MAX_CACHE_BYTES).contains(&bytes) {
+        bail!(Usage(format!(
+            "--cache-size {}: a read cache has {} to {}, or 0 for none",
+            show_bytes(bytes),
+            show_bytes(MIN_CACHE_BYTES),
+            show_bytes(MAX_CACHE_BYTES)
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Where the cache of a volume is.
+pub fn path(dir: &Path) -> PathBuf {
+    dir.join("cache.0000")
+}
+
+/// Opens the cache of a volume, or makes one; `None` if there is to be none or there can be none. Blocks.
+pub fn open(state: &StateDir, name: &str, volume: VolumeId, bytes: u64) -> Option<CacheFile> {
+    let dir = state.volume_dir(volume);
+    let opened = if bytes == 0 { remove(&dir) } else { open_file(&dir, name, volume, bytes) };
+    opened.unwrap_or_else(|error| {
+        tracing::warn!(volume = name, "there is no read cache: {error:#}");
+        None
+    })
+}
+
+fn remove(dir: &Path) -> Result<Option<CacheFile>> {
+    match std::fs::remove_file(path(dir)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            let path = path(dir);
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn open_file(dir: &Path, name: &str, volume: VolumeId, wanted: u64) -> Result<Option<CacheFile>> {
+    let started = Instant::now();
+    let path = path(dir);
+    let cannot = || format!("cannot use {}", path.display());
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&path).with_context(cannot)?;
+    let have = file.metadata().with_context(cannot)?.len();
+    let free = free_bytes(dir)?.saturating_add(have).saturating_sub(LEFT_FREE_BYTES);
+    let bytes = fitting(wanted, free);
+    if bytes < wanted {
+        tracing::warn!(
+            volume = name,
+            "the read cache gets {} of {}: there is no more room in {}",
+            show_bytes(bytes),
+            show_bytes(wanted),
+            dir.display()
+        );
+    }
+    let Some(geometry) = Geometry::for_size(bytes).filter(|_| bytes >= MIN_CACHE_BYTES) else {
+        return remove(dir);
+    };
+    if have != bytes {
+        // What is in the file was laid out for another size.
+        file.set_len(0).with_context(cannot)?;
+        if let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            remove(dir)?;
+            return Err(error).with_context(|| {
+                format!("{} has no room for {}", dir.display(), show_bytes(bytes))
+            });
+        }
+    }
+    let (cache, valid) = load(&file, geometry, volume)?;
+    tracing::info!(
+        volume = name,
+        "opened a read cache of {} with {} in {:.2} s",
+        show_bytes(bytes),
+        show_bytes(valid),
+        started.elapsed().as_secs_f64()
+    );
+    let names = path.with_extension("").display().to_string();
+    let disk = Disk::start(vec![file], names, None).context("cannot start its thread")?;
+    Ok(Some(CacheFile { cache, disk }))
+}
+
+/// The wanted size, or as many times half of it as fits.
+fn fitting(wanted: u64, free: u64) -> u64 {
+    let mut bytes = wanted;
+    while bytes > free && bytes > 0 {
+        bytes = bytes / 2 / 4096 * 4096;
+    }
+    if bytes >= MIN_CACHE_BYTES { bytes } else { 0 }
+}
+
+fn load(file: &File, geometry: Geometry, volume: VolumeId) -> Result<(Cache, u64)> {
+    let mut load = Load::new(geometry, Some(volume));
+    run_load(&mut load, file);
+    let report = load.report();
+    if report.bad_pages > 0 {
+        tracing::warn!(
+            "{} pages of the index of a read cache are damaged; what they named is not used",
+            report.bad_pages
+        );
+    }
+    Ok((load.finish(volume, random()?), report.valid_bytes))
+}
+
+/// Gives a load what it asks for until it wants nothing more.
+pub fn run_load(load: &mut Load, file: &File) {
+    while let Some(operation) = load.poll_disk() {
+        load.handle_disk(match operation {
+            DiskOperation::Read { id, offset, bytes, .. } => {
+                let mut data = vec![0; bytes];
+                match file.read_exact_at(&mut data, offset) {
+                    Ok(()) => DiskResult::Data { id, data: data.into() },
+                    Err(error) => DiskResult::Failed { id, error: error.to_string() },
+                }
+            }
+            DiskOperation::Write { id, .. } | DiskOperation::Sync { id, .. } => {
+                DiskResult::Failed { id, error: "loading is read-only".into() }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_makes_the_cache_smaller() {
+        assert_eq!(fitting(10 << 30, 20 << 30), 10 << 30);
+        assert_eq!(fitting(10 << 30, 3 << 30), (10 << 30) / 4);
+        assert_eq!(fitting(10 << 30, 10 << 20), 0);
+        // What was made smaller stays as it is: the next start comes to the same.
+        let smaller = fitting(10 << 30, 3 << 30);
+        assert_eq!(fitting(10 << 30, (3 << 30) - smaller + smaller), smaller);
+    }
+
+    #[test]
+    fn a_cache_file_is_made_found_and_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&dir.path().join("state")).unwrap();
+        let volume = VolumeId(7);
+        std::fs::create_dir_all(state.volume_dir(volume)).unwrap();
+        let path = path(&state.volume_dir(volume));
+        let length = || std::fs::metadata(&path).map(|meta| meta.len()).ok();
+        assert!(open(&state, "v", volume, 64 << 20).is_some());
+        assert_eq!(length(), Some(64 << 20));
+        std::fs::write(&path, vec![0xa5; 64 << 20]).unwrap();
+        assert!(open(&state, "v", volume, 64 << 20).is_some(), "rubbish is no reason to fail");
+        assert!(open(&state, "v", volume, 65 << 20).is_some());
+        assert_eq!(length(), Some(65 << 20));
+        assert!(open(&state, "v", volume, 0).is_none());
+        assert_eq!(length(), None);
+        std::fs::create_dir(&path).unwrap();
+        assert!(open(&state, "v", volume, 64 << 20).is_none());
+    }
+
+    #[test]
+    fn sizes_have_limits() {
+        assert_eq!(check_size(0).unwrap(), 0);
+        assert_eq!(check_size(64 << 20).unwrap(), 64 << 20);
+        assert!(check_size(1 << 20).is_err() && check_size(1 << 60).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Which transport a host takes: QUIC where it works, TCP where it does not.
+
+use super::transport::Connection;
+use super::{LinkError, quic, tcp};
+use crate::credential::Credential;
+use anyhow::Result;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long QUIC is alone in being tried. A guess: longer than a handshake takes on any path on which
+/// one would work, with a packet lost.
+const TCP_AFTER: Duration = Duration::from_secs(1);
+/// How often QUIC is tried again while TCP is in use.
+const QUIC_AGAIN: Duration = Duration::from_secs(30);
+
+/// Which transports a host may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// QUIC, and TCP where QUIC does not get through.
+    #[default]
+    Auto,
+    /// QUIC over UDP.
+    Quic,
+    /// TLS over TCP.
+    Tcp,
+}
+
+/// Connects over what works.
+pub(super) struct Dialer {
+    quic: quic::Dialer,
+    tcp: tcp::Dialer,
+    transport: Transport,
+    again: Duration,
+}
+
+impl Dialer {
+    /// Speaks with this credential.
+    ///
+    /// # Errors
+    /// If key and certificate do not make a credential.
+    pub fn new(credential: &Credential, transport: Transport) -> Result<Dialer> {
+        let (quic, tcp) = (quic::Dialer::new(credential)?, tcp::Dialer::new(credential)?);
+        Ok(Dialer { quic, tcp, transport, again: QUIC_AGAIN })
+    }
+
+    /// Tries QUIC again this often while TCP is in use.
+    #[cfg(test)]
+    pub fn try_again_every(&mut self, again: Duration) {
+        self.again = again;
+    }
+
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// If nobody answers there, or not the store of the credential.
+    pub async fn connect(&mut self, address: SocketAddr) -> Result<Box<dyn Connection>, LinkError> {
+        match self.transport {
+            Transport::Quic => return self.quic.connect(address).await,
+            Transport::Tcp => return self.tcp.connect(address).await,
+            Transport::Auto => {}
+        }
+        let dialer = &self.tcp;
+        let mut tcp = std::pin::pin!(async move {
+            tokio::time::sleep(TCP_AFTER).await;
+            dialer.connect(address).await
+        });
+        let mut quic = std::pin::pin!(self.quic.connect(address));
+        tokio::select! {
+            result = &mut quic => match result {
+                // One that was answered is not worth another try.
+                Err(error @ (LinkError::TimedOut | LinkError::Lost(_))) => {
+                    tcp.await.map_err(|other| more_telling(error, other))
+                }
+                result => result,
+            },
+            result = &mut tcp => match result {
+                Ok(connection) => Ok(connection),
+                Err(other) => quic.await.map_err(|error| more_telling(error, other)),
+            },
+        }
+    }
+
+    /// Waits until QUIC works where TCP is in use; for ever if there is no reason to try.
+    pub async fn wait_for_quic(&mut self, connection: &dyn Connection) {
+        if self.transport != Transport::Auto || connection.transport() == "quic" {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(self.again).await;
+            if let Ok(found) = self.quic.connect(connection.peer()).await {
+                found.close(super::CloseCode::Done, "UDP gets through");
+                return;
+            }
+        }
+    }
+
+    /// Waits a little until the peers have been told of closed connections.
+    pub async fn wait_idle(&self) {
+        self.quic.wait_idle().await;
+    }
+}
+
+/// Of what QUIC and TCP failed with, what is worth saying.
+fn more_telling(quic: LinkError, tcp: LinkError) -> LinkError {
+    if tcp.needs_operator() || (quic == LinkError::TimedOut && tcp != LinkError::TimedOut) {
+        tcp
+    } else {
+        quic
+    }
+}

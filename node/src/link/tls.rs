@@ -1,0 +1,112 @@
+//! TLS 1.3 of the link, whatever carries it: who is who, at either side.
+//!
+//! The client checks that the store's certificate is of its CA; the store checks that the client's is of
+//! the same and was not withdrawn. Sessions are not resumed: a resumed one would not be checked for
+//! withdrawal.
+
+use crate::credential::{self, Credential, Issued, ServerIdentity};
+use anyhow::{Context as _, Result};
+use rustls::client::Resumption;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use std::sync::Arc;
+
+fn names(protocols: &[&[u8]]) -> Vec<Vec<u8>> {
+    protocols.iter().map(|name| name.to_vec()).collect()
+}
+
+/// The host's side, for these application protocols.
+///
+/// # Errors
+/// If key and certificate do not make a credential.
+pub(super) fn client(credential: &Credential, protocols: &[&[u8]]) -> Result<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(credential.ca.clone()).context("the credential's CA is not usable")?;
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![credential.certificate.clone()], credential.key())
+        .context("key and certificate of the credential do not belong together")?;
+    tls.alpn_protocols = names(protocols);
+    tls.resumption = Resumption::disabled();
+    Ok(tls)
+}
+
+/// The store's side, for these application protocols.
+///
+/// # Errors
+/// If CA or certificate are not usable.
+pub(super) fn server(
+    identity: &ServerIdentity,
+    issued: Arc<Issued>,
+    protocols: &[&[u8]],
+) -> Result<rustls::ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(identity.ca.clone()).context("the store's CA is not usable")?;
+    let inner = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
+        .build()
+        .context("the store's CA is not usable")?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(Arc::new(Verifier { inner, issued }))
+        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())
+        .context("the store's certificate is not usable")?;
+    tls.alpn_protocols = names(protocols);
+    tls.send_tls13_tickets = 0;
+    Ok(tls)
+}
+
+/// Accepts certificates of our CA that have not been withdrawn.
+#[derive(Debug)]
+struct Verifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    issued: Arc<Issued>,
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let seen = credential::inspect(end_entity).map_err(|_| {
+            rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding)
+        })?;
+        if self.issued.accepts(&seen.serial) {
+            Ok(verified)
+        } else {
+            Err(rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
