@@ -100,7 +100,10 @@ fn limits_hold_and_are_changed_by_command() {
         run(longhaul(), ["limit", "disk"].iter().chain(args).chain(&admin))
     };
     let mut client = host.client("disk");
-    client.write(0, &content(0, 4 << 20)).unwrap();
+    // One after another, since a batch has no less than what was written together.
+    for offset in (0..4 << 20).step_by(64 << 10) {
+        client.write(offset, &content(offset, 64 << 10)).unwrap();
+    }
     client.flush().unwrap();
     // It would take 400 s.
     std::thread::sleep(std::time::Duration::from_secs(1));

@@ -69,8 +69,8 @@ fn links_lead_somewhere() {
 /// The commands with their help, subcommands after the command they belong to.
 fn commands() -> Vec<(Vec<&'static str>, String)> {
     let mut all: Vec<Vec<&str>> = Vec::new();
-    let shown = ["demo", "store", "host", "volume", "credential", "iscsi", "status", "check"];
-    for command in shown.into_iter().chain(["relay", "bench-null"]) {
+    let shown = ["demo", "store", "host", "volume", "credential", "iscsi", "limit", "trace"];
+    for command in shown.into_iter().chain(["status", "check", "relay", "bench-null"]) {
         all.push(vec![command]);
     }
     let volume = ["create", "list", "show", "resize", "delete", "import", "export", "lost"];

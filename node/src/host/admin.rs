@@ -351,6 +351,37 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         let name = "longhaul_host_link_rtt_seconds";
         metrics.single(name, "gauge", "Round-trip time to the store.", rtt / 1e3);
     }
+    if let Some(path) = &link.path {
+        for (name, help, value) in [
+            (
+                "longhaul_host_link_window_bytes",
+                "Bytes that may be under way to the store.",
+                path.window_bytes as f64,
+            ),
+            (
+                "longhaul_host_link_rate_bytes_per_second",
+                "What the path to the store delivered when it was used last.",
+                path.rate_bytes_per_second as f64,
+            ),
+            (
+                "longhaul_host_link_base_rtt_seconds",
+                "Least round-trip time to the store of the last seconds.",
+                path.base_rtt_ms / 1e3,
+            ),
+            (
+                "longhaul_host_link_queue_seconds",
+                "Queue in front of the bottleneck on the way to the store.",
+                path.queue_ms / 1e3,
+            ),
+            (
+                "longhaul_host_link_competing",
+                "Whether somebody else fills that queue.",
+                f64::from(u8::from(path.competing)),
+            ),
+        ] {
+            metrics.single(name, "gauge", help, value);
+        }
+    }
     if let Some(transport) = &link.transport {
         let help = "1 for what carries the link now.";
         let mut family = metrics.family("longhaul_host_link_transport", "gauge", help);
@@ -391,6 +422,12 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         ("longhaul_host_link_sent_bytes_total", "Bytes sent.", link.sent_bytes),
         ("longhaul_host_link_received_bytes_total", "Bytes received.", link.received_bytes),
         ("longhaul_host_link_lost_packets_total", "Packets lost.", link.lost_packets),
+        ("longhaul_host_link_lost_bytes_total", "Bytes in packets lost.", link.lost_bytes),
+        (
+            "longhaul_host_link_queue_lost_bytes_total",
+            "Bytes lost while the queue was long.",
+            link.queue_lost_bytes,
+        ),
         ("longhaul_host_link_reconnects_total", "Connections after the first.", link.reconnects),
         (
             "longhaul_host_connections_refused_total",

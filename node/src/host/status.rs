@@ -125,6 +125,16 @@ fn table(report: &Report) -> String {
             link.rtt_ms.unwrap_or_default(),
             link.lost_packets
         );
+        if let Some(path) = link.path.filter(|path| path.rate_bytes_per_second > 0) {
+            out += &format!(
+                "path: {:.1} Mbit/s when last full, window {:.0} KiB, queue {:.1} ms over {:.1} ms{}\n",
+                path.rate_bytes_per_second as f64 * 8e-6,
+                path.window_bytes as f64 / 1024.0,
+                path.queue_ms,
+                path.base_rtt_ms,
+                if path.competing { ", others fill it" } else { "" }
+            );
+        }
     } else {
         let why = link.last_error.as_deref().unwrap_or("not connected yet");
         out += &format!("link: DOWN for {:.0} s, {peer}: {why}\n", link.since_seconds);

@@ -6,7 +6,7 @@
 use super::LinkError;
 use super::connect::{self, Senders};
 use super::dial::{Dialer, Transport};
-use super::transport::{Connection, Statistics};
+use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
 use longhaul_core::link::AskCounters;
@@ -59,8 +59,17 @@ pub struct LinkStatus {
     pub transport: Option<String>,
     /// Round-trip time in milliseconds, while up.
     pub rtt_ms: Option<f64>,
+    /// What is known of the path to the store, while up.
+    #[serde(default)]
+    pub path: Option<PathStatus>,
     /// Packets that were sent and count as lost, over all connections.
     pub lost_packets: u64,
+    /// Bytes in them.
+    #[serde(default)]
+    pub lost_bytes: u64,
+    /// Those that were lost while the queue was long.
+    #[serde(default)]
+    pub queue_lost_bytes: u64,
     /// Bytes sent in datagrams, over all connections.
     pub sent_bytes: u64,
     /// Bytes received in datagrams, over all connections.
@@ -207,7 +216,10 @@ impl Client {
             peer: state.peer.clone(),
             transport: state.connection.as_ref().map(|now| now.transport().to_owned()),
             rtt_ms: now.map(|now| now.rtt.as_secs_f64() * 1e3),
+            path: now.map(|now| now.path.into()),
             lost_packets: state.past.lost_packets + current.lost_packets,
+            lost_bytes: state.past.lost_bytes + current.lost_bytes,
+            queue_lost_bytes: state.past.path.queue_lost_bytes + current.path.queue_lost_bytes,
             sent_bytes: state.past.sent_bytes + current.sent_bytes,
             received_bytes: state.past.received_bytes + current.received_bytes,
             last_error: state.last_error.clone(),
@@ -366,6 +378,8 @@ async fn session(
         let lone = std::mem::take(&mut state.lone);
         state.past_lone.add(&lock(&lone));
         state.past.lost_packets += last.lost_packets;
+        state.past.lost_bytes += last.lost_bytes;
+        state.past.path.queue_lost_bytes += last.path.queue_lost_bytes;
         state.past.sent_bytes += last.sent_bytes;
         state.past.received_bytes += last.received_bytes;
         state.last_error = Some(reason.clone());

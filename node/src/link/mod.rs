@@ -7,7 +7,7 @@
 //!
 //! - [`transport`]: what the rest needs of a connection; [`quic`] and [`tcp`] are those there are, with
 //!   `tls` in common, and `dial` chooses.
-//! - `stripe`: a lane over several streams of it.
+//! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
 //! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
@@ -17,6 +17,7 @@
 //! `docs/protocol.md` describes what is on the wire.
 
 pub mod client;
+pub mod congestion;
 mod connect;
 mod dial;
 pub mod lane;

@@ -8,6 +8,7 @@
 //! a lane has in the sender's buffer, so that a drain that is not read never takes the room of a
 //! read: the windows of the connection hold all lanes at once.
 
+use super::congestion;
 use super::stripe::{self, Receiving, Sending};
 use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
@@ -84,6 +85,7 @@ fn transport_config(stream_window: u32) -> TransportConfig {
         .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
         .ack_frequency_config(Some(acks))
         .mtu_discovery_config(Some(mtu))
+        .congestion_controller_factory(Arc::new(congestion::Factory))
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
         .datagram_send_buffer_size(DATAGRAM_BUFFER);
     config
@@ -391,9 +393,12 @@ impl Connection for Quic {
 
     fn statistics(&self) -> Statistics {
         let stats = self.connection.stats();
+        let estimate = congestion::estimate(self.connection.congestion_state());
         Statistics {
             rtt: stats.path.rtt,
+            path: estimate.unwrap_or_default(),
             lost_packets: stats.path.lost_packets,
+            lost_bytes: stats.path.lost_bytes,
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
         }

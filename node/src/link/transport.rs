@@ -4,6 +4,7 @@
 //! lane. Priorities are strict: a stream sends nothing while a more urgent one has something to send
 //! and may.
 
+use super::congestion::Estimate;
 use super::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -80,12 +81,43 @@ pub trait ReceiveStream: Send {
 pub struct Statistics {
     /// Smoothed round-trip time.
     pub rtt: Duration,
+    /// What its congestion control makes of the path.
+    pub path: Estimate,
     /// Packets that were sent and count as lost.
     pub lost_packets: u64,
+    /// Bytes in them.
+    pub lost_bytes: u64,
     /// Bytes sent, in datagrams.
     pub sent_bytes: u64,
     /// Bytes received, in datagrams.
     pub received_bytes: u64,
+}
+
+/// What a side knows of the path over which it sends.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct PathStatus {
+    /// Bytes that may be under way.
+    pub window_bytes: u64,
+    /// Bytes delivered a second over the last round trip in which the window was used.
+    pub rate_bytes_per_second: u64,
+    /// Least round-trip time of the last seconds, in milliseconds.
+    pub base_rtt_ms: f64,
+    /// Queue in front of the bottleneck, in milliseconds.
+    pub queue_ms: f64,
+    /// Somebody else fills that queue.
+    pub competing: bool,
+}
+
+impl From<Estimate> for PathStatus {
+    fn from(estimate: Estimate) -> PathStatus {
+        PathStatus {
+            window_bytes: estimate.window,
+            rate_bytes_per_second: estimate.rate,
+            base_rtt_ms: estimate.base_rtt.as_secs_f64() * 1e3,
+            queue_ms: estimate.queue.as_secs_f64() * 1e3,
+            competing: estimate.competing,
+        }
+    }
 }
 
 /// The priority of a lane's stream. A drain that a flush waits for is worth as much as a commit.

@@ -681,10 +681,8 @@ impl Shell {
                 retrying: engine.and_then(|engine| engine.retrying.clone()),
             }
         });
-        let sessions = self.listener.statistics().into_iter().map(|(peer, stats)| {
-            let rtt_seconds = stats.rtt.as_secs_f64();
-            SessionState { peer, rtt_seconds, lost_packets: stats.lost_packets }
-        });
+        let sessions = self.listener.statistics().into_iter();
+        let sessions = sessions.map(|(peer, link)| SessionState { peer, link });
         Snapshot {
             volumes: volumes.collect(),
             open: self.engines.len(),

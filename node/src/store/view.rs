@@ -2,6 +2,7 @@
 
 use crate::admin::{Metrics, Report};
 use crate::histogram::Histogram;
+use crate::link::transport::{PathStatus, Statistics};
 use async_trait::async_trait;
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
@@ -40,10 +41,8 @@ pub struct VolumeState {
 pub struct SessionState {
     /// Where the host is.
     pub peer: SocketAddr,
-    /// Round-trip time in seconds.
-    pub rtt_seconds: f64,
-    /// Packets sent that count as lost.
-    pub lost_packets: u64,
+    /// Its connection.
+    pub link: Statistics,
 }
 
 /// Counters since the start.
@@ -209,10 +208,58 @@ impl Report for View {
             let failed = volume.failed.is_some() || volume.retrying.is_some();
             family.sample(&[("volume", &volume.info.name)], f64::from(failed));
         }
-        let mut family =
-            out.family("longhaul_store_session_rtt_seconds", "gauge", "Round-trip time to a host.");
-        for session in &snapshot.sessions {
-            family.sample(&[("peer", &session.peer.to_string())], session.rtt_seconds);
+        let families: [(&str, &str, &str, fn(&Statistics) -> f64); 8] = [
+            ("longhaul_store_session_rtt_seconds", "gauge", "Round-trip time to a host.", |link| {
+                link.rtt.as_secs_f64()
+            }),
+            (
+                "longhaul_store_session_window_bytes",
+                "gauge",
+                "Bytes that may be under way to a host.",
+                |link| link.path.window as f64,
+            ),
+            (
+                "longhaul_store_session_rate_bytes_per_second",
+                "gauge",
+                "What the path to a host delivered when it was used last.",
+                |link| link.path.rate as f64,
+            ),
+            (
+                "longhaul_store_session_base_rtt_seconds",
+                "gauge",
+                "Least round-trip time to a host of the last seconds.",
+                |link| link.path.base_rtt.as_secs_f64(),
+            ),
+            (
+                "longhaul_store_session_queue_seconds",
+                "gauge",
+                "Queue in front of the bottleneck on the way to a host.",
+                |link| link.path.queue.as_secs_f64(),
+            ),
+            (
+                "longhaul_store_session_competing",
+                "gauge",
+                "Whether somebody else fills that queue.",
+                |link| f64::from(u8::from(link.path.competing)),
+            ),
+            (
+                "longhaul_store_session_lost_bytes_total",
+                "counter",
+                "Bytes in packets lost.",
+                |link| link.lost_bytes as f64,
+            ),
+            (
+                "longhaul_store_session_queue_lost_bytes_total",
+                "counter",
+                "Bytes lost while the queue was long.",
+                |link| link.path.queue_lost_bytes as f64,
+            ),
+        ];
+        for (name, kind, help, value) in families {
+            let mut family = out.family(name, kind, help);
+            for session in &snapshot.sessions {
+                family.sample(&[("peer", &session.peer.to_string())], value(&session.link));
+            }
         }
         out.finish()
     }
@@ -235,8 +282,11 @@ impl Report for View {
             .map(|session| {
                 json!({
                     "peer": session.peer.to_string(),
-                    "rtt_ms": session.rtt_seconds * 1e3,
-                    "lost_packets": session.lost_packets,
+                    "rtt_ms": session.link.rtt.as_secs_f64() * 1e3,
+                    "path": PathStatus::from(session.link.path),
+                    "lost_packets": session.link.lost_packets,
+                    "lost_bytes": session.link.lost_bytes,
+                    "queue_lost_bytes": session.link.path.queue_lost_bytes,
                 })
             })
             .collect();

@@ -1,0 +1,573 @@
+//! A bench for the congestion control: senders, a bottleneck with a drop-tail queue, delay and loss, on a
+//! virtual clock, so that a run comes out the same every time.
+//!
+//! A sender works as quinn's: window and token-bucket pacer with the runtime's timers of 1 ms, an
+//! acknowledgement for ten packets or after 2 ms, losses found by three later packets or 9/8 of a
+//! round trip, probes after a silence. The competitor is TCP CUBIC (RFC 9438) with selective
+//! acknowledgements, without pacing. Left out: a lost acknowledgement is not made up for by the next,
+//! so none is lost; nothing is reordered.
+
+use super::control::{Control, Estimate};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::{Duration, Instant};
+
+const MS: u64 = 1_000_000;
+/// In nanoseconds, as all times here.
+pub const SECOND: u64 = 1_000_000_000;
+/// Bytes of a datagram.
+const PACKET: u64 = 1472;
+/// Mean time between two stalls.
+const STALL_PAUSE: f64 = 20e6;
+/// UDP and IP.
+const HEADERS: u64 = 28;
+
+/// A path. Times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Bits a second, of IP packets.
+    pub rate: f64,
+    /// Round-trip time without queue.
+    pub rtt: u64,
+    /// Bytes that the queue holds.
+    pub queue: u64,
+    /// Share lost at random.
+    pub loss: f64,
+    /// Now and then acknowledgements are held up for up to this: a machine with other work.
+    pub stall: u64,
+}
+
+impl Path {
+    /// `bdps`: what the queue holds, in products of rate and round-trip time.
+    pub fn new(mbit: f64, rtt_ms: f64, bdps: f64, loss: f64) -> Path {
+        let rate = mbit * 1e6;
+        let rtt = (rtt_ms * 1e6) as u64;
+        let queue = (rate / 8.0 * rtt as f64 / 1e9 * bdps) as u64;
+        Path { rate, rtt, queue: queue.max(10 * 1500), loss, stall: 0 }
+    }
+}
+
+struct Cubic {
+    window: f64,
+    threshold: f64,
+    most: f64,
+    k: f64,
+    since: u64,
+    reno: f64,
+    recovery: u64,
+}
+
+impl Cubic {
+    fn new() -> Cubic {
+        let threshold = f64::INFINITY;
+        Cubic { window: 10.0, threshold, most: 0.0, k: 0.0, since: 0, reno: 0.0, recovery: 0 }
+    }
+
+    fn ack(&mut self, now: u64, packets: f64, rtt: u64) {
+        if self.window < self.threshold {
+            self.window += packets;
+            return;
+        }
+        if self.since == 0 {
+            self.since = now;
+            self.most = self.window;
+            self.reno = self.window;
+        }
+        self.reno += 0.53 * packets / self.window;
+        let t = (now - self.since + rtt) as f64 / 1e9 - self.k;
+        let target = (self.most + 0.4 * t * t * t).clamp(self.window, 1.5 * self.window);
+        self.window += (target - self.window) * packets / self.window;
+        self.window = self.window.max(self.reno);
+    }
+
+    fn loss(&mut self, now: u64, sent: u64) {
+        if sent <= self.recovery && self.recovery > 0 {
+            return;
+        }
+        self.recovery = now;
+        self.most = if self.window < self.most { self.window * 0.85 } else { self.window };
+        self.window = (self.window * 0.7).max(2.0);
+        self.threshold = self.window;
+        self.k = ((self.most - self.window).max(0.0) / 0.4).cbrt();
+        self.since = now;
+        self.reno = self.window;
+    }
+
+    fn timeout(&mut self, now: u64) {
+        self.loss(now, now);
+        self.window = 1.0;
+    }
+}
+
+enum Controller {
+    Ours(Box<Control>),
+    Cubic(Cubic),
+}
+
+/// What a flow has to send.
+#[derive(Clone, Copy)]
+pub enum Load {
+    /// Always something.
+    Bulk,
+    /// Bytes every so many nanoseconds.
+    Bursts(u64, u64),
+}
+
+struct Flow {
+    controller: Controller,
+    load: Load,
+    from: u64,
+    to: u64,
+    budget: u64,
+    next: u64,
+    sent: BTreeMap<u64, u64>,
+    in_flight: u64,
+    largest_acked: Option<u64>,
+    srtt: f64,
+    var: f64,
+    latest: u64,
+    tokens: f64,
+    filled: u64,
+    wake: u64,
+    loss_time: u64,
+    last_progress: u64,
+    probes: u32,
+    forced: u64,
+    // The receiver.
+    expected: u64,
+    unacked: Vec<u64>,
+    ack_due: Option<u64>,
+    ack_at: u64,
+    stalls_at: u64,
+    // Results.
+    acked: u64,
+    /// That, every 100 ms.
+    marks: Vec<u64>,
+    queue_drops: u64,
+    sent_packets: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Wake(usize),
+    Arrive(usize, u64),
+    AckTimer(usize),
+    Ack(usize, Vec<u64>),
+    Sample,
+    Change(usize),
+}
+
+/// A bottleneck with flows.
+pub struct Bench {
+    now: u64,
+    start: Instant,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    serial: u64,
+    path: Path,
+    changes: Vec<(u64, Path)>,
+    cut: bool,
+    free_at: u64,
+    random: u64,
+    flows: Vec<Flow>,
+    /// Queue in nanoseconds, every millisecond.
+    queue: Vec<u64>,
+}
+
+impl Bench {
+    /// Without flows.
+    pub fn new(path: Path) -> Bench {
+        let mut bench = Bench {
+            now: 1,
+            start: Instant::now(),
+            events: BinaryHeap::new(),
+            serial: 0,
+            path,
+            changes: Vec::new(),
+            cut: false,
+            free_at: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+            flows: Vec::new(),
+            queue: Vec::new(),
+        };
+        bench.at(1, Event::Sample);
+        bench
+    }
+
+    /// The path changes at a time; a rate of 0 cuts it.
+    pub fn change(&mut self, at: u64, path: Path) {
+        self.changes.push((at, path));
+        self.at(at, Event::Change(self.changes.len() - 1));
+    }
+
+    /// Adds a flow of ours that sends between two times.
+    pub fn ours(&mut self, load: Load, from: u64, to: u64) -> usize {
+        let now = self.instant(from);
+        self.flow(Controller::Ours(Box::new(Control::new(now, PACKET))), load, from, to)
+    }
+
+    /// Adds a flow of TCP CUBIC.
+    pub fn cubic(&mut self, from: u64, to: u64) -> usize {
+        self.flow(Controller::Cubic(Cubic::new()), Load::Bulk, from, to)
+    }
+
+    fn flow(&mut self, controller: Controller, load: Load, from: u64, to: u64) -> usize {
+        let id = self.flows.len();
+        self.flows.push(Flow {
+            controller,
+            load,
+            from,
+            to,
+            budget: 0,
+            next: 0,
+            sent: BTreeMap::new(),
+            in_flight: 0,
+            largest_acked: None,
+            srtt: 100.0 * MS as f64,
+            var: 50.0 * MS as f64,
+            latest: 100 * MS,
+            tokens: 10.0 * PACKET as f64,
+            filled: from,
+            wake: 0,
+            loss_time: u64::MAX,
+            last_progress: from,
+            probes: 0,
+            forced: 0,
+            expected: 0,
+            unacked: Vec::new(),
+            ack_due: None,
+            ack_at: 0,
+            stalls_at: 0,
+            acked: 0,
+            marks: Vec::new(),
+            queue_drops: 0,
+            sent_packets: 0,
+        });
+        self.at(from, Event::Wake(id));
+        id
+    }
+
+    fn instant(&self, at: u64) -> Instant {
+        self.start + Duration::from_nanos(at)
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.serial += 1;
+        self.events.push(Reverse((at, self.serial, event)));
+    }
+
+    fn random(&mut self) -> f64 {
+        // xorshift64*
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, until: u64) {
+        while let Some(Reverse((at, _, _))) = self.events.peek() {
+            if *at > until {
+                break;
+            }
+            let Some(Reverse((at, _, event))) = self.events.pop() else { break };
+            self.now = at;
+            match event {
+                Event::Wake(id) => {
+                    self.timers(id);
+                    self.send(id);
+                }
+                Event::Arrive(id, packet) => self.arrive(id, packet),
+                Event::AckTimer(id) => {
+                    if self.flows[id].ack_due.is_some_and(|due| due <= at) {
+                        self.acknowledge(id);
+                    }
+                }
+                Event::Ack(id, packets) => {
+                    self.acked(id, &packets);
+                    self.timers(id);
+                    self.send(id);
+                }
+                Event::Sample => {
+                    self.queue.push(self.free_at.saturating_sub(at));
+                    if (at / MS).is_multiple_of(100) {
+                        for flow in &mut self.flows {
+                            flow.marks.push(flow.acked);
+                        }
+                    }
+                    self.at(at + MS, Event::Sample);
+                }
+                Event::Change(n) => {
+                    let path = self.changes[n].1;
+                    self.cut = path.rate == 0.0;
+                    if !self.cut {
+                        self.path = path;
+                    }
+                }
+            }
+        }
+        self.now = until;
+    }
+
+    fn timers(&mut self, id: usize) {
+        let now = self.now;
+        let flow = &mut self.flows[id];
+        if now >= flow.loss_time {
+            self.detect(id);
+        }
+        let flow = &mut self.flows[id];
+        if flow.in_flight > 0 {
+            let pto = flow.srtt + (4.0 * flow.var).max(1e6) + 2e6;
+            let floor = if matches!(flow.controller, Controller::Cubic(_)) { 200e6 } else { 0.0 };
+            let pto = (pto.max(floor) * f64::from(1 << flow.probes.min(8))) as u64;
+            let due = flow.last_progress + pto;
+            let due = if now >= due {
+                flow.probes += 1;
+                flow.forced = 2;
+                flow.last_progress = now;
+                if let Controller::Cubic(cubic) = &mut flow.controller {
+                    cubic.timeout(now);
+                    flow.in_flight = 0;
+                    flow.sent.clear();
+                }
+                now + 2 * pto
+            } else {
+                due
+            };
+            if flow.wake <= now || flow.wake > due {
+                flow.wake = due;
+                self.at(due, Event::Wake(id));
+            }
+        }
+    }
+
+    fn send(&mut self, id: usize) {
+        let now = self.now;
+        let instant = self.instant(now);
+        for _ in 0..20 {
+            let flow = &mut self.flows[id];
+            if now < flow.from || now >= flow.to {
+                return;
+            }
+            if let Load::Bursts(bytes, every) = flow.load {
+                let due = ((now - flow.from) / every + 1) * bytes;
+                if flow.budget + PACKET > due && flow.forced == 0 {
+                    let next = flow.from + ((now - flow.from) / every + 1) * every;
+                    return self.at(next, Event::Wake(id));
+                }
+            }
+            let (window, paced) = match &flow.controller {
+                Controller::Ours(control) => (control.window(), true),
+                Controller::Cubic(cubic) => ((cubic.window * PACKET as f64) as u64, false),
+            };
+            if flow.forced > 0 {
+                flow.forced -= 1;
+            } else {
+                if flow.in_flight + PACKET >= window.max(PACKET + 1) {
+                    return;
+                }
+                if paced {
+                    let rate = 1.25 * window as f64 / flow.srtt;
+                    let capacity = (window as f64 * 2e6 / flow.srtt)
+                        .clamp(10.0 * PACKET as f64, 256.0 * PACKET as f64);
+                    if flow.tokens < PACKET as f64 {
+                        flow.tokens =
+                            (flow.tokens + rate * (now - flow.filled) as f64).min(capacity);
+                        flow.filled = now;
+                    }
+                    flow.tokens = flow.tokens.min(capacity);
+                    if flow.tokens < PACKET as f64 {
+                        // tokio's timer has milliseconds.
+                        let due = now + ((capacity - flow.tokens) / rate) as u64;
+                        let due = due.div_ceil(MS) * MS;
+                        return self.at(due, Event::Wake(id));
+                    }
+                    flow.tokens -= PACKET as f64;
+                }
+            }
+            let number = flow.next;
+            flow.next += 1;
+            flow.budget += PACKET;
+            if flow.in_flight == 0 {
+                flow.last_progress = now;
+            }
+            flow.in_flight += PACKET;
+            flow.sent.insert(number, now);
+            flow.sent_packets += 1;
+            if let Controller::Ours(control) = &mut flow.controller {
+                control.handle_sent(instant, PACKET);
+            }
+            self.bottleneck(id, number);
+        }
+        self.at(now + 1000, Event::Wake(id));
+    }
+
+    fn bottleneck(&mut self, id: usize, number: u64) {
+        let begin = self.free_at.max(self.now);
+        let queued = (begin - self.now) as f64 / 1e9 * self.path.rate / 8.0;
+        if self.cut {
+            return;
+        }
+        if queued + (PACKET + HEADERS) as f64 > self.path.queue as f64 {
+            self.flows[id].queue_drops += 1;
+            return;
+        }
+        self.free_at = begin + ((PACKET + HEADERS) as f64 * 8e9 / self.path.rate) as u64;
+        if self.random() >= self.path.loss {
+            self.at(self.free_at + self.path.rtt / 2, Event::Arrive(id, number));
+        }
+    }
+
+    fn arrive(&mut self, id: usize, number: u64) {
+        let now = self.now;
+        let flow = &mut self.flows[id];
+        let in_order = number == flow.expected;
+        flow.expected = flow.expected.max(number + 1);
+        flow.unacked.push(number);
+        let (most, delay) = match flow.controller {
+            Controller::Ours(_) => (10, 2 * MS),
+            Controller::Cubic(_) => (2, 40 * MS),
+        };
+        if flow.unacked.len() >= most || !in_order {
+            self.acknowledge(id);
+        } else if flow.ack_due.is_none() {
+            flow.ack_due = Some(now + delay);
+            self.at(now + delay, Event::AckTimer(id));
+        }
+    }
+
+    fn acknowledge(&mut self, id: usize) {
+        let packets = std::mem::take(&mut self.flows[id].unacked);
+        self.flows[id].ack_due = None;
+        // The next acknowledgement says it all again, later; that is left out here.
+        let mut back = self.now + self.path.rtt / 2;
+        if self.path.stall > 0 && back >= self.flows[id].stalls_at {
+            back += (self.random() * self.path.stall as f64) as u64;
+            let pause = -(1.0 - self.random()).ln() * STALL_PAUSE;
+            self.flows[id].stalls_at = back + pause as u64;
+        }
+        back = back.max(self.flows[id].ack_at);
+        self.flows[id].ack_at = back;
+        if !packets.is_empty() && !self.cut {
+            self.at(back, Event::Ack(id, packets));
+        }
+    }
+
+    fn acked(&mut self, id: usize, packets: &[u64]) {
+        let now = self.now;
+        let instant = self.instant(now);
+        let start = self.start;
+        let flow = &mut self.flows[id];
+        flow.probes = 0;
+        flow.last_progress = now;
+        let mut newest = None;
+        let mut new = 0;
+        for packet in packets {
+            flow.largest_acked = flow.largest_acked.max(Some(*packet));
+            if let Some(sent) = flow.sent.remove(packet) {
+                flow.in_flight = flow.in_flight.saturating_sub(PACKET);
+                flow.acked += PACKET;
+                new += 1;
+                newest = newest.max(Some(sent));
+                if let Controller::Ours(control) = &mut flow.controller {
+                    control.handle_ack(instant, start + Duration::from_nanos(sent), PACKET);
+                }
+            }
+        }
+        let Some(sent) = newest else { return };
+        flow.latest = now - sent;
+        match &mut flow.controller {
+            Controller::Ours(control) => control.handle_acks_end(instant, flow.in_flight),
+            Controller::Cubic(cubic) => cubic.ack(now, f64::from(new), flow.latest),
+        }
+        let sample = flow.latest as f64;
+        if flow.srtt == 100e6 && flow.var == 50e6 {
+            (flow.srtt, flow.var) = (sample, sample / 2.0);
+        } else {
+            flow.var = 0.75 * flow.var + 0.25 * (flow.srtt - sample).abs();
+            flow.srtt = 0.875 * flow.srtt + 0.125 * sample;
+        }
+        self.detect(id);
+    }
+
+    fn detect(&mut self, id: usize) {
+        let now = self.now;
+        let instant = self.instant(now);
+        let start = self.start;
+        let mut due = None;
+        let flow = &mut self.flows[id];
+        let Some(largest) = flow.largest_acked else { return };
+        let delay = (flow.srtt.max(flow.latest as f64) * 1.125).max(1e6) as u64;
+        let mut lost = Vec::new();
+        flow.loss_time = u64::MAX;
+        for (&packet, &sent) in flow.sent.range(..largest) {
+            if largest >= packet + 3 || now - sent >= delay {
+                lost.push((packet, sent));
+            } else {
+                flow.loss_time = flow.loss_time.min(sent + delay);
+                due = Some(flow.loss_time);
+                break;
+            }
+        }
+        if let (Some(first), Some(last)) = (lost.first(), lost.last()) {
+            let period = 3.0 * (flow.srtt + (4.0 * flow.var).max(1e6));
+            let whole = last.0 - first.0 + 1 == lost.len() as u64;
+            let persistent = whole && (last.1 - first.1) as f64 > period;
+            let bytes = lost.len() as u64 * PACKET;
+            for (packet, _) in &lost {
+                flow.sent.remove(packet);
+            }
+            flow.in_flight = flow.in_flight.saturating_sub(bytes);
+            match &mut flow.controller {
+                Controller::Ours(control) => {
+                    let sent = start + Duration::from_nanos(last.1);
+                    control.handle_loss(instant, sent, bytes, persistent);
+                }
+                Controller::Cubic(cubic) => cubic.loss(now, last.1),
+            }
+        }
+        if let Some(due) = due {
+            self.at(due.max(now), Event::Wake(id));
+        }
+    }
+
+    /// Megabits of payload a second that arrived between two times.
+    pub fn rate(&self, id: usize, from: u64, to: u64) -> f64 {
+        let mark = |at: u64| self.flows[id].marks[(at / MS / 100) as usize] as f64;
+        (mark(to) - mark(from)) * 8.0 / ((to - from) as f64 / 1e9) / 1e6
+    }
+
+    /// Share of its packets that a flow lost in the queue.
+    pub fn own_loss(&self, id: usize) -> f64 {
+        self.flows[id].queue_drops as f64 / self.flows[id].sent_packets as f64
+    }
+
+    /// The bottleneck marked a packet of our flow.
+    pub fn mark(&mut self, id: usize) {
+        let now = self.instant(self.now);
+        if let Controller::Ours(control) = &mut self.flows[id].controller {
+            control.handle_mark(now, now);
+        }
+    }
+
+    /// What our flow makes of the path.
+    pub fn estimate(&self, id: usize) -> Estimate {
+        match &self.flows[id].controller {
+            Controller::Ours(control) => control.estimate(),
+            Controller::Cubic(_) => Estimate::default(),
+        }
+    }
+
+    /// Milliseconds of queue at a quantile between two times.
+    pub fn queue_ms(&self, quantile: f64, from: u64, to: u64) -> f64 {
+        let mut part = self.queue[(from / MS) as usize..(to / MS) as usize].to_vec();
+        part.sort_unstable();
+        part[((part.len() - 1) as f64 * quantile) as usize] as f64 / 1e6
+    }
+}
+
+/// Jain's index of fairness: 1 if all are the same, 1/n if one has all.
+pub fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    sum * sum / (rates.len() as f64 * squares)
+}

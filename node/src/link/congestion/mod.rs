@@ -1,0 +1,92 @@
+//! Congestion control of the link's connections: [`control`] decides, this tells quinn.
+
+#[cfg(test)]
+mod bench;
+mod control;
+mod cubic;
+mod recent;
+#[cfg(test)]
+mod tests;
+
+pub use control::Estimate;
+
+use control::Control;
+use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use quinn_proto::RttEstimator;
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Makes a controller for each path.
+#[derive(Debug)]
+pub struct Factory;
+
+impl ControllerFactory for Factory {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(Steering(Control::new(now, current_mtu.into())))
+    }
+}
+
+/// What a connection's controller makes of the path; `None` if it is not one of ours.
+pub fn estimate(controller: Box<dyn Controller>) -> Option<Estimate> {
+    let steering = controller.into_any().downcast::<Steering>().ok()?;
+    Some(steering.0.estimate())
+}
+
+#[derive(Clone)]
+struct Steering(Control);
+
+impl Controller for Steering {
+    fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
+        self.0.handle_sent(now, bytes);
+    }
+
+    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, _: bool, _: &RttEstimator) {
+        self.0.handle_ack(now, sent, bytes);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, _: Option<u64>) {
+        self.0.handle_acks_end(now, in_flight);
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
+        if lost_bytes == 0 {
+            self.0.handle_mark(now, sent);
+        } else {
+            self.0.handle_loss(now, sent, lost_bytes, is_persistent_congestion);
+        }
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.0.set_mtu(new_mtu.into());
+    }
+
+    fn window(&self) -> u64 {
+        self.0.window()
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = self.0.window();
+        metrics.pacing_rate = Some(self.0.estimate().rate * 8);
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.0.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
