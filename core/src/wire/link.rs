@@ -15,7 +15,7 @@
 
 mod data;
 
-pub use data::{ReadPart, decode_data, encode_data};
+pub use data::{Piece, ReadPart, decode_data, encode_data};
 
 use crate::block::{
     BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,
@@ -510,30 +510,6 @@ pub struct Announced {
     pub range: Range,
     /// The last write in it: the entry is settled when this number is committed.
     pub seq: Seq,
-}
-
-/// A part of a read's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Piece {
-    /// Sectors never written or discarded.
-    Hole(u64),
-    /// Sectors that were zeroed.
-    Zero(u64),
-    /// `sectors` sectors that lie in the blocks of `cover`, whose table and data are in the payload.
-    Data {
-        /// How many sectors of the answer this is.
-        sectors: u64,
-        /// The verified blocks around them.
-        cover: Range,
-    },
-    /// `sectors` sectors that lie in the packed record of `bytes` bytes that is in the payload. From
-    /// version [`PACKED_VERSION`] on.
-    Packed {
-        /// How many sectors of the answer this is.
-        sectors: u64,
-        /// Bytes of the record: as much of the one written as the sectors' blocks.
-        bytes: u32,
-    },
 }
 
 /// Why a read failed at the store.

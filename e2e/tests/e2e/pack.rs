@@ -1,7 +1,7 @@
 //! Compression and encryption end to end: what the store and the disks hold, and who can read it.
 
 use longhaul_e2e::process::{LIMIT, longhaul, run};
-use longhaul_e2e::site::{Host, Site, files_below};
+use longhaul_e2e::site::{Site, files_below};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use longhaul_e2e::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,21 +37,13 @@ fn holds_secret(dir: &Path) -> bool {
     })
 }
 
-fn reason(host: &Host) -> String {
-    let mut reason = String::new();
-    wait_for("the host says why it does not attach", LIMIT, || {
-        reason = host.volume_status("disk")["reason"].as_str().unwrap_or_default().to_owned();
-        reason.contains("encrypted")
-    });
-    reason
-}
-
 #[test]
 fn what_is_encrypted_is_nowhere_in_plain_text_and_for_whoever_has_the_key_file() {
     let (site, key) = encrypted("disk");
     let other = new_key(&site, "other-key");
     let text = SECRET.repeat(256);
     let mut host = site.host("host").with(["--key-file", &key, "--volume", "disk"]);
+    host = host.with(["--cache-size", "64MiB"]);
     host.start();
     let mut client = host.client("disk");
     for block in 0..64 {
@@ -66,17 +58,19 @@ fn what_is_encrypted_is_nowhere_in_plain_text_and_for_whoever_has_the_key_file()
     assert!(!holds_secret(site.store.dir()), "the store");
     let status = host.volume_status("disk");
     assert_eq!(status["encryption_key"], 1, "{status}");
+    assert_eq!(status["cache"], serde_json::Value::Null, "what was read is kept in plain text");
+    assert!(!files_below(host.state()).iter().any(|path| path.ends_with("cache.0000")));
     assert_eq!(status["counters"]["packed_zero_bytes"], 1 << 20);
     // The host is gone with all it had.
     host.kill();
 
     let mut stranger = site.host("stranger").with(["--volume", "disk"]);
     stranger.start();
-    assert!(reason(&stranger).contains("none was given"));
+    assert!(stranger.refusal("disk").contains("none was given"));
     assert!(stranger.stop().success());
     let mut stranger = site.host("stranger").with(["--volume", "disk", "--key-file", &other]);
     stranger.start();
-    assert!(reason(&stranger).contains("other-key is"));
+    assert!(stranger.refusal("disk").contains("other-key is"));
     assert!(stranger.stop().success());
 
     let keys = format!("{other},{key}");

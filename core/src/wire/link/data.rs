@@ -1,10 +1,35 @@
 //! The answer to a read: pieces in the head, checksum tables and blocks, or packed records, in the
 //! payload.
 
-use super::{Frame, FrameError, Piece, RequestId, ToHost};
+use super::{Frame, FrameError, RequestId, ToHost};
 use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
 use crate::record::Fragment;
 use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+/// A part of a read's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Piece {
+    /// Sectors never written or discarded.
+    Hole(u64),
+    /// Sectors that were zeroed.
+    Zero(u64),
+    /// `sectors` sectors that lie in the blocks of `cover`, whose table and data are in the payload.
+    Data {
+        /// How many sectors of the answer this is.
+        sectors: u64,
+        /// The verified blocks around them.
+        cover: Range,
+    },
+    /// `sectors` sectors that lie in the packed record of `bytes` bytes that is in the payload. From
+    /// version [`super::PACKED_VERSION`] on.
+    Packed {
+        /// How many sectors of the answer this is.
+        sectors: u64,
+        /// Bytes of the record: as much of the one written as the sectors' blocks.
+        bytes: u32,
+    },
+}
 
 /// A part of a read's answer with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
