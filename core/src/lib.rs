@@ -4,7 +4,7 @@
 //! through `handle_*`, outputs are taken with `poll_*`, and the time is an argument. The shell
 //! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
 //!
-//! Arrows between modules run one way: `block`, `extent`, `record` ← `wire` ← `front`, `host`,
+//! Arrows between modules run one way: `block`, `extent`, `record`, `pack` ← `wire` ← `front`, `host`,
 //! `store`, `link`; the last four never import each other.
 
 pub mod block;
@@ -12,6 +12,7 @@ pub mod extent;
 pub mod front;
 pub mod host;
 pub mod link;
+pub mod pack;
 pub mod record;
 pub mod store;
 pub mod wire;

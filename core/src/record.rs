@@ -22,10 +22,14 @@
 //!  └────────┴────────────┴────────┴────────────┘
 //! ```
 //!
+//! A packed record holds its data compressed, encrypted, or both, block by block: [`packed`].
+//!
 //! A record does not name its volume: the journal frame, batch or segment around it does.
 //!
 //! Checksums of data are computed once, in [`encode_data`]. Everything after that verifies them or
 //! carries them along: a record can be cut at block boundaries ([`Fragment`]) without a new one.
+
+pub mod packed;
 
 use crate::block::{
     BLOCK_SECTORS, Epoch, MAX_VOLUME_SECTORS, Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData,
@@ -39,6 +43,9 @@ pub const RECORD_VERSION: u8 = 1;
 
 /// Version of a staged record: what does not know them has to say so.
 pub const STAGED_VERSION: u8 = 2;
+
+/// Version of a packed record: what does not know them has to say so.
+pub const PACKED_VERSION: u8 = 3;
 
 /// Bytes of a staged record that say where its data lies.
 pub const STAGED_BYTES: usize = 24;
@@ -72,6 +79,8 @@ pub enum Kind {
     Zero,
     /// Replaces its content with data that the store has: see [`Header::staged`].
     Staged,
+    /// Replaces its content with the payload, which has to be unpacked: see [`packed`].
+    Packed,
 }
 
 impl Kind {
@@ -83,6 +92,7 @@ impl Kind {
             Kind::Discard => 2,
             Kind::Zero => 3,
             Kind::Staged => 4,
+            Kind::Packed => 5,
         }
     }
 
@@ -94,12 +104,25 @@ impl Kind {
             2 => Some(Kind::Discard),
             3 => Some(Kind::Zero),
             4 => Some(Kind::Staged),
+            5 => Some(Kind::Packed),
             _ => None,
         }
     }
 
-    fn version(self) -> u8 {
-        if self == Kind::Staged { STAGED_VERSION } else { RECORD_VERSION }
+    /// The version of records of that kind. What holds records says the newest version among them.
+    #[must_use]
+    pub fn version(self) -> u8 {
+        match self {
+            Kind::Data | Kind::Discard | Kind::Zero => RECORD_VERSION,
+            Kind::Staged => STAGED_VERSION,
+            Kind::Packed => PACKED_VERSION,
+        }
+    }
+
+    /// Whether it is without payload, and so costs the same whatever its range.
+    #[must_use]
+    pub fn is_marker(self) -> bool {
+        !matches!(self, Kind::Data | Kind::Packed)
     }
 }
 
@@ -140,6 +163,17 @@ pub enum RecordError {
     /// A block of the payload does not match its checksum.
     #[error("record payload is damaged at {0}")]
     Payload(Range),
+    /// It is encrypted with a key that is not there.
+    #[error("{range} is encrypted with key {key}, which is not among the keys of the volume")]
+    NoKey {
+        /// The sectors.
+        range: Range,
+        /// Number of the key.
+        key: u32,
+    },
+    /// A block is as it was stored, but does not open: it was forged or moved, or the key is another.
+    #[error("{0} does not open with its key, or does not unpack: it was not written like this")]
+    Sealed(Range),
 }
 
 /// What the header of a record says.
@@ -155,26 +189,31 @@ pub struct Header {
     pub range: Range,
     /// Where the data lies, if it is staged.
     pub staged: Option<StagedData>,
+    /// Bytes of payload, if it is packed; otherwise 0.
+    pub packed_bytes: u32,
 }
 
 impl Header {
-    /// Entries in the checksum table.
-    #[must_use]
-    pub fn table_entries(&self) -> usize {
-        if self.kind == Kind::Data { self.range.blocks() as usize } else { 0 }
-    }
-
     /// Bytes before the payload: header and what its checksum covers besides.
     #[must_use]
     pub fn prefix_bytes(&self) -> usize {
-        let staged = if self.kind == Kind::Staged { STAGED_BYTES } else { 0 };
-        HEADER_BYTES + 4 * self.table_entries() + staged
+        let more = match self.kind {
+            Kind::Data => 4 * self.range.blocks() as usize,
+            Kind::Discard | Kind::Zero => 0,
+            Kind::Staged => STAGED_BYTES,
+            Kind::Packed => packed::table_bytes(self.range),
+        };
+        HEADER_BYTES + more
     }
 
     /// Bytes of payload.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
-        if self.kind == Kind::Data { self.range.bytes() as usize } else { 0 }
+        match self.kind {
+            Kind::Data => self.range.bytes() as usize,
+            Kind::Discard | Kind::Zero | Kind::Staged => 0,
+            Kind::Packed => self.packed_bytes as usize,
+        }
     }
 
     /// Bytes of the whole record.
@@ -242,7 +281,7 @@ pub(crate) fn parse_staged(bytes: &[u8], range: Range) -> Option<StagedData> {
 pub fn encode_data(epoch: Epoch, seq: Seq, range: Range, data: &[u8], out: &mut BytesMut) {
     assert!(data.len() as u64 == range.bytes() && !range.is_empty());
     assert!(range.sectors <= MAX_RECORD_SECTORS);
-    let header = Header { kind: Kind::Data, epoch, seq, range, staged: None };
+    let header = Header { kind: Kind::Data, epoch, seq, range, staged: None, packed_bytes: 0 };
     out.reserve(header.record_bytes());
     put_data_prefix(&header, [data], out);
     out.extend_from_slice(data);
@@ -256,7 +295,7 @@ pub(crate) fn data_prefix(epoch: Epoch, seq: Seq, range: Range, pieces: &[Bytes]
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
     assert!(bytes as u64 == range.bytes() && !range.is_empty());
     assert!(range.sectors <= MAX_RECORD_SECTORS);
-    let header = Header { kind: Kind::Data, epoch, seq, range, staged: None };
+    let header = Header { kind: Kind::Data, epoch, seq, range, staged: None, packed_bytes: 0 };
     let mut out = BytesMut::with_capacity(header.prefix_bytes());
     put_data_prefix(&header, pieces.iter().map(|piece| &piece[..]), &mut out);
     out.freeze()
@@ -296,7 +335,7 @@ fn put_data_prefix<'a>(
 pub fn encode_marker(kind: Kind, epoch: Epoch, seq: Seq, range: Range, out: &mut BytesMut) {
     assert!(matches!(kind, Kind::Discard | Kind::Zero) && !range.is_empty());
     let start = out.len();
-    put_header(&Header { kind, epoch, seq, range, staged: None }, out);
+    put_header(&Header { kind, epoch, seq, range, staged: None, packed_bytes: 0 }, out);
     seal_header(&mut out[start..]);
 }
 
@@ -307,7 +346,9 @@ pub fn encode_marker(kind: Kind, epoch: Epoch, seq: Seq, range: Range, out: &mut
 pub fn encode_staged(epoch: Epoch, seq: Seq, range: Range, staged: StagedData, out: &mut BytesMut) {
     assert!(can_hold(&staged, range) && !range.is_empty());
     let start = out.len();
-    put_header(&Header { kind: Kind::Staged, epoch, seq, range, staged: Some(staged) }, out);
+    let kind = Kind::Staged;
+    let header = Header { kind, epoch, seq, range, staged: Some(staged), packed_bytes: 0 };
+    put_header(&header, out);
     put_staged(&staged, out);
     seal_header(&mut out[start..]);
 }
@@ -339,7 +380,7 @@ fn header_crc(prefix: &[u8]) -> u32 {
 }
 
 /// The parts of `range` in each checksum block that it touches.
-fn blocks(range: Range) -> impl Iterator<Item = Range> {
+pub(crate) fn blocks(range: Range) -> impl Iterator<Item = Range> {
     let mut at = range.lba;
     std::iter::from_fn(move || {
         if at >= range.end() {
@@ -364,7 +405,7 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     if raw.magic.get() != MAGIC {
         return Err(RecordError::Magic);
     }
-    if ![RECORD_VERSION, STAGED_VERSION].contains(&raw.version) {
+    if !(RECORD_VERSION..=PACKED_VERSION).contains(&raw.version) {
         return Err(RecordError::Version(raw.version));
     }
     // The lengths are bounded before they are trusted, and trusted only after the checksum.
@@ -382,11 +423,15 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     if kind == Kind::Data && range.sectors > MAX_RECORD_SECTORS {
         return Err(RecordError::Invalid("payload too long"));
     }
+    if kind == Kind::Packed && range.sectors > packed::MAX_PACKED_SECTORS {
+        return Err(RecordError::Invalid("too long for a packed record"));
+    }
     if raw.flags.get() != 0 {
         return Err(RecordError::Invalid("unknown flags"));
     }
     let (epoch, seq) = (raw.epoch.get(), raw.seq.get());
-    let mut header = Header { kind, epoch, seq, range, staged: None };
+    let packed_bytes = if kind == Kind::Packed { raw.payload.get() } else { 0 };
+    let mut header = Header { kind, epoch, seq, range, staged: None, packed_bytes };
     if raw.payload.get() as usize != header.payload_bytes() {
         return Err(RecordError::Invalid("payload length does not match the range"));
     }
@@ -402,6 +447,9 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
         if header.staged.is_none() {
             return Err(RecordError::Invalid("its range is not in the staged record"));
         }
+    }
+    if kind == Kind::Packed {
+        packed::check_table(&header, &prefix[HEADER_BYTES..])?;
     }
     Ok(header)
 }
@@ -421,9 +469,11 @@ pub fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
 /// See [`RecordError`].
 pub fn verify(bytes: &[u8]) -> Result<Header, RecordError> {
     let header = parse_whole(bytes)?;
-    if header.kind == Kind::Data {
-        let (prefix, payload) = bytes[..header.record_bytes()].split_at(header.prefix_bytes());
-        verify_blocks(header.range, &prefix[HEADER_BYTES..], payload)?;
+    let (prefix, payload) = bytes[..header.record_bytes()].split_at(header.prefix_bytes());
+    match header.kind {
+        Kind::Data => verify_blocks(header.range, &prefix[HEADER_BYTES..], payload)?,
+        Kind::Packed => packed::verify(header.range, &prefix[HEADER_BYTES..], payload)?,
+        Kind::Discard | Kind::Zero | Kind::Staged => {}
     }
     Ok(header)
 }
@@ -459,36 +509,45 @@ fn verify_blocks(range: Range, table: &[u8], payload: &[u8]) -> Result<(), Recor
 pub struct Record {
     /// What the header says.
     pub header: Header,
-    /// Payload and table; empty for markers.
+    /// Payload and table; empty for all but data.
     pub data: Fragment,
+    /// All of a packed record, as it is encoded; empty for others.
+    packed: Bytes,
 }
 
 impl Record {
     /// The record that `bytes` start with; `header` is what they say and all of it is there. The
     /// payload is not looked at.
     pub(crate) fn take_apart(header: Header, bytes: &Bytes) -> Record {
-        let table = HEADER_BYTES..HEADER_BYTES + 4 * header.table_entries();
-        let data = Fragment {
-            range: if header.kind == Kind::Data { header.range } else { Range::new(0, 0) },
-            table: bytes.slice(table),
-            payload: bytes.slice(header.prefix_bytes()..header.record_bytes()),
+        let (prefix, end) = (header.prefix_bytes(), header.record_bytes());
+        let data = match header.kind {
+            Kind::Data => Fragment {
+                range: header.range,
+                table: bytes.slice(HEADER_BYTES..prefix),
+                payload: bytes.slice(prefix..end),
+            },
+            _ => Fragment::empty(),
         };
-        Record { header, data }
+        let packed = if header.kind == Kind::Packed { bytes.slice(..end) } else { Bytes::new() };
+        Record { header, data, packed }
     }
 
     /// Appends the part of this record that lies in `part`, as a record of the same number, without
-    /// computing a checksum of data. A data record is cut at block boundaries, so the result may
+    /// computing a checksum of data. A data or packed record is cut at block boundaries, so the result may
     /// cover a little more than `part`, never more than the record.
     ///
     /// # Panics
     /// If the record and `part` have no sector in common.
     pub fn encode_part(&self, part: Range, out: &mut BytesMut) {
         let cut = match self.header.kind {
-            Kind::Data => part.block_cover().intersect(self.header.range),
+            Kind::Data | Kind::Packed => part.block_cover().intersect(self.header.range),
             Kind::Discard | Kind::Zero | Kind::Staged => part.intersect(self.header.range),
         };
         assert!(cut.is_some(), "{part} is not in {}", self.header.range);
         let range = cut.unwrap_or(self.header.range);
+        if self.header.kind == Kind::Packed {
+            return packed::put_cut(&self.header, &self.packed, range, out);
+        }
         let header = Header { range, ..self.header };
         let start = out.len();
         out.reserve(header.record_bytes());
@@ -516,6 +575,10 @@ pub struct Fragment {
 }
 
 impl Fragment {
+    fn empty() -> Fragment {
+        Fragment { range: Range::new(0, 0), table: Bytes::new(), payload: Bytes::new() }
+    }
+
     /// Compares every block with its checksum.
     ///
     /// # Errors
@@ -534,13 +597,7 @@ impl Fragment {
     /// [`Location::new`] or a block cover intersected with the record gives).
     #[must_use]
     pub fn cut(&self, cut: Range) -> Fragment {
-        let Some(range) = self.range.intersect(cut) else {
-            return Fragment {
-                range: Range::new(0, 0),
-                table: Bytes::new(),
-                payload: Bytes::new(),
-            };
-        };
+        let Some(range) = self.range.intersect(cut) else { return Fragment::empty() };
         let first = ((range.lba / BLOCK_SECTORS - self.range.lba / BLOCK_SECTORS) * 4) as usize;
         let skip = ((range.lba - self.range.lba) * SECTOR_BYTES) as usize;
         Fragment {
@@ -624,162 +681,4 @@ impl Location {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn data(range: Range) -> Vec<u8> {
-        (0..range.bytes()).map(|n| (n / 3 + range.lba) as u8).collect()
-    }
-
-    fn encoded(range: Range) -> Bytes {
-        let mut out = BytesMut::new();
-        encode_data(3, 77, range, &data(range), &mut out);
-        out.freeze()
-    }
-
-    /// The bytes on disk do not change by accident: this is the record of `docs/formats.md`.
-    #[test]
-    fn golden_bytes() {
-        let mut out = BytesMut::new();
-        encode_marker(Kind::Discard, 1, 2, Range::new(8, 16), &mut out);
-        let hex: String = out.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(
-            hex,
-            "4c48524301020000010000000000000002000000000000000800000000000000100000000000000000000000\
-             6fe82f88"
-        );
-    }
-
-    fn staged(range: Range, record: Range) -> Bytes {
-        let staged = StagedData { object: STAGED_BIT | 0xfeed, offset: 4096, record };
-        let mut out = BytesMut::new();
-        encode_staged(1, 2, range, staged, &mut out);
-        out.freeze()
-    }
-
-    #[test]
-    fn golden_staged_bytes() {
-        let hex: String = staged(Range::new(8, 16), Range::new(4, 24))
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
-        assert_eq!(
-            hex,
-            "4c48524302040000010000000000000002000000000000000800000000000000100000000000000000000000\
-             a1a5ca2eedfe00000000008004000000000000000010000018000000"
-        );
-    }
-
-    #[test]
-    fn marker_has_no_payload_and_any_length() {
-        let mut out = BytesMut::new();
-        encode_marker(Kind::Zero, 1, 2, Range::new(0, 1 << 40), &mut out);
-        assert_eq!(out.len(), HEADER_BYTES);
-        let record = parse(&out.freeze()).unwrap();
-        assert_eq!(record.header.kind, Kind::Zero);
-        assert_eq!(record.header.range.sectors, 1 << 40);
-    }
-
-    #[test]
-    fn later_version_is_named() {
-        let mut out = BytesMut::from(&encoded(Range::new(0, 8))[..]);
-        out[4] = 9;
-        assert_eq!(parse(&out.freeze()), Err(RecordError::Version(9)));
-    }
-
-    fn range() -> impl Strategy<Value = Range> {
-        (0..40u64, 1..60u64).prop_map(|(lba, sectors)| Range::new(lba, sectors))
-    }
-
-    proptest! {
-        #[test]
-        fn round_trip(range in range()) {
-            let bytes = encoded(range);
-            prop_assert!(bytes.len() <= MAX_RECORD_BYTES);
-            let record = parse(&bytes).unwrap();
-            let header = Header { kind: Kind::Data, epoch: 3, seq: 77, range, staged: None };
-            prop_assert_eq!(record.header, header);
-            prop_assert_eq!(&record.data.payload[..], &data(range)[..]);
-        }
-
-        #[test]
-        fn staged_records_round_trip_and_can_be_cut(
-            record in range(), skip in 0..60u64, len in 1..60u64, cut in 0..60u64, bit in 0..576usize,
-        ) {
-            let range = Range::new(record.lba + skip % record.sectors, len).intersect(record).unwrap();
-            let bytes = staged(range, record);
-            let parsed = parse(&bytes).unwrap();
-            prop_assert_eq!(bytes.len(), parsed.header.record_bytes());
-            prop_assert_eq!(parsed.header.staged.unwrap().record, record);
-            let part = Range::between(range.lba + cut % range.sectors, range.end());
-            let mut out = BytesMut::new();
-            parsed.encode_part(part, &mut out);
-            let piece = parse(&out.freeze()).unwrap();
-            prop_assert_eq!(piece.header, Header { range: part, ..parsed.header });
-            let mut damaged = bytes.to_vec();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(parse(&Bytes::from(damaged)).is_err());
-        }
-
-        #[test]
-        fn a_prefix_does_not_depend_on_the_pieces(range in range(), at in any::<prop::sample::Index>()) {
-            let bytes = encoded(range);
-            let payload = bytes.slice(bytes.len() - range.bytes() as usize..);
-            let (one, two) = payload.split_at(at.index(payload.len()));
-            let pieces = [Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)];
-            let prefix = data_prefix(3, 77, range, &pieces);
-            prop_assert_eq!(&prefix[..], &bytes[..bytes.len() - payload.len()]);
-        }
-
-        #[test]
-        fn any_flipped_bit_is_noticed(range in range(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
-            let mut bytes = encoded(range).to_vec();
-            let at = at.index(bytes.len());
-            bytes[at] ^= 1 << bit;
-            prop_assert!(parse(&Bytes::from(bytes)).is_err());
-        }
-
-        #[test]
-        fn any_cut_is_noticed(range in range(), at in any::<prop::sample::Index>()) {
-            let bytes = encoded(range);
-            let cut = bytes.slice(..at.index(bytes.len()));
-            let short = matches!(parse(&cut), Err(RecordError::Short { .. }));
-            prop_assert!(short);
-        }
-
-        #[test]
-        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut bytes = bytes;
-            let _ = parse(&Bytes::from(bytes.clone()));
-            if bytes.len() >= 6 {
-                bytes[..4].copy_from_slice(b"LHRC");
-                bytes[4] = RECORD_VERSION;
-                let _ = parse(&Bytes::from(bytes));
-            }
-        }
-
-        #[test]
-        fn parts_keep_checksums(range in range(), skip in 0..60u64, len in 1..60u64) {
-            let part = Range::new(range.lba + skip % range.sectors, len).intersect(range).unwrap();
-            let bytes = encoded(range);
-            let record = parse(&bytes).unwrap();
-
-            let mut out = BytesMut::new();
-            record.encode_part(part, &mut out);
-            let piece = parse(&out.freeze()).unwrap();
-            prop_assert_eq!(piece.header.seq, 77);
-            prop_assert!(piece.header.range.intersect(part) == Some(part));
-            prop_assert_eq!(piece.data.sectors(part), record.data.sectors(part));
-
-            let location = Location::new(range, part).unwrap();
-            let fragment = location.extract(
-                77,
-                &bytes.slice(..location.prefix_bytes),
-                bytes.slice(location.payload_start..location.span()),
-            ).unwrap();
-            prop_assert_eq!(fragment.range, piece.header.range);
-            prop_assert_eq!(fragment.sectors(part), record.data.sectors(part));
-        }
-    }
-}
+mod tests;

@@ -1,13 +1,15 @@
 //! Records: whatever the bytes, no panic; what is accepted survives cutting and re-parsing, and
-//! every block read out of it by location is the one that was written.
+//! every block read out of it by location is the one that was written; what a cut of a packed record
+//! unpacks to is what the whole does.
 //!
 //! Input: flags, cut, record. With flag 1 the header checksum is made right first.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
-use longhaul_core::block::{Range, STAGED_BIT, StagedData};
-use longhaul_core::record::{self, HEADER_BYTES, Kind, Location, STAGED_BYTES, can_hold};
+use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
+use longhaul_core::pack::{Compression, DataKey, Keys, Packer, Packing};
+use longhaul_core::record::{self, HEADER_BYTES, Kind, Location, STAGED_BYTES, can_hold, packed};
 use longhaul_fuzz::{Input, seeds};
 
 fn make_seeds() -> Vec<Vec<u8>> {
@@ -25,6 +27,17 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let mut staged = BytesMut::from(&[1, 2, 0, 0, 0, 3, 0, 0, 0][..]);
     record::encode_staged(1, 9, Range::new(8, 16), data, &mut staged);
     made.push(staged.to_vec());
+    for compression in [Compression::None, Compression::Lz4, Compression::Zstd(1)] {
+        let keys = Keys::new([6; 12], [(1, DataKey::new([7; 32]))].into());
+        let keys = keys.filter(|_| compression == Compression::None);
+        let mut packer = Packer::new(VolumeId(1), Packing { compression, keys });
+        let mut packed = BytesMut::from(&[1, 2, 0, 0, 0, 9, 0, 0, 0][..]);
+        let range = Range::new(3, 16);
+        let data: Vec<u8> =
+            (0..range.bytes()).map(|n| if n < 2560 { 0 } else { (n / 99) as u8 }).collect();
+        packer.pack(1, 9, range, &data, &mut packed);
+        made.push(packed.to_vec());
+    }
     made
 }
 
@@ -39,6 +52,7 @@ fuzz_target!(init: seeds("record", make_seeds), |data: &[u8]| {
         let table = match bytes[5] {
             1 => 4 * blocks,
             4 => STAGED_BYTES,
+            5 => 16 + 8 * blocks,
             _ => 0,
         };
         if let Some(table) = bytes.get(HEADER_BYTES..HEADER_BYTES + table) {
@@ -55,11 +69,21 @@ fuzz_target!(init: seeds("record", make_seeds), |data: &[u8]| {
     let part = Range::between(start, start + 1 + u64::from(length) % (range.end() - start));
     let mut cut = BytesMut::new();
     record.encode_part(part, &mut cut);
-    let cut = record::parse(&cut.freeze()).unwrap();
+    let cut_bytes = cut.freeze();
+    let cut = record::parse(&cut_bytes).unwrap();
     assert_eq!(cut.header.range.intersect(part), Some(part));
     assert_eq!((cut.header.seq, cut.header.kind), (record.header.seq, record.header.kind));
     assert_eq!(cut.header.staged, record.header.staged);
     assert!(cut.header.staged.is_none_or(|staged| can_hold(&staged, cut.header.range)));
+    if record.header.kind == Kind::Packed {
+        let mut packer = Packer::new(VolumeId(1), Packing::default());
+        let (whole, part_of) = (packer.unpack(&bytes, part), packer.unpack(&cut_bytes, part));
+        assert_eq!(whole, part_of);
+        assert!(whole.is_err() || whole.is_ok_and(|data| data.len() as u64 == part.bytes()));
+        let span = packed::span_max(range, part).min(record.header.record_bytes());
+        let found = packed::extract(record.header.seq, range, part, &bytes.slice(..span)).unwrap();
+        assert_eq!(packer.unpack(&found, part), part_of);
+    }
     if record.header.kind == Kind::Data {
         assert_eq!(cut.data.sectors(part), record.data.sectors(part));
         let location = Location::new(range, part).unwrap();

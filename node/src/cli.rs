@@ -9,6 +9,7 @@ use crate::units;
 use anyhow::{Context as _, Result, bail};
 use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use longhaul_core::pack::Compression;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -167,7 +168,7 @@ pub struct HostArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
     pub journal_size: u64,
     /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It is given less where
-    /// there is not enough room, and takes 1 MiB of memory for each GiB.
+    /// there is not enough room, and takes 1 MiB of memory for each GiB. Encrypted volumes have none.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
     pub cache_size: u64,
     /// What a flush waits for: the journal on this host's disk, or the store.
@@ -179,6 +180,17 @@ pub struct HostArgs {
     /// Without journal and cache: every write waits for the store.
     #[arg(long, env = "LONGHAUL_WRITE_THROUGH", value_parser = BoolishValueParser::new())]
     pub write_through: bool,
+    /// How to compress what is written: none, lz4, zstd or zstd:LEVEL (1 to 19).
+    #[arg(long, value_name = "METHOD", default_value = "none", env = "LONGHAUL_COMPRESSION")]
+    pub compression: Compression,
+    /// Key file of encrypted volumes. Repeat for several. It stays on this host.
+    #[arg(
+        long = "key-file",
+        value_name = "FILE",
+        env = "LONGHAUL_KEY_FILE",
+        value_delimiter = ','
+    )]
+    pub key_files: Vec<PathBuf>,
     /// Memory of each volume for what is read ahead; 0 for no reading ahead, not even when a client
     /// asks for it. It should be twice the bandwidth times the round trip [default: 32MiB, or 0 with
     /// --write-through].
@@ -224,6 +236,9 @@ pub struct VolumeArgs {
     /// Address of the store, if not the one in the credential (HOST:PORT).
     #[arg(long, global = true, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
     pub store: Option<String>,
+    /// Key file of encrypted volumes (see `longhaul credential new-key`).
+    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
+    pub key_file: Option<PathBuf>,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -243,6 +258,19 @@ pub enum VolumeCommand {
         /// Logical block size in bytes.
         #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
         block_size: String,
+        /// Encrypt all that hosts write to it, with data keys that only the --key-file opens.
+        #[arg(long)]
+        encrypt: bool,
+    },
+    /// Encrypt new writes to a volume with a new data key; hosts that have it attached take it up
+    /// within half a minute. What was written keeps its key. With --new-key-file, put the data keys
+    /// under another key file instead.
+    RotateKey {
+        /// Which.
+        name: String,
+        /// Key file that replaces the --key-file of this volume.
+        #[arg(long, value_name = "FILE")]
+        new_key_file: Option<PathBuf>,
     },
     /// List all volumes.
     List,
@@ -303,6 +331,11 @@ pub enum CredentialCommand {
         /// State directory of the store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
+    },
+    /// Draw a key for encrypted volumes and write it to a file that only its owner may read.
+    NewKey {
+        /// The file; it must not exist.
+        file: PathBuf,
     },
     /// Show what a credential file says and when it expires.
     Show {
@@ -707,7 +740,7 @@ mod tests {
             panic!()
         };
         assert!(volume.json);
-        let VolumeCommand::Create { name, size, block_size } = volume.command else { panic!() };
+        let VolumeCommand::Create { name, size, block_size, .. } = volume.command else { panic!() };
         assert_eq!((name.as_str(), size, block_size.as_str()), ("list", 2 << 20, "4096"));
         let Command::Volume(volume) = parse(&["volume", "show", "create"]) else { panic!() };
         assert!(matches!(volume.command, VolumeCommand::Show { name } if name == "create"));

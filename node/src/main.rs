@@ -10,6 +10,7 @@ mod demo;
 mod files;
 mod histogram;
 mod host;
+mod keys;
 mod link;
 mod objects;
 mod random;

@@ -18,6 +18,14 @@ pub fn secret() -> Result<[u8; 32]> {
     draw()
 }
 
+/// So many bytes that nobody else draws.
+///
+/// # Errors
+/// If the system gives no random bytes.
+pub fn bytes<const N: usize>() -> Result<[u8; N]> {
+    draw()
+}
+
 fn draw<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     rustls::crypto::ring::default_provider()

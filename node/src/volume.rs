@@ -8,6 +8,7 @@ mod import;
 use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
 use crate::commands::Usage;
 use crate::credential::{self, Credential};
+use crate::keys;
 use crate::link::Requests;
 use crate::store::info_json;
 use crate::units::show_bytes;
@@ -40,9 +41,12 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
 }
 
 async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
+    let key_file = args.key_file.as_deref();
     let named = |name: &str| format!("volume {name}");
     match &args.command {
-        VolumeCommand::Create { name, size, block_size } => {
+        VolumeCommand::Create { name, size, block_size, encrypt } => {
+            // What can be wrong with the key is told before there is a volume.
+            let key = if *encrypt { Some(keys::key_file(key_file)?) } else { None };
             let operation = VolumeOperation::Create {
                 name: name.clone(),
                 sectors: sectors(*size)?,
@@ -50,6 +54,11 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             };
             let reply = requests.volume(operation).await.with_context(|| named(name))?;
             let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
+            if let Some(key) = key {
+                keys::encrypt(requests, &info, &key).await.with_context(|| {
+                    format!("volume {name} was created, but is not encrypted: delete it")
+                })?;
+            }
             if args.json {
                 return print(&pretty(&info_json(&info))?);
             }
@@ -85,6 +94,23 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             tell(&format!("volume {name} has {size}"));
             Ok(())
         }
+        VolumeCommand::RotateKey { name, new_key_file } => {
+            let key = keys::key_file(key_file)?;
+            let new = new_key_file.as_deref().map(|path| keys::key_file(Some(path))).transpose()?;
+            let info = show(requests, name).await?;
+            let newest = keys::rotate(requests, &info, &key, new.as_ref())
+                .await
+                .with_context(|| named(name))?;
+            let rewrapped = new.is_some();
+            if args.json {
+                return print(&pretty(&json!({ "key": newest, "new_key_file": rewrapped }))?);
+            }
+            tell(&match rewrapped {
+                true => format!("the keys of volume {name} open with the new key file only"),
+                false => format!("new writes to volume {name} are encrypted with key {newest}"),
+            });
+            Ok(())
+        }
         VolumeCommand::Delete { name } => {
             let operation = VolumeOperation::Delete { name: name.clone() };
             requests.volume(operation).await.with_context(|| named(name))?;
@@ -97,7 +123,7 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             done(args.json, &format!("volume {name} can be attached without what was lost"))
         }
         VolumeCommand::Import { name, file } => {
-            let outcome = import::run(requests, name, file, !args.json).await?;
+            let outcome = import::run(requests, name, file, key_file, !args.json).await?;
             if args.json {
                 return print(&pretty(&outcome)?);
             }
@@ -105,7 +131,7 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             Ok(())
         }
         VolumeCommand::Export { name, file } => {
-            let outcome = export::run(requests, name, file, !args.json).await?;
+            let outcome = export::run(requests, name, file, key_file, !args.json).await?;
             if args.json && file.as_os_str() != "-" {
                 return print(&pretty(&outcome)?);
             }
@@ -193,6 +219,11 @@ async fn lost(requests: &Requests, name: &str, json: bool) -> Result<()> {
 /// If it does not succeed; the message says why and what to do.
 pub fn credential(args: &CredentialArgs) -> Result<()> {
     match &args.command {
+        CredentialCommand::NewKey { file } => {
+            keys::create(file)?;
+            tell("keep a copy elsewhere: without it what is encrypted with it is lost");
+            Ok(())
+        }
         CredentialCommand::Rotate { state } => {
             let path = credential::rotate(state)?;
             tell("the old credential is refused from now on; copy the new one to the hosts:");

@@ -67,6 +67,14 @@ counters! {
     copies_read_early,
     /// Sectors found to hold a copy.
     copies_found,
+    /// Stagings refused because what they are about is encrypted.
+    copies_refused,
+    /// Parts of writes that became packed records.
+    writes_packed,
+    /// Of them those that became several, which are there together or not.
+    writes_joined,
+    /// Packed records found in segments.
+    packed_committed,
     /// Journals recovered with copies that the store had not committed.
     copies_recovered,
     /// Copies committed.

@@ -10,6 +10,7 @@
 //! It knows nothing of journals, links or objects.
 
 use longhaul_core::block::{BlockState, Range, ReadPiece, SECTOR_BYTES, Seq, StatusRun};
+use std::collections::BTreeSet;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 const STAMP: u32 = 0x51_6d_7e_a1;
@@ -66,6 +67,8 @@ impl std::fmt::Display for Stamp {
 #[derive(Debug, Default)]
 pub struct Ops {
     list: Vec<Op>,
+    /// Those that are never there without the one after them.
+    torn: BTreeSet<OpId>,
     copied: Vec<Stamp>,
 }
 
@@ -81,6 +84,18 @@ impl Ops {
         let kind = Kind::Copy(self.copied.len());
         self.copied.extend_from_slice(content);
         self.push(Op { volume, kind, range })
+    }
+
+    /// All but the last of these, which were pushed one after another, are parts of one write that is
+    /// there as a whole or not at all.
+    pub fn join(&mut self, first: OpId, last: OpId) {
+        self.torn.extend(first..last);
+    }
+
+    /// Whether a history that ends with this write ends in the middle of one.
+    #[must_use]
+    pub fn is_torn(&self, id: OpId) -> bool {
+        self.torn.contains(&id)
     }
 
     /// A write.
@@ -108,17 +123,16 @@ fn word(volume: usize, op: OpId, lba: u64) -> u64 {
     mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Appends the content of one sector of a write.
+/// Appends the content of one sector of a write: that of every other write can be compressed.
 pub fn fill(volume: usize, op: OpId, lba: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&STAMP.to_le_bytes());
     out.extend_from_slice(&(volume as u32).to_le_bytes());
     out.extend_from_slice(&op.to_le_bytes());
     out.extend_from_slice(&(lba as u32).to_le_bytes());
     let first = word(volume, op, lba);
+    let step = if op.is_multiple_of(2) { 0 } else { 0x0101_0101_0101_0101 };
     for n in 2..(SECTOR as u64 / 8) {
-        out.extend_from_slice(
-            &first.wrapping_add(n.wrapping_mul(0x0101_0101_0101_0101)).to_le_bytes(),
-        );
+        out.extend_from_slice(&first.wrapping_add(n.wrapping_mul(step)).to_le_bytes());
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::link::Quality;
 use crate::objects::Odds;
 use crate::rng::Rng;
+use longhaul_core::pack::Compression;
 
 const MS: u64 = 1_000_000;
 
@@ -95,6 +96,20 @@ pub struct VolumePlan {
     pub readahead_bytes: u64,
     /// Limits of drain and read-ahead, in bytes a second.
     pub limits: (Option<u64>, Option<u64>),
+    /// What its hosts do to data.
+    pub compression: Compression,
+    /// Whether it is encrypted.
+    pub encrypted: bool,
+    /// Longest packed record, in sectors.
+    pub packed_sectors: u64,
+}
+
+impl VolumePlan {
+    /// Whether data becomes packed records.
+    #[must_use]
+    pub fn packs(&self) -> bool {
+        self.encrypted || self.compression != Compression::None
+    }
 }
 
 /// Odds of disk faults, in parts per million of operations.
@@ -217,12 +232,21 @@ impl Plan {
         };
         for volume in &mut plan.volumes {
             volume.cache = CachePlan::new(rng);
+            volume.draw_packing(rng);
         }
         plan
     }
 }
 
 impl VolumePlan {
+    /// Draws what is done to data, for a plan that is otherwise complete.
+    fn draw_packing(&mut self, rng: &mut Rng) {
+        self.compression =
+            [Compression::None, Compression::Lz4, Compression::Zstd(1)][rng.weighted(&[6, 2, 2])];
+        self.encrypted = rng.percent(30);
+        self.packed_sectors = rng.between(1, 8) * 8;
+    }
+
     fn new(rng: &mut Rng) -> VolumePlan {
         let block = if rng.percent(50) { 8 } else { 1 };
         let sectors = rng.between(32, 128) * 8;
@@ -261,6 +285,9 @@ impl VolumePlan {
                 rng.between(0, 12),
                 rng.between(0, 20),
             ],
+            compression: Compression::None,
+            encrypted: false,
+            packed_sectors: 8,
             walk: rng.between(0, 90),
             readahead_bytes: rng.spread(32 << 10, 512 << 10),
             limits: (

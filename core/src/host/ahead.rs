@@ -83,7 +83,7 @@ impl Volume {
         payload: Bytes,
     ) {
         let found = match result {
-            Ok(pieces) => verified(asked.range, &pieces, payload),
+            Ok(pieces) => verified(asked.range, &pieces, payload, &mut self.packer),
             Err(error) => {
                 let waiters = self.readahead.arrived(request, None);
                 self.ask_for(waiters);

@@ -10,7 +10,7 @@ use super::io::{DiskOperation, DiskResult, Event};
 use super::reads::{LinkUse, Slot};
 use super::volume::Volume;
 use crate::block::{BLOCK_SECTORS, Range, ReadPiece, Seq, Time};
-use crate::record::{self, Kind};
+use crate::record::{self, Kind, Record};
 use crate::wire::link::{Changes, Moment, ReadError, RequestId};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -218,16 +218,19 @@ impl Volume {
             self.caching.shipped_bytes -= payload.len() as u64;
             let mut at = 0;
             while at < payload.len() {
-                let Ok(record) = record::parse(&payload.slice(at..)) else { break };
+                let bytes = payload.slice(at..);
+                let Ok(record) = record::parse(&bytes) else { break };
                 at += record.header.record_bytes();
-                if record.header.kind == Kind::Data {
-                    self.offer_record(record.header.seq, record.header.range, &record.data.payload);
+                if matches!(record.header.kind, Kind::Data | Kind::Packed) {
+                    self.offer_record(&record, &bytes);
                 }
             }
         }
     }
 
-    fn offer_record(&mut self, seq: Seq, range: Range, data: &Bytes) {
+    /// Offers what of a record, with which `bytes` begin, is the newest. It is unpacked for that.
+    fn offer_record(&mut self, record: &Record, bytes: &Bytes) {
+        let record::Header { kind, seq, range, .. } = record.header;
         let floor = self.journal.floor();
         let newest: Vec<Range> = self
             .dirty
@@ -237,9 +240,15 @@ impl Volume {
             .collect();
         let Some(cache) = &mut self.caching.cache else { return };
         for part in newest.into_iter().filter(|part| part.sectors >= BLOCK_SECTORS) {
-            let skip = Range::between(range.lba, part.lba).bytes() as usize;
-            let piece = ReadPiece::Data(data.slice(skip..skip + part.bytes() as usize));
-            cache.offer(self.now, Source::Write, part, &[piece]);
+            let data = if kind == Kind::Packed {
+                // What cannot be unpacked is for a read to complain of.
+                let Ok(data) = self.packer.unpack(bytes, part) else { continue };
+                data
+            } else {
+                let skip = Range::between(range.lba, part.lba).bytes() as usize;
+                record.data.payload.slice(skip..skip + part.bytes() as usize)
+            };
+            cache.offer(self.now, Source::Write, part, &[ReadPiece::Data(data)]);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What the host engine can be told. Every limit on its memory is here or follows from here.
 
 use super::journal::Geometry;
+use crate::pack::Packing;
+use crate::record::packed::MAX_PACKED_SECTORS;
 use std::time::Duration;
 
 /// Settings of one attached volume.
@@ -39,6 +41,12 @@ pub struct Config {
     /// Most entries of the dirty map; when only entries that the store has not committed are left
     /// at the limit, writes wait.
     pub map_entries_max: u64,
+    /// What is done to the data of writes before it is journaled.
+    pub packing: Packing,
+    /// Longest packed record, in sectors: 8 to [`crate::record::packed::MAX_PACKED_SECTORS`]. What is
+    /// read of a packed record to get at one block of it is up to that much; each record costs 64
+    /// bytes and an entry in the maps of host and store.
+    pub packed_sectors_max: u64,
 }
 
 impl Config {
@@ -62,6 +70,8 @@ impl Config {
             sync_interval: Duration::from_millis(100),
             cache_interval: Duration::from_secs(10),
             map_entries_max: bytes >> 10,
+            packing: Packing::default(),
+            packed_sectors_max: MAX_PACKED_SECTORS,
         }
     }
 }

@@ -184,6 +184,11 @@ impl Volume {
     // --- writing what is staged ---
 
     pub(super) fn write_staged(&mut self, id: u64, pieces: Vec<StagedPiece>, fua: bool) {
+        // What the store can copy it can read. Into an encrypted volume nothing goes in plain text.
+        let data = |piece: &StagedPiece| matches!(piece.content, Staged::Data(_));
+        if self.packer.is_encrypting() && pieces.iter().any(data) {
+            return self.reply(id, Err(BlockError::Unsupported));
+        }
         self.counters.copies += 1;
         self.counters.copy_bytes += pieces.iter().map(|piece| piece.range.bytes()).sum::<u64>();
         self.write(Waiting { id, content: Content::Staged(pieces), fua, done: 0 });

@@ -6,7 +6,7 @@
 
 use crate::block::{BlockState, Range, Seq};
 use crate::extent::{Extent, ExtentMap};
-use crate::record::Kind;
+use crate::record::{Header, Kind};
 
 /// Where a run of sectors lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +15,13 @@ pub struct Place {
     pub addr: u64,
     /// Number of the record.
     pub seq: Seq,
-    /// Sectors of the data record: at most [`crate::record::MAX_RECORD_SECTORS`].
+    /// Sectors of a data or packed record: at most [`crate::record::MAX_RECORD_SECTORS`].
     record_sectors: u16,
-    /// How far into the data record the run starts.
+    /// How far into such a record the run starts.
     skip: u16,
     kind: Kind,
+    /// Bytes of a packed record, little-endian.
+    packed_bytes: [u8; 3],
 }
 
 // A gigabyte of journal in 4 KiB writes is 262,144 of them.
@@ -28,9 +30,18 @@ const _: () = assert!(crate::record::MAX_RECORD_SECTORS <= u16::MAX as u64);
 
 impl Place {
     /// The place of all of a record.
-    pub fn new(addr: u64, seq: Seq, kind: Kind, range: Range) -> Place {
-        let record_sectors = if kind == Kind::Data { range.sectors as u16 } else { 0 };
-        Place { addr, seq, record_sectors, skip: 0, kind }
+    pub fn new(addr: u64, header: &Header) -> Place {
+        let Header { kind, seq, range, .. } = *header;
+        let record_sectors = if kind.is_marker() { 0 } else { range.sectors as u16 };
+        let bytes = if kind == Kind::Packed { header.record_bytes() as u32 } else { 0 };
+        let [a, b, c, _] = bytes.to_le_bytes();
+        Place { addr, seq, record_sectors, skip: 0, kind, packed_bytes: [a, b, c] }
+    }
+
+    /// Bytes of the record, if it is packed; otherwise 0.
+    pub fn packed_bytes(&self) -> usize {
+        let [a, b, c] = self.packed_bytes;
+        u32::from_le_bytes([a, b, c, 0]) as usize
     }
 
     /// The record's kind.
@@ -38,7 +49,7 @@ impl Place {
         self.kind
     }
 
-    /// The range of the data record that `part` is mapped to.
+    /// The range of the data or packed record that `part` is mapped to.
     pub fn record(&self, part: Range) -> Range {
         Range::new(part.lba - u64::from(self.skip), self.record_sectors.into())
     }
@@ -46,7 +57,7 @@ impl Place {
     /// As a status query sees it.
     pub fn state(&self) -> BlockState {
         match self.kind {
-            Kind::Data | Kind::Staged => BlockState::Data,
+            Kind::Data | Kind::Staged | Kind::Packed => BlockState::Data,
             Kind::Zero => BlockState::Zero,
             Kind::Discard => BlockState::Hole,
         }
@@ -56,7 +67,7 @@ impl Place {
 impl Extent for Place {
     fn skip(&self, sectors: u64) -> Self {
         match self.kind {
-            Kind::Data => Place { skip: self.skip + sectors as u16, ..*self },
+            Kind::Data | Kind::Packed => Place { skip: self.skip + sectors as u16, ..*self },
             Kind::Discard | Kind::Zero | Kind::Staged => *self,
         }
     }
@@ -118,10 +129,12 @@ impl DirtyMap {
         self.map.remove_if(range, |place| place.addr == addr);
     }
 
-    /// Whether a record may be added: makes room by dropping entries below `clean`.
-    pub fn make_room(&mut self, max: u64, clean: u64) -> bool {
-        // An insertion cuts at most one entry in two.
-        let full = |map: &ExtentMap<Place>| map.len() as u64 + 2 > max;
+    /// Whether so many records may be added: makes room by dropping entries below `clean`.
+    pub fn make_room(&mut self, records: u64, max: u64, clean: u64) -> bool {
+        // An insertion cuts at most one entry in two. More than there may ever be fit once the map is
+        // empty.
+        let need = (2 * records).min(max);
+        let full = |map: &ExtentMap<Place>| map.len() as u64 + need > max;
         if !full(&self.map) {
             return true;
         }

@@ -8,7 +8,7 @@ use super::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
 use super::limit::Limit;
 use crate::block::{Range, Seq, Time};
 use crate::extent::{ExtentMap, Uniform};
-use crate::record::{self, Header, Kind, Record};
+use crate::record::{self, Header, Record};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -341,7 +341,7 @@ impl Kept {
         let left = owners.overlapping(range).filter(|(_, owner)| owner.0 == index);
         let mut pieces: Vec<Range> = Vec::new();
         for (part, _) in left {
-            if found.header.kind != Kind::Data {
+            if found.header.kind.is_marker() {
                 // A marker costs the same whatever its length: cutting it could only add bytes.
                 return Kept::Whole;
             }
@@ -362,6 +362,7 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::host::journal::FrameRef;
+    use crate::record::Kind;
     use proptest::prelude::*;
 
     const SECTORS: u64 = 64;
@@ -392,7 +393,7 @@ mod tests {
             tail: at,
             synced_addr: 0,
             prev_crc: 0,
-            staged: writes.iter().any(|(_, kind)| *kind == Kind::Staged),
+            newest: 1,
         };
         data.resize(header.frame_bytes() as usize, 0);
         header.encode_to(&mut data);

@@ -14,6 +14,7 @@ use super::journal::Where;
 use super::readahead::{Found as Ahead, Sent, Waiter};
 use super::volume::{Link, Volume};
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
+use crate::pack::Packer;
 use crate::record::{self, Kind, Location};
 use crate::wire::link::{
     self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, RequestId, ToStore,
@@ -248,17 +249,23 @@ impl Volume {
                 slots.push(Slot::Pending);
                 continue;
             }
-            if place.kind() != Kind::Data {
+            if place.kind().is_marker() {
                 self.counters.memory_hit_bytes += wanted.bytes();
                 slots.push(Slot::One(ReadPiece::Zeroes(wanted.sectors)));
                 continue;
             }
-            let record = place.record(wanted);
-            let skip = record::HEADER_BYTES as u64
-                + 4 * record.blocks()
-                + (wanted.lba - record.lba) * SECTOR_BYTES;
-            match self.journal.locate(place.addr + skip, wanted.bytes() as usize) {
-                Where::Memory(bytes) if !self.verifies_memory() => {
+            let packed = place.kind() == Kind::Packed;
+            let (skip, bytes) = if packed {
+                (0, place.packed_bytes())
+            } else {
+                let record = place.record(wanted);
+                let skip = record::HEADER_BYTES as u64
+                    + 4 * record.blocks()
+                    + (wanted.lba - record.lba) * SECTOR_BYTES;
+                (skip, wanted.bytes() as usize)
+            };
+            match self.journal.locate(place.addr + skip, bytes) {
+                Where::Memory(bytes) if !packed && !self.verifies_memory() => {
                     self.counters.memory_hit_bytes += wanted.bytes();
                     slots.push(Slot::One(ReadPiece::Data(bytes)));
                 }
@@ -330,9 +337,8 @@ impl Volume {
     /// Reads what is in memory, and verifies it.
     fn read_memory(&mut self, read: u64, part: Part) {
         let addr = part.place.addr;
-        let bytes = part.location().map_or(0, |location| location.span());
-        let found = match self.journal.locate(addr, bytes) {
-            Where::Memory(data) => part.extract(addr, &data),
+        let found = match self.journal.locate(addr, part.span().unwrap_or(0)) {
+            Where::Memory(data) => part.extract(addr, &data, &mut self.packer),
             Where::Disk { .. } | Where::Gone => Err("it is not in memory".into()),
         };
         if let Err(problem) = &found
@@ -347,25 +353,24 @@ impl Volume {
     fn read_journal(&mut self, read: u64, parts: Vec<Part>) {
         let mut parts = parts.into_iter().peekable();
         while let Some(part) = parts.next() {
-            let Some(location) = part.location() else { continue };
             let start = part.place.addr;
-            if location.payload_start > NEAR_BYTES {
+            let Some(span) = part.near_span() else {
+                let Some(location) = part.location() else { continue };
                 let what = DiskUse::Prefix { read, part };
                 self.disk_ask(start, location.prefix_bytes, what);
                 continue;
-            }
+            };
             let file = self.journal.spot(start).0;
-            let mut end = start + location.span() as u64;
+            let mut end = start + span as u64;
             let mut joined = vec![part];
             while let Some(next) = parts.peek()
-                && let Some(location) = next.location()
-                && location.payload_start <= NEAR_BYTES
+                && let Some(span) = next.near_span()
                 && next.place.addr >= start
                 && next.place.addr <= end + GAP_BYTES
                 && self.journal.spot(next.place.addr).0 == file
-                && next.place.addr + location.span() as u64 - start <= JOINED_BYTES
+                && next.place.addr + span as u64 - start <= JOINED_BYTES
             {
-                end = end.max(next.place.addr + location.span() as u64);
+                end = end.max(next.place.addr + span as u64);
                 joined.push(*next);
                 parts.next();
             }
@@ -389,7 +394,8 @@ impl Volume {
             DiskUse::Drain { generation, first } => self.drain_read(generation, first, outcome),
             DiskUse::Near { read, addr, parts } => {
                 for part in parts {
-                    let found = outcome.clone().and_then(|data| part.extract(addr, &data));
+                    let packer = &mut self.packer;
+                    let found = outcome.clone().and_then(|data| part.extract(addr, &data, packer));
                     self.fill_from_journal(read, part, found);
                 }
             }
@@ -569,7 +575,7 @@ impl Volume {
             Ok(pieces) => pieces,
             Err(error) => return self.store_refused(asked, error),
         };
-        let found = verified(asked.range, &pieces, payload);
+        let found = verified(asked.range, &pieces, payload, &mut self.packer);
         match (asked.what, found) {
             (LinkUse::Read { read, slot }, Some(pieces)) => {
                 self.cache_missed(asked.range, &pieces, asked.spoiled);
@@ -640,14 +646,34 @@ impl Part {
         Location::new(self.place.record(self.wanted), self.wanted)
     }
 
+    /// Bytes from the start of the record that one read has to get; `None` if the map is wrong.
+    fn span(&self) -> Option<usize> {
+        match self.place.kind() {
+            Kind::Packed => Some(self.place.packed_bytes()),
+            _ => self.location().map(|location| location.span()),
+        }
+    }
+
+    /// As [`Part::span`], unless the payload is better read after the header.
+    fn near_span(&self) -> Option<usize> {
+        let far = |location: Location| location.payload_start > NEAR_BYTES;
+        let whole = self.place.kind() == Kind::Packed || !self.location().is_none_or(far);
+        whole.then(|| self.span()).flatten()
+    }
+
     /// The wanted bytes out of what was read from journal address `addr` on.
-    fn extract(&self, addr: u64, data: &Bytes) -> Result<Bytes, String> {
-        let location = self.location().ok_or("the map is wrong")?;
+    fn extract(&self, addr: u64, data: &Bytes, packer: &mut Packer) -> Result<Bytes, String> {
         let start = (self.place.addr - addr) as usize;
-        let end = start + location.span();
+        let end = start + self.span().ok_or("the map is wrong")?;
         if data.len() < end {
             return Err(format!("only {} of {end} bytes could be read", data.len()));
         }
+        if self.place.kind() == Kind::Packed {
+            let (seq, record) = (self.place.seq, self.place.record(self.wanted));
+            let found = packer.unpack_of(seq, record, &data[start..end], self.wanted);
+            return found.map_err(|error| error.to_string());
+        }
+        let location = self.location().ok_or("the map is wrong")?;
         let prefix = data.slice(start..start + location.prefix_bytes);
         self.verify(&prefix, data.slice(start + location.payload_start..end))
     }
@@ -672,13 +698,21 @@ pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> 
 }
 
 /// The pieces of a store's answer, if they are what the range demands and match their checksums.
-pub(super) fn verified(range: Range, pieces: &[Piece], payload: Bytes) -> Option<Vec<ReadPiece>> {
+pub(super) fn verified(
+    range: Range,
+    pieces: &[Piece],
+    payload: Bytes,
+    packer: &mut Packer,
+) -> Option<Vec<ReadPiece>> {
     let parts = link::decode_data(range, pieces, payload).ok()?;
     let piece = |part| match part {
         ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Some(ReadPiece::Zeroes(sectors)),
         ReadPart::Data { wanted, fragment } => {
             fragment.verify().ok()?;
             Some(ReadPiece::Data(fragment.sectors(wanted)))
+        }
+        ReadPart::Packed { wanted, record } => {
+            packer.unpack(&record, wanted).ok().map(ReadPiece::Data)
         }
     };
     parts.into_iter().map(piece).collect()

@@ -3,6 +3,7 @@
 use super::cache::CacheStatus;
 use super::readahead::ReadAheadStatus;
 use crate::block::{Epoch, Seq};
+use crate::pack;
 use std::time::Duration;
 
 /// How a volume is doing.
@@ -57,6 +58,10 @@ pub struct Status {
     pub cache: Option<CacheStatus>,
     /// Since the attach.
     pub counters: Counters,
+    /// What packing has made of the data written since the attach.
+    pub packed: pack::Counters,
+    /// Number of the key that new writes are encrypted with, if the volume is encrypted.
+    pub key: Option<u32>,
 }
 
 /// Totals since the attach.

@@ -18,6 +18,7 @@ use super::reads::Reads;
 use super::status::{Counters, Status};
 use super::writes::{Content, Waiting};
 use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
+use crate::pack::{Keys, Packer};
 use crate::record::Kind;
 use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
 use std::collections::VecDeque;
@@ -57,6 +58,7 @@ pub struct Volume {
     /// Never less than a client has been told.
     sectors: u64,
     pub(super) journal: Journal,
+    pub(super) packer: Packer,
     pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
     pub(super) caching: Caching,
@@ -133,6 +135,7 @@ impl Volume {
             epoch: attached.epoch,
             sectors: attached.sectors,
             journal,
+            packer: Packer::new(attached.volume, config.packing.clone()),
             // When the store has more than the journal, what the journal has may be outdated.
             dirty: recovered
                 .filter(|recovered| recovered.last >= committed)
@@ -323,6 +326,13 @@ impl Volume {
         self.shutting_down = true;
     }
 
+    /// The keys of the volume are these from now on: all that there were, and perhaps a newer one,
+    /// with which new writes are encrypted. Nothing happens if the volume is not encrypted.
+    pub fn handle_keys(&mut self, now: Time, keys: Keys) {
+        self.input(now);
+        self.packer.set_keys(keys);
+    }
+
     pub(super) fn touch(&mut self) {
         self.needs_settle = true;
     }
@@ -469,6 +479,8 @@ impl Volume {
             readahead: self.readahead.status(now),
             cache: self.caching.status(),
             counters: self.counters,
+            packed: self.packer.counters,
+            key: self.packer.key(),
         }
     }
 

@@ -7,7 +7,8 @@ use super::volume::{Link, Volume};
 use crate::block::{
     BLOCK_SECTORS, Range, Reply, SECTOR_BYTES, Seq, Staged, StagedData, StagedPiece,
 };
-use crate::record::{self, Kind};
+use crate::pack::is_zero;
+use crate::record::{self, Kind, packed};
 use bytes::Bytes;
 
 /// A write that waits for room; in parts, since it may be larger than the memory.
@@ -28,7 +29,8 @@ pub(super) enum Content {
     Staged(Vec<StagedPiece>),
 }
 
-/// What of a write becomes its next record.
+/// What of a write becomes its next record, or, if it is packed, its next records: together they are
+/// there or not.
 struct Part<'a> {
     kind: Kind,
     range: Range,
@@ -69,6 +71,19 @@ impl Waiting {
         }
         .filter(|part| !part.range.is_empty())
     }
+}
+
+/// `range` in the parts of at most `longest` sectors that become records of their own, cut where the
+/// checksums are cut.
+fn records(range: Range, longest: u64) -> impl Iterator<Item = Range> {
+    let longest = longest.max(BLOCK_SECTORS);
+    let mut at = range.lba;
+    std::iter::from_fn(move || {
+        let end = at.saturating_add(longest) / BLOCK_SECTORS * BLOCK_SECTORS;
+        let part = Range::between(at, end.min(range.end()));
+        at = part.end();
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 impl Volume {
@@ -123,21 +138,47 @@ impl Volume {
     fn append(&mut self, write: &mut Waiting) -> bool {
         let longest = self.journal.record_sectors_max();
         while let Some(Part { kind, range, data, staged, step }) = write.next(longest) {
+            // What is all zeroes needs no payload, whether data is packed or not.
+            let zero = kind == Kind::Data && is_zero(data);
+            let kind = if zero { Kind::Zero } else { kind };
             let epoch = self.epoch;
-            let header = record::Header { kind, epoch, seq: 0, range, staged };
-            let room = self.dirty.make_room(self.config.map_entries_max, self.journal.tail())
-                && self.journal.make_room(self.now, header.record_bytes() as u64);
-            let Some((addr, seq, out)) = room.then(|| self.journal.append(kind)).flatten() else {
-                return false;
+            let packs = kind == Kind::Data && self.packer.is_active();
+            let longest = if packs { self.config.packed_sectors_max } else { u64::MAX };
+            let header = record::Header { kind, epoch, seq: 0, range, staged, packed_bytes: 0 };
+            let (count, bytes) = if packs {
+                let parts = records(range, longest).map(packed::bytes_max);
+                parts.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
+            } else {
+                (1, header.record_bytes())
             };
-            match (kind, staged) {
-                (Kind::Data, _) => record::encode_data(epoch, seq, range, data, out),
-                (_, Some(staged)) => record::encode_staged(epoch, seq, range, staged, out),
-                (_, None) => record::encode_marker(kind, epoch, seq, range, out),
+            // Room for all records of the part in one frame: a frame is there as a whole or not at all,
+            // in the journal and in a batch.
+            let room =
+                self.dirty.make_room(count, self.config.map_entries_max, self.journal.tail())
+                    && self.journal.make_room(self.now, bytes as u64);
+            if !room {
+                return false;
             }
-            let place = Place::new(addr, seq, kind, range);
-            self.dirty.insert(range, place, self.journal.floor());
-            self.written(range, seq);
+            let mut rest = data;
+            for range in records(range, longest) {
+                let kind = if packs { Kind::Packed } else { kind };
+                let Some((addr, seq, out)) = self.journal.append(kind) else { return false };
+                let mut header = record::Header { kind, seq, range, ..header };
+                match (kind, staged) {
+                    (Kind::Packed, _) => {
+                        let (data, after) = rest.split_at(range.bytes() as usize);
+                        rest = after;
+                        header = self.packer.pack(epoch, seq, range, data, out);
+                    }
+                    (Kind::Data, _) => record::encode_data(epoch, seq, range, data, out),
+                    (_, Some(staged)) => record::encode_staged(epoch, seq, range, staged, out),
+                    (_, None) => record::encode_marker(kind, epoch, seq, range, out),
+                }
+                let place = Place::new(addr, &header);
+                self.dirty.insert(range, place, self.journal.floor());
+                self.written(range, seq);
+            }
+            self.packer.counters.zero_bytes += if zero { range.bytes() } else { 0 };
             write.done += step;
         }
         true

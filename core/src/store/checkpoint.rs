@@ -26,11 +26,13 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
-pub const CHECKPOINT_VERSION: u16 = 3;
+pub const CHECKPOINT_VERSION: u16 = 4;
 /// The version before there was a size in it: it is of a volume that had never been resized.
 const UNSIZED_VERSION: u16 = 1;
 /// The version before there were staged objects: otherwise the same.
 const UNSTAGED_VERSION: u16 = 2;
+/// The version before there were packed records: otherwise the same.
+const UNPACKED_VERSION: u16 = 3;
 /// Most entries of a page.
 pub const PAGE_ENTRIES: usize = 4096;
 /// Most epochs in a checkpoint.
@@ -103,8 +105,7 @@ struct RawEntry {
     segment: U64,
     seq: U64,
     offset: U32,
-    skip: U16,
-    record_sectors: U16,
+    shape: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -221,8 +222,7 @@ impl Builder {
                 segment: place.segment().into(),
                 seq: place.seq().into(),
                 offset: place.offset().into(),
-                skip: (place.skip() as u16).into(),
-                record_sectors: (place.record_sectors() as u16).into(),
+                shape: place.shape().into(),
             };
             body.extend_from_slice(raw.as_bytes());
             self.cursor = range.end();
@@ -362,7 +362,9 @@ impl Reader {
             return Err(CheckpointError::Magic("checkpoint"));
         }
         let version = raw.version.get();
-        if ![UNSIZED_VERSION, UNSTAGED_VERSION, CHECKPOINT_VERSION].contains(&version) {
+        if ![UNSIZED_VERSION, UNSTAGED_VERSION, UNPACKED_VERSION, CHECKPOINT_VERSION]
+            .contains(&version)
+        {
             return Err(CheckpointError::Version(version));
         }
         if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != raw.crc.get() {
@@ -422,15 +424,17 @@ impl Reader {
             if range.is_empty() || !range.fits(self.state.sectors) || range.lba < self.cursor {
                 return Err(bad);
             }
-            let (skip, whole) = (u64::from(raw.skip.get()), u64::from(raw.record_sectors.get()));
-            let place = if raw.segment.get() == 0 {
+            let (segment, seq) = (raw.segment.get(), raw.seq.get());
+            let place = if segment == 0 {
                 Place::ZERO
             } else {
-                if range.sectors > whole.saturating_sub(skip) || range.lba < skip {
+                let place = Place::from_shape(segment, seq, raw.offset.get(), raw.shape.get());
+                let place = place.ok_or(bad)?;
+                let left = place.record_sectors().saturating_sub(place.skip());
+                if range.sectors > left || range.lba < place.skip() {
                     return Err(bad);
                 }
-                Place::new(raw.segment.get(), raw.seq.get(), raw.offset.get(), skip, whole)
-                    .ok_or(bad)?
+                place
             };
             if place.is_staged() {
                 if place.seq() != place.segment() {

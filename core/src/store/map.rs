@@ -7,6 +7,7 @@
 use super::segment::Piece;
 use crate::block::{Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData};
 use crate::extent::{Extent, ExtentMap};
+use crate::record::packed::{MAX_PACKED_BYTES, MAX_PACKED_SECTORS};
 use crate::record::{Kind, MAX_RECORD_SECTORS};
 
 /// Where the data of a run of sectors lies, and enough of its record to find the checksums.
@@ -14,35 +15,78 @@ use crate::record::{Kind, MAX_RECORD_SECTORS};
 /// A number with bit 63 set is that of a staged object instead of a segment, and then the number of
 /// the write is the same: records of staged objects carry it.
 ///
+/// `shape` says which part of what record it is. Of a data record: sectors before the run (16 bits)
+/// and sectors of the record (15 bits). Of a packed one, with the highest bit set: sectors before the
+/// run (7 bits), sectors of the record less one (7 bits), bytes of the record (17 bits). All from the
+/// lowest bit up.
+///
 /// Invariant: segment 0, which does not exist, stands for zeroes; then the rest is 0 too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     segment: u64,
     seq: Seq,
     offset: u32,
-    skip: u16,
-    sectors: u16,
+    shape: u32,
 }
 
+const PACKED: u32 = 1 << 31;
+const _: () = assert!(MAX_PACKED_SECTORS <= 1 << 7 && MAX_PACKED_BYTES < 1 << 17);
+
 const _: () = assert!(size_of::<Place>() + 2 * size_of::<u64>() <= 40);
-const _: () = assert!(MAX_RECORD_SECTORS <= u16::MAX as u64);
+const _: () = assert!(MAX_RECORD_SECTORS < 1 << 15);
 
 impl Place {
     /// Sectors that were zeroed.
-    pub const ZERO: Place = Place { segment: 0, seq: 0, offset: 0, skip: 0, sectors: 0 };
+    pub const ZERO: Place = Place { segment: 0, seq: 0, offset: 0, shape: 0 };
 
     /// The run that begins `skip` sectors into a data record of `sectors` sectors, which begins at
     /// byte `offset` of segment `segment`. `None` if no record can be that.
     #[must_use]
     pub fn new(segment: u64, seq: Seq, offset: u32, skip: u64, sectors: u64) -> Option<Place> {
         let possible = segment > 0 && sectors <= MAX_RECORD_SECTORS && skip < sectors;
-        possible.then_some(Place {
-            segment,
-            seq,
-            offset,
-            skip: skip as u16,
-            sectors: sectors as u16,
-        })
+        let shape = (sectors as u32) << 16 | skip as u32;
+        possible.then_some(Place { segment, seq, offset, shape })
+    }
+
+    /// All of a packed record about `sectors` sectors, `bytes` bytes long. `None` if no record can be
+    /// that.
+    #[must_use]
+    pub fn packed(
+        segment: u64,
+        seq: Seq,
+        offset: u32,
+        sectors: u64,
+        bytes: usize,
+    ) -> Option<Place> {
+        let possible = segment > 0
+            && (1..=MAX_PACKED_SECTORS).contains(&sectors)
+            && (1..=MAX_PACKED_BYTES).contains(&bytes);
+        let shape = PACKED | (bytes as u32) << 14 | (sectors as u32 - 1) << 7;
+        possible.then_some(Place { segment, seq, offset, shape })
+    }
+
+    /// As a checkpoint holds it. `None` if no record can be that.
+    #[must_use]
+    pub fn from_shape(segment: u64, seq: Seq, offset: u32, shape: u32) -> Option<Place> {
+        let place = Place { segment, seq, offset, shape };
+        let (skip, sectors) = (place.skip(), place.record_sectors());
+        if shape & PACKED == 0 {
+            return Place::new(segment, seq, offset, skip, sectors);
+        }
+        Place::packed(segment, seq, offset, sectors, place.packed_bytes())?;
+        (skip < sectors && !place.is_staged()).then_some(place)
+    }
+
+    /// Which part of what record it is, as a checkpoint holds it.
+    #[must_use]
+    pub fn shape(self) -> u32 {
+        self.shape
+    }
+
+    /// Bytes of the record, if it is packed; otherwise 0.
+    #[must_use]
+    pub fn packed_bytes(self) -> usize {
+        if self.shape & PACKED == 0 { 0 } else { (self.shape >> 14 & 0x1_ffff) as usize }
     }
 
     /// The run at `lba` of a staged record. `None` if it does not hold that sector.
@@ -85,13 +129,17 @@ impl Place {
     /// Sectors from the beginning of the record to this run.
     #[must_use]
     pub fn skip(self) -> u64 {
-        u64::from(self.skip)
+        u64::from(if self.shape & PACKED == 0 { self.shape & 0xffff } else { self.shape & 0x7f })
     }
 
     /// Sectors of the whole record.
     #[must_use]
     pub fn record_sectors(self) -> u64 {
-        u64::from(self.sectors)
+        u64::from(if self.shape & PACKED == 0 {
+            self.shape >> 16
+        } else {
+            (self.shape >> 7 & 0x7f) + 1
+        })
     }
 
     /// The range of the record, given where this run begins.
@@ -106,15 +154,17 @@ impl Extent for Place {
         if self.is_zero() {
             return *self;
         }
-        // An entry is never longer than its record, so the sum stays below `sectors`.
-        Place { skip: self.skip.saturating_add(sectors as u16), ..*self }
+        // An entry is never longer than its record, so the sum stays below the record's sectors, and
+        // in its bits.
+        Place { shape: self.shape.wrapping_add(sectors as u32), ..*self }
     }
 
     fn continues(&self, sectors: u64, next: &Self) -> bool {
         if self.is_zero() {
             next.is_zero()
         } else {
-            next == &Extent::skip(self, sectors) && sectors <= MAX_RECORD_SECTORS
+            sectors < self.record_sectors().saturating_sub(Place::skip(*self))
+                && next == &Extent::skip(self, sectors)
         }
     }
 }
@@ -158,6 +208,9 @@ impl Map {
             (Kind::Discard, _) => None,
             (Kind::Zero, _) => Some(Place::ZERO),
             (_, Some(staged)) => Place::staged(range.lba, staged),
+            (Kind::Packed, None) => {
+                Place::packed(segment, seq, offset, range.sectors, piece.record_bytes())
+            }
             (_, None) => Place::new(segment, seq, offset, 0, range.sectors),
         };
         self.replace(range, place);
@@ -199,7 +252,7 @@ mod tests {
     use super::*;
 
     fn apply(map: &mut Map, segment: u64, kind: Kind, range: Range, seq: Seq, offset: u32) {
-        map.apply(segment, &Piece { kind, range, seq, offset, staged: None });
+        map.apply(segment, &Piece { kind, range, seq, offset, staged: None, packed_bytes: 0 });
     }
 
     #[test]
@@ -208,7 +261,10 @@ mod tests {
         let object = STAGED_BIT | 9;
         let staged = Some(StagedData { object, offset: 640, record: Range::new(16, 64) });
         let range = Range::new(24, 8);
-        map.apply(3, &Piece { kind: Kind::Staged, range, seq: 7, offset: 128, staged });
+        map.apply(
+            3,
+            &Piece { kind: Kind::Staged, range, seq: 7, offset: 128, staged, packed_bytes: 0 },
+        );
         apply(&mut map, 4, Kind::Data, Range::new(20, 6), 8, 128);
         let (part, place) = map.iter_from(26).next().unwrap();
         assert_eq!((part, place.skip()), (Range::new(26, 6), 10));

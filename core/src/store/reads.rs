@@ -10,7 +10,7 @@
 use super::SessionId;
 use super::map::{Map, Place};
 use crate::block::{Epoch, Range, Seq, VolumeId};
-use crate::record::{Fragment, Location, RecordError};
+use crate::record::{Fragment, Location, RecordError, packed};
 use crate::wire::link::{Lane, ReadPart, RequestId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -55,6 +55,8 @@ struct Need {
     offset: u64,
     seq: Seq,
     record: Range,
+    /// Bytes of the record, if it is packed; otherwise 0.
+    packed_bytes: usize,
     wanted: Range,
 }
 
@@ -275,6 +277,7 @@ fn plan(map: &Map, request: Request) -> Active {
                 offset,
                 seq: place.seq(),
                 record: place.record(part.lba),
+                packed_bytes: place.packed_bytes(),
                 wanted: part,
             });
     }
@@ -299,8 +302,14 @@ fn plan(map: &Map, request: Request) -> Active {
     Active { request, parts, needs, fetches, outstanding, retried: false, bytes }
 }
 
-/// The bytes of the segment that hold header and table, and the payload.
+/// The bytes of the segment that hold header and table, and the payload. Of a packed record: all up
+/// to where the payload wanted may end, since where it lies only the table says.
 fn spans(need: &Need) -> Option<[std::ops::Range<u64>; 2]> {
+    if need.packed_bytes > 0 {
+        let span = packed::span_max(need.record, need.wanted).min(need.packed_bytes) as u64;
+        let end = need.offset + span;
+        return Some([need.offset..end, end..end]);
+    }
     let location = Location::new(need.record, need.wanted)?;
     let payload = need.offset + location.payload_start as u64;
     Some([
@@ -320,13 +329,24 @@ fn fetched(fetches: &[Fetch], segment: u64, range: &std::ops::Range<u64>) -> Opt
     (fetch.segment == segment && end <= data.len()).then(|| data.slice(start..end))
 }
 
-fn extract(active: &Active, need: &Need) -> Result<Fragment, (Range, String)> {
+/// What was found of a record.
+enum Found {
+    Data(Fragment),
+    Packed(Bytes),
+}
+
+fn extract(active: &Active, need: &Need) -> Result<Found, (Range, String)> {
     let short = || (need.wanted, "the segment is missing or cut short".to_owned());
-    let location = Location::new(need.record, need.wanted).ok_or_else(short)?;
     let [prefix, payload] = spans(need).ok_or_else(short)?;
     let prefix = fetched(&active.fetches, need.segment, &prefix).ok_or_else(short)?;
-    let payload = fetched(&active.fetches, need.segment, &payload).ok_or_else(short)?;
-    location.extract(need.seq, &prefix, payload).map_err(|error| {
+    let found = if need.packed_bytes > 0 {
+        packed::extract(need.seq, need.record, need.wanted, &prefix).map(Found::Packed)
+    } else {
+        let location = Location::new(need.record, need.wanted).ok_or_else(short)?;
+        let payload = fetched(&active.fetches, need.segment, &payload).ok_or_else(short)?;
+        location.extract(need.seq, &prefix, payload).map(Found::Data)
+    };
+    found.map_err(|error| {
         let damaged = match error {
             RecordError::Payload(block) => block.intersect(need.wanted).unwrap_or(need.wanted),
             _ => need.wanted,
@@ -349,9 +369,14 @@ fn assemble(active: &Active) -> Result<Vec<ReadPart>, Damage> {
         None => ReadPart::Hole(part.sectors),
         Some(place) => match fragments.get(&(place.segment(), u64::from(place.offset()))) {
             None => ReadPart::Zero(part.sectors),
-            Some((record, fragment)) => {
+            Some((record, Found::Data(fragment))) => {
                 let cover = part.block_cover().intersect(*record).unwrap_or(part);
                 ReadPart::Data { wanted: part, fragment: fragment.cut(cover) }
+            }
+            // Two parts of one record may have a hole between them: each gets the blocks it needs.
+            Some((record, Found::Packed(found))) => {
+                let cut = packed::cut(*record, part, found);
+                ReadPart::Packed { wanted: part, record: cut }
             }
         },
     };

@@ -13,6 +13,7 @@
 
 use super::announce;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, Range, Seq, StagedData, VolumeId};
+use crate::record::packed::{self, MAX_PACKED_SECTORS};
 use crate::record::{
     self, HEADER_BYTES as RECORD_BYTES, Kind, MAX_RECORD_SECTORS, RecordError, STAGED_BYTES,
 };
@@ -29,6 +30,8 @@ pub const RESIZE_VERSION: u16 = 2;
 /// Version in the header of a segment with staged records: what does not know them must not go on
 /// with the log either.
 pub const STAGED_VERSION: u16 = 3;
+/// Version in the header of a segment with packed records, and perhaps staged ones.
+pub const PACKED_VERSION: u16 = 4;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a trailer.
@@ -136,16 +139,19 @@ pub struct Header {
     pub previous: u32,
     /// For a segment that resizes: the size of the volume from here on, in sectors. Otherwise 0.
     pub sectors: u64,
-    /// Whether any of its records is staged.
-    pub staged: bool,
+    /// Version of the newest record in it; 1 if there is none.
+    pub newest: u8,
 }
 
 impl Header {
     fn version(&self) -> u16 {
         match self.kind {
             SegmentKind::Resize => RESIZE_VERSION,
-            _ if self.staged => STAGED_VERSION,
-            _ => SEGMENT_VERSION,
+            _ => match self.newest {
+                record::PACKED_VERSION => PACKED_VERSION,
+                record::STAGED_VERSION => STAGED_VERSION,
+                _ => SEGMENT_VERSION,
+            },
         }
     }
 
@@ -170,13 +176,20 @@ pub struct Piece {
     pub offset: u32,
     /// Where the data lies, if it is staged.
     pub staged: Option<StagedData>,
+    /// Bytes of the record's payload, if it is packed; otherwise 0.
+    pub packed_bytes: u32,
 }
 
 impl Piece {
+    /// Bytes of the record.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        let Piece { kind, range, seq, staged, packed_bytes, .. } = *self;
+        record::Header { kind, epoch: 0, seq, range, staged, packed_bytes }.record_bytes()
+    }
+
     fn end(&self) -> u64 {
-        let Piece { kind, range, seq, staged, .. } = *self;
-        let header = record::Header { kind, epoch: 0, seq, range, staged };
-        u64::from(self.offset) + header.record_bytes() as u64
+        u64::from(self.offset) + self.record_bytes() as u64
     }
 }
 
@@ -274,7 +287,7 @@ struct RawPiece {
     seq: U64,
     offset: U32,
     kind: u8,
-    reserved: [u8; 3],
+    packed_bytes: [u8; 3],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -310,7 +323,7 @@ pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segmen
             + footer.announced.len() * 8
             + TRAILER_BYTES,
     );
-    header.staged = footer.pieces.iter().any(|piece| piece.staged.is_some());
+    header.newest = newest(&footer.pieces);
     put_footer(&footer, header.last, &mut tail);
     header.records_bytes = records_bytes as u32;
     header.footer_bytes = tail.len() as u32;
@@ -362,6 +375,11 @@ fn encode_header(header: &Header) -> (Bytes, u32) {
     (out.freeze(), crc)
 }
 
+/// Version of the newest of the records; 1 if there is none.
+fn newest(pieces: &[Piece]) -> u8 {
+    pieces.iter().map(|piece| piece.kind.version()).max().unwrap_or(record::RECORD_VERSION)
+}
+
 fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
     let raw = RawFooter {
         magic: FOOTER_MAGIC.into(),
@@ -373,13 +391,14 @@ fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
     };
     out.extend_from_slice(raw.as_bytes());
     for piece in &footer.pieces {
+        let bytes = piece.packed_bytes.to_le_bytes();
         let raw = RawPiece {
             lba: piece.range.lba.into(),
             sectors: piece.range.sectors.into(),
             seq: piece.seq.into(),
             offset: piece.offset.into(),
             kind: piece.kind.code(),
-            reserved: [0; 3],
+            packed_bytes: [bytes[0], bytes[1], bytes[2]],
         };
         out.extend_from_slice(raw.as_bytes());
     }
@@ -398,7 +417,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
     if raw.magic.get() != HEADER_MAGIC {
         return Err(SegmentError::Magic("segment"));
     }
-    if !(SEGMENT_VERSION..=STAGED_VERSION).contains(&raw.version.get()) {
+    if !(SEGMENT_VERSION..=PACKED_VERSION).contains(&raw.version.get()) {
         return Err(SegmentError::Version(raw.version.get()));
     }
     let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -420,13 +439,17 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         footer_bytes: raw.footer_bytes.get(),
         previous: raw.previous.get(),
         sectors: raw.sectors.get(),
-        staged: raw.version.get() == STAGED_VERSION,
+        newest: match raw.version.get() {
+            PACKED_VERSION => record::PACKED_VERSION,
+            STAGED_VERSION => record::STAGED_VERSION,
+            _ => record::RECORD_VERSION,
+        },
     };
     let commits = kind == SegmentKind::Data;
     let resizes = kind == SegmentKind::Resize;
     let possible = raw.flags == 0
         && raw.version.get() == header.version()
-        && (commits || !header.staged)
+        && (commits || header.newest == record::RECORD_VERSION)
         && (header.sectors > 0) == resizes
         && header.sectors <= MAX_VOLUME_SECTORS
         && header.number > 0
@@ -486,7 +509,6 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
     let mut pieces = Vec::with_capacity(count);
     let (mut offset, mut seq) = (HEADER_BYTES as u64, header.first);
     let mut rest = rest;
-    let mut any_staged = false;
     for raw in raw_pieces {
         let range = Range::new(raw.lba.get(), raw.sectors.get());
         let kind = Kind::from_code(raw.kind).ok_or(bad)?;
@@ -494,12 +516,20 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
         if kind == Kind::Staged {
             staged = Some(record::parse_staged(rest, range).ok_or(bad)?);
             rest = &rest[STAGED_BYTES..];
-            any_staged = true;
         }
-        let piece = Piece { kind, range, seq: raw.seq.get(), offset: raw.offset.get(), staged };
+        let [a, b, c] = raw.packed_bytes;
+        let packed_bytes = u32::from_le_bytes([a, b, c, 0]);
+        let (seq_of, offset_of) = (raw.seq.get(), raw.offset.get());
+        let piece = Piece { kind, range, seq: seq_of, offset: offset_of, staged, packed_bytes };
+        let packed_possible = if kind == Kind::Packed {
+            range.sectors <= MAX_PACKED_SECTORS && piece.record_bytes() <= packed::bytes_max(range)
+        } else {
+            packed_bytes == 0
+        };
         let possible = !range.is_empty()
             && range.fits(MAX_VOLUME_SECTORS)
             && (kind != Kind::Data || range.sectors <= MAX_RECORD_SECTORS)
+            && packed_possible
             && (seq..=header.last).contains(&piece.seq)
             && u64::from(piece.offset) == offset;
         if !possible {
@@ -508,7 +538,7 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
         (offset, seq) = (piece.end(), piece.seq);
         pieces.push(piece);
     }
-    if any_staged != header.staged
+    if newest(&pieces) != header.newest
         || offset != header.tail().start
         || (!pieces.is_empty() && seq != header.last)
     {
@@ -545,6 +575,7 @@ pub fn verify(object: &Bytes) -> Result<Segment, SegmentError> {
             || found.range != piece.range
             || found.seq != piece.seq
             || found.staged != piece.staged
+            || found.packed_bytes != piece.packed_bytes
             || found.epoch > header.epoch
         {
             return Err(SegmentError::Record {

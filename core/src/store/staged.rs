@@ -5,7 +5,8 @@
 //! the map can point at them as at those of a segment, and carry the object's number where others
 //! carry the number of their write: a read that ends up in another object is noticed.
 
-use crate::block::{BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES};
+use crate::block::{BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES, VolumeId};
+use crate::pack::{Packer, Packing};
 use crate::record::{self, MAX_RECORD_SECTORS, RecordError};
 use crate::store::map::Place;
 use crate::wire::link::{ReadPart, StagedRun};
@@ -24,7 +25,7 @@ pub(super) struct Staged {
 /// copied.
 ///
 /// # Errors
-/// [`RecordError`] if data no longer matches the checksums that it was stored with. They are looked
+/// [`RecordError::NoKey`] if it is encrypted; others if data no longer matches the checksums that it was stored with. They are looked
 /// at once more when the new ones have been computed, so that there is no moment at which nothing
 /// covers the data.
 pub(super) fn encode(
@@ -33,6 +34,8 @@ pub(super) fn encode(
     lba: u64,
     parts: &[ReadPart],
 ) -> Result<Staged, RecordError> {
+    // Without keys: what is encrypted is the host's to copy.
+    let mut unpacker = Packer::new(VolumeId(0), Packing::default());
     let mut staged = Staged { runs: Vec::new(), data: Vec::new() };
     let mut writer = Writer { epoch, object, at: lba, offset: 0, pieces: Vec::new(), sectors: 0 };
     for part in parts {
@@ -49,6 +52,9 @@ pub(super) fn encode(
             }
             ReadPart::Data { wanted, fragment } => {
                 writer.push(fragment.sectors(*wanted), &mut staged);
+            }
+            ReadPart::Packed { wanted, record } => {
+                writer.push(unpacker.unpack(record, *wanted)?, &mut staged);
             }
         }
     }

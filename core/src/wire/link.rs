@@ -11,20 +11,23 @@
 //! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
 //! - 4: what a cache has to forget: [`ToStore::Changed`], [`ToHost::Changed`].
 //! - 5: small reads and status queries in datagrams ([`crate::link`]).
+//! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
 
 mod data;
 
-pub use data::{ReadPart, decode_data, encode_data};
+pub use data::{Piece, ReadPart, decode_data, encode_data};
 
-use crate::block::{BLOCK_BYTES, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId};
-use crate::record::MAX_RECORD_BYTES;
+use crate::block::{
+    BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,
+};
+use crate::record::{MAX_RECORD_BYTES, packed};
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 5;
+pub const MAX_VERSION: u16 = 6;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -35,14 +38,16 @@ pub const COPY_VERSION: u16 = 3;
 pub const CHANGED_VERSION: u16 = 4;
 /// First version in which lone requests may go by datagram.
 pub const DATAGRAM_VERSION: u16 = 5;
+/// First version with packed records.
+pub const PACKED_VERSION: u16 = 6;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
 /// Largest head, in bytes.
 pub const MAX_HEAD_BYTES: usize = 256 << 10;
 /// Largest payload, in bytes: a batch, or a read of [`MAX_READ_SECTORS`] in which every sector comes
-/// from another record and so brings a block and a checksum of its own.
-pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (64 << 10);
+/// from another record and so brings a block and a checksum of its own, or a record of one block.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (256 << 10);
 /// Largest batch, in bytes of records.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
 /// Longest range of one [`ToStore::Read`], in sectors (1 MiB).
@@ -64,6 +69,10 @@ const _: () =
     assert!(MAX_STAGE_SECTORS as usize * 16 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 16 B a run");
 
 const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
+const _: () = assert!(
+    MAX_READ_SECTORS as usize * packed::bytes_max(Range::new(0, BLOCK_SECTORS))
+        <= MAX_PAYLOAD_BYTES
+);
 const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
 const _: () =
     assert!(MAX_ANNOUNCE_ENTRIES * 30 <= MAX_HEAD_BYTES, "postcard takes ≤ 30 B an entry");
@@ -376,6 +385,10 @@ impl ToHost {
         match self {
             ToHost::Resized { .. } => version >= RESIZE_VERSION,
             ToHost::Staged { .. } => version >= COPY_VERSION,
+            ToHost::Data { result: Ok(pieces), .. } => {
+                let packed = |piece: &Piece| matches!(piece, Piece::Packed { .. });
+                version >= PACKED_VERSION || !pieces.iter().any(packed)
+            }
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
             _ => true,
         }
@@ -497,22 +510,6 @@ pub struct Announced {
     pub range: Range,
     /// The last write in it: the entry is settled when this number is committed.
     pub seq: Seq,
-}
-
-/// A part of a read's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Piece {
-    /// Sectors never written or discarded.
-    Hole(u64),
-    /// Sectors that were zeroed.
-    Zero(u64),
-    /// `sectors` sectors that lie in the blocks of `cover`, whose table and data are in the payload.
-    Data {
-        /// How many sectors of the answer this is.
-        sectors: u64,
-        /// The verified blocks around them.
-        cover: Range,
-    },
 }
 
 /// Why a read failed at the store.

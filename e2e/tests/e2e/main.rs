@@ -17,6 +17,7 @@ mod iscsi_wire;
 mod linux;
 mod operation;
 mod outages;
+mod pack;
 mod power;
 mod refusals;
 mod resize;

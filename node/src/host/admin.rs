@@ -171,7 +171,7 @@ const GAUGES: [Number; 20] = [
 ];
 
 /// Counters of `/status` with name and help.
-const COUNTERS: [(&str, &str, &str); 27] = [
+const COUNTERS: [(&str, &str, &str); 31] = [
     ("reads", "longhaul_host_reads_total", "Read requests."),
     ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
     ("writes", "longhaul_host_writes_total", "Write requests."),
@@ -219,6 +219,22 @@ const COUNTERS: [(&str, &str, &str); 27] = [
         "coalesced_bytes",
         "longhaul_host_coalesced_bytes_total",
         "Bytes overwritten before they were shipped.",
+    ),
+    (
+        "packed_plain_bytes",
+        "longhaul_packed_plain_bytes_total",
+        "Bytes of data that were compressed, encrypted, or both.",
+    ),
+    ("packed_stored_bytes", "longhaul_packed_stored_bytes_total", "Bytes that came out of that."),
+    (
+        "packed_zero_bytes",
+        "longhaul_packed_zero_bytes_total",
+        "Bytes of zeroes left out of writes.",
+    ),
+    (
+        "packed_untried_bytes",
+        "longhaul_packed_untried_bytes_total",
+        "Bytes not compressed because it had not paid just before.",
     ),
     ("journal_writes", "longhaul_host_journal_writes_total", "Write calls of the journal."),
     (

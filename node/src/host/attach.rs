@@ -11,19 +11,25 @@ use super::state::{
 };
 use super::uplink::LinkLost;
 use super::volume::{Backing, Volume};
+use crate::keys;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
 use longhaul_core::block::VolumeId;
 use longhaul_core::host::journal::{self, Recovered, Recovery};
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult};
+use longhaul_core::pack::{Compression, Keys, Packing};
 use longhaul_core::wire::link::{
-    AttachError, Attached, ToHost, ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    ATTRIBUTES_VERSION, AttachError, Attached, PACKED_VERSION, ToHost, ToStore, VolumeError,
+    VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
-use std::rc::Rc;
-use std::time::{Instant, SystemTime};
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often an encrypted volume that is attached is looked at for new keys.
+const KEYS_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,10 +151,24 @@ pub async fn attach(
         Some(opened) => claim(&front.state, &mut opened.kept.file)?,
         None => None,
     };
-    let cache = open_cache(front, name, info.id).await;
-    let asked = ask(front, name, &info, journal, cache).await;
-    if asked.is_err()
-        && let Some(file) = restore
+    let keys = match open_keys(front, &info, journal.as_ref()).await {
+        Ok(keys) => keys,
+        Err(failure) => {
+            undo(front, name, restore, journal);
+            return Err(failure);
+        }
+    };
+    let cache = open_cache(front, name, info.id, keys.1.is_some()).await;
+    let asked = ask(front, name, &info, journal, keys, cache).await;
+    if asked.is_err() {
+        undo(front, name, restore, journal);
+    }
+    asked
+}
+
+/// Takes a claim back.
+fn undo(front: &Front, name: &str, before: Option<VolumeFile>, journal: &mut Option<Opened>) {
+    if let Some(file) = before
         && let Some(opened) = journal
     {
         if let Err(error) = front.state.save_volume(&file) {
@@ -156,7 +176,87 @@ pub async fn attach(
         }
         opened.kept.file = file;
     }
-    asked
+}
+
+/// The keys of a volume as the store has them now, and the attribute they come from. What is wrong
+/// with them is told before the volume is attached.
+async fn open_keys(
+    front: &Rc<Front>,
+    info: &VolumeInfo,
+    journal: Option<&Opened>,
+) -> Result<(Vec<u8>, Option<Keys>), Failure> {
+    let refused = |why: String| Failure::Refused(format!("volume {}: {why}", info.name));
+    let version = front.router.version();
+    let data = if version < ATTRIBUTES_VERSION {
+        Vec::new()
+    } else {
+        let id = info.id;
+        let attribute = keys::ATTRIBUTE.to_owned();
+        let operation = VolumeOperation::GetAttribute { volume: id, attribute };
+        match front.router.call(|request| ToStore::Volume { request, operation }).await? {
+            ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. } => data,
+            ToHost::Volume { result: Err(error), .. } => {
+                return Err(refused(format!("cannot ask for its keys: {error}")));
+            }
+            _ => return Err(Failure::Refused("the store gave an answer that does not fit".into())),
+        }
+    };
+    let keys = keys::open(info.id, &data, &front.options.key_files);
+    let keys = keys.map_err(|error| refused(format!("{error:#}")))?;
+    if keys.is_none() && journal.is_some_and(|opened| opened.kept.file.encrypted) {
+        return Err(refused(
+            "the store says that it is not encrypted, but it was when it was attached here last: nothing is written \
+             to it in plain text. Is this the right store?"
+                .into(),
+        ));
+    }
+    let packs = keys.is_some() || front.options.compression != Compression::None;
+    if packs && version < PACKED_VERSION {
+        let what = if keys.is_some() { "encrypted" } else { "compressed" };
+        return Err(refused(format!(
+            "the store is too old to keep {what} data: upgrade it{}",
+            if keys.is_some() { "" } else { ", or start this host with --compression none" }
+        )));
+    }
+    Ok((data, keys))
+}
+
+/// Takes up new keys of a volume while it is attached. Ends with the volume.
+async fn follow_keys(front: Weak<Front>, volume: Weak<Volume>, mut known: Vec<u8>) {
+    loop {
+        tokio::time::sleep(KEYS_INTERVAL).await;
+        let (Some(front), Some(volume)) = (front.upgrade(), volume.upgrade()) else { return };
+        if volume.is_fenced() || volume.is_detached() {
+            return;
+        }
+        let attached = volume.attached();
+        let (id, attribute) = (attached.volume, keys::ATTRIBUTE.to_owned());
+        let operation = VolumeOperation::GetAttribute { volume: id, attribute };
+        let asked = front.router.call(|request| ToStore::Volume { request, operation }).await;
+        let Ok(ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. }) = asked else {
+            continue;
+        };
+        if data == known || data.is_empty() {
+            continue;
+        }
+        let name = volume.name();
+        match keys::open(id, &data, &front.options.key_files) {
+            Ok(Some(keys)) => {
+                tracing::info!(
+                    volume = name,
+                    "new writes are encrypted with key {}",
+                    keys.newest()
+                );
+                volume.with(|now, engine| engine.handle_keys(now, keys));
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(
+                volume = name,
+                "its keys have changed, and the next attach will be refused: {error:#}"
+            ),
+        }
+        known = data;
+    }
 }
 
 /// Notes that the volume is in use here before the store is asked for it, and returns what to go
@@ -172,11 +272,21 @@ fn claim(state: &StateDir, file: &mut VolumeFile) -> Result<Option<VolumeFile>, 
 }
 
 /// Opens the read cache of a volume before the store is asked for the volume: it may take a while.
-async fn open_cache(front: &Rc<Front>, name: &str, id: VolumeId) -> Option<CacheFile> {
+/// An encrypted volume has none: what would be in it is what was read, in plain text.
+async fn open_cache(
+    front: &Rc<Front>,
+    name: &str,
+    id: VolumeId,
+    encrypted: bool,
+) -> Option<CacheFile> {
     if front.options.write_through {
         return None;
     }
-    let (state, bytes) = (front.state.clone(), front.options.cache_bytes);
+    let (state, mut bytes) = (front.state.clone(), front.options.cache_bytes);
+    if encrypted && bytes > 0 {
+        tracing::info!(volume = name, "no read cache: the volume is encrypted");
+        bytes = 0;
+    }
     let label = name.to_owned();
     let opened = tokio::task::spawn_blocking(move || cache::open(&state, &label, id, bytes)).await;
     // Reads go to the store, then.
@@ -188,6 +298,7 @@ async fn ask(
     name: &str,
     info: &VolumeInfo,
     journal: &mut Option<Opened>,
+    (mut known, mut keys): (Vec<u8>, Option<Keys>),
     cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let generation = front.router.generation();
@@ -204,7 +315,16 @@ async fn ask(
             "volume {name} was replaced while it was being attached; try again"
         )));
     }
-    let volume = start(front, name, attached, journal.take(), cache)?;
+    if keys.is_some() {
+        // The last host may have got newer ones until a moment ago, and used them.
+        (known, keys) = open_keys(front, info, journal.as_ref()).await?;
+    }
+    let encrypted = keys.is_some();
+    let volume = start(front, name, attached, journal.take(), keys, cache)?;
+    if encrypted {
+        let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
+        tokio::task::spawn_local(follow);
+    }
     tracing::info!(volume = name, epoch = volume.attached().epoch, "attached");
     // The engine takes the link for up. If it is not the one that answered, or none, it has to
     // resume like all the others.
@@ -222,6 +342,7 @@ fn start(
     name: &str,
     attached: Attached,
     opened: Option<Opened>,
+    keys: Option<Keys>,
     cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let options = &front.options;
@@ -233,6 +354,7 @@ fn start(
             file.sectors = attached.sectors;
             file.block_bytes = attached.block_bytes;
             (file.released, file.delivered) = (false, false);
+            file.encrypted |= keys.is_some();
             if let Err(error) = front.state.save_volume(&file) {
                 // Only the epoch is outdated, which the journal knows better: a full disk is no
                 // reason to leave a volume down after a crash.
@@ -255,6 +377,7 @@ fn start(
     let config = engine::Config {
         durability: options.durability,
         on_journal_failure: options.on_journal_failure,
+        packing: Packing { compression: options.compression, keys },
         readahead_bytes: options.readahead_bytes,
         ..engine::Config::new(mode)
     };

@@ -11,6 +11,7 @@ use super::nbd::Exports;
 use super::state::{JournalShape, StateDir};
 use super::uplink::{LinkLost, Router};
 use super::volume::{Clock, Volume};
+use crate::keys::KeyFile;
 use crate::link::LinkEvent;
 use crate::units::show_bytes;
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::front::iscsi::OpenError;
 use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
 use longhaul_core::host::{Durability, Event, OnJournalFailure};
+use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{
     ATTRIBUTES_VERSION, Frame, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError, VolumeOperation,
     VolumeReply,
@@ -64,6 +66,10 @@ pub struct Options {
     pub on_journal_failure: OnJournalFailure,
     /// No journals.
     pub write_through: bool,
+    /// How writes are compressed.
+    pub compression: Compression,
+    /// What the keys of encrypted volumes open with.
+    pub key_files: Vec<KeyFile>,
     /// Memory of a volume for what is read ahead, in bytes.
     pub readahead_bytes: u64,
     /// Limits of volumes that no command has given others.

@@ -112,6 +112,14 @@ pub struct VolumeReport {
     pub waiting_flushes: u64,
     /// Share of bytes read that needed no store, if anything was read.
     pub hit_rate: Option<f64>,
+    /// Bytes of data written for each byte that compression made of them, if any was packed; zeroes,
+    /// which take nothing, count.
+    pub compression_ratio: Option<f64>,
+    /// Share of the bytes on their way to the store that were left out because they were overwritten
+    /// before, if anything was shipped.
+    pub coalescing_ratio: Option<f64>,
+    /// Number of the key that new writes are encrypted with, if the volume is encrypted.
+    pub encryption_key: Option<u32>,
     /// Reading ahead.
     #[serde(default)]
     pub readahead: ReadAheadReport,
@@ -329,6 +337,12 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.waiting_writes = status.waiting_writes;
     report.waiting_flushes = status.waiting_flushes;
     report.hit_rate = (read > 0).then(|| hits as f64 / read as f64);
+    let packed = &status.packed;
+    let ratio = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    report.compression_ratio = ratio(packed.plain_bytes, packed.stored_bytes);
+    report.coalescing_ratio =
+        ratio(counters.coalesced_bytes, counters.coalesced_bytes + counters.batch_bytes);
+    report.encryption_key = status.key;
     let ahead = status.readahead;
     let all = [ahead.hints, ahead.detected, ahead.traces];
     let sum = |value: fn(&engine::Totals) -> u64| all.iter().map(value).sum::<u64>();
@@ -372,6 +386,10 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         ("batches", counters.batches),
         ("batch_bytes", counters.batch_bytes),
         ("coalesced_bytes", counters.coalesced_bytes),
+        ("packed_plain_bytes", packed.plain_bytes),
+        ("packed_stored_bytes", packed.stored_bytes),
+        ("packed_zero_bytes", packed.zero_bytes),
+        ("packed_untried_bytes", packed.untried_bytes),
         ("journal_writes", disk.writes),
         ("journal_write_bytes", disk.bytes),
         ("journal_syncs", disk.syncs),

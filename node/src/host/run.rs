@@ -11,6 +11,7 @@ use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
 use crate::credential::Credential;
+use crate::keys::KeyFile;
 use crate::link::Client;
 use crate::service::{Stop, notify};
 use crate::units::show_bytes;
@@ -55,6 +56,8 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
             OnJournalFailureArg::Stop => OnJournalFailure::Stop,
         },
         write_through: args.write_through,
+        compression: args.compression,
+        key_files: args.key_files.iter().map(|path| KeyFile::load(path)).collect::<Result<_>>()?,
         // Without a journal it is what there was before anything was done about distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
         limits: Limits { drain: args.drain_rate.clone(), readahead: args.readahead_rate.clone() },

@@ -112,6 +112,10 @@ pub struct VolumeFile {
     /// Whether the store had everything when it was released.
     #[serde(default)]
     pub delivered: bool,
+    /// Whether it was encrypted at the last attach: whatever the store says, nothing is written to it
+    /// in plain text from then on.
+    #[serde(default)]
+    pub encrypted: bool,
 }
 
 impl VolumeFile {
@@ -134,6 +138,7 @@ impl VolumeFile {
             journal_id: format!("{:032x}", random()?),
             released: true,
             delivered: true,
+            encrypted: false,
         })
     }
 

@@ -172,12 +172,14 @@ fn row(volume: &VolumeReport) -> Vec<String> {
         lag,
         behind,
         journal,
-        volume.cache.as_ref().map_or("none".into(), |cache| match cache.state.as_str() {
-            "ready" => {
+        match &volume.cache {
+            None if volume.encryption_key.is_some() => "none (encrypted)".into(),
+            None => "none".into(),
+            Some(cache) if cache.state == "ready" => {
                 format!("{} of {}", show_bytes(cache.valid_bytes), show_bytes(cache.capacity_bytes))
             }
-            state => state.to_owned(),
-        }),
+            Some(cache) => cache.state.clone(),
+        },
         volume.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
     ]
 }

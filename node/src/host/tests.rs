@@ -21,6 +21,7 @@ use longhaul_core::block::{
 use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
+use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{
     CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, StageError, ToHost, ToStore,
 };
@@ -76,6 +77,8 @@ fn host(store: &Path, state: &Path) -> Rc<Front> {
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
+        compression: Compression::None,
+        key_files: Vec::new(),
         readahead_bytes: 32 << 20,
         limits: Limits::default(),
         warm: None,

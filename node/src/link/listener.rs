@@ -13,7 +13,7 @@ use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
 use crate::credential::Issued;
 use anyhow::Result;
 use longhaul_core::wire::link::{
-    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore,
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ReadError, ToHost, ToStore,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -171,8 +171,15 @@ impl Listener {
     }
 
     /// Queues a frame for a session; drops it if the session is over, or of a version that does not
-    /// know it.
-    pub fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
+    /// know it. A read that it cannot be told the answer of has failed.
+    pub fn send(&self, session: u64, lane: Lane, mut frame: Frame<ToHost>) {
+        let version = self.shared.sessions().get(&session).map_or(0, |session| session.version);
+        if let ToHost::Data { request, volume, result: Ok(_) } = frame.message
+            && !frame.message.is_of_version(version)
+        {
+            let result = Err(ReadError::Invalid);
+            frame = ToHost::Data { request, volume, result }.into();
+        }
         if let Some(session) = self.shared.sessions().get(&session)
             && frame.message.is_of_version(session.version)
         {

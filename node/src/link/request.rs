@@ -87,6 +87,11 @@ impl Requests {
         })
     }
 
+    /// Version of the protocol that is spoken.
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
     /// Sends what has no reply of its own.
     pub fn send(&self, lane: Lane, frame: Frame<ToStore>) {
         // Fails only after the end, which the next request reports.

@@ -4,15 +4,18 @@
 //! that is written meanwhile the image mixes states.
 
 use super::{progress, show, tell};
+use crate::keys;
 use crate::link::Requests;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
+use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::wire::link::{
     Lane, MAX_READ_SECTORS, ReadPart, ToHost, ToStore, VolumeInfo, decode_data,
 };
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -27,14 +30,21 @@ const OBSERVER: u64 = 0;
 ///
 /// # Errors
 /// If the file cannot be written, the store fails or what it has is damaged.
-pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Result<Value> {
+pub async fn run(
+    requests: &Requests,
+    name: &str,
+    file: &Path,
+    key_file: Option<&Path>,
+    bar: bool,
+) -> Result<Value> {
     let info = show(requests, name).await?;
     if info.live.as_ref().is_some_and(|live| live.connected) {
         tell("a host has the volume attached: the image holds what is committed while it is read");
     }
+    let keys = keys::of_volume(requests, &info, key_file).await?;
     let mut target = Target::open(file)?;
     let bar = progress(info.sectors.saturating_mul(SECTOR_BYTES), bar);
-    let result = copy(requests, &info, &mut target, &bar).await;
+    let result = copy(requests, &info, keys, &mut target, &bar).await;
     bar.finish_and_clear();
     let data_bytes = result.with_context(|| format!("{} is incomplete", file.display()))?;
     Ok(json!({ "name": name, "data_bytes": data_bytes }))
@@ -43,9 +53,12 @@ pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Res
 async fn copy(
     requests: &Requests,
     info: &VolumeInfo,
+    keys: Option<Keys>,
     target: &mut Target,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
+    // Reads are answered one after another on this thread.
+    let packer = &RefCell::new(Packer::new(info.id, Packing { keys, ..Packing::default() }));
     let mut data_bytes = 0;
     let mut at = 0;
     while at < info.sectors {
@@ -55,8 +68,9 @@ async fn copy(
             let starts = (range.lba..range.end()).step_by(MAX_READ_SECTORS as usize);
             starts.map(move |lba| Range::between(lba, range.end().min(lba + MAX_READ_SECTORS)))
         });
-        let mut pieces =
-            std::pin::pin!(iter(reads.map(|range| read(requests, info.id, range))).buffered(READS));
+        let mut pieces = std::pin::pin!(
+            iter(reads.map(|range| read(requests, info.id, range, packer))).buffered(READS)
+        );
         while let Some(piece) = pieces.next().await {
             for (lba, data) in piece? {
                 data_bytes += data.len() as u64;
@@ -99,7 +113,12 @@ async fn data_ranges(
     Ok(ranges)
 }
 
-async fn read(requests: &Requests, volume: VolumeId, range: Range) -> Result<Vec<(u64, Bytes)>> {
+async fn read(
+    requests: &Requests,
+    volume: VolumeId,
+    range: Range,
+    packer: &RefCell<Packer>,
+) -> Result<Vec<(u64, Bytes)>> {
     let message = |request| ToStore::Read { request, volume, epoch: OBSERVER, range };
     let frame = requests.call(Lane::Read, message).await?;
     let ToHost::Data { result, .. } = frame.message else { return Err(super::unexpected()) };
@@ -110,6 +129,11 @@ async fn read(requests: &Requests, volume: VolumeId, range: Range) -> Result<Vec
     for part in parts {
         match part {
             ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => at += sectors,
+            ReadPart::Packed { wanted, record } => {
+                let data = packer.borrow_mut().unpack(&record, wanted);
+                found.push((wanted.lba, data.with_context(|| format!("cannot unpack {wanted}"))?));
+                at = wanted.end();
+            }
             ReadPart::Data { wanted, fragment } => {
                 fragment.verify().with_context(|| format!("{wanted} was damaged on its way"))?;
                 found.push((wanted.lba, fragment.sectors(wanted)));

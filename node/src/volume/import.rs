@@ -4,11 +4,14 @@
 //! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
 
 use super::{progress, show, tell};
+use crate::keys;
 use crate::link::Requests;
 use crate::random;
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
+use longhaul_core::pack::{Keys, Packer, Packing};
+use longhaul_core::record::packed::MAX_PACKED_SECTORS;
 use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS};
 use longhaul_core::wire::link::{Attached, Frame, HostId, Lane, ToHost, ToStore};
 use rustix::fs::SeekFrom;
@@ -33,7 +36,13 @@ const WINDOW_BYTES: usize = 32 << 20;
 ///
 /// # Errors
 /// If the file does not fit or cannot be read, the volume is attached, or the store fails.
-pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Result<Value> {
+pub async fn run(
+    requests: &Requests,
+    name: &str,
+    file: &Path,
+    key_file: Option<&Path>,
+    bar: bool,
+) -> Result<Value> {
     let source = Source::open(file)?;
     let info = show(requests, name).await?;
     if let Some(live) = &info.live
@@ -60,6 +69,8 @@ pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Res
             length.next_multiple_of(u64::from(info.block_bytes))
         );
     }
+    // Before anyone is fenced off.
+    keys::of_volume(requests, &info, key_file).await?;
     let host = HostId(random::identity()?);
     let reply = requests.call(Lane::Control, |request| ToStore::Attach {
         request,
@@ -71,8 +82,10 @@ pub async fn run(requests: &Requests, name: &str, file: &Path, bar: bool) -> Res
         return Err(super::unexpected());
     };
     let attached = result.with_context(|| format!("cannot attach volume {name}"))?;
+    // Nobody but this epoch changes them from now on.
+    let keys = keys::of_volume(requests, &info, key_file).await?;
     let bar = progress(source.length.unwrap_or(size), bar);
-    let mut writer = Writer::new(requests, &attached);
+    let mut writer = Writer::new(requests, &attached, keys);
     let result = copy(&mut writer, source, attached.sectors, &bar).await;
     bar.finish_and_clear();
     if let Err(error) = result {
@@ -111,6 +124,7 @@ async fn copy(
 struct Writer<'a> {
     requests: &'a Requests,
     attached: Attached,
+    packer: Packer,
     batch: BytesMut,
     first: Seq,
     next: Seq,
@@ -120,11 +134,12 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(requests: &'a Requests, attached: &Attached) -> Writer<'a> {
+    fn new(requests: &'a Requests, attached: &Attached, keys: Option<Keys>) -> Writer<'a> {
         let next = attached.committed + 1;
         Writer {
             requests,
             attached: attached.clone(),
+            packer: Packer::new(attached.volume, Packing { keys, ..Packing::default() }),
             batch: BytesMut::new(),
             first: next,
             next,
@@ -179,8 +194,19 @@ impl<'a> Writer<'a> {
             &padded
         };
         let range = Range::new(offset / SECTOR_BYTES, data.len() as u64 / SECTOR_BYTES);
-        record::encode_data(self.attached.epoch, self.next, range, data, &mut self.batch);
-        self.next += 1;
+        let epoch = self.attached.epoch;
+        if self.packer.is_active() {
+            // The pieces begin at multiples of their length, so these are cut where checksums are.
+            let longest = (MAX_PACKED_SECTORS * SECTOR_BYTES) as usize;
+            for (part, lba) in data.chunks(longest).zip((range.lba..).step_by(longest / 512)) {
+                let range = Range::new(lba, part.len() as u64 / SECTOR_BYTES);
+                self.packer.pack(epoch, self.next, range, part, &mut self.batch);
+                self.next += 1;
+            }
+        } else {
+            record::encode_data(epoch, self.next, range, data, &mut self.batch);
+            self.next += 1;
+        }
         self.data_bytes += data.len() as u64;
     }
 

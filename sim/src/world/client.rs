@@ -262,12 +262,23 @@ impl World {
         let Some(branch) = self.branches.get_mut(&(volume, epoch)) else { return };
         let first = branch.log.len() as Seq + 1;
         let mut data = Vec::with_capacity(range.bytes() as usize);
-        for part in parts(kind, range, longest) {
-            let id = self.ops.push(Op { volume, kind, range: part });
-            branch.push(id, part);
-            for lba in part.lba..part.end() {
-                fill(volume, id, lba, &mut data);
+        let plan = self.plan.volumes[volume];
+        let packed = if plan.packs() { plan.packed_sectors } else { u64::MAX };
+        for whole in parts(kind, range, longest) {
+            let (mut one, mut last) = (None, 0);
+            for part in parts(kind, whole, packed) {
+                let id = self.ops.push(Op { volume, kind, range: part });
+                branch.push(id, part);
+                for lba in part.lba..part.end() {
+                    fill(volume, id, lba, &mut data);
+                }
+                one.get_or_insert(id);
+                last = id;
             }
+            let first = one.unwrap_or(last);
+            self.ops.join(first, last);
+            self.coverage.writes_packed += u64::from(plan.packs() && kind == Kind::Data);
+            self.coverage.writes_joined += u64::from(first < last);
         }
         let last = branch.log.len() as Seq;
         let request = match kind {
@@ -459,7 +470,13 @@ impl World {
             }
             BlockError::Medium(_) => damaged,
             BlockError::Changed => self.may_have_changed(host, volume, pending),
-            BlockError::NoSpace | BlockError::Unsupported => false,
+            BlockError::NoSpace => false,
+            // The store cannot read what it would have to copy.
+            BlockError::Unsupported => {
+                let stages = matches!(pending.asked, Asked::Stage(..));
+                self.coverage.copies_refused += u64::from(stages);
+                stages && self.plan.volumes[volume].encrypted
+            }
         };
         if matches!(error, BlockError::Medium(_)) {
             self.coverage.medium_errors += 1;
@@ -481,7 +498,7 @@ fn parts(kind: Kind, range: Range, longest: u64) -> Vec<Range> {
     let mut parts = Vec::new();
     let mut lba = range.lba;
     while lba < range.end() {
-        let end = ((lba + longest) / 8 * 8).min(range.end());
+        let end = (lba.saturating_add(longest) / 8 * 8).min(range.end());
         parts.push(Range::between(lba, end));
         lba = end;
     }

@@ -212,6 +212,10 @@ impl World {
     /// A client writes some of what has been staged for its volume, whoever had it staged.
     pub(super) fn ask_write_staged(&mut self, host: usize, volume: usize, fua: bool) {
         let epoch = self.hosts[host].slots[volume].epoch;
+        if self.plan.volumes[volume].encrypted {
+            // Refused by the engine unless all of it is zeroes.
+            return;
+        }
         let ready: Vec<StagedPiece> = self.volumes[volume].ready.iter().copied().collect();
         if ready.is_empty() {
             return;

@@ -204,7 +204,8 @@ impl World {
             let op_of =
                 |seq: Seq| truth.log.get(usize::try_from(seq).ok()?.checked_sub(1)?).copied();
             let staged = |number| self.staged.get(&(volume, number));
-            replay(&self.ops, &mut image, object, &segment, op_of, staged)
+            let mut packer = self.packer(volume);
+            replay(&self.ops, &mut image, object, &segment, &mut packer, op_of, staged)
                 .map_err(|e| format!("segment {key}: {e}"))?;
         }
         Ok(image)
@@ -240,7 +241,7 @@ impl World {
             let Some(frame) = answer else {
                 return Err(format!("no answer to a read of {range}: {:?}", machine.failed()));
             };
-            let found = shown(range, &frame)?;
+            let found = shown(range, &frame, &mut self.packer(volume))?;
             image[range.lba as usize..range.end() as usize].copy_from_slice(&found);
             lba = range.end();
         }

@@ -10,6 +10,7 @@ use crate::plan::Acknowledge;
 use longhaul_core::block::{Epoch, Seq};
 use longhaul_core::host::journal::{Geometry, Recovered};
 use longhaul_core::host::{self, Config, DiskOperation, Durability, Mode, OnJournalFailure};
+use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys, Packing};
 use longhaul_core::wire::link::{
     AttachError, Attached, Frame, JournalState, Lane, ToHost, ToStore, VolumeReply,
 };
@@ -39,6 +40,16 @@ impl World {
         Geometry { file_bytes: plan.file_bytes, files: plan.files }
     }
 
+    /// What hosts of a volume do to data. The salt is the same in all attachments, so what keeps
+    /// nonces apart here is that epochs are.
+    pub(super) fn packing(&self, volume: usize) -> Packing {
+        let plan = self.plan.volumes[volume];
+        let key = |number: u8| (number.into(), DataKey::new([number; DATA_KEY_BYTES]));
+        let keys =
+            Keys::new([volume as u8; 12], [key(1), key(2)].into()).filter(|_| plan.encrypted);
+        Packing { compression: plan.compression, keys }
+    }
+
     fn host_config(&self, volume: usize) -> Config {
         let plan = self.plan.volumes[volume];
         let mode = match plan.acknowledge {
@@ -62,6 +73,8 @@ impl World {
             drain_linger: Duration::from_nanos(plan.linger),
             sync_interval: Duration::from_nanos(plan.linger),
             map_entries_max: plan.map_entries,
+            packing: self.packing(volume),
+            packed_sectors_max: plan.packed_sectors,
             cache_interval: Duration::from_nanos(plan.cache.interval),
             ..Config::new(mode)
         }
@@ -92,6 +105,14 @@ impl World {
                     if last > asked as Seq {
                         return self.fail(format!(
                             "host {host} recovered writes up to {last} of volume {volume}, asked for were {asked}"
+                        ));
+                    }
+                    let slot = self.slot(host, volume);
+                    let view = slot.journal.as_ref().map(|journal| &journal.view);
+                    let id = view.and_then(|view| view.get(last.checked_sub(1)? as usize));
+                    if id.copied().is_some_and(|id| self.ops.is_torn(id)) {
+                        return self.fail(format!(
+                            "host {host} recovered a part of a write of volume {volume}, up to {last}"
                         ));
                     }
                     self.coverage.journals_recovered += u64::from(last > 0);

@@ -9,6 +9,7 @@ use super::{Event, MS, World};
 use crate::model::{Image, Stamp, apply, difference, stamp};
 use crate::note;
 use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
+use longhaul_core::pack::Packer;
 use longhaul_core::store::catalog;
 use longhaul_core::wire::link::{
     Announced, Frame, Lane, ReadError, ReadPart, ToHost, ToStore, VolumeError, VolumeOperation,
@@ -27,7 +28,11 @@ pub enum Asked {
 }
 
 /// What each sector of the answer to a read holds.
-pub(super) fn shown(range: Range, frame: &Frame<ToHost>) -> Result<Image, String> {
+pub(super) fn shown(
+    range: Range,
+    frame: &Frame<ToHost>,
+    packer: &mut Packer,
+) -> Result<Image, String> {
     let ToHost::Data { result: Ok(pieces), .. } = &frame.message else {
         return Err(format!("a read of {range} is answered with {:?}", frame.message));
     };
@@ -37,6 +42,12 @@ pub(super) fn shown(range: Range, frame: &Frame<ToHost>) -> Result<Image, String
         match part {
             ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => {
                 shown.resize(shown.len() + sectors as usize, Stamp::default());
+            }
+            ReadPart::Packed { wanted, record } => {
+                let data = packer.unpack(&record, wanted).map_err(|e| e.to_string())?;
+                for sector in data.chunks_exact(SECTOR_BYTES as usize) {
+                    shown.push(stamp(sector)?);
+                }
             }
             ReadPart::Data { wanted, fragment } => {
                 fragment.verify().map_err(|e| e.to_string())?;
@@ -205,7 +216,7 @@ impl World {
             (Asked::Read { .. }, ToHost::Data { result: Err(ReadError::NotAttached), .. })
             | (Asked::Lost { .. } | Asked::Resize { .. }, _) => Ok(()),
             (Asked::Read { range, committed }, _) => {
-                let found = shown(range, frame)?;
+                let found = shown(range, frame, &mut self.packer(volume))?;
                 self.coverage.observer_reads += 1;
                 self.check_prefix(volume, range, committed, &found)
                     .map_err(|e| format!("store {store} tells an observer: {e}"))

@@ -9,6 +9,7 @@ use crate::plan::VolumePlan;
 use crate::rng::Rng;
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
+use longhaul_core::pack::Packer;
 use longhaul_core::record;
 use longhaul_core::store::segment::{self, Segment, SegmentKind};
 use longhaul_core::store::{VolumeSpec, catalog};
@@ -102,6 +103,7 @@ pub fn replay<'a>(
     image: &mut Image,
     object: &Bytes,
     segment: &Segment,
+    packer: &mut Packer,
     op_of: impl Fn(Seq) -> Option<OpId>,
     staged: impl Fn(u64) -> Option<&'a Object>,
 ) -> Result<(), String> {
@@ -134,7 +136,7 @@ pub fn replay<'a>(
             ));
         }
         let same = match header.kind {
-            record::Kind::Data => op.kind == Kind::Data,
+            record::Kind::Data | record::Kind::Packed => op.kind == Kind::Data,
             record::Kind::Discard => matches!(op.kind, Kind::Discard | Kind::Zero(false)),
             record::Kind::Zero => matches!(op.kind, Kind::Zero(_)),
             record::Kind::Staged => matches!(op.kind, Kind::Copy(_)),
@@ -145,8 +147,15 @@ pub fn replay<'a>(
                 header.seq, header.kind, op.kind
             ));
         }
-        if header.kind == record::Kind::Data {
-            for (n, sector) in found.data.payload.chunks_exact(SECTOR_BYTES as usize).enumerate() {
+        let data = match header.kind {
+            record::Kind::Data => found.data.payload,
+            record::Kind::Packed => packer
+                .unpack(&object[at..end], header.range)
+                .map_err(|e| format!("record {}: {e}", header.seq))?,
+            _ => Bytes::new(),
+        };
+        if !data.is_empty() {
+            for (n, sector) in data.chunks_exact(SECTOR_BYTES as usize).enumerate() {
                 let lba = header.range.lba + n as u64;
                 let found = stamp(sector)?;
                 let expected = ops.shows(id, lba);
@@ -175,6 +184,11 @@ pub fn replay<'a>(
 }
 
 impl World {
+    /// Unpacks what hosts of a volume packed.
+    pub(super) fn packer(&self, volume: usize) -> Packer {
+        Packer::new(self.volumes[volume].id, self.packing(volume))
+    }
+
     /// A put took effect.
     pub(super) fn object_created(
         &mut self,
@@ -330,7 +344,13 @@ impl World {
         let mut image = truth.image.clone();
         let op_of = |seq| branch.log.get(usize::try_from(seq).ok()?.checked_sub(1)?).copied();
         let staged = |number| self.staged.get(&(volume, number));
-        replay(&self.ops, &mut image, object, segment, op_of, staged)?;
+        let mut packer = self.packer(volume);
+        replay(&self.ops, &mut image, object, segment, &mut packer, op_of, staged)?;
+        if self.ops.is_torn(branch.log[last - 1]) {
+            return Err(format!("it ends with write {last}, in the middle of what is one write"));
+        }
+        let packed = segment.footer.pieces.iter().filter(|p| p.kind == record::Kind::Packed);
+        self.coverage.packed_committed += packed.count() as u64;
         if let Some(difference) = difference(&expected, &image) {
             return Err(format!("after write {last} {difference}"));
         }

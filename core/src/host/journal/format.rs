@@ -1,16 +1,15 @@
 //! The bytes of the journal: geometry, file header, frame header. `docs/formats.md` draws them.
 
 use crate::block::{Epoch, Seq, VolumeId};
-use crate::record::MAX_RECORD_SECTORS;
+use crate::record::{MAX_RECORD_SECTORS, PACKED_VERSION, RECORD_VERSION};
 use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of both headers.
+/// Version of file headers, and of frames with records of the first version only. Of other frames the
+/// version is that of the newest record in them ([`crate::record::Kind::version`]): what does not know
+/// it must not take the frame for the end of the journal.
 pub const JOURNAL_VERSION: u16 = 1;
-/// Version of a frame with staged records in it: what does not know them must not take it for the end
-/// of the journal.
-pub const STAGED_VERSION: u16 = 2;
 /// Frames start at multiples of this, and the file header takes one of it.
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a frame before its first record.
@@ -382,8 +381,8 @@ pub struct FrameHeader {
     pub synced_addr: u64,
     /// Header checksum of the frame before.
     pub prev_crc: u32,
-    /// Whether any of its records is staged.
-    pub staged: bool,
+    /// Version of the newest record in it.
+    pub newest: u8,
 }
 
 /// Names a frame so that no other frame that ever lay at its address can pass for it.
@@ -429,7 +428,7 @@ impl FrameHeader {
     pub fn encode_to(&self, frame: &mut [u8]) -> u32 {
         let mut raw = RawFrame {
             magic: FRAME_MAGIC.into(),
-            version: if self.staged { STAGED_VERSION } else { JOURNAL_VERSION }.into(),
+            version: u16::from(self.newest).into(),
             reserved: 0.into(),
             journal: self.journal.into(),
             incarnation: self.incarnation.into(),
@@ -454,8 +453,8 @@ impl FrameHeader {
         crc
     }
 
-    /// The header at the start of `bytes` with its checksum, if one of version
-    /// [`JOURNAL_VERSION`] or [`STAGED_VERSION`] is there and says nothing impossible.
+    /// The header at the start of `bytes` with its checksum, if one of a known
+    /// version is there and says nothing impossible.
     ///
     /// # Errors
     /// A header of another version. Whoever writes to the volume chooses most of what the files
@@ -467,9 +466,13 @@ impl FrameHeader {
         {
             return Ok(None);
         }
-        if ![JOURNAL_VERSION, STAGED_VERSION].contains(&raw.version.get()) {
-            return Err(OtherVersion { version: raw.version.get(), journal: raw.journal.get() });
-        }
+        let newest = match u8::try_from(raw.version.get()) {
+            Ok(version @ RECORD_VERSION..=PACKED_VERSION) => version,
+            _ => {
+                let (version, journal) = (raw.version.get(), raw.journal.get());
+                return Err(OtherVersion { version, journal });
+            }
+        };
         let header = FrameHeader {
             journal: raw.journal.get(),
             incarnation: raw.incarnation.get(),
@@ -487,7 +490,7 @@ impl FrameHeader {
             },
             synced_addr: raw.synced_addr.get(),
             prev_crc: raw.prev_crc.get(),
-            staged: raw.version.get() == STAGED_VERSION,
+            newest,
         };
         let sound = header.frame_bytes() <= MAX_FRAME_BYTES
             && header.addr.is_multiple_of(PAGE_BYTES)

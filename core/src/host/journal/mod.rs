@@ -19,7 +19,7 @@ pub use recovery::{Recovered, Recovery, Report};
 
 use super::io::DiskOperation;
 use crate::block::{Epoch, Seq, Time};
-use crate::record::Kind;
+use crate::record::{Kind, RECORD_VERSION};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
@@ -59,8 +59,8 @@ struct Open {
     first: Seq,
     last: Seq,
     born: Time,
-    /// Whether any of its records is staged.
-    staged: bool,
+    /// Version of the newest record in it.
+    newest: u8,
 }
 
 /// A sealed frame in memory.
@@ -368,7 +368,8 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open = Some(Open { addr, limit, data, first, last, born: now, staged: false });
+        self.open =
+            Some(Open { addr, limit, data, first, last, born: now, newest: RECORD_VERSION });
         true
     }
 
@@ -376,7 +377,7 @@ impl Journal {
     /// it to. Call only after [`Journal::make_room`].
     pub(crate) fn append(&mut self, kind: Kind) -> Option<(u64, Seq, &mut BytesMut)> {
         let open = self.open.as_mut()?;
-        open.staged |= kind == Kind::Staged;
+        open.newest = open.newest.max(kind.version());
         let seq = self.next_seq;
         self.next_seq += 1;
         open.last = seq;
@@ -531,7 +532,7 @@ impl Journal {
     /// Closes the open frame, if there is one.
     pub(crate) fn seal(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let Open { addr, mut data, first, last, born, staged, .. } = open;
+        let Open { addr, mut data, first, last, born, newest, .. } = open;
         let before = data.capacity() as u64;
         let body = data.len() - FRAME_HEADER_BYTES;
         let bytes = FrameHeader::frame_bytes_for(body as u64);
@@ -553,7 +554,7 @@ impl Journal {
             tail,
             synced_addr: self.stable.min(addr),
             prev_crc: self.prev_crc,
-            staged,
+            newest,
         };
         self.prev_crc = header.encode_to(&mut data);
         self.number += 1;
@@ -584,7 +585,8 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open = Some(Open { addr, limit: PAGE, data, first, last, born: now, staged: false });
+        self.open =
+            Some(Open { addr, limit: PAGE, data, first, last, born: now, newest: RECORD_VERSION });
         self.seal();
         true
     }

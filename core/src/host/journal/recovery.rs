@@ -20,7 +20,7 @@ use super::{Frame, next};
 use crate::block::{Epoch, Seq, Time, VolumeId};
 use crate::host::dirty::{DirtyMap, Place};
 use crate::host::io::{DiskOperation, DiskResult};
-use crate::record::{self, Kind};
+use crate::record;
 use crate::wire::link::JournalState;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -500,7 +500,7 @@ impl Recovery {
             }
         };
         for (offset, record) in &records {
-            let place = Place::new(header.addr + offset, record.seq, record.kind, record.range);
+            let place = Place::new(header.addr + offset, record);
             found.map.insert(record.range, place, 0);
         }
         if header.first_seq <= header.last_seq {
@@ -603,8 +603,8 @@ fn parse_records(
         if record.header.seq != seq || record.header.epoch != header.epoch {
             return Err("a record of another frame".into());
         }
-        if record.header.kind == Kind::Staged && !header.staged {
-            return Err("a staged record in a frame that knows none".into());
+        if record.header.kind.version() > header.newest {
+            return Err("a record of a later version than the frame says".into());
         }
         seq += 1;
         let bytes = record.header.record_bytes();

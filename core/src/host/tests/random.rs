@@ -4,7 +4,9 @@
 use super::world::{Rng, SMALL, World};
 use crate::host::journal::Geometry;
 use crate::host::{Config, Durability, Mode};
+use crate::pack::{Compression, DATA_KEY_BYTES, DataKey, Keys, Packing};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 fn config() -> impl Strategy<Value = Config> {
     let small = World::small();
@@ -18,7 +20,25 @@ fn config() -> impl Strategy<Value = Config> {
             ..small.clone()
         }),
         Just(Config { mode: Mode::Journal(Geometry { files: 7, ..SMALL }), ..small.clone() }),
+        packed(),
     ]
+}
+
+/// Data is compressed, encrypted, or both, in records of one block or a few.
+fn packed() -> impl Strategy<Value = Config> {
+    let compression =
+        prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd(1)),];
+    let parts = (compression, any::<bool>(), 1..4u64, any::<bool>());
+    parts.prop_map(|(compression, encrypted, blocks, few)| {
+        let keys = BTreeMap::from([(1, DataKey::new([3; DATA_KEY_BYTES]))]);
+        let keys = Keys::new([9; 12], keys).filter(|_| encrypted);
+        Config {
+            packing: Packing { compression, keys },
+            packed_sectors_max: 8 * blocks,
+            map_entries_max: if few { 12 } else { World::small().map_entries_max },
+            ..World::small()
+        }
+    })
 }
 
 fn cases() -> ProptestConfig {
@@ -39,8 +59,12 @@ proptest! {
     }
 
     #[test]
-    fn write_through_behaves_as_an_array(seed in any::<u64>(), steps in 50..800usize) {
-        let mut world = World::new(seed, Config { mode: Mode::WriteThrough, ..World::small() });
+    fn write_through_behaves_as_an_array(
+        seed in any::<u64>(),
+        config in config(),
+        steps in 50..800usize,
+    ) {
+        let mut world = World::new(seed, Config { mode: Mode::WriteThrough, ..config });
         world.steps(steps);
         world.settle();
         world.check_settled();

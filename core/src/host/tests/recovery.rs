@@ -40,7 +40,7 @@ fn golden_frame_header() {
         tail: FrameRef { addr: 0x1000, number: 8, prev_crc: 0x0102_0304, before: 70 },
         synced_addr: 0x1000,
         prev_crc: 0x0506_0708,
-        staged: false,
+        newest: 1,
     };
     let mut bytes = [0xff; 128];
     let crc = header.encode_to(&mut bytes);
@@ -227,11 +227,11 @@ fn later_frame(journal: u128) -> [u8; 128] {
         tail: FrameRef::default(),
         synced_addr: 0,
         prev_crc: 0,
-        staged: false,
+        newest: 1,
     };
     let mut bytes = [0; 128];
     header.encode_to(&mut bytes);
-    bytes[4] = 3;
+    bytes[4] = 4;
     let crc = crc32c::crc32c(&bytes[..124]);
     bytes[124..].copy_from_slice(&crc.to_le_bytes());
     bytes
@@ -244,7 +244,7 @@ fn data_that_look_like_a_later_version_do_not_stop_recovery() {
         let mut world = journal_with_data(&later_frame(journal));
         match world.disk.recover() {
             Ok(recovered) if journal != JOURNAL => assert_eq!(recovered.last, 1),
-            Err(JournalError::Version { file: 0, version: 3, .. }) if journal == JOURNAL => {}
+            Err(JournalError::Version { file: 0, version: 4, .. }) if journal == JOURNAL => {}
             other => panic!("{other:?}"),
         }
         world.settle();

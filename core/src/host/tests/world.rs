@@ -3,7 +3,8 @@
 //! The disk has a live and a durable image: a power cut keeps any subset of the unsynced pages. The
 //! store is an array that commits whole batches. The model knows for each sector which writes it has
 //! seen, in the order in which they were submitted; since the engine numbers them in that order and
-//! every write here is one record, write `n` has number `n`.
+//! every write here is one record, write `n` has number `n`. A write that is packed into several
+//! records counts as so many writes, which are there together or not.
 
 use super::store::Store;
 use crate::block::{
@@ -12,6 +13,7 @@ use crate::block::{
 };
 use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
 use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
+use crate::pack::Packing;
 use crate::wire::link::{Frame, HostId, Lane, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -194,6 +196,8 @@ pub struct World {
     pub mutations: VecDeque<DiskOperation>,
     pub reads: Vec<DiskOperation>,
     log: Vec<Submitted>,
+    /// Numbers of records that are not the last of their write.
+    torn: BTreeSet<Seq>,
     acknowledged: BTreeSet<Seq>,
     /// Highest number that a flush has made durable.
     pub flushed: Seq,
@@ -214,7 +218,7 @@ impl World {
             Mode::WriteThrough => SMALL,
         };
         let disk = Disk::new(geometry, JOURNAL);
-        let mut store = Store::new();
+        let mut store = Store::unpacking(config.packing.clone());
         let recovered = match config.mode {
             Mode::Journal(_) => Some(disk.recover().unwrap()),
             Mode::WriteThrough => None,
@@ -234,6 +238,7 @@ impl World {
             mutations: VecDeque::new(),
             reads: Vec::new(),
             log: Vec::new(),
+            torn: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             flushed: 0,
             outstanding: BTreeMap::new(),
@@ -344,7 +349,8 @@ impl World {
         };
         match wanted {
             Wanted::Write(seq) => {
-                self.acknowledged.insert(seq);
+                let first = (1..seq).rev().take_while(|before| self.torn.contains(before)).last();
+                self.acknowledged.extend(first.unwrap_or(seq)..=seq);
             }
             Wanted::Flush(seq) => self.flushed = self.flushed.max(seq),
             Wanted::Anything => {
@@ -440,10 +446,29 @@ impl World {
 
     pub fn write(&mut self, lba: u64, sectors: u64, fua: bool) -> u64 {
         let range = Range::new(lba, sectors);
-        self.log.push(Submitted { range, content: Content::Own });
+        let first = self.last() + 1;
+        let mut data = BytesMut::new();
+        let mut at = range.lba;
+        while at < range.end() {
+            let end = (at + self.record_sectors()) / 8 * 8;
+            let range = Range::between(at, end.min(range.end()));
+            self.log.push(Submitted { range, content: Content::Own });
+            data.extend_from_slice(&payload(self.last(), range));
+            at = range.end();
+        }
         let seq = self.last();
-        let request = Request::Write { range, data: payload(seq, range), fua };
+        self.torn.extend(first..seq);
+        let request = Request::Write { range, data: data.freeze(), fua };
         self.submit(Wanted::Write(seq), request)
+    }
+
+    fn is_packing(&self) -> bool {
+        self.config.packing != Packing::default()
+    }
+
+    /// Longest record of data.
+    fn record_sectors(&self) -> u64 {
+        if self.is_packing() { self.config.packed_sectors_max } else { SECTORS }
     }
 
     pub fn zero(&mut self, lba: u64, sectors: u64, allocate: bool) -> u64 {
@@ -527,7 +552,7 @@ impl World {
                 let to = self.rng.below(SECTORS - ONE_RECORD);
                 self.stage(Range::new(lba, sectors), to, None)
             }
-            22 if !self.staged.is_empty() => {
+            22 if !self.staged.is_empty() && self.config.packing.keys.is_none() => {
                 let at = self.rng.below(self.staged.len() as u64) as usize;
                 let piece = self.staged[at];
                 let skip = self.rng.below(piece.range.sectors);
@@ -712,6 +737,8 @@ impl World {
 
     /// What the store holds is exactly the prefix it says.
     pub fn check_store(&self) {
+        let committed = self.store.committed;
+        assert!(!self.torn.contains(&committed), "only a part of a write, up to {committed}");
         for lba in 0..SECTORS {
             let expected = self.expected(lba, self.store.committed);
             assert!(self.store.sector(lba) == expected, "sector {lba} at the store");
@@ -732,6 +759,7 @@ impl World {
             self.store.committed
         );
         assert!(last <= self.last());
+        assert!(!self.torn.contains(&last), "only a part of a write was recovered, up to {last}");
         if !power && !self.volume.status(self.now).memory_only {
             let acknowledged = self.acknowledged.last().copied().unwrap_or(0);
             let last = last.max(self.store.committed);
@@ -743,6 +771,7 @@ impl World {
     pub fn restart(&mut self, recovered: Recovered) {
         let last = recovered.last.max(self.store.committed);
         self.log.truncate(last as usize);
+        self.torn.split_off(&last);
         // What survived has been there for all to see: it is as good as acknowledged.
         self.acknowledged = (1..=last).collect();
         self.flushed = 0;

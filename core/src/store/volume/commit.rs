@@ -193,8 +193,8 @@ impl Volume {
                 return Err(format!("record at byte {at}: {} is beyond the volume", header.range));
             }
             let offset = at as u32;
-            let record::Header { kind, range, seq: number, staged, .. } = header;
-            pieces.push(Piece { kind, range, seq: number, offset, staged });
+            let record::Header { kind, range, seq: number, staged, packed_bytes, .. } = header;
+            pieces.push(Piece { kind, range, seq: number, offset, staged, packed_bytes });
             seq = header.seq;
             at += header.record_bytes();
         }
@@ -384,7 +384,7 @@ impl Volume {
                 Some(Work::Resize { sectors, .. }) => *sectors,
                 _ => 0,
             },
-            staged: false,
+            newest: record::RECORD_VERSION,
         };
         let (segment, data) = segment::build(header, footer, records);
         self.announce_unsaved = None;

@@ -7,6 +7,7 @@ use super::super::reads::{Finished, Request, Stage};
 use super::super::{Event, SessionId, catalog, staged};
 use super::{Purpose, Volume};
 use crate::block::{Epoch, MAX_STAGE_SECTORS, MAX_VOLUME_SECTORS, Range, STAGED_BIT};
+use crate::record::RecordError;
 use crate::wire::link::{Lane, ReadError, RequestId, StageError, StagedRun, ToHost};
 
 /// An object being put: who asked, and what is in it.
@@ -60,6 +61,11 @@ impl Volume {
                     self.book
                         .issue(Purpose::PutStaged(putting), ObjectOperation::Put { key, data });
                 }
+            }
+            Err(RecordError::NoKey { .. }) => {
+                self.reads.release(bytes);
+                let (volume, result) = (self.spec.id, Err(StageError::Unsupported));
+                self.send(session, lane, ToHost::Staged { request, volume, result });
             }
             // It was good when it came: this memory is not.
             Err(error) => {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::block::VolumeId;
+use crate::pack::{Compression, Packer, Packing};
 use crate::record::{self, Kind};
 use crate::store::check::{LogCheck, check_checkpoint};
 use crate::store::object::ObjectMeta;
@@ -232,6 +233,11 @@ impl Rig {
                 link::ReadPart::Hole(sectors) | link::ReadPart::Zero(sectors) => {
                     tags.extend(std::iter::repeat_n(0, sectors as usize));
                 }
+                link::ReadPart::Packed { wanted, record } => {
+                    let mut packer = Packer::new(ID, Packing::default());
+                    let data = packer.unpack(&record, wanted).unwrap();
+                    tags.extend(data.chunks(512).map(tag_of));
+                }
                 link::ReadPart::Data { wanted, fragment } => {
                     fragment.verify().unwrap();
                     tags.extend(fragment.sectors(wanted).chunks(512).map(tag_of));
@@ -273,7 +279,7 @@ pub(super) fn content_of(sectors: u64, writes: &[Write]) -> Vec<u16> {
     let mut out = vec![0; sectors as usize];
     for write in writes {
         for s in write.range.lba..write.range.end() {
-            out[s as usize] = if write.kind == Kind::Data { write.tag } else { 0 };
+            out[s as usize] = if write.kind.is_marker() { 0 } else { write.tag };
         }
     }
     out
@@ -283,8 +289,14 @@ pub(super) fn records(epoch: u64, first: u64, writes: &[Write]) -> Bytes {
     let mut out = BytesMut::new();
     for (n, write) in writes.iter().enumerate() {
         let seq = first + n as u64;
-        if write.kind == Kind::Data {
-            let fill = write.tag.to_le_bytes().repeat(write.range.bytes() as usize / 2);
+        let fill = || write.tag.to_le_bytes().repeat(write.range.bytes() as usize / 2);
+        if write.kind == Kind::Packed {
+            // Some as they are, some compressed.
+            let compression = [Compression::None, Compression::Lz4][n % 2];
+            let mut packer = Packer::new(ID, Packing { compression, keys: None });
+            packer.pack(epoch, seq, write.range, &fill(), &mut out);
+        } else if write.kind == Kind::Data {
+            let fill = fill();
             record::encode_data(epoch, seq, write.range, &fill, &mut out);
         } else {
             record::encode_marker(write.kind, epoch, seq, write.range, &mut out);
@@ -318,8 +330,15 @@ pub(super) fn writes_in(objects: &Objects) -> Vec<Write> {
         for piece in segment.footer.pieces {
             let record = record::parse(&object.slice(piece.offset as usize..)).unwrap();
             assert_eq!(piece.seq, writes.len() as u64 + 1, "the tests leave no number out");
-            let tag =
-                if piece.kind == Kind::Data { tag_of(&record.data.payload[..512]) } else { 0 };
+            let first = Range::new(piece.range.lba, 1);
+            let tag = match piece.kind {
+                Kind::Data => tag_of(&record.data.payload[..512]),
+                Kind::Packed => {
+                    let mut packer = Packer::new(ID, Packing::default());
+                    tag_of(&packer.unpack(&object[piece.offset as usize..], first).unwrap())
+                }
+                _ => 0,
+            };
             writes.push(Write { kind: piece.kind, range: piece.range, tag });
         }
     }

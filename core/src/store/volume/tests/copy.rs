@@ -289,7 +289,7 @@ fn staging_is_bounded_and_in_nobodys_way() {
 }
 
 fn write() -> impl Strategy<Value = Write> {
-    let kind = prop_oneof![4 => Just(Kind::Data), 1 => Just(Kind::Zero), 1 => Just(Kind::Discard)];
+    let kind = prop_oneof![4 => Just(Kind::Data), 2 => Just(Kind::Packed), 1 => Just(Kind::Zero), 1 => Just(Kind::Discard)];
     (0..SECTORS, 1..24u64, kind, 1..999u16).prop_map(|(lba, sectors, kind, tag)| Write {
         kind,
         range: Range::between(lba, (lba + sectors).min(SECTORS)),

@@ -31,7 +31,7 @@ enum Action {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let kind = prop_oneof![4 => Just(Kind::Data), 1 => Just(Kind::Discard), 1 => Just(Kind::Zero)];
+    let kind = prop_oneof![4 => Just(Kind::Data), 3 => Just(Kind::Packed), 1 => Just(Kind::Discard), 1 => Just(Kind::Zero)];
     let write = (kind, 0..SECTORS, 1..24u64).prop_map(|(kind, lba, sectors)| Write {
         kind,
         range: Range::between(lba, (lba + sectors).min(SECTORS)),
@@ -130,7 +130,7 @@ impl World {
             Action::Write { host, mut write } => {
                 self.counter += 1;
                 write.tag = self.counter as u16;
-                if write.kind != Kind::Data {
+                if write.kind.is_marker() {
                     write.tag = 0;
                 }
                 let host = &mut self.hosts[host];

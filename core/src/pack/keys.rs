@@ -1,0 +1,180 @@
+//! The keys of an encrypted volume, and what is done with them.
+//!
+//! A volume has one or more *data keys*, numbered from 1. From a data key, the salt that the host
+//! drew for this attachment, the volume's identity and the epoch a *subkey* is derived
+//! (HKDF-SHA256), and blocks are encrypted with that: AES-256-GCM, nonce = number of the write
+//! (u64) and low half of the number of the block in the volume (u32), both little-endian.
+//!
+//! Why no nonce comes twice under a subkey: a write has one number in its epoch and touches a block
+//! once; a packed record is shorter than 2³² blocks, so the low halves within it differ; it is packed
+//! once, when it gets its number, and from then on carried and cut as it is. A number is given again
+//! only in another epoch (a host that crashed attaches anew). Epochs come from the store, which is
+//! not to be trusted with this: the salt makes the subkey another one even if it lies about them.
+//!
+//! What is authenticated along with a block: volume, epoch, write, sectors and method. So a block
+//! passes only for itself.
+
+use crate::block::{BLOCK_SECTORS, Epoch, Range, Seq, VolumeId};
+use crate::record::RecordError;
+use crate::record::packed::{Lock, Method, SALT_BYTES, TAG_BYTES};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf;
+use std::collections::BTreeMap;
+use zeroize::Zeroize;
+
+/// Bytes of a data key.
+pub const DATA_KEY_BYTES: usize = 32;
+
+/// What the subkeys of this use of HKDF begin with.
+const INFO: &[u8] = b"longhaul packed record 1";
+/// Most subkeys kept: one for each key and attachment whose data is being read.
+const SUBKEYS_MAX: usize = 64;
+
+/// A data key. It is wiped from memory when it is dropped, and never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DataKey([u8; DATA_KEY_BYTES]);
+
+impl DataKey {
+    /// These bytes, which must be random.
+    #[must_use]
+    pub fn new(bytes: [u8; DATA_KEY_BYTES]) -> DataKey {
+        DataKey(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; DATA_KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl Drop for DataKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DataKey(..)")
+    }
+}
+
+/// The keys of a volume: the last one for new writes, all of them for what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    salt: [u8; SALT_BYTES],
+    keys: BTreeMap<u32, DataKey>,
+    newest: u32,
+}
+
+impl Keys {
+    /// The keys by their numbers; `salt` must be random and never used before. `None` if there is no
+    /// key, or one has the number 0, which stands for no encryption.
+    #[must_use]
+    pub fn new(salt: [u8; SALT_BYTES], keys: BTreeMap<u32, DataKey>) -> Option<Keys> {
+        let newest = *keys.keys().next_back()?;
+        (!keys.contains_key(&0)).then_some(Keys { salt, keys, newest })
+    }
+
+    /// Number of the key for new writes.
+    #[must_use]
+    pub fn newest(&self) -> u32 {
+        self.newest
+    }
+
+    /// With what new writes are encrypted.
+    pub(super) fn lock(&self) -> Lock {
+        Lock { key: self.newest, salt: self.salt }
+    }
+}
+
+/// What a block is, as far as its encryption is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub volume: VolumeId,
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub block: Range,
+    pub method: Method,
+}
+
+impl Place {
+    fn nonce(&self) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..8].copy_from_slice(&self.seq.to_le_bytes());
+        let block = (self.block.lba / BLOCK_SECTORS) as u32;
+        nonce[8..].copy_from_slice(&block.to_le_bytes());
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    fn aad(&self) -> Aad<[u8; 42]> {
+        let mut aad = [0; 42];
+        aad[..16].copy_from_slice(&self.volume.0.to_le_bytes());
+        aad[16..24].copy_from_slice(&self.epoch.to_le_bytes());
+        aad[24..32].copy_from_slice(&self.seq.to_le_bytes());
+        aad[32..40].copy_from_slice(&self.block.lba.to_le_bytes());
+        aad[40] = self.block.sectors as u8;
+        aad[41] = self.method.code();
+        Aad::from(aad)
+    }
+}
+
+/// Subkeys that were derived.
+#[derive(Default)]
+pub(super) struct Subkeys(BTreeMap<(Lock, Epoch), LessSafeKey>);
+
+impl Subkeys {
+    fn get(&mut self, keys: &Keys, lock: &Lock, place: &Place) -> Option<&LessSafeKey> {
+        if !self.0.contains_key(&(*lock, place.epoch)) {
+            let key = derive(keys.keys.get(&lock.key)?, lock, place)?;
+            if self.0.len() >= SUBKEYS_MAX {
+                self.0.clear();
+            }
+            self.0.insert((*lock, place.epoch), key);
+        }
+        self.0.get(&(*lock, place.epoch))
+    }
+
+    /// Encrypts a block in place and appends its tag.
+    pub(super) fn seal(&mut self, keys: &Keys, lock: &Lock, place: &Place, data: &mut Vec<u8>) {
+        let key = self.get(keys, lock, place);
+        let sealed = key.map(|key| {
+            let tag = key.seal_in_place_separate_tag(place.nonce(), place.aad(), data);
+            tag.map(|tag| data.extend_from_slice(tag.as_ref()))
+        });
+        // It fails for data of 64 GiB and keys of the wrong length only; going on would mean to hand
+        // out plain text.
+        assert!(matches!(sealed, Some(Ok(()))), "AES-GCM encrypts a block");
+    }
+
+    /// Decrypts a block with its tag in place.
+    pub(super) fn open<'a>(
+        &mut self,
+        keys: Option<&Keys>,
+        lock: &Lock,
+        place: &Place,
+        data: &'a mut [u8],
+    ) -> Result<&'a [u8], RecordError> {
+        let range = place.block;
+        let key = keys.and_then(|keys| self.get(keys, lock, place));
+        let key = key.ok_or(RecordError::NoKey { range, key: lock.key })?;
+        match key.open_in_place(place.nonce(), place.aad(), data) {
+            Ok(plain) => Ok(plain),
+            Err(_) => Err(RecordError::Sealed(range)),
+        }
+    }
+}
+
+fn derive(key: &DataKey, lock: &Lock, place: &Place) -> Option<LessSafeKey> {
+    let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, &lock.salt).extract(key.bytes());
+    let (volume, epoch) = (place.volume.0.to_le_bytes(), place.epoch.to_le_bytes());
+    let info: [&[u8]; 3] = [INFO, &volume, &epoch];
+    let mut bytes = [0; DATA_KEY_BYTES];
+    secret.expand(&info, &AES_256_GCM).ok()?.fill(&mut bytes).ok()?;
+    let key = UnboundKey::new(&AES_256_GCM, &bytes).ok();
+    bytes.zeroize();
+    key.map(LessSafeKey::new)
+}
+
+const _: () = assert!(TAG_BYTES == 16 && SALT_BYTES == NONCE_LEN);

@@ -1,0 +1,190 @@
+//! Compression and encryption end to end: what the store and the disks hold, and who can read it.
+
+use longhaul_e2e::process::{LIMIT, longhaul, run};
+use longhaul_e2e::site::{Site, files_below};
+use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
+use longhaul_e2e::wait_for;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::time::Duration;
+
+const BLOCKS: usize = 4096;
+const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
+
+/// What nobody but the host may see.
+const SECRET: &[u8; 16] = b"Top secret text!";
+
+fn new_key(site: &Site, name: &str) -> String {
+    let path = site.path(name).display().to_string();
+    run(longhaul(), ["credential", "new-key", &path]).ok();
+    run(longhaul(), ["credential", "new-key", &path]).fails(1, &["cannot write the key file"]);
+    path
+}
+
+fn encrypted(name: &str) -> (Site, String) {
+    let site = Site::new();
+    let key = new_key(&site, "key");
+    let size = format!("{MIB}MiB");
+    site.volume(["create", name, "--size", &size, "--encrypt"]).fails(2, &["--key-file"]);
+    site.volume(["create", name, "--size", &size, "--encrypt", "--key-file", &key]).ok();
+    (site, key)
+}
+
+fn holds_secret(dir: &Path) -> bool {
+    files_below(dir).iter().any(|path| {
+        let data = std::fs::read(path).unwrap();
+        data.windows(SECRET.len()).any(|window| window == SECRET)
+    })
+}
+
+#[test]
+fn what_is_encrypted_is_nowhere_in_plain_text_and_for_whoever_has_the_key_file() {
+    let (site, key) = encrypted("disk");
+    let other = new_key(&site, "other-key");
+    let text = SECRET.repeat(256);
+    let mut host = site.host("host").with(["--key-file", &key, "--volume", "disk"]);
+    host = host.with(["--cache-size", "64MiB"]);
+    host.start();
+    let mut client = host.client("disk");
+    for block in 0..64 {
+        client.write(block * 4096, &text).unwrap();
+    }
+    client.write(1 << 20, &text.repeat(200)).unwrap();
+    client.write(4 << 20, &vec![0; 1 << 20]).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(63 * 4096, 4096).unwrap(), text);
+    assert!(!holds_secret(host.state()), "the journal");
+    host.wait_drained("disk", LIMIT);
+    assert!(!holds_secret(site.store.dir()), "the store");
+    let status = host.volume_status("disk");
+    assert_eq!(status["encryption_key"], 1, "{status}");
+    assert_eq!(status["cache"], serde_json::Value::Null, "what was read is kept in plain text");
+    assert!(!files_below(host.state()).iter().any(|path| path.ends_with("cache.0000")));
+    assert_eq!(status["counters"]["packed_zero_bytes"], 1 << 20);
+    // The host is gone with all it had.
+    host.kill();
+
+    let mut stranger = site.host("stranger").with(["--volume", "disk"]);
+    stranger.start();
+    assert!(stranger.refusal("disk").contains("none was given"));
+    assert!(stranger.stop().success());
+    let mut stranger = site.host("stranger").with(["--volume", "disk", "--key-file", &other]);
+    stranger.start();
+    assert!(stranger.refusal("disk").contains("other-key is"));
+    assert!(stranger.stop().success());
+
+    let keys = format!("{other},{key}");
+    let mut second = site.host("second").with(["--key-file", &keys, "--volume", "disk"]);
+    second.start();
+    let mut client = second.client("disk");
+    assert_eq!(client.read((1 << 20) + 100 * 4096, 4096).unwrap(), text);
+    assert_eq!(client.read(4 << 20, 4096).unwrap(), [0; 4096]);
+
+    // A new data key for new writes; old ones open what is there.
+    site.volume(["rotate-key", "disk", "--key-file", &other]).fails(1, &["key file"]);
+    site.volume(["rotate-key", "disk", "--key-file", &key]).ok();
+    wait_for("the host takes the new key", LIMIT, || {
+        second.volume_status("disk")["encryption_key"] == 2
+    });
+    client.write(0, &text).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(0, 8192).unwrap(), text.repeat(2));
+    client.disconnect();
+    second.wait_drained("disk", LIMIT);
+    assert!(second.stop().success());
+
+    // Another key file for all of them.
+    site.volume(["rotate-key", "disk", "--key-file", &key, "--new-key-file", &other]).ok();
+    let image = site.path("image");
+    let out = image.display().to_string();
+    site.volume(["export", "disk", &out, "--key-file", &key]).fails(1, &["--key-file"]);
+    site.volume(["export", "disk", &out]).fails(1, &["none was given"]);
+    site.volume(["export", "disk", &out, "--key-file", &other]).ok();
+    let exported = std::fs::read(&image).unwrap();
+    assert_eq!(exported.len() as u64, MIB << 20);
+    assert_eq!(&exported[..8192], text.repeat(2));
+
+    let size = format!("{MIB}MiB");
+    site.volume(["create", "copy", "--size", &size, "--encrypt", "--key-file", &other]).ok();
+    site.volume(["import", "copy", &out]).fails(1, &["none was given"]);
+    site.volume(["import", "copy", &out, "--key-file", &other]).ok();
+    let again = site.path("again");
+    site.volume(["export", "copy", &again.display().to_string(), "--key-file", &other]).ok();
+    assert!(std::fs::read(&again).unwrap() == exported);
+    assert!(!holds_secret(site.store.dir()), "the store, after rotation and import");
+
+    second = second.with(["--key-file", &other]);
+    second.start();
+    let mut client = second.client("disk");
+    assert_eq!(client.read(0, 4096).unwrap(), text);
+    client.disconnect();
+    assert!(second.stop().success());
+    let mut site = site;
+    assert!(site.store.stop().success());
+    for dir in [site.store.dir(), second.state()] {
+        run(longhaul(), ["check", &dir.display().to_string()]).ok();
+    }
+}
+
+#[test]
+fn a_host_is_killed_with_a_compressed_and_encrypted_volume() {
+    let (site, key) = encrypted("disk");
+    let mut host = site.host("host").with(["--key-file", &key, "--compression", "lz4"]);
+    let mut history = History::new(BLOCKS);
+    let mut rng = fastrand::Rng::new();
+    for round in 0..6 {
+        host.start();
+        let mut client = host.client("disk");
+        let image = read_all(&mut client, history.bytes()).unwrap();
+        let count = history
+            .prefix_of(&image, history.acknowledged())
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        history.cut(count);
+        let (pid, after) = (host.server().pid(), Duration::from_millis(rng.u64(100..1200)));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(after);
+            let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL);
+        });
+        let shape = Shape { depth: 32, flushes: 10, ..Shape::default() };
+        Workload::new(&mut history, &mut client, rng.u64(..), shape)
+            .run(|_| false)
+            .expect_err("it was killed");
+        killer.join().unwrap();
+        host.kill();
+    }
+    host.start();
+    let mut client = host.client("disk");
+    let image = read_all(&mut client, history.bytes()).unwrap();
+    let count = history.prefix_of(&image, history.acknowledged()).unwrap();
+    history.cut(count);
+    client.disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    // Without compression it can be read all the same.
+    let mut other = site.host("other").with(["--key-file", &key]);
+    other.start();
+    let image = read_all(&mut other.client("disk"), history.bytes()).unwrap();
+    history.prefix_of(&image, history.len()).unwrap();
+}
+
+#[test]
+fn compression_says_what_it_brings() {
+    let site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host").with(["--compression", "zstd:3"]);
+    host.start();
+    let mut client = host.client("disk");
+    client.write(0, &SECRET.repeat(65536)).unwrap();
+    client.flush().unwrap();
+    let ratio = host.volume_status("disk")["compression_ratio"].as_f64().unwrap();
+    assert!(ratio > 10.0, "{ratio}");
+    host.wait_drained("disk", LIMIT);
+    client.disconnect();
+    assert!(host.stop().success());
+    assert!(site.export("disk").starts_with(&SECRET.repeat(65536)));
+    let sent: u64 = site.store.segments().iter().map(|s| s.metadata().unwrap().len()).sum();
+    assert!(sent < 200_000, "{sent} bytes of segments");
+    for wrong in ["zstd:0", "zstd:20", "gzip"] {
+        let host = site.host("wrong").with(["--compression", wrong]);
+        host.run_to_failure().fails(2, &["--compression"]);
+    }
+}
