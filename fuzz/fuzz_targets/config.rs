@@ -9,10 +9,10 @@ use longhaul_fuzz::seeds;
 use std::ffi::OsString;
 
 // The node crate is a binary: its files are taken as they are.
-#[path = "../../node/src/cli.rs"]
-mod cli;
 #[path = "../../node/src/link/choice.rs"]
 mod choice;
+#[path = "../../node/src/cli.rs"]
+mod cli;
 #[path = "../../node/src/host/schedule.rs"]
 mod schedule;
 #[path = "../../node/src/units.rs"]

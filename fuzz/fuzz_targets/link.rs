@@ -107,7 +107,10 @@ fuzz_target!(init: seeds("link", make_seeds), |data: &[u8]| {
     for frame in check::<ToHost>(input.0, cuts) {
         let ToHost::Data { result: Ok(pieces), request, volume } = frame.message else { continue };
         let sectors = pieces.iter().map(|piece| match piece {
-            Piece::Hole(sectors) | Piece::Zero(sectors) | Piece::Data { sectors, .. } => *sectors,
+            Piece::Hole(sectors)
+            | Piece::Zero(sectors)
+            | Piece::Data { sectors, .. }
+            | Piece::Packed { sectors, .. } => *sectors,
         });
         let range = Range::new(0, sectors.fold(0, u64::saturating_add));
         let Ok(parts) = decode_data(range, &pieces, frame.payload.clone()) else { continue };
