@@ -1,7 +1,8 @@
 //! The files of one journal: carries out what the engine asks of its disk.
 //!
-//! Promises: writes and syncs are done in the order given, one after another, by one thread; reads are
-//! answered at once from the page cache, else by another thread. After a write or sync failed nothing
+//! Promises: writes and syncs are done in the order given, one after another: small writes at once while
+//! nothing else is under way, everything else by one thread. Reads are answered at once from the page
+//! cache, else by another thread. After a write or sync failed nothing
 //! more is written and every later one fails too: a second fsync may succeed without having stored
 //! what the first could not. It knows nothing of the frames in the files.
 
@@ -14,10 +15,10 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Most buffers of one gathered write, as many as Linux takes (`IOV_MAX`).
@@ -31,6 +32,17 @@ const ZERO_CHUNK_BYTES: u64 = 256 << 10;
 /// arrives, which shortens the flush (`docs/performance.md`); for one that does not, these are a few
 /// small requests to the disk for each sync. The number is a guess.
 const EAGER_BYTES: u64 = 64 << 10;
+
+/// Longest write done by the caller's own thread, in bytes: copying it into the page cache takes less
+/// time than waking another thread would (`docs/performance.md`).
+const DIRECT_BYTES: usize = 64 << 10;
+
+/// A write by the caller's own thread that takes longer than this was held up: the kernel makes who
+/// writes wait when much is dirty, whoever made it so. ...
+const DIRECT_LIMIT: Duration = Duration::from_millis(1);
+
+/// ... Then the journal's thread does the waiting for this long.
+const DIRECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Files of a journal that get zeroes in the background.
 pub struct Zero {
@@ -49,6 +61,8 @@ pub struct Disk {
     shared: Arc<Shared>,
     /// Commands of this turn, handed over together in [`Disk::submit`].
     batch: Vec<Command>,
+    /// No writes by the caller's own thread until then.
+    direct_from: Instant,
     thread: Option<JoinHandle<()>>,
     zeroer: Option<JoinHandle<()>>,
 }
@@ -63,17 +77,31 @@ struct Shared {
     names: String,
     queue: Mutex<Queue>,
     work: Condvar,
+    /// Writes and syncs that were handed to the thread and are not done.
+    under_way: AtomicUsize,
+    state: Mutex<Written>,
     done: Mutex<Vec<DiskResult>>,
     /// Whether the front has been told of results that it has not taken.
     told: AtomicBool,
     notify: Notify,
     /// Files below it have been reached by the writer and belong to it.
     reached: Mutex<u32>,
+    /// The same number, for who must not wait for zeroes.
+    owned: AtomicU32,
     stop: AtomicBool,
     writes: AtomicU64,
     syncs: AtomicU64,
     bytes: AtomicU64,
     times: Mutex<DiskTimes>,
+}
+
+/// What has become of the writes.
+#[derive(Default)]
+struct Written {
+    /// Why one failed; nothing is tried after it.
+    failed: Option<String>,
+    /// Bytes since the last sync.
+    unsynced: u64,
 }
 
 #[derive(Default)]
@@ -123,10 +151,13 @@ impl Disk {
             names,
             queue: Mutex::default(),
             work: Condvar::new(),
+            under_way: AtomicUsize::new(0),
+            state: Mutex::default(),
             done: Mutex::default(),
             told: AtomicBool::new(false),
             notify: Notify::new(),
             reached: Mutex::new(0),
+            owned: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -136,7 +167,7 @@ impl Disk {
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
             .name("journal".into())
-            .spawn(move || Writer { shared: writer, failed: None, unsynced: 0 }.run())?;
+            .spawn(move || Writer { shared: writer }.run())?;
         let zeroer = match zero {
             Some(zero) if !zero.files.is_empty() => {
                 let shared = shared.clone();
@@ -145,14 +176,32 @@ impl Disk {
             }
             _ => None,
         };
-        Ok(Disk { shared, batch: Vec::new(), thread: Some(thread), zeroer })
+        Ok(Disk {
+            shared,
+            batch: Vec::new(),
+            direct_from: Instant::now(),
+            thread: Some(thread),
+            zeroer,
+        })
     }
 
-    /// Takes an operation. A read that the page cache can answer is answered here; everything else
-    /// comes out of [`Disk::take_results`] after [`Disk::submit`].
+    /// Takes an operation. A small write that need not wait for another, and a read that the page cache
+    /// can answer, are done here; everything else comes out of [`Disk::take_results`] after [`Disk::submit`].
     pub fn start_operation(&mut self, operation: DiskOperation) -> Option<DiskResult> {
         match operation {
             DiskOperation::Write { id, file, offset, data, sync } => {
+                if !sync && self.may_write_directly(file, &data) {
+                    let command = Command::Write { id, file, offset, data, sync };
+                    let begun = Instant::now();
+                    let result = self.shared.execute(std::slice::from_ref(&command));
+                    if begun.elapsed() > DIRECT_LIMIT {
+                        self.direct_from = Instant::now() + DIRECT_PAUSE;
+                    }
+                    return Some(match result {
+                        Ok(()) => DiskResult::Done { id },
+                        Err(error) => DiskResult::Failed { id, error },
+                    });
+                }
                 self.batch.push(Command::Write { id, file, offset, data, sync });
                 None
             }
@@ -188,11 +237,21 @@ impl Disk {
         }
     }
 
+    fn may_write_directly(&self, file: u32, data: &Bytes) -> bool {
+        data.len() <= DIRECT_BYTES
+            && self.batch.is_empty()
+            && self.shared.under_way.load(Ordering::Acquire) == 0
+            // Taking a file over may mean to wait for zeroes.
+            && file < self.shared.owned.load(Ordering::Relaxed)
+            && Instant::now() >= self.direct_from
+    }
+
     /// Hands the operations started since the last call to the thread, with at most one wake-up.
     pub fn submit(&mut self) {
         if self.batch.is_empty() {
             return;
         }
+        self.shared.under_way.fetch_add(self.batch.len(), Ordering::Relaxed);
         let mut queue = lock(&self.shared.queue);
         queue.commands.extend(self.batch.drain(..));
         if std::mem::take(&mut queue.sleeping) {
@@ -256,18 +315,16 @@ impl Shared {
 
 struct Writer {
     shared: Arc<Shared>,
-    failed: Option<String>,
-    /// Bytes written since the last sync.
-    unsynced: u64,
 }
 
 impl Writer {
-    fn run(mut self) {
+    fn run(self) {
         while let Some(commands) = self.next() {
-            let results = self.execute(&commands);
+            let results = self.shared.execute(&commands);
             // The buffers are given back before the front asks for new ones.
             let ids: Vec<u64> = commands.iter().map(Command::id).collect();
             drop(commands);
+            self.shared.under_way.fetch_sub(ids.len(), Ordering::Release);
             self.shared.complete(ids.into_iter().map(|id| match &results {
                 Ok(()) => DiskResult::Done { id },
                 Err(error) => DiskResult::Failed { id, error: error.clone() },
@@ -298,24 +355,29 @@ impl Writer {
             queue.sleeping = false;
         }
     }
+}
 
-    fn execute(&mut self, commands: &[Command]) -> Result<(), String> {
-        if let Some(error) = &self.failed {
+impl Shared {
+    /// Carries out commands that one system call, or one write and one sync, can carry out.
+    fn execute(&self, commands: &[Command]) -> Result<(), String> {
+        // Held throughout: one after another.
+        let mut state = lock(&self.state);
+        if let Some(error) = &state.failed {
             return Err(format!("not tried after: {error}"));
         }
-        let done = self.attempt(commands);
+        let done = self.attempt(&mut state.unsynced, commands);
         if let Err(error) = &done {
-            self.failed = Some(error.clone());
+            state.failed = Some(error.clone());
         }
         done
     }
 
-    fn attempt(&mut self, commands: &[Command]) -> Result<(), String> {
+    fn attempt(&self, unsynced: &mut u64, commands: &[Command]) -> Result<(), String> {
         let Some(number) = commands.first().map(Command::file) else { return Ok(()) };
         let context = |what: &str, error: &dyn std::fmt::Display| {
-            format!("{what} of {}.{number:04}: {error}", self.shared.names)
+            format!("{what} of {}.{number:04}: {error}", self.names)
         };
-        let Some(file) = self.shared.files.get(number as usize) else {
+        let Some(file) = self.files.get(number as usize) else {
             return Err(context("write", &"no such file"));
         };
         let mut slices = Vec::with_capacity(commands.len());
@@ -336,29 +398,32 @@ impl Writer {
             let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
             let begun = Instant::now();
             write_all(file, &mut slices, start).map_err(|error| context("write", &error))?;
-            lock(&self.shared.times).write.record(begun.elapsed());
-            self.shared.writes.fetch_add(1, Ordering::Relaxed);
-            self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-            self.unsynced += bytes as u64;
-            if !sync && self.unsynced <= EAGER_BYTES {
+            lock(&self.times).write.record(begun.elapsed());
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            *unsynced += bytes as u64;
+            if !sync && *unsynced <= EAGER_BYTES {
                 start_writeback(file, start, bytes as u64)
                     .map_err(|error| context("write", &error))?;
             }
         }
         if sync {
-            self.shared.syncs.fetch_add(1, Ordering::Relaxed);
-            self.unsynced = 0;
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            *unsynced = 0;
             let begun = Instant::now();
             rustix::fs::fdatasync(file).map_err(|error| context("fdatasync", &error))?;
-            lock(&self.shared.times).sync.record(begun.elapsed());
+            lock(&self.times).sync.record(begun.elapsed());
         }
         Ok(())
     }
 
     /// Takes a file over from the zeroing thread, waiting for its chunk under way.
     fn reach(&self, file: u32) {
-        let mut reached = lock(&self.shared.reached);
-        *reached = (*reached).max(file + 1);
+        if self.owned.load(Ordering::Relaxed) <= file {
+            let mut reached = lock(&self.reached);
+            *reached = (*reached).max(file + 1);
+            self.owned.store(*reached, Ordering::Relaxed);
+        }
     }
 }
 
@@ -458,7 +523,6 @@ fn zero_ahead(shared: &Shared, zero: &Zero) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn files(dir: &tempfile::TempDir, count: u32) -> Vec<File> {
         (0..count)
@@ -532,6 +596,44 @@ mod tests {
             assert!(error.contains("write of journal.0000"), "{error}");
         }
         assert_eq!(std::fs::read(dir.path().join("journal.0001")).unwrap()[0], 0);
+    }
+
+    #[tokio::test]
+    async fn small_writes_that_need_not_wait_are_done_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut all = files(&dir, 2);
+        all[1] = File::open(dir.path().join("journal.0001")).unwrap();
+        let mut disk = Disk::start(all, "journal".into(), None).unwrap();
+        // However long a write takes on a loaded machine.
+        let start = |disk: &mut Disk, operation| {
+            disk.direct_from = Instant::now();
+            disk.start_operation(operation)
+        };
+        assert_eq!(start(&mut disk, write(1, 0, 4096, b"first")), None, "it takes the file over");
+        disk.submit();
+        results(&disk, 1).await;
+        let done = Some(DiskResult::Done { id: 2 });
+        assert_eq!(start(&mut disk, write(2, 0, 8192, b"second")), done);
+        assert_eq!(std::fs::read(dir.path().join("journal.0000")).unwrap()[8192..8198], *b"second");
+        assert_eq!(disk.counters().writes, 2);
+        let long = Bytes::from(vec![1; DIRECT_BYTES + 1]);
+        let long = DiskOperation::Write { id: 3, file: 0, offset: 0, data: long, sync: false };
+        assert_eq!(start(&mut disk, long), None);
+        assert_eq!(start(&mut disk, write(4, 0, 12288, b"x")), None, "another one waits");
+        disk.submit();
+        results(&disk, 2).await;
+        assert_eq!(start(&mut disk, DiskOperation::Sync { id: 5, file: 0 }), None);
+        assert_eq!(start(&mut disk, write(6, 0, 12288, b"y")), None, "a sync waits");
+        disk.submit();
+        results(&disk, 2).await;
+        // A failure counts for both ways.
+        disk.shared.owned.store(2, Ordering::Relaxed);
+        let failed = start(&mut disk, write(7, 1, 0, b"read-only"));
+        assert!(matches!(failed, Some(DiskResult::Failed { id: 7, .. })), "{failed:?}");
+        assert_eq!(start(&mut disk, DiskOperation::Sync { id: 8, file: 0 }), None);
+        disk.submit();
+        let failed = results(&disk, 1).await.remove(0);
+        assert!(matches!(failed, DiskResult::Failed { id: 8, error } if error.contains("after")));
     }
 
     #[tokio::test]
