@@ -547,10 +547,14 @@ fn linux_does_not_notice_outages() {
         .ok();
     start_load(&mut guest, "/mnt/verify", "--fsync=50 --rate=,2m");
     guest.run("sleep 2").ok();
-    for _ in 0..2 {
+    for logins in [2, 3] {
         assert!(host.stop().success());
         std::thread::sleep(Duration::from_secs(1));
         host.start();
+        // A host that stops cuts off who is still logging in, without asking.
+        wait_for("the initiator to be back", LIMIT, || {
+            host.server().log().matches("iSCSI initiator logged in").count() == logins
+        });
         guest.run("sleep 2").ok();
     }
     let log = host.server().log();
