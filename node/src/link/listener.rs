@@ -173,31 +173,27 @@ impl Listener {
     /// Queues a frame for a session; drops it if the session is over, or of a version that does not
     /// know it. A read that it cannot be told the answer of has failed.
     pub fn send(&self, session: u64, lane: Lane, mut frame: Frame<ToHost>) {
-        let version = self.shared.sessions().get(&session).map_or(0, |session| session.version);
-        if let ToHost::Data { request, volume, result: Ok(_) } = frame.message
-            && !frame.message.is_of_version(version)
-        {
+        let sessions = self.shared.sessions();
+        let Some(session) = sessions.get(&session) else { return };
+        if !frame.message.is_of_version(session.version) {
+            let ToHost::Data { request, volume, result: Ok(_) } = frame.message else { return };
             let result = Err(ReadError::Invalid);
             frame = ToHost::Data { request, volume, result }.into();
         }
-        if let Some(session) = self.shared.sessions().get(&session)
-            && frame.message.is_of_version(session.version)
-        {
-            let frame = match &session.lone {
-                Some(lone) if lane == Lane::Read => match lone.send(&*session.connection, frame) {
-                    Some(frame) => frame,
-                    None => return,
-                },
-                _ => frame,
-            };
-            let (sender, backlog) = &session.lanes[lane as usize];
-            backlog.add(&frame);
-            if is_for_reads(lane) {
-                session.unanswered[lane as usize].add_permits(1);
-            }
-            // Fails only in the moment in which the session ends.
-            let _ = sender.send(frame);
+        let frame = match &session.lone {
+            Some(lone) if lane == Lane::Read => match lone.send(&*session.connection, frame) {
+                Some(frame) => frame,
+                None => return,
+            },
+            _ => frame,
+        };
+        let (sender, backlog) = &session.lanes[lane as usize];
+        backlog.add(&frame);
+        if is_for_reads(lane) {
+            session.unanswered[lane as usize].add_permits(1);
         }
+        // Fails only in the moment in which the session ends.
+        let _ = sender.send(frame);
     }
 
     /// Stops or goes on reading a session's drain lane. Frames that were read already still come.
