@@ -20,6 +20,7 @@
 //! then it knows more. It is never older: the head has the round of each page. A round may end at any
 //! point.
 
+mod bits;
 mod format;
 #[cfg(test)]
 mod generate;
@@ -40,6 +41,7 @@ pub use status::{CacheCounters, CacheStatus};
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, SECTOR_BYTES, Time, VolumeId};
 use crate::disk::{DiskOperation, DiskResult};
 use crate::wire::link::{Changes, Moment};
+use bits::Bits;
 use bytes::{Bytes, BytesMut};
 use format::Head;
 use index::{Index, Slot};
@@ -771,36 +773,4 @@ fn line_blocks(line: u64, range: Range) -> u8 {
     (0..LINE_BLOCKS)
         .filter(|n| block_range(first + n).intersect(range).is_some())
         .fold(0, |bits, n| bits | 1 << n)
-}
-
-/// A set of small numbers.
-#[derive(Clone, Debug)]
-struct Bits {
-    words: Vec<u64>,
-    /// Words before this one are empty.
-    from: usize,
-}
-
-impl Bits {
-    fn new(count: usize) -> Bits {
-        Bits { words: vec![0; count.div_ceil(64)], from: 0 }
-    }
-
-    fn set(&mut self, n: usize) {
-        self.words[n / 64] |= 1 << (n % 64);
-        self.from = self.from.min(n / 64);
-    }
-
-    /// Takes the least out.
-    fn pop(&mut self) -> Option<usize> {
-        while let Some(word) = self.words.get_mut(self.from) {
-            if *word != 0 {
-                let bit = word.trailing_zeros() as usize;
-                *word &= *word - 1;
-                return Some(self.from * 64 + bit);
-            }
-            self.from += 1;
-        }
-        None
-    }
 }

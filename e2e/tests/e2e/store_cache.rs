@@ -3,7 +3,6 @@
 use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, command, longhaul, run_within};
 use longhaul_e2e::site::{Host, Site, metric};
-use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -100,8 +99,9 @@ fn a_second_reader_is_served_from_the_stores_cache_also_after_a_kill() {
     site.store.set_flags(["--cache-size", "0"]);
     site.store.restart();
     let (mut host, mut client) = cold(&site, "third");
-    let refused = client.read(1 << 20, 4096).unwrap_err();
-    assert_ne!(refused.kind(), ErrorKind::UnexpectedEof, "{refused}");
+    let places = (0..MIB << 20).step_by(64 << 10);
+    let refused = places.filter(|offset| client.read(*offset, 64 << 10).is_err()).count();
+    assert!(refused > 10, "{refused} of the reads failed");
     client.disconnect();
     assert!(host.stop().success());
     for (path, data) in segments {
