@@ -85,6 +85,8 @@ fn transport_config(stream_window: u32) -> TransportConfig {
         .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
         .ack_frequency_config(Some(acks))
         .mtu_discovery_config(Some(mtu))
+        .packet_threshold(congestion::PACKET_THRESHOLD)
+        .time_threshold(congestion::TIME_THRESHOLD)
         .congestion_controller_factory(Arc::new(congestion::Factory))
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
         .datagram_send_buffer_size(DATAGRAM_BUFFER);

@@ -59,6 +59,25 @@ fn a_machine_that_stalls_still_fills_most_of_the_line() {
     }
 }
 
+/// Mb/s, loss, jitter in ms each way, share reordered by 4 ms; RTT 16 ms, a queue of one product.
+const UNSTEADY: [(f64, f64, u64, f64); 9] = [
+    (155.0, 1e-4, 1, 0.0),
+    (155.0, 1e-4, 2, 0.0),
+    (155.0, 1e-4, 4, 0.0),
+    (155.0, 1e-4, 8, 0.0),
+    (155.0, 1e-2, 4, 0.0),
+    (1000.0, 1e-4, 2, 0.0),
+    (20.0, 1e-4, 4, 0.0),
+    (155.0, 0.0, 0, 1e-3),
+    (155.0, 0.0, 0, 1e-2),
+];
+
+fn unsteady(mbit: f64, loss: f64, jitter_ms: u64, reorder: f64) -> Path {
+    let jitter = jitter_ms * 1_000_000;
+    let reorder = (reorder, 4_000_000);
+    Path { jitter, reorder, ..Path::new(mbit, 16.0, 1.0, loss) }
+}
+
 #[test]
 fn shares_with_a_flow_of_tcp_cubic() {
     for (mbit, rtt, queue) in [
@@ -218,6 +237,20 @@ fn bench_table() {
             bench.queue_ms(0.5, 5 * SECOND, 10 * SECOND),
             bench.queue_ms(0.99, 5 * SECOND, 10 * SECOND),
             100.0 * bench.own_loss(flow),
+        );
+    }
+    for (mbit, loss, jitter, reorder) in UNSTEADY {
+        let path = unsteady(mbit, loss, jitter, reorder);
+        let mut beside = Bench::new(path);
+        let cubic = beside.cubic(0, ALWAYS);
+        beside.run(20 * SECOND + 1_000_000);
+        let (bench, flow) = alone(path, 20);
+        println!(
+            "{mbit} Mb/s, RTT 16 ms, loss {loss}, jitter {jitter} ms, {reorder} reordered by 4 ms: {:.1} % of 20 s, \
+             lost in the queue {:.2} %; CUBIC {:.1} %",
+            100.0 * share(&bench, flow, path, 0, 20 * SECOND),
+            100.0 * bench.own_loss(flow),
+            100.0 * share(&beside, cubic, path, 0, 20 * SECOND),
         );
     }
     for (mbit, rtt) in [(20.0, 16.0), (20.0, 50.0), (100.0, 16.0), (155.0, 16.0), (1000.0, 16.0)] {
