@@ -69,7 +69,15 @@ impl Path {
         let rate = mbit * 1e6;
         let rtt = (rtt_ms * 1e6) as u64;
         let queue = (rate / 8.0 * rtt as f64 / 1e9 * bdps) as u64;
-        Path { rate, rtt, queue: queue.max(10 * 1500), loss, stall: 0, jitter: 0, reorder: (0.0, 0) }
+        Path {
+            rate,
+            rtt,
+            queue: queue.max(10 * 1500),
+            loss,
+            stall: 0,
+            jitter: 0,
+            reorder: (0.0, 0),
+        }
     }
 }
 
