@@ -12,6 +12,7 @@ use super::transport::{Connection, LaneStreams};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
 use crate::credential::Issued;
 use anyhow::Result;
+use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
     DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ReadError, ToHost, ToStore,
 };
@@ -80,6 +81,8 @@ pub struct Listener {
 struct Shared {
     events: Sender<ListenerEvent>,
     sessions: Mutex<HashMap<u64, Session>>,
+    /// Requests in datagrams of the sessions that are over.
+    past_lone: Mutex<AnswerCounters>,
     issued: Arc<Issued>,
     stores: Vec<String>,
     versions: (u16, u16),
@@ -112,6 +115,17 @@ impl Shared {
     fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn past_lone(&self) -> MutexGuard<'_, AnswerCounters> {
+        self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, id: u64) {
+        let mut sessions = self.sessions();
+        if let Some(lone) = sessions.remove(&id).and_then(|session| session.lone) {
+            self.past_lone().add(&lone.counters());
+        }
+    }
 }
 
 impl Listener {
@@ -132,6 +146,7 @@ impl Listener {
         let shared = Arc::new(Shared {
             events: sender,
             sessions: Mutex::default(),
+            past_lone: Mutex::default(),
             issued,
             stores,
             versions,
@@ -221,6 +236,17 @@ impl Listener {
         all
     }
 
+    /// Requests in datagrams and their replies, of all sessions since the start.
+    pub fn datagrams(&self) -> AnswerCounters {
+        // Held throughout: a session that ends meanwhile counts once.
+        let sessions = self.shared.sessions();
+        let mut all = *self.shared.past_lone();
+        for lone in sessions.values().filter_map(|session| session.lone.as_ref()) {
+            all.add(&lone.counters());
+        }
+        all
+    }
+
     /// Ends all sessions.
     pub async fn shutdown(mut self) {
         // Over TCP each is told by itself, over QUIC all at once.
@@ -286,7 +312,7 @@ async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) 
         return;
     }
     let result = serve(id, &connection, serial, version, (lanes, control), &shared).await;
-    shared.sessions().remove(&id);
+    shared.remove(id);
     if let Err(LinkError::Protocol(reason)) = &result {
         tracing::warn!("closing the session of {peer}: {reason}");
         connection.close(CloseCode::Protocol, reason);

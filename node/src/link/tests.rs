@@ -472,7 +472,12 @@ async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
     // What is open when the link is closed is answered, or goes by stream, first.
     client.send(Lane::Read, read(1000));
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
-    serve.await.unwrap();
+    // The session is over by then, and still counts.
+    let store = serve.await.unwrap();
+    let answered = store.listener.datagrams();
+    assert!(answered.requests >= 301 && answered.repeats > 5, "{answered:?}");
+    assert!(answered.repeated_bytes > 0 && answered.redundant_bytes > 0, "{answered:?}");
+    assert!(answered.redundant_bytes * 1000 <= answered.sent_bytes * 132, "{answered:?}");
 }
 
 #[tokio::test]
