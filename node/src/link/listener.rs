@@ -458,6 +458,7 @@ async fn serve(
             LinkError::Closed(_) => Ok(()),
             error => Err(error),
         },
+        never = super::transport::probe(&**connection) => match never {},
         Some(result) = tasks.join_next() => {
             result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task failed: {error}"))))
         }

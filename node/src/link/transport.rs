@@ -9,8 +9,10 @@ use super::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::wire::link::Lane;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// A connection to a peer who was authenticated.
 #[async_trait]
@@ -43,6 +45,75 @@ pub trait Connection: Send + Sync {
     fn close(&self, code: CloseCode, reason: &str);
     /// Waits until the connection is over.
     async fn closed(&self) -> LinkError;
+}
+
+/// A datagram that is none of [`longhaul_core::link`]'s.
+const PROBE: &[u8] = &[0];
+/// Probes for something overdue come at least this far apart: what timers can tell apart, and a store may
+/// take for its work on a short line.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
+/// From this many on the pauses double.
+const PROBES_AT_FULL_PACE: u32 = 4;
+/// How often a connection is looked at for silence.
+const LOOK: Duration = Duration::from_millis(500);
+/// As many looks without anything received are silence: more than a keep-alive and its answer take.
+const SILENT_LOOKS: u32 = 3;
+
+/// Sends something at each look while the peer is silent, for ever. What was lost is sent again by the
+/// transport after pauses that double: when a line is back after three seconds it may be another three until
+/// that is noticed. The answer to one of these is noticed at once, and with it what was lost.
+///
+/// A peer takes such a datagram for none of its own, and ignores it. Nothing is sent where there are none.
+pub(super) async fn probe(connection: &dyn Connection) -> Infallible {
+    let mut received = 0;
+    let mut silent = 0;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = connection.statistics().received_bytes;
+        silent = if now == received { silent + 1 } else { 0 };
+        received = now;
+        if silent >= SILENT_LOOKS {
+            connection.send_datagram(Bytes::from_static(PROBE));
+        }
+    }
+}
+
+/// As [`probe`], and sooner while `waited` is set, which is when someone waits for the last thing that was
+/// sent: after a round trip and a quarter, about when the transport repeats it for the first time. What is lost
+/// again would be repeated after twice and four times that; the answer to a probe tells after one round trip.
+pub(super) async fn hurry(
+    connection: &dyn Connection,
+    mut waited: watch::Receiver<bool>,
+) -> Infallible {
+    let late = async {
+        let mut sent = 0;
+        loop {
+            let is_waited = *waited.borrow_and_update();
+            let overdue = async {
+                if !is_waited {
+                    return std::future::pending().await;
+                }
+                // Slower and slower: it may be the store that takes its time.
+                let pause = (connection.statistics().rtt * 5 / 4).max(SHORTEST_PAUSE);
+                let pause = pause * (1 << (sent / PROBES_AT_FULL_PACE).min(10));
+                tokio::time::sleep(pause.min(LOOK)).await;
+            };
+            tokio::select! {
+                changed = waited.changed() => match changed {
+                    Ok(()) => sent = 0,
+                    Err(_) => return std::future::pending().await,
+                },
+                () = overdue => {
+                    connection.send_datagram(Bytes::from_static(PROBE));
+                    sent += 1;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        never = probe(connection) => never,
+        never = late => never,
+    }
 }
 
 /// The two directions of a lane.
