@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A lane with more bytes of unsent replies than this is not read.
@@ -98,6 +98,8 @@ struct Session {
     paused: watch::Sender<bool>,
     /// What is left of [`MAX_UNANSWERED`] by lane.
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
+    /// A commit was sent, which a flush may wait for.
+    committed: Arc<Notify>,
     /// If the host may ask in datagrams.
     lone: Option<Arc<lone::Replies>>,
 }
@@ -206,6 +208,9 @@ impl Listener {
         backlog.add(&frame);
         if is_for_reads(lane) {
             session.unanswered[lane as usize].add_permits(1);
+        }
+        if let ToHost::Committed { .. } = frame.message {
+            session.committed.notify_one();
         }
         // Fails only in the moment in which the session ends.
         let _ = sender.send(frame);
@@ -443,7 +448,9 @@ async fn serve(
             }
         });
     }
+    let committed = Arc::new(Notify::new());
     let session = Session {
+        committed: committed.clone(),
         lone,
         version,
         connection: connection.clone(),
@@ -458,7 +465,7 @@ async fn serve(
             LinkError::Closed(_) => Ok(()),
             error => Err(error),
         },
-        never = super::transport::probe(&**connection) => match never {},
+        never = super::transport::trail(&**connection, &committed) => match never {},
         Some(result) = tasks.join_next() => {
             result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task failed: {error}"))))
         }

@@ -12,7 +12,7 @@ use longhaul_core::wire::link::Lane;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// A connection to a peer who was authenticated.
 #[async_trait]
@@ -78,9 +78,32 @@ pub(super) async fn probe(connection: &dyn Connection) -> Infallible {
     }
 }
 
+/// How long after the last thing that was sent a probe follows it: not in the same packet, nor in the same
+/// burst of losses.
+fn tail_pause(rtt: Duration) -> Duration {
+    (rtt / 8).clamp(Duration::from_millis(1), Duration::from_millis(10))
+}
+
+/// As [`probe`], and a probe follows each time something was `sent` whose loss would be noticed late.
+pub(super) async fn trail(connection: &dyn Connection, sent: &Notify) -> Infallible {
+    let tails = async {
+        loop {
+            sent.notified().await;
+            tokio::time::sleep(tail_pause(connection.statistics().rtt)).await;
+            connection.send_datagram(Bytes::from_static(PROBE));
+        }
+    };
+    tokio::select! {
+        never = probe(connection) => never,
+        never = tails => never,
+    }
+}
+
 /// As [`probe`], and sooner while `waited` is set, which is when someone waits for the last thing that was
-/// sent: after a round trip and a quarter, about when the transport repeats it for the first time. What is lost
-/// again would be repeated after twice and four times that; the answer to a probe tells after one round trip.
+/// sent. quinn sends a PING when the acknowledgement of a stream's last packet is overdue, and repeats the packet
+/// when that is answered: a loss costs two round trips and more. With a probe close behind the packet it costs one
+/// and an eighth. More follow, each a round trip and a quarter later, since what is lost again is
+/// noticed at pauses that double.
 pub(super) async fn hurry(
     connection: &dyn Connection,
     mut waited: watch::Receiver<bool>,
@@ -93,10 +116,12 @@ pub(super) async fn hurry(
                 if !is_waited {
                     return std::future::pending().await;
                 }
+                let rtt = connection.statistics().rtt;
                 // Slower and slower: it may be the store that takes its time.
-                let pause = (connection.statistics().rtt * 5 / 4).max(SHORTEST_PAUSE);
+                let pause = (rtt * 5 / 4).max(SHORTEST_PAUSE);
                 let pause = pause * (1 << (sent / PROBES_AT_FULL_PACE).min(10));
-                tokio::time::sleep(pause.min(LOOK)).await;
+                let pause = if sent == 0 { tail_pause(rtt) } else { pause.min(LOOK) };
+                tokio::time::sleep(pause).await;
             };
             tokio::select! {
                 changed = waited.changed() => match changed {
