@@ -688,6 +688,7 @@ impl Shell {
             open: self.engines.len(),
             sessions: sessions.collect(),
             counts: self.counts.clone(),
+            datagrams: self.listener.datagrams(),
         }
     }
 }
