@@ -1,7 +1,9 @@
-//! A line between an initiator and a portal that can be cut and repaired, in this process.
+//! A TCP line between an initiator and a portal, or between host and store, that can be cut and
+//! repaired, in this process.
 //!
 //! A cut line is silent: what is sent stays where it is, connections are neither closed nor refused,
-//! as behind a switch that has lost its power.
+//! as behind a switch that has lost its power. A severed one loses its connections too, as behind a
+//! router that was started anew.
 
 use std::io::{ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,6 +17,8 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Default)]
 struct State {
     cut: AtomicBool,
+    /// Connections of an earlier number are over.
+    number: AtomicU64,
     over: AtomicBool,
     bytes: AtomicU64,
 }
@@ -32,13 +36,28 @@ impl Line {
     /// If there is no port.
     #[must_use]
     pub fn start(to: &str) -> Line {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Line::at("127.0.0.1:0", to)
+    }
+
+    /// Listens on an address and forwards to `to`.
+    ///
+    /// # Panics
+    /// If the address cannot be had.
+    #[must_use]
+    pub fn at(address: &str, to: &str) -> Line {
+        let listener = TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State::default());
         let (shared, to) = (state.clone(), to.to_owned());
         std::thread::spawn(move || accept(&listener, &to, &shared));
         Line { address, state }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.to_string()
     }
 
     /// Its port.
@@ -50,6 +69,12 @@ impl Line {
     /// Lets nothing through from now on.
     pub fn cut(&self) {
         self.state.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends all connections, and lets nothing through from now on.
+    pub fn sever(&self) {
+        self.cut();
+        self.state.number.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Lets everything through again, also what was held up.
@@ -91,10 +116,11 @@ fn join(near: &TcpStream, to: &str, state: &Arc<State>) -> Result<()> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TICK))?;
     }
+    let number = state.number.load(Ordering::SeqCst);
     for (from, to) in [(near, &far), (&far, near)] {
         let (from, to, state) = (from.try_clone()?, to.try_clone()?, state.clone());
         std::thread::spawn(move || {
-            let _ = pump(&from, &to, &state);
+            let _ = pump(&from, &to, &state, number);
             let _ = to.shutdown(Shutdown::Both);
             let _ = from.shutdown(Shutdown::Both);
         });
@@ -102,9 +128,11 @@ fn join(near: &TcpStream, to: &str, state: &Arc<State>) -> Result<()> {
     Ok(())
 }
 
-fn pump(mut from: &TcpStream, mut to: &TcpStream, state: &State) -> Result<()> {
+fn pump(mut from: &TcpStream, mut to: &TcpStream, state: &State, number: u64) -> Result<()> {
     let mut buffer = vec![0; 64 << 10];
-    while !state.over.load(Ordering::SeqCst) {
+    let over =
+        || state.over.load(Ordering::SeqCst) || state.number.load(Ordering::SeqCst) != number;
+    while !over() {
         if state.cut.load(Ordering::SeqCst) {
             std::thread::sleep(TICK);
             continue;
@@ -116,8 +144,11 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, state: &State) -> Result<()> {
             Err(error) => return Err(error),
         };
         // What was read as the line was cut is on it, and arrives when it is repaired.
-        while state.cut.load(Ordering::SeqCst) && !state.over.load(Ordering::SeqCst) {
+        while state.cut.load(Ordering::SeqCst) && !over() {
             std::thread::sleep(TICK);
+        }
+        if over() {
+            return Ok(());
         }
         to.write_all(&buffer[..length])?;
         state.bytes.fetch_add(length as u64, Ordering::SeqCst);

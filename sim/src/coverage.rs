@@ -25,6 +25,14 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Reads and status queries asked in datagrams.
+    lone_requests,
+    /// Of them asked again, for all of a reply or for a part of it.
+    lone_repeats,
+    /// Replies of which a part was made from the parity.
+    lone_recovered,
+    /// Of them that went by stream after all.
+    lone_by_stream,
     /// Reads answered and compared with the model.
     reads_checked,
     /// Sectors compared.

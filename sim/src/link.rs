@@ -1,5 +1,7 @@
 //! Sessions between a host's volume and a store process: four lanes each way.
 //!
+//! Most sessions carry lone requests in datagrams, which keep no order, get lost and come twice.
+//!
 //! Promises: within a lane frames arrive in order and at most once; lanes do not wait for each
 //! other. A cut loses, lane by lane, everything from some frame on, and the two ends notice at
 //! different times. Frames travel as bytes.
@@ -7,8 +9,10 @@
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::Time;
+use longhaul_core::link::{Answerer, AskCounters, Asker};
 use longhaul_core::wire::link::{Frame, Lane};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 const MS: u64 = 1_000_000;
 
@@ -55,6 +59,23 @@ impl Pipe {
     }
 }
 
+/// Both ends of a session's lone requests, and what happens to their datagrams.
+#[derive(Debug)]
+pub struct Lone {
+    /// The host's.
+    pub asker: Asker,
+    /// The store's.
+    pub answerer: Answerer,
+    /// When the host's wants to be called.
+    pub timer: Option<Time>,
+    /// Its totals that are in the world's.
+    pub counted: AskCounters,
+    /// Odds of a datagram that is lost, in parts per million.
+    loss: u64,
+    /// Odds of one that comes twice.
+    twice: u64,
+}
+
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -83,6 +104,8 @@ pub struct Session {
     pub store_open: bool,
     up: [Pipe; 4],
     down: [Pipe; 4],
+    /// If the peers speak datagrams.
+    pub lone: Option<Lone>,
     quality: Quality,
     rng: Rng,
 }
@@ -94,9 +117,18 @@ impl Session {
         (host, volume): (usize, usize),
         (store, store_incarnation): (usize, u64),
         quality: Quality,
-        rng: Rng,
+        mut rng: Rng,
     ) -> Session {
+        let lone = rng.percent(80).then(|| Lone {
+            asker: Asker::new(Duration::from_nanos(quality.delay * 2)),
+            answerer: Answerer::new(),
+            timer: None,
+            counted: AskCounters::default(),
+            loss: rng.below(300_000),
+            twice: rng.below(100_000),
+        });
         Session {
+            lone,
             host,
             volume,
             store,
@@ -134,6 +166,20 @@ impl Session {
         let due = self.pipe(direction, lane).send(now, bytes, quality, &mut rng);
         self.rng = rng;
         Some(due)
+    }
+
+    /// Sends a datagram; the times at which it arrives: none if it is lost.
+    pub fn carry(&mut self, now: Time) -> Vec<Time> {
+        let (rng, quality) = (&mut self.rng, self.quality);
+        let Some(lone) = self.lone.as_ref().filter(|_| self.connected) else { return Vec::new() };
+        let copies = 1 + u64::from(rng.ppm(lone.twice));
+        let mut arrivals = Vec::new();
+        for _ in 0..copies {
+            if !rng.ppm(lone.loss) {
+                arrivals.push(Time(now.0 + rng.between(quality.delay / 2, quality.delay * 2) + 1));
+            }
+        }
+        arrivals
     }
 
     /// Cuts it: the number of frames that are lost.

@@ -46,6 +46,19 @@ pub struct AnswerCounters {
     pub repeated_bytes: u64,
 }
 
+impl AnswerCounters {
+    /// Adds those of another connection.
+    pub fn add(&mut self, other: &AnswerCounters) {
+        self.requests += other.requests;
+        self.repeats += other.repeats;
+        self.replies += other.replies;
+        self.by_stream += other.by_stream;
+        self.sent_bytes += other.sent_bytes;
+        self.redundant_bytes += other.redundant_bytes;
+        self.repeated_bytes += other.repeated_bytes;
+    }
+}
+
 /// Requests and replies of one connection.
 #[derive(Debug)]
 pub struct Answerer {

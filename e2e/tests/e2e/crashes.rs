@@ -1,7 +1,7 @@
 //! `kill -9` at random moments under a workload that knows what was promised.
 
 use longhaul_e2e::client::Protocol;
-use longhaul_e2e::process::LIMIT;
+use longhaul_e2e::process::{LIMIT, longhaul, run};
 use longhaul_e2e::setting;
 use longhaul_e2e::site::{Host, Site};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
@@ -31,8 +31,9 @@ fn kill_later(pid: u32, after: Duration) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Everything there, at the host, at the store, and for another host.
-fn nothing_is_missing(site: &Site, host: &mut Host, history: &History) {
+/// Everything there, at the host, at the store, and for another host; and nothing damaged in the
+/// directories.
+fn nothing_is_missing(mut site: Site, host: &mut Host, history: &History) {
     let mut client = host.client("disk");
     client.flush().unwrap();
     let image = read_all(&mut client, history.bytes()).unwrap();
@@ -45,6 +46,11 @@ fn nothing_is_missing(site: &Site, host: &mut Host, history: &History) {
     other.start();
     let image = read_all(&mut other.client("disk"), history.bytes()).unwrap();
     history.prefix_of(&image, history.len()).unwrap();
+    assert!(other.stop().success());
+    assert!(site.store.stop().success());
+    for dir in [site.store.dir(), host.state(), other.state()] {
+        run(longhaul(), ["check".as_ref(), dir.as_os_str()]).ok();
+    }
 }
 
 /// `at_store`: whether a flush promises what the store holds, not what the journal does.
@@ -87,7 +93,7 @@ fn host_crashes(protocol: Protocol, flags: &[&str], at_store: bool, rounds: u64)
     let count = history.prefix_of(&image, history.acknowledged()).unwrap();
     history.cut(count);
     client.disconnect();
-    nothing_is_missing(&site, &mut host, &history);
+    nothing_is_missing(site, &mut host, &history);
 }
 
 #[test]
@@ -98,6 +104,12 @@ fn host_is_killed() {
 #[test]
 fn host_is_killed_over_iscsi() {
     host_crashes(Protocol::Iscsi, &[], false, rounds(12));
+}
+
+#[test]
+fn host_is_killed_over_tcp_with_durability_store() {
+    let flags = ["--transport", "tcp", "--durability", "store"];
+    host_crashes(Protocol::Nbd, &flags, true, rounds(8));
 }
 
 #[test]
@@ -122,17 +134,22 @@ fn host_is_killed_in_write_through_over_iscsi() {
 
 #[test]
 fn store_is_killed_and_no_client_notices() {
-    store_crashes(Protocol::Nbd, rounds(20));
+    store_crashes(Protocol::Nbd, &[], rounds(20));
 }
 
 #[test]
 fn store_is_killed_and_no_initiator_notices() {
-    store_crashes(Protocol::Iscsi, rounds(8));
+    store_crashes(Protocol::Iscsi, &[], rounds(8));
 }
 
-fn store_crashes(protocol: Protocol, rounds: u64) {
+#[test]
+fn store_is_killed_over_tcp_and_no_client_notices() {
+    store_crashes(Protocol::Nbd, &["--transport", "tcp"], rounds(8));
+}
+
+fn store_crashes(protocol: Protocol, flags: &[&str], rounds: u64) {
     let mut site = Site::with_volume("disk", MIB).over(protocol);
-    let mut host = site.host("host");
+    let mut host = site.host("host").with(flags.iter().copied());
     host.start();
     let mut rng = fastrand::Rng::with_seed(seed());
     let mut history = History::new(BLOCKS);
@@ -164,22 +181,27 @@ fn store_crashes(protocol: Protocol, rounds: u64) {
             std::panic::resume_unwind(panic);
         }
     });
-    nothing_is_missing(&site, &mut host, &history);
+    nothing_is_missing(site, &mut host, &history);
 }
 
 #[test]
 fn both_are_killed() {
-    both_crash(Protocol::Nbd, rounds(6));
+    both_crash(Protocol::Nbd, &[], rounds(6));
 }
 
 #[test]
 fn both_are_killed_over_iscsi() {
-    both_crash(Protocol::Iscsi, rounds(4));
+    both_crash(Protocol::Iscsi, &[], rounds(4));
 }
 
-fn both_crash(protocol: Protocol, rounds: u64) {
+#[test]
+fn both_are_killed_over_tcp() {
+    both_crash(Protocol::Nbd, &["--transport", "tcp"], rounds(6));
+}
+
+fn both_crash(protocol: Protocol, flags: &[&str], rounds: u64) {
     let mut site = Site::with_volume("disk", MIB).over(protocol);
-    let mut host = site.host("host");
+    let mut host = site.host("host").with(flags.iter().copied());
     let mut history = History::new(BLOCKS);
     let seed = seed();
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -209,5 +231,5 @@ fn both_crash(protocol: Protocol, rounds: u64) {
     let count = history.prefix_of(&image, history.acknowledged()).unwrap();
     history.cut(count);
     client.disconnect();
-    nothing_is_missing(&site, &mut host, &history);
+    nothing_is_missing(site, &mut host, &history);
 }

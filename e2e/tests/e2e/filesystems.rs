@@ -89,11 +89,11 @@ fn xfs_survives_moving_over_iscsi() {
     }
 }
 
-/// A file system whose host is killed while it is written to: what was synced is there, and the
-/// file system's own check finds nothing to repair after it has replayed its log.
-fn host_is_killed(protocol: Protocol) {
-    let site = Site::with_volume("disk", 256).over(protocol);
-    let mut host = site.host("host");
+/// A file system whose host, and store if so wished, is killed while it is written to: what was synced
+/// is there, and the file system's own check finds nothing to repair after it has replayed its log.
+fn host_is_killed(protocol: Protocol, flags: &[&str], store_too: bool) {
+    let mut site = Site::with_volume("disk", 256).over(protocol);
+    let mut host = site.host("host").with(flags.iter().copied());
     host.start();
     host.client("disk").disconnect();
     let mut device = Device::connect(&host.uri("disk"), &site.path(""));
@@ -112,12 +112,18 @@ fn host_is_killed(protocol: Protocol) {
     });
     wait_for("the writer to be at work", LIMIT, || site.path("mounted/late-50").exists());
     host.kill();
+    if store_too {
+        site.store.kill();
+    }
     device.lose();
     drop(mount);
     drop(device);
     busy.join().unwrap();
+    if store_too {
+        site.store.restart();
+    }
 
-    let mut host = site.host("host");
+    let mut host = site.host("host").with(flags.iter().copied());
     host.start();
     host.client("disk").disconnect();
     let dir = site.path("again");
@@ -132,14 +138,21 @@ fn host_is_killed(protocol: Protocol) {
 #[test]
 fn ext4_survives_a_killed_host() {
     if can_use_devices("ext4_survives_a_killed_host") {
-        host_is_killed(Protocol::Nbd);
+        host_is_killed(Protocol::Nbd, &[], false);
     }
 }
 
 #[test]
 fn ext4_survives_a_killed_host_over_iscsi() {
     if can_use_devices("ext4_survives_a_killed_host_over_iscsi") {
-        host_is_killed(Protocol::Iscsi);
+        host_is_killed(Protocol::Iscsi, &[], false);
+    }
+}
+
+#[test]
+fn ext4_survives_a_killed_host_and_store_over_tcp() {
+    if can_use_devices("ext4_survives_a_killed_host_and_store_over_tcp") {
+        host_is_killed(Protocol::Nbd, &["--transport", "tcp"], true);
     }
 }
 

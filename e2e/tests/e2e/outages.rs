@@ -2,6 +2,7 @@
 
 use longhaul_e2e::client::Protocol;
 use longhaul_e2e::device::small_disk;
+use longhaul_e2e::line::Line;
 use longhaul_e2e::process::LIMIT;
 use longhaul_e2e::site::{Host, Relay, Site, metric};
 use longhaul_e2e::stamp::{BLOCK, History, Shape, Workload, read_all};
@@ -108,6 +109,81 @@ fn the_line_is_cut(protocol: Protocol, seconds: u64) {
         });
     });
     assert!(slowest < cut / 2, "a request took {slowest:?}");
+    store_has_all(&site, &mut host, &history);
+}
+
+fn transport_is(host: &Host, transport: &str) -> bool {
+    let link = &host.status()["link"];
+    link["up"] == true && link["transport"] == transport
+}
+
+#[test]
+fn a_severed_line_is_not_noticed_over_tcp() {
+    let site = Site::with_volume("disk", 32);
+    let line = Line::start(&site.store.address);
+    let address = line.address();
+    let mut host = site.host("host").with(["--transport", "tcp", "--store", &address]);
+    host.start();
+    let mut history = History::new(8192);
+    // What the journal has is read without the store.
+    let mut client = host.client("disk");
+    let shape = Shape { max_blocks: 256, ..Shape::default() };
+    Workload::new(&mut history, &mut client, 4, shape).fill().unwrap();
+    client.disconnect();
+    assert!(transport_is(&host, "tcp"));
+    let shape = Shape { depth: 4, bytes_per_second: 2_000_000, ..Shape::default() };
+    let slowest = beside(&host, &mut history, shape, |busy| {
+        let mut rng = fastrand::Rng::with_seed(8);
+        for round in 0..6 {
+            std::thread::sleep(Duration::from_millis(rng.u64(100..1500)));
+            // Silence that ends by itself loses no connection.
+            if round % 3 == 2 {
+                line.cut()
+            } else {
+                line.sever()
+            }
+            let before = busy.changes();
+            std::thread::sleep(Duration::from_millis(rng.u64(500..3000)));
+            assert!(busy.changes() > before, "writes stand still while the line is severed");
+            line.restore();
+        }
+        line.sever();
+        wait_for("the link to be seen down", LIMIT, || host.status()["link"]["up"] == false);
+        std::thread::sleep(Duration::from_secs(8));
+        assert!(host.lag_bytes("disk") > 0);
+        line.restore();
+        wait_for("the lag to end", LIMIT, || {
+            host.volume_status("disk")["lag_seconds"].as_f64().unwrap() < 3.0
+        });
+    });
+    assert!(slowest < Duration::from_secs(8), "a request took {slowest:?}");
+    assert!(host.status()["link"]["reconnects"].as_u64() >= Some(2));
+    store_has_all(&site, &mut host, &history);
+}
+
+#[test]
+fn where_udp_is_blocked_tcp_carries_everything_until_it_is_not() {
+    let site = Site::with_volume("disk", 32);
+    let relay = Relay::start(&site, []);
+    relay.cut();
+    let line = Line::at(&relay.address, &site.store.address);
+    let mut host = site.host("host").with(["--store", &relay.address]);
+    host.start();
+    let mut history = History::new(8192);
+    let shape = Shape { depth: 4, bytes_per_second: 2_000_000, ..Shape::default() };
+    beside(&host, &mut history, shape, |busy| {
+        let goes_on = |over: &str| {
+            wait_for(&format!("the link over {over}"), LIMIT, || transport_is(&host, over));
+            let before = busy.changes();
+            wait_for("writes to go on", LIMIT, || busy.changes() > before + 100);
+        };
+        goes_on("tcp");
+        assert!(line.bytes() > 0);
+        relay.restore();
+        goes_on("quic");
+        relay.cut();
+        goes_on("tcp");
+    });
     store_has_all(&site, &mut host, &history);
 }
 

@@ -5,7 +5,7 @@
 
 use super::LinkError;
 use super::Transport;
-use super::connect::{self, Senders};
+use super::connect::{self, Greeting, Known, Senders};
 use super::dial::Dialer;
 use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
@@ -141,6 +141,16 @@ struct State {
     stores: Vec<String>,
 }
 
+impl State {
+    fn learn(&mut self, greeting: &Greeting) {
+        for store in &greeting.stores {
+            if !self.stores.contains(store) {
+                self.stores.push(store.clone());
+            }
+        }
+    }
+}
+
 impl Client {
     /// Starts connecting to the store of a credential, or to the one at `store`.
     ///
@@ -259,19 +269,22 @@ async fn run(
 ) {
     let mut closing = inner.closing.subscribe();
     let mut pause = BACK_OFF.0;
+    let mut known = None;
     while !*closing.borrow() {
         let stores = lock(&inner.state).stores.clone();
         let connected = tokio::select! {
             _ = closing.wait_for(|closing| *closing) => break,
-            connected = connect::connect(&mut dialer, &stores) => connected,
+            connected = connect::connect(&mut dialer, &stores, known.as_ref()) => connected,
         };
         match connected {
             Ok(established) => {
                 let begun = Instant::now();
-                if events.is_closed()
-                    || session(&inner, &mut dialer, established, &events, fixed).await
-                {
+                if events.is_closed() {
                     break;
+                }
+                match session(&inner, &mut dialer, established, &events, fixed).await {
+                    Ended::Closed => break,
+                    Ended::Lost(store) => known = store,
                 }
                 if begun.elapsed() > Duration::from_secs(1) {
                     pause = BACK_OFF.0;
@@ -293,6 +306,7 @@ async fn run(
                 }
                 if errors.iter().any(|(_, error)| error.needs_operator()) {
                     pause = BACK_OFF.1;
+                    known = None;
                 }
             }
         }
@@ -304,15 +318,24 @@ async fn run(
     dialer.wait_idle().await;
 }
 
-/// Serves one connection; returns whether the link is to be closed.
+/// How a connection ended.
+enum Ended {
+    /// The link is to be closed.
+    Closed,
+    /// It is to be connected again; the store if it said Hello and nothing speaks against it.
+    Lost(Option<Known>),
+}
+
+/// Serves one connection.
 async fn session(
     inner: &Inner,
     dialer: &mut Dialer,
     established: connect::Established,
     events: &UnboundedSender<LinkEvent>,
     fixed: bool,
-) -> bool {
+) -> Ended {
     let mut closing = inner.closing.subscribe();
+    let greeting = established.greeting.clone();
     let peer = established.address.clone();
     let over = established.connection.transport();
     tracing::info!("link up: store at {peer} ({}) over {over}", established.software);
@@ -328,12 +351,8 @@ async fn session(
         state.since = Instant::now();
         state.connections += 1;
         state.peer = Some(peer.clone());
-        if !fixed {
-            for store in &established.stores {
-                if !state.stores.contains(store) {
-                    state.stores.push(store.clone());
-                }
-            }
+        if !fixed && let Some(greeting) = greeting.get() {
+            state.learn(greeting);
         }
         // The one that answered is the first to be tried next time.
         if let Some(at) = state.stores.iter().position(|store| *store == peer) {
@@ -359,6 +378,10 @@ async fn session(
     };
     *lock(&inner.senders) = None;
     let closed = ended.is_none();
+    let doubtful = match &ended {
+        Some(Err(error)) => error.needs_operator() || matches!(error, LinkError::Protocol(_)),
+        _ => false,
+    };
     let reason = match ended {
         None => {
             connect::flushed(pump).await;
@@ -384,7 +407,14 @@ async fn session(
         state.past.sent_bytes += last.sent_bytes;
         state.past.received_bytes += last.received_bytes;
         state.last_error = Some(reason.clone());
+        if !fixed && let Some(greeting) = greeting.get() {
+            state.learn(greeting);
+        }
     }
     open &= events.send(LinkEvent::Down { reason }).is_ok();
-    closed || !open
+    if closed || !open {
+        return Ended::Closed;
+    }
+    let greeting = greeting.get().filter(|_| !doubtful);
+    Ended::Lost(greeting.map(|greeting| Known { address: peer, greeting: greeting.clone() }))
 }

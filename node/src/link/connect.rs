@@ -11,7 +11,7 @@ use longhaul_core::wire::link::{
 };
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -23,14 +23,35 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where frames for the store go in, by lane.
 pub(super) type Senders = [UnboundedSender<Frame<ToStore>>; Lane::ALL.len()];
 
+/// What a store says of itself in its Hello.
+#[derive(Clone, Debug)]
+pub(super) struct Greeting {
+    /// Of the protocol.
+    pub version: u16,
+    pub software: String,
+    pub stores: Vec<String>,
+}
+
+/// A store that was connected a moment ago, and that nothing speaks against taking for what it was then.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub address: String,
+    pub greeting: Greeting,
+}
+
 /// A connection that has said Hello.
+///
+/// With a store that is known its answer is not waited for: what follows Hello does so in the same flight,
+/// a round trip sooner. The answer is still the first frame of the control lane, and if it is another than
+/// expected the connection ends before anything else from the store is taken.
 pub(super) struct Established {
     /// Of the protocol.
     pub version: u16,
     pub connection: Arc<dyn Connection>,
     pub address: String,
     pub software: String,
-    pub stores: Vec<String>,
+    /// Once the store has said it.
+    pub greeting: Arc<OnceLock<Greeting>>,
     pub senders: Senders,
     /// Totals of its lone requests, kept up to date.
     pub lone: Arc<Mutex<AskCounters>>,
@@ -39,21 +60,23 @@ pub(super) struct Established {
     control: FrameReader,
 }
 
-/// Tries addresses in order until a store says Hello.
+/// Tries addresses in order until a store says Hello, or is `known` to.
 ///
 /// # Errors
 /// What each address said.
 pub(super) async fn connect(
     dialer: &mut Dialer,
     addresses: &[String],
+    known: Option<&Known>,
 ) -> Result<Established, Vec<(String, LinkError)>> {
     let mut errors = Vec::new();
     for address in addresses {
         match resolve(address).await {
             Err(error) => errors.push((address.clone(), error)),
             Ok(resolved) => {
+                let known = known.filter(|known| known.address == *address);
                 for socket in resolved {
-                    match establish(dialer, address, socket).await {
+                    match establish(dialer, address, socket, known).await {
                         Ok(established) => return Ok(established),
                         Err(error) => errors.push((address.clone(), error)),
                     }
@@ -88,6 +111,7 @@ async fn establish(
     dialer: &mut Dialer,
     address: &str,
     socket: SocketAddr,
+    known: Option<&Known>,
 ) -> Result<Established, LinkError> {
     let connection: Arc<dyn Connection> = dialer.connect(socket).await?.into();
     let setup = async {
@@ -103,7 +127,10 @@ async fn establish(
         while lanes[Lane::Control as usize].send.write(&mut chunks).await? == 0 {}
         let receive = &mut lanes[Lane::Control as usize].receive;
         let mut control = FrameReader::new(std::mem::replace(receive, Box::new(Nothing)));
-        let reply = control.next::<ToHost>().await?;
+        let reply = match known {
+            Some(_) => None,
+            None => Some(control.next::<ToHost>().await?),
+        };
         Ok((lanes, control, reply))
     };
     let (lanes, control, reply) = match tokio::time::timeout(SETUP_TIMEOUT, setup).await {
@@ -113,6 +140,38 @@ async fn establish(
         }
         Ok(result) => result?,
     };
+    let greeting = Arc::new(OnceLock::new());
+    let expected = match (reply, known) {
+        (Some(reply), _) => {
+            let said = self::greeting(reply, &*connection)?;
+            greeting.get_or_init(|| said).clone()
+        }
+        (None, Some(known)) => known.greeting.clone(),
+        (None, None) => return Err(LinkError::Protocol("it said nothing".into())),
+    };
+    let channels = Lane::ALL.map(|_| unbounded_channel());
+    let senders = channels.each_ref().map(|(sender, _)| sender.clone());
+    let queues = channels.map(|(_, queue)| queue);
+    let address = address.to_owned();
+    Ok(Established {
+        version: expected.version,
+        connection,
+        address,
+        software: expected.software,
+        greeting,
+        senders,
+        lone: Arc::default(),
+        queues,
+        lanes,
+        control,
+    })
+}
+
+/// What the store's first frame says; closes the connection if the store is none to talk to.
+fn greeting(
+    reply: Option<Frame<ToHost>>,
+    connection: &dyn Connection,
+) -> Result<Greeting, LinkError> {
     let Some(Frame { message: ToHost::Hello { version, supported, software, stores }, .. }) = reply
     else {
         connection.close(CloseCode::Protocol, "expected Hello");
@@ -123,22 +182,27 @@ async fn establish(
         connection.close(CloseCode::Version, "no version in common");
         return Err(LinkError::Version { store: supported, host: (MIN_VERSION, MAX_VERSION) });
     };
-    let channels = Lane::ALL.map(|_| unbounded_channel());
-    let senders = channels.each_ref().map(|(sender, _)| sender.clone());
-    let queues = channels.map(|(_, queue)| queue);
-    let address = address.to_owned();
-    Ok(Established {
-        version,
-        connection,
-        address,
-        software,
-        stores,
-        senders,
-        lone: Arc::default(),
-        queues,
-        lanes,
-        control,
-    })
+    Ok(Greeting { version, software, stores })
+}
+
+/// Takes the Hello that was not waited for.
+async fn late_greeting(
+    control: &mut FrameReader,
+    connection: &dyn Connection,
+    expected: u16,
+    said: &OnceLock<Greeting>,
+) -> Result<(), LinkError> {
+    if said.get().is_some() {
+        return Ok(());
+    }
+    let reply = tokio::time::timeout(SETUP_TIMEOUT, control.next::<ToHost>()).await;
+    let found = greeting(reply.map_err(|_| LinkError::TimedOut)??, connection)?;
+    if found.version != expected {
+        connection.close(CloseCode::Done, "another version than before");
+        return Err(LinkError::Closed("the store speaks another version than before".into()));
+    }
+    said.get_or_init(|| found);
+    Ok(())
 }
 
 /// Moves frames in both directions until the connection breaks, which is an error, or every sender
@@ -168,7 +232,11 @@ pub(super) async fn pump(
             _ => FrameReader::new(streams.receive),
         };
         let deliver = deliver.clone();
+        let (connection, greeting) = (connection.clone(), moving.greeting.clone());
         readers.spawn(async move {
+            if lane == Lane::Control {
+                late_greeting(&mut reader, &*connection, moving.version, &greeting).await?;
+            }
             while let Some(frame) = reader.next().await? {
                 if !deliver(lane, frame) {
                     return Ok(());
@@ -190,6 +258,7 @@ pub(super) async fn pump(
     let result = tokio::select! {
         result = all_sent => result,
         Some(result) = readers.join_next() => flatten(result),
+        never = super::transport::hurry(&*connection, drain_urgent) => match never {},
         error = connection.closed() => Err(error),
     };
     match result {
@@ -214,6 +283,7 @@ pub(super) struct Moving {
     lanes: Lanes,
     control: FrameReader,
     version: u16,
+    greeting: Arc<OnceLock<Greeting>>,
     lone: Arc<Mutex<AskCounters>>,
 }
 
@@ -225,6 +295,7 @@ impl Established {
             lanes: self.lanes,
             control: self.control,
             version: self.version,
+            greeting: self.greeting,
             lone: self.lone,
         };
         (self.connection, self.senders, moving)

@@ -2,11 +2,11 @@
 
 use super::Transport;
 use super::transport::Connection;
-use super::{LinkError, quic, tcp};
+use super::{CONNECT_TIMEOUT, LinkError, quic, tcp};
 use crate::credential::Credential;
 use anyhow::Result;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long QUIC is alone in being tried. A guess: longer than a handshake takes on any path on which
 /// one would work, with a packet lost.
@@ -44,16 +44,18 @@ impl Dialer {
     /// If nobody answers there, or not the store of the credential.
     pub async fn connect(&mut self, address: SocketAddr) -> Result<Box<dyn Connection>, LinkError> {
         match self.transport {
-            Transport::Quic => return self.quic.connect(address).await,
+            Transport::Quic => return self.quic.connect(address, CONNECT_TIMEOUT).await,
             Transport::Tcp => return self.tcp.connect(address).await,
             Transport::Auto => {}
         }
+        let begun = Instant::now();
         let dialer = &self.tcp;
         let mut tcp = std::pin::pin!(async move {
             tokio::time::sleep(TCP_AFTER).await;
             dialer.connect(address).await
         });
-        let mut quic = std::pin::pin!(self.quic.connect(address));
+        // For as long as TCP is tried: a line that returns meanwhile is to find a packet.
+        let mut quic = std::pin::pin!(self.quic.connect(address, TCP_AFTER + CONNECT_TIMEOUT));
         tokio::select! {
             result = &mut quic => match result {
                 // One that was answered is not worth another try.
@@ -64,7 +66,12 @@ impl Dialer {
             },
             result = &mut tcp => match result {
                 Ok(connection) => Ok(connection),
-                Err(other) => quic.await.map_err(|error| more_telling(error, other)),
+                Err(other) => {
+                    let left = CONNECT_TIMEOUT.saturating_sub(begun.elapsed());
+                    let result = tokio::time::timeout(left, quic).await;
+                    let result = result.unwrap_or(Err(LinkError::TimedOut));
+                    result.map_err(|error| more_telling(error, other))
+                }
             },
         }
     }
@@ -76,7 +83,7 @@ impl Dialer {
         }
         loop {
             tokio::time::sleep(self.again).await;
-            if let Ok(found) = self.quic.connect(connection.peer()).await {
+            if let Ok(found) = self.quic.connect(connection.peer(), CONNECT_TIMEOUT).await {
                 found.close(super::CloseCode::Done, "UDP gets through");
                 return;
             }

@@ -12,6 +12,7 @@ use super::transport::{Connection, LaneStreams};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
 use crate::credential::Issued;
 use anyhow::Result;
+use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
     DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ReadError, ToHost, ToStore,
 };
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A lane with more bytes of unsent replies than this is not read.
@@ -80,6 +81,8 @@ pub struct Listener {
 struct Shared {
     events: Sender<ListenerEvent>,
     sessions: Mutex<HashMap<u64, Session>>,
+    /// Requests in datagrams of the sessions that are over.
+    past_lone: Mutex<AnswerCounters>,
     issued: Arc<Issued>,
     stores: Vec<String>,
     versions: (u16, u16),
@@ -95,6 +98,8 @@ struct Session {
     paused: watch::Sender<bool>,
     /// What is left of [`MAX_UNANSWERED`] by lane.
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
+    /// A commit was sent, which a flush may wait for.
+    committed: Arc<Notify>,
     /// If the host may ask in datagrams.
     lone: Option<Arc<lone::Replies>>,
 }
@@ -111,6 +116,17 @@ impl Shared {
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn past_lone(&self) -> MutexGuard<'_, AnswerCounters> {
+        self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, id: u64) {
+        let mut sessions = self.sessions();
+        if let Some(lone) = sessions.remove(&id).and_then(|session| session.lone) {
+            self.past_lone().add(&lone.counters());
+        }
     }
 }
 
@@ -132,6 +148,7 @@ impl Listener {
         let shared = Arc::new(Shared {
             events: sender,
             sessions: Mutex::default(),
+            past_lone: Mutex::default(),
             issued,
             stores,
             versions,
@@ -192,6 +209,9 @@ impl Listener {
         if is_for_reads(lane) {
             session.unanswered[lane as usize].add_permits(1);
         }
+        if let ToHost::Committed { .. } = frame.message {
+            session.committed.notify_one();
+        }
         // Fails only in the moment in which the session ends.
         let _ = sender.send(frame);
     }
@@ -218,6 +238,17 @@ impl Listener {
             .map(|session| (session.connection.peer(), session.connection.statistics()))
             .collect();
         all.sort_unstable_by_key(|(peer, _)| *peer);
+        all
+    }
+
+    /// Requests in datagrams and their replies, of all sessions since the start.
+    pub fn datagrams(&self) -> AnswerCounters {
+        // Held throughout: a session that ends meanwhile counts once.
+        let sessions = self.shared.sessions();
+        let mut all = *self.shared.past_lone();
+        for lone in sessions.values().filter_map(|session| session.lone.as_ref()) {
+            all.add(&lone.counters());
+        }
         all
     }
 
@@ -286,7 +317,7 @@ async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) 
         return;
     }
     let result = serve(id, &connection, serial, version, (lanes, control), &shared).await;
-    shared.sessions().remove(&id);
+    shared.remove(id);
     if let Err(LinkError::Protocol(reason)) = &result {
         tracing::warn!("closing the session of {peer}: {reason}");
         connection.close(CloseCode::Protocol, reason);
@@ -417,7 +448,9 @@ async fn serve(
             }
         });
     }
+    let committed = Arc::new(Notify::new());
     let session = Session {
+        committed: committed.clone(),
         lone,
         version,
         connection: connection.clone(),
@@ -432,6 +465,7 @@ async fn serve(
             LinkError::Closed(_) => Ok(()),
             error => Err(error),
         },
+        never = super::transport::trail(&**connection, &committed) => match never {},
         Some(result) = tasks.join_next() => {
             result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task failed: {error}"))))
         }

@@ -3,7 +3,7 @@
 use super::LinkError;
 use super::transport::Connection;
 use longhaul_core::block::Time;
-use longhaul_core::link::{Answerer, AskCounters, Asker, Output};
+use longhaul_core::link::{AnswerCounters, Answerer, AskCounters, Asker, Output};
 use longhaul_core::wire::link::{Frame, ToHost, ToStore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -107,6 +107,11 @@ impl Replies {
         let given_back = answerer.handle_reply(frame, bytes);
         flush(&mut answerer, connection);
         given_back
+    }
+
+    /// Totals of the connection.
+    pub fn counters(&self) -> AnswerCounters {
+        lock(&self.answerer).counters()
     }
 }
 

@@ -12,11 +12,12 @@ use super::congestion;
 use super::stripe::{self, Receiving, Sending};
 use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
-use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
+use super::{CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use longhaul_core::wire::link::Lane;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
@@ -53,6 +54,10 @@ const DATAGRAM_BUFFER: usize = 1 << 20;
 /// after three of these, six more, and so on. With RFC 9002's 333 ms the first packet to get through
 /// after an outage would come up to two seconds late.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// While nobody answers a connection is begun anew this often, beside those that were begun before: the
+/// pauses in which one repeats its first packet double, and when a line returns a packet should be on its way
+/// soon. More often would help little: with the repetitions the longest gap is 0.6 s.
+const BEGIN_ANEW: Duration = Duration::from_secs(1);
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
@@ -85,6 +90,8 @@ fn transport_config(stream_window: u32) -> TransportConfig {
         .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
         .ack_frequency_config(Some(acks))
         .mtu_discovery_config(Some(mtu))
+        .packet_threshold(congestion::PACKET_THRESHOLD)
+        .time_threshold(congestion::TIME_THRESHOLD)
         .congestion_controller_factory(Arc::new(congestion::Factory))
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
         .datagram_send_buffer_size(DATAGRAM_BUFFER);
@@ -142,11 +149,15 @@ impl Dialer {
         Ok(Dialer { config, v4: None, v6: None })
     }
 
-    /// Connects to an address.
+    /// Connects to an address. For `limit` it may stay unanswered.
     ///
     /// # Errors
     /// If nobody answers there, or not the store of the credential.
-    pub async fn connect(&mut self, address: SocketAddr) -> Result<Box<dyn Connection>, LinkError> {
+    pub async fn connect(
+        &mut self,
+        address: SocketAddr,
+        limit: Duration,
+    ) -> Result<Box<dyn Connection>, LinkError> {
         let lost = |error: &dyn std::fmt::Display| LinkError::Lost(error.to_string());
         let (slot, local) = match address {
             SocketAddr::V4(_) => (&mut self.v4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
@@ -156,13 +167,24 @@ impl Dialer {
             Some(endpoint) => endpoint,
             None => slot.insert(endpoint(local, None).map_err(|error| lost(&error))?),
         };
-        let connecting = endpoint
-            .connect_with(self.config.clone(), address, SERVER_NAME)
-            .map_err(|error| lost(&error))?;
-        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Err(_) => Err(LinkError::TimedOut),
-            Ok(Err(error)) => Err(client_error(&error)),
-            Ok(Ok(connection)) => Ok(Box::new(Quic::new(connection, client_error))),
+        let mut attempts = FuturesUnordered::new();
+        let mut anew = tokio::time::interval(BEGIN_ANEW);
+        anew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
+        loop {
+            tokio::select! {
+                _ = anew.tick() => {
+                    let config = self.config.clone();
+                    let connecting = endpoint.connect_with(config, address, SERVER_NAME);
+                    attempts.push(connecting.map_err(|error| lost(&error))?);
+                }
+                // Those that are left are given up, and their peer told so.
+                Some(connected) = attempts.next() => return match connected {
+                    Ok(connection) => Ok(Box::new(Quic::new(connection, client_error))),
+                    Err(error) => Err(client_error(&error)),
+                },
+                () = &mut deadline => return Err(LinkError::TimedOut),
+            }
         }
     }
 

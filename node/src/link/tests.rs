@@ -131,7 +131,7 @@ const FIRST_GENERATION: [&[u8]; 1] = [b"longhaul/1"];
 
 /// Moves frames of many sizes in all lanes at once, both ways.
 async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
-    let connection = dialer.connect(store.address);
+    let connection = dialer.connect(store.address, CONNECT_TIMEOUT);
     let (connection, session) = tokio::join!(
         async {
             let connection = connection.await.unwrap();
@@ -337,6 +337,139 @@ async fn a_restarted_store_is_found_again() {
 }
 
 #[tokio::test]
+async fn what_follows_hello_after_a_loss_takes_no_round_trip_of_its_own() {
+    let mut store = store();
+    let rtt = Duration::from_millis(400);
+    let shape = Shape { delay: rtt / 2, ..Shape::default() };
+    let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string()), Transport::Auto)
+            .unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    store.listener.close_session(session, CloseCode::ShuttingDown, "for a moment");
+    assert!(matches!(event(&mut events).await, LinkEvent::Down { .. }));
+    let begun = Instant::now();
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    client.send(Lane::Control, read(1));
+    loop {
+        if let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() {
+            break assert_eq!(frame, read(1));
+        }
+    }
+    // There, back, there; with a round trip for Hello it was one more. The pause is 50 ms at most.
+    assert!(begun.elapsed() < rtt * 2 + rtt / 4, "{:?}", begun.elapsed());
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_what_it_was_is_asked_first() {
+    for versions in [(1, 1), (7, 9)] {
+        let newest = (1, DATAGRAM_VERSION);
+        let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", newest);
+        let (client, mut events) =
+            Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+                .unwrap();
+        store.opened().await;
+        let LinkEvent::Up { version, .. } = event(&mut events).await else { panic!("not up") };
+        assert_eq!(version, DATAGRAM_VERSION);
+        let Store { dir, listener, address } = store;
+        listener.shutdown().await;
+        while std::net::UdpSocket::bind(address).is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut store = store_at(dir, &address.to_string(), versions);
+        let reason = loop {
+            match event(&mut events).await {
+                LinkEvent::Up { version, .. } if version == versions.0 => break None,
+                LinkEvent::Unreachable => {
+                    let error = client.status().last_error.unwrap();
+                    if error.contains("upgrade") {
+                        break Some(error);
+                    }
+                }
+                // Taken for what it was once, at most, before it has said otherwise.
+                LinkEvent::Up { .. } | LinkEvent::Down { .. } => {}
+                LinkEvent::Frame(frame) => panic!("{frame:?}"),
+            }
+        };
+        assert_eq!(reason.is_some(), versions.0 == 7, "{reason:?}");
+        if reason.is_none() {
+            client.send(Lane::Read, read(5));
+            loop {
+                if let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() {
+                    break assert_eq!(frame, read(5));
+                }
+            }
+        }
+        tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_through() {
+    let mut store = store();
+    let relay =
+        Relay::start("127.0.0.1:0".parse().unwrap(), store.address, Shape::default()).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string()), Transport::Auto)
+            .unwrap();
+    store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    relay.change(|shape| shape.cut = true);
+    assert!(matches!(event(&mut events).await, LinkEvent::Down { .. }));
+    credential::rotate(store.dir.path()).unwrap();
+    // The store has seen the end of the session, too, so that nothing of it is to come.
+    loop {
+        if let ListenerEvent::Closed { .. } = store.listener.event().await.unwrap() {
+            break;
+        }
+    }
+    relay.change(|shape| shape.cut = false);
+    loop {
+        match event(&mut events).await {
+            // The store is taken for what it was, and what follows Hello is sent, ...
+            LinkEvent::Up { .. } => client.send(Lane::Read, read(1)),
+            LinkEvent::Down { reason } => assert!(reason.contains("withdrawn"), "{reason}"),
+            LinkEvent::Unreachable => {
+                if client.status().last_error.unwrap().contains("withdrawn") {
+                    break;
+                }
+            }
+            LinkEvent::Frame(frame) => panic!("{frame:?}"),
+        }
+    }
+    // ... and never looked at.
+    let nothing = store.listener.try_event();
+    assert!(nothing.is_none(), "{nothing:?}");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_a_short_cut_is_noticed_soon() {
+    let mut store = store();
+    let relay =
+        Relay::start("127.0.0.1:0".parse().unwrap(), store.address, Shape::default()).unwrap();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(relay.address().to_string()), Transport::Quic)
+            .unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    relay.change(|shape| shape.cut = true);
+    client.send(Lane::Read, read(1));
+    store.listener.send(session, Lane::Control, data(2, 5));
+    // The transport's own repetitions come at pauses that double, so that the next ones are seconds away.
+    tokio::time::sleep(Duration::from_millis(3500)).await;
+    relay.change(|shape| shape.cut = false);
+    let begun = Instant::now();
+    let got = store.listener.event().await.unwrap();
+    assert!(matches!(got, ListenerEvent::Frame { .. }), "{got:?}");
+    assert!(matches!(event(&mut events).await, LinkEvent::Frame(_)));
+    assert!(begun.elapsed() < Duration::from_millis(1200), "{:?}", begun.elapsed());
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_cold_read_does_not_queue_behind_a_full_drain() {
     let mut store = store();
     // 20 Mbit/s: the drain below takes seconds.
@@ -472,7 +605,12 @@ async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
     // What is open when the link is closed is answered, or goes by stream, first.
     client.send(Lane::Read, read(1000));
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
-    serve.await.unwrap();
+    // The session is over by then, and still counts.
+    let store = serve.await.unwrap();
+    let answered = store.listener.datagrams();
+    assert!(answered.requests >= 301 && answered.repeats > 5, "{answered:?}");
+    assert!(answered.repeated_bytes > 0 && answered.redundant_bytes > 0, "{answered:?}");
+    assert!(answered.redundant_bytes * 1000 <= answered.sent_bytes * 132, "{answered:?}");
 }
 
 #[tokio::test]

@@ -9,8 +9,10 @@ use super::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::wire::link::Lane;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::sync::{Notify, watch};
 
 /// A connection to a peer who was authenticated.
 #[async_trait]
@@ -43,6 +45,100 @@ pub trait Connection: Send + Sync {
     fn close(&self, code: CloseCode, reason: &str);
     /// Waits until the connection is over.
     async fn closed(&self) -> LinkError;
+}
+
+/// A datagram that is none of [`longhaul_core::link`]'s.
+const PROBE: &[u8] = &[0];
+/// Probes for something overdue come at least this far apart: what timers can tell apart, and a store may
+/// take for its work on a short line.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
+/// From this many on the pauses double.
+const PROBES_AT_FULL_PACE: u32 = 4;
+/// How often a connection is looked at for silence.
+const LOOK: Duration = Duration::from_millis(500);
+/// As many looks without anything received are silence: more than a keep-alive and its answer take.
+const SILENT_LOOKS: u32 = 3;
+
+/// Sends something at each look while the peer is silent, for ever. What was lost is sent again by the
+/// transport after pauses that double: when a line is back after three seconds it may be another three until
+/// that is noticed. The answer to one of these is noticed at once, and with it what was lost.
+///
+/// A peer takes such a datagram for none of its own, and ignores it. Nothing is sent where there are none.
+pub(super) async fn probe(connection: &dyn Connection) -> Infallible {
+    let mut received = 0;
+    let mut silent = 0;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = connection.statistics().received_bytes;
+        silent = if now == received { silent + 1 } else { 0 };
+        received = now;
+        if silent >= SILENT_LOOKS {
+            connection.send_datagram(Bytes::from_static(PROBE));
+        }
+    }
+}
+
+/// How long after the last thing that was sent a probe follows it: not in the same packet, nor in the same
+/// burst of losses.
+fn tail_pause(rtt: Duration) -> Duration {
+    (rtt / 8).clamp(Duration::from_millis(1), Duration::from_millis(10))
+}
+
+/// As [`probe`], and a probe follows each time something was `sent` whose loss would be noticed late.
+pub(super) async fn trail(connection: &dyn Connection, sent: &Notify) -> Infallible {
+    let tails = async {
+        loop {
+            sent.notified().await;
+            tokio::time::sleep(tail_pause(connection.statistics().rtt)).await;
+            connection.send_datagram(Bytes::from_static(PROBE));
+        }
+    };
+    tokio::select! {
+        never = probe(connection) => never,
+        never = tails => never,
+    }
+}
+
+/// As [`probe`], and sooner while `waited` is set, which is when someone waits for the last thing that was
+/// sent. quinn sends a PING when the acknowledgement of a stream's last packet is overdue, and repeats the packet
+/// when that is answered: a loss costs two round trips and more. With a probe close behind the packet it costs one
+/// and an eighth. More follow, each a round trip and a quarter later, since what is lost again is
+/// noticed at pauses that double.
+pub(super) async fn hurry(
+    connection: &dyn Connection,
+    mut waited: watch::Receiver<bool>,
+) -> Infallible {
+    let late = async {
+        let mut sent = 0;
+        loop {
+            let is_waited = *waited.borrow_and_update();
+            let overdue = async {
+                if !is_waited {
+                    return std::future::pending().await;
+                }
+                let rtt = connection.statistics().rtt;
+                // Slower and slower: it may be the store that takes its time.
+                let pause = (rtt * 5 / 4).max(SHORTEST_PAUSE);
+                let pause = pause * (1 << (sent / PROBES_AT_FULL_PACE).min(10));
+                let pause = if sent == 0 { tail_pause(rtt) } else { pause.min(LOOK) };
+                tokio::time::sleep(pause).await;
+            };
+            tokio::select! {
+                changed = waited.changed() => match changed {
+                    Ok(()) => sent = 0,
+                    Err(_) => return std::future::pending().await,
+                },
+                () = overdue => {
+                    connection.send_datagram(Bytes::from_static(PROBE));
+                    sent += 1;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        never = probe(connection) => never,
+        never = late => never,
+    }
 }
 
 /// The two directions of a lane.

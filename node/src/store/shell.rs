@@ -689,6 +689,7 @@ impl Shell {
             open: self.engines.len(),
             sessions: sessions.collect(),
             counts: self.counts.clone(),
+            datagrams: self.listener.datagrams(),
             cache: self.objects.cache(),
         }
     }

@@ -346,6 +346,7 @@ async fn the_admin_view_shows_volumes_and_sessions() {
     let metrics = store.view.metrics().await;
     assert!(metrics.contains("longhaul_store_volume_attached{volume=\"a\"} 1"), "{metrics}");
     assert!(metrics.contains("longhaul_store_sessions 1"), "{metrics}");
+    assert!(metrics.contains("longhaul_store_datagram_requests_total 0"), "{metrics}");
     let status = store.view.status().await.unwrap();
     assert_eq!(status["volumes"][0]["live"]["epoch"], 1);
     assert_eq!(store.view.health().await, Ok(()));

@@ -5,6 +5,7 @@ use crate::histogram::Histogram;
 use crate::link::transport::{PathStatus, Statistics};
 use crate::objects::CacheReport;
 use async_trait::async_trait;
+use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -24,6 +25,8 @@ pub struct Snapshot {
     pub sessions: Vec<SessionState>,
     /// Counters since the start.
     pub counts: Counts,
+    /// Small reads that hosts asked for in datagrams, since the start.
+    pub datagrams: AnswerCounters,
     /// The cache in front of the objects, if there is one.
     pub cache: Option<CacheReport>,
 }
@@ -100,7 +103,7 @@ impl Report for View {
     async fn metrics(&self) -> String {
         let snapshot = self.snapshot().await.unwrap_or_default();
         let mut out = Metrics::default();
-        let counts = snapshot.counts;
+        let (counts, datagrams) = (snapshot.counts, snapshot.datagrams);
         out.single(
             "longhaul_store_sessions",
             "gauge",
@@ -138,6 +141,41 @@ impl Report for View {
                 "longhaul_store_object_failures_total",
                 "Operations on objects that failed.",
                 counts.failures,
+            ),
+            (
+                "longhaul_store_datagram_requests_total",
+                "Small reads asked for in datagrams.",
+                datagrams.requests,
+            ),
+            (
+                "longhaul_store_datagram_repeats_total",
+                "Of those, requests that came again, for what was lost or late of the reply.",
+                datagrams.repeats,
+            ),
+            (
+                "longhaul_store_datagram_replies_total",
+                "Replies sent in datagrams.",
+                datagrams.replies,
+            ),
+            (
+                "longhaul_store_datagram_by_stream_total",
+                "Replies that datagrams do not carry: the host has to ask by stream.",
+                datagrams.by_stream,
+            ),
+            (
+                "longhaul_store_datagram_sent_bytes_total",
+                "Bytes of replies sent in datagrams, once each.",
+                datagrams.sent_bytes,
+            ),
+            (
+                "longhaul_store_datagram_redundant_bytes_total",
+                "Bytes of parity sent beside them.",
+                datagrams.redundant_bytes,
+            ),
+            (
+                "longhaul_store_datagram_repeated_bytes_total",
+                "Bytes of replies that were asked for and sent again.",
+                datagrams.repeated_bytes,
             ),
         ] {
             out.single(name, "counter", help, value as f64);
@@ -300,8 +338,23 @@ impl Report for View {
                 })
             })
             .collect();
+        let datagrams = snapshot.datagrams;
+        let datagrams = json!({
+            "requests": datagrams.requests,
+            "repeats": datagrams.repeats,
+            "replies": datagrams.replies,
+            "by_stream": datagrams.by_stream,
+            "sent_bytes": datagrams.sent_bytes,
+            "redundant_bytes": datagrams.redundant_bytes,
+            "repeated_bytes": datagrams.repeated_bytes,
+        });
         let cache = snapshot.cache.as_ref().map(cache_json);
-        Ok(json!({ "volumes": volumes, "sessions": sessions, "cache": cache }))
+        Ok(json!({
+            "volumes": volumes,
+            "sessions": sessions,
+            "datagrams": datagrams,
+            "cache": cache,
+        }))
     }
 
     async fn health(&self) -> Result<(), String> {

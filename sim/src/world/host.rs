@@ -381,23 +381,29 @@ impl World {
             ToStore::Batch { last, .. } => told.shipped = told.shipped.max(*last),
             _ => {}
         }
-        if let Some(due) = session.send(now, Direction::Up, lane, bytes) {
+        if lane == Lane::Read {
+            self.ask_lone(number, frame.clone());
+        } else if let Some(due) = session.send(now, Direction::Up, lane, bytes) {
             self.schedule(due, Event::Deliver(number, Direction::Up, lane));
         }
     }
 
     pub(super) fn deliver_down(&mut self, number: u64, lane: Lane) {
-        let now = self.now;
         let Some((session, _)) = self.sessions.get_mut(&number) else { return };
         let Some(bytes) = session.pipe(Direction::Down, lane).receive() else { return };
+        match Frame::<ToHost>::whole(bytes) {
+            Ok(frame) => self.take_down(number, frame),
+            Err(error) => self.fail(format!("a store's frame cannot be decoded: {error}")),
+        }
+    }
+
+    pub(super) fn take_down(&mut self, number: u64, frame: Frame<ToHost>) {
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get(&number) else { return };
         let (host, volume, open) = (session.host, session.volume, session.host_open);
         if !open || self.slot(host, volume).session != Some(number) {
             return;
         }
-        let frame = match Frame::<ToHost>::whole(bytes) {
-            Ok(frame) => frame,
-            Err(error) => return self.fail(format!("a store's frame cannot be decoded: {error}")),
-        };
         match &mut self.slot(host, volume).state {
             State::Running(machine) => {
                 machine.handle_message(now, frame.clone());

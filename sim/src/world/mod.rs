@@ -12,6 +12,7 @@ mod copies;
 mod copy;
 mod finish;
 mod host;
+mod lone;
 mod object;
 mod observe;
 mod storage;
@@ -27,6 +28,7 @@ use crate::objects::Objects;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::trace::{Mode, Trace};
+use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, Seq, StagedPiece, Time, VolumeId};
 use longhaul_core::wire::link::{Announced, AttachError, HostId, Lane};
 use std::cmp::Reverse;
@@ -55,6 +57,9 @@ enum Event {
     /// A refused slot tries again, or its operator acts.
     Operator(At),
     Deliver(u64, Direction, Lane),
+    Datagram(u64, Direction, Bytes),
+    /// When the machine wanted to be called.
+    LoneTimer(u64, Time),
     HostNotices(u64),
     StoreNotices(u64),
     StartHost(usize, u64),
@@ -341,6 +346,8 @@ impl World {
             }
             Event::Operator(at) => self.live(at, |w| w.operator(at.host, at.volume)),
             Event::Deliver(session, direction, lane) => self.deliver(session, direction, lane),
+            Event::Datagram(session, direction, bytes) => self.datagram(session, direction, bytes),
+            Event::LoneTimer(session, due) => self.lone_timer(session, due),
             Event::HostNotices(session) => self.host_notices(session),
             Event::StoreNotices(session) => self.store_notices(session),
             Event::StartHost(host, incarnation) => {

@@ -5,7 +5,6 @@ use super::observe::Asked;
 use super::{Event, MS, World};
 use crate::link::{Direction, EncodeHead, encode};
 use crate::note;
-use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, Seq, Time};
 use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
 use longhaul_core::wire::link::{
@@ -140,14 +139,13 @@ impl World {
             return;
         }
         let Some(bytes) = pipe.receive() else { return };
-        self.take_up(number, store, lane, bytes);
+        match Frame::<ToStore>::whole(bytes) {
+            Ok(frame) => self.take_up(number, store, lane, frame),
+            Err(error) => self.fail(format!("a host's frame cannot be decoded: {error}")),
+        }
     }
 
-    fn take_up(&mut self, number: u64, store: usize, lane: Lane, bytes: Bytes) {
-        let frame = match Frame::<ToStore>::whole(bytes) {
-            Ok(frame) => frame,
-            Err(error) => return self.fail(format!("a host's frame cannot be decoded: {error}")),
-        };
+    pub(super) fn take_up(&mut self, number: u64, store: usize, lane: Lane, frame: Frame<ToStore>) {
         note!(self, "s{store} session {number} {lane:?} <- {}", brief_up(&frame));
         let Some(volume) = self.volume_of(&frame.message) else {
             return self.fail(format!("a frame for no volume: {:?}", frame.message));
@@ -346,6 +344,14 @@ impl World {
             .check_down(store, volume, number, frame)
             .and_then(|()| self.check_answer(store, volume, number, frame));
         self.require(checked);
+        let streamed;
+        let frame = if lane == Lane::Read {
+            let Some(rest) = self.answer_lone(number, frame.clone()) else { return };
+            streamed = rest;
+            &streamed
+        } else {
+            frame
+        };
         let bytes = match encode(frame) {
             Ok(bytes) => bytes,
             Err(error) => return self.fail(format!("a store's frame cannot be encoded: {error}")),

@@ -2,12 +2,13 @@
 //! virtual clock, so that a run comes out the same every time.
 //!
 //! A sender works as quinn's: window and token-bucket pacer with the runtime's timers of 1 ms, an
-//! acknowledgement for ten packets or after 2 ms, losses found by three later packets or 9/8 of a
+//! acknowledgement for ten packets or after 2 ms, losses found by later packets or after more than a
 //! round trip, probes after a silence. The competitor is TCP CUBIC (RFC 9438) with selective
 //! acknowledgements, without pacing. Left out: a lost acknowledgement is not made up for by the next,
-//! so none is lost; nothing is reordered.
+//! so none is lost.
 
 use super::control::{Control, Estimate};
+use super::{PACKET_THRESHOLD, TIME_THRESHOLD};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::{Duration, Instant};
@@ -35,6 +36,31 @@ pub struct Path {
     pub loss: f64,
     /// Now and then acknowledgements are held up for up to this: a machine with other work.
     pub stall: u64,
+    /// Either way takes up to so much longer: it wanders, in no less than 20 ms, and keeps the order.
+    pub jitter: u64,
+    /// Share of the packets that arrive late, and by how much.
+    pub reorder: (f64, u64),
+}
+
+/// A value that wanders between 0 and a size.
+#[derive(Default)]
+struct Wander {
+    since: u64,
+    from: f64,
+    to: f64,
+}
+
+impl Wander {
+    fn at(&mut self, time: u64, size: u64, random: impl FnOnce() -> f64) -> u64 {
+        let interval = (20 * MS).max(2 * size);
+        if time >= self.since + interval {
+            self.since = time;
+            self.from = self.to;
+            self.to = random();
+        }
+        let gone = (time - self.since) as f64 / interval as f64;
+        ((self.from + (self.to - self.from) * gone) * size as f64) as u64
+    }
 }
 
 impl Path {
@@ -43,7 +69,15 @@ impl Path {
         let rate = mbit * 1e6;
         let rtt = (rtt_ms * 1e6) as u64;
         let queue = (rate / 8.0 * rtt as f64 / 1e9 * bdps) as u64;
-        Path { rate, rtt, queue: queue.max(10 * 1500), loss, stall: 0 }
+        Path {
+            rate,
+            rtt,
+            queue: queue.max(10 * 1500),
+            loss,
+            stall: 0,
+            jitter: 0,
+            reorder: (0.0, 0),
+        }
     }
 }
 
@@ -167,6 +201,8 @@ pub struct Bench {
     changes: Vec<(u64, Path)>,
     cut: bool,
     free_at: u64,
+    /// There and back.
+    wander: [Wander; 2],
     random: u64,
     flows: Vec<Flow>,
     /// Queue in nanoseconds, every millisecond.
@@ -185,6 +221,7 @@ impl Bench {
             changes: Vec::new(),
             cut: false,
             free_at: 0,
+            wander: Default::default(),
             random: 0x9e37_79b9_7f4a_7c15,
             flows: Vec::new(),
             queue: Vec::new(),
@@ -413,8 +450,24 @@ impl Bench {
         }
         self.free_at = begin + ((PACKET + HEADERS) as f64 * 8e9 / self.path.rate) as u64;
         if self.random() >= self.path.loss {
-            self.at(self.free_at + self.path.rtt / 2, Event::Arrive(id, number));
+            let mut due = self.way(0, self.free_at);
+            let (share, by) = self.path.reorder;
+            if share > 0.0 && self.random() < share {
+                due += by;
+            }
+            self.at(due, Event::Arrive(id, number));
         }
+    }
+
+    /// When what leaves at a time is at the other end.
+    fn way(&mut self, direction: usize, at: u64) -> u64 {
+        let mut late = 0;
+        if self.path.jitter > 0 {
+            let mut wander = std::mem::take(&mut self.wander[direction]);
+            late = wander.at(at, self.path.jitter, || self.random());
+            self.wander[direction] = wander;
+        }
+        at + self.path.rtt / 2 + late
     }
 
     fn arrive(&mut self, id: usize, number: u64) {
@@ -439,7 +492,7 @@ impl Bench {
         let packets = std::mem::take(&mut self.flows[id].unacked);
         self.flows[id].ack_due = None;
         // The next acknowledgement says it all again, later; that is left out here.
-        let mut back = self.now + self.path.rtt / 2;
+        let mut back = self.way(1, self.now);
         if self.path.stall > 0 && back >= self.flows[id].stalls_at {
             back += (self.random() * self.path.stall as f64) as u64;
             let pause = -(1.0 - self.random()).ln() * STALL_PAUSE;
@@ -496,11 +549,11 @@ impl Bench {
         let mut due = None;
         let flow = &mut self.flows[id];
         let Some(largest) = flow.largest_acked else { return };
-        let delay = (flow.srtt.max(flow.latest as f64) * 1.125).max(1e6) as u64;
+        let delay = (flow.srtt.max(flow.latest as f64) * f64::from(TIME_THRESHOLD)).max(1e6) as u64;
         let mut lost = Vec::new();
         flow.loss_time = u64::MAX;
         for (&packet, &sent) in flow.sent.range(..largest) {
-            if largest >= packet + 3 || now - sent >= delay {
+            if largest >= packet + u64::from(PACKET_THRESHOLD) || now - sent >= delay {
                 lost.push((packet, sent));
             } else {
                 flow.loss_time = flow.loss_time.min(sent + delay);

@@ -10,6 +10,10 @@
 //! rate. If the queue goes away it was ours; if it does not, twice, somebody else fills it, and the window
 //! follows CUBIC until a later test finds the queue empty.
 //!
+//! Delay also varies by itself, on radio links and busy machines, and then says little. So where it does,
+//! and where somebody else fills the queue, the path is probed: for a moment more is sent, and if more arrives,
+//! the path was not full, or our share of it small, whatever the delay.
+//!
 //! Ideas come from Copa (target delay, competitive mode), BBR (delivery rate, probes that drain),
 //! Swift (a target that falls with the root of the rate, so that flows converge) and Nimbus (asking
 //! by changing one's own rate). The constants were chosen on the bench in `bench.rs`, which is where
@@ -68,6 +72,21 @@ const FULL_QUEUE: f64 = 0.7;
 /// How fast the longest queue is forgotten, by epoch.
 const LONGEST_DECAY: f64 = 0.995;
 
+/// What the queue changes by from epoch to epoch, as a share of the target, from which on delay says
+/// little, and the path is probed.
+const NOISY: f64 = 0.25;
+/// How much of a change that is remembered.
+const NOISE_DECAY: f64 = 0.9;
+/// How often a path is probed: shortest and longest pause; each probe that finds nothing doubles it.
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+/// Growth of the rate from which on there may be more to come.
+const RISING: f64 = 1.15;
+/// What a probe multiplies the window by: at first and while delay does not count, and after that.
+const PROBE_STEP: (f64, f64) = (1.25, 1.5);
+/// By what share of that the rate has to grow. Of a queue that is always full a flow gets its share of the
+/// windows, so against others this ends at about half of the path.
+const PROBE_FOLLOWS: f64 = 0.5;
+
 /// Share of the bytes of an epoch from which on losses are congestion, beyond twice what is always lost.
 const LOSS_LIMIT: f64 = 0.05;
 /// Fewer packets lost in an epoch mean nothing.
@@ -105,8 +124,21 @@ enum Phase {
     Steady,
     /// Sends little for an epoch to see whether the queue goes away.
     Test(Test),
+    /// Sends more for an epoch to see whether more arrives.
+    Probe(Probe),
     /// Follows CUBIC.
     Compete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Probe {
+    /// The window that the rate has followed, and that rate.
+    window: f64,
+    rate: f64,
+    /// Delay does not count: CUBIC goes on.
+    competes: bool,
+    /// The rate has followed at least once.
+    has_followed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -176,6 +208,15 @@ pub struct Control {
     rate: f64,
     /// Of the last epoch, in seconds.
     queue: f64,
+    /// Mean change of that from epoch to epoch.
+    noise: f64,
+    probed_at: Instant,
+    probe_pause: Duration,
+    /// Window of the last epoch.
+    epoch_window: f64,
+    /// Mean of the last rates, and the least of that since the last probe.
+    mean_rate: f64,
+    rate_mark: f64,
     /// Share by which the window grew last.
     growth: f64,
     /// Epochs in a row with a long queue, and the window before them.
@@ -230,6 +271,12 @@ impl Control {
             last_rtt: 0.0,
             rate: 0.0,
             queue: 0.0,
+            noise: 0.0,
+            probed_at: now,
+            probe_pause: PROBE_PAUSE.1,
+            epoch_window: window,
+            mean_rate: 0.0,
+            rate_mark: f64::INFINITY,
             growth: 0.0,
             high: 0,
             before: 0.0,
@@ -271,6 +318,7 @@ impl Control {
             competing: match self.phase {
                 Phase::Compete => true,
                 Phase::Test(test) => test.competed,
+                Phase::Probe(probe) => probe.competes,
                 Phase::Startup | Phase::Steady => false,
             },
         }
@@ -324,7 +372,7 @@ impl Control {
                     let grown = self.cubic.grown(now, window, bytes, self.last_rtt, mtu);
                     self.set_window(grown);
                 }
-                Phase::Steady | Phase::Test(_) => {}
+                Phase::Steady | Phase::Test(_) | Phase::Probe(_) => {}
             }
         }
     }
@@ -374,16 +422,21 @@ impl Control {
         if sent >= self.losses_from {
             self.epoch.lost += bytes;
         }
-        let queue = self.last_rtt - self.base.get();
-        if queue > 2.0 * self.limit(true) {
+        let base = self.base.get();
+        if self.last_rtt - base > 2.0 * self.limit(true) {
             self.queue_lost_bytes += bytes;
         }
+        // A single packet may have been held up anywhere.
+        let least = self.epoch.least_rtt;
+        let queue = if least.is_finite() { least - base } else { self.queue };
         if persistent {
             self.set_window(0.0);
             self.restart(now);
         } else if self.phase == Phase::Compete
             && sent > self.losses_from
             && queue >= FULL_QUEUE * self.longest
+            && queue > self.limit(true)
+            && !self.is_ambient()
         {
             self.yield_share(now);
         }
@@ -468,6 +521,8 @@ impl Control {
         self.started_at = now;
         self.has_failed = false;
         self.rate = self.startup_rate;
+        self.mean_rate = self.rate;
+        self.rate_mark = self.rate;
         self.most_rate.add(now, self.rate);
         self.test(now, self.window);
         self.begin_epoch(now);
@@ -486,9 +541,19 @@ impl Control {
         // Without a rate the sender was short of data, and what the window is has no effect.
         let used = self.is_used() && epoch.rate.is_some();
         let rate_before = self.rate;
-        self.queue = epoch.least_rtt - self.base.get();
+        let queue = epoch.least_rtt - self.base.get();
+        // What our own window has changed it by says nothing of the path.
+        let ours = (self.window - self.epoch_window).abs() / self.rate.max(1.0);
+        let change = ((queue - self.queue).abs() - ours).max(0.0);
+        self.epoch_window = self.window;
+        self.noise = NOISE_DECAY * self.noise + (1.0 - NOISE_DECAY) * change;
+        self.queue = queue;
         if let Some(rate) = epoch.rate {
             self.rate = rate;
+            if !matches!(self.phase, Phase::Test(_)) {
+                self.mean_rate += (rate - self.mean_rate) / 4.0;
+                self.rate_mark = self.rate_mark.min(self.mean_rate);
+            }
             self.most_rate.add(now, rate);
         }
         if used {
@@ -510,16 +575,26 @@ impl Control {
             }
             Phase::Steady if used => self.steady(now, rate_before),
             Phase::Steady => self.high = 0,
+            Phase::Probe(probe) => self.probed(now, probe, congested),
             Phase::Test(test) => self.tested(now, test),
             Phase::Compete => {
                 self.longest = (self.longest * LONGEST_DECAY).max(self.queue);
                 let interval = TEST_INTERVAL.max(Duration::from_secs_f64(50.0 * self.base.get()));
                 if now - self.tested_at >= interval {
                     self.test(now, self.window);
+                } else if used && self.may_probe(now) {
+                    self.probe(true);
                 }
             }
         }
         self.begin_epoch(now);
+    }
+
+    /// Whether no more was lost in this epoch than is always lost.
+    fn is_ambient(&self) -> bool {
+        let Epoch { acked, lost, .. } = self.epoch;
+        let usual = self.ambient.get();
+        usual >= 1e-3 && lost as f64 <= 2.0 * (usual * (acked + lost) as f64 + self.mtu as f64)
     }
 
     /// Whether the last epoch lost more than is always lost.
@@ -564,6 +639,53 @@ impl Control {
         }
         if now - self.empty_at.max(self.tested_at) >= TEST_INTERVAL {
             self.test(now, self.window);
+        } else if (self.noise > NOISY * target || self.is_rising()) && self.may_probe(now) {
+            self.probe(false);
+        }
+    }
+
+    /// Sends more for an epoch.
+    fn probe(&mut self, competes: bool) {
+        let (window, rate) = (self.window, self.mean_rate);
+        self.phase = Phase::Probe(Probe { window, rate, competes, has_followed: false });
+        self.set_window(window * PROBE_STEP.0);
+    }
+
+    /// Whether it is time for a probe. Where more was carried before, or never as much as now, there may
+    /// be more; otherwise probes that find nothing become rare.
+    fn may_probe(&self, now: Instant) -> bool {
+        let shortest = PROBE_PAUSE.0 * if self.phase == Phase::Compete { 2 } else { 1 };
+        let promising = self.rate < 0.8 * self.most_rate.get() || self.is_rising();
+        now - self.probed_at >= if promising { shortest } else { self.probe_pause }
+    }
+
+    /// Whether the rate goes up although delay allows only small steps.
+    fn is_rising(&self) -> bool {
+        self.phase == Phase::Steady
+            && self.rate >= self.most_rate.get()
+            && self.mean_rate >= RISING * self.rate_mark
+    }
+
+    fn probed(&mut self, now: Instant, probe: Probe, congested: bool) {
+        let grown = self.window / probe.window - 1.0;
+        let follows = self.rate >= probe.rate * (1.0 + PROBE_FOLLOWS * grown);
+        if follows && grown > 0.1 && !congested {
+            let (window, rate) = (self.window, self.rate);
+            self.mean_rate = rate;
+            self.probe_pause = PROBE_PAUSE.0;
+            let competes = probe.competes || self.queue > self.target(rate);
+            self.phase = Phase::Probe(Probe { window, rate, competes, has_followed: true });
+            let step = if probe.competes { PROBE_STEP.0 } else { PROBE_STEP.1 };
+            return self.set_window(window * step);
+        }
+        self.set_window(probe.window);
+        self.probed_at = now;
+        self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE.1);
+        self.rate_mark = self.mean_rate;
+        self.high = 0;
+        self.phase = if probe.competes { Phase::Compete } else { Phase::Steady };
+        if probe.competes {
+            self.cubic = Cubic::new(now, self.window, false);
         }
     }
 

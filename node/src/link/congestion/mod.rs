@@ -17,6 +17,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Later packets that arrived, from which on one counts as lost.
+pub const PACKET_THRESHOLD: u32 = 3;
+/// Share of the round trip after which it counts as lost when a later one arrived.
+pub const TIME_THRESHOLD: f32 = 1.125;
+
 /// Makes a controller for each path.
 #[derive(Debug)]
 pub struct Factory;

@@ -51,12 +51,31 @@ fn fills_the_line_with_a_short_queue_and_few_losses_of_its_own() {
 
 #[test]
 fn a_machine_that_stalls_still_fills_most_of_the_line() {
-    for (stall_ms, least) in [(5, 0.9), (10, 0.8), (20, 0.6)] {
+    for (stall_ms, least) in [(5, 0.85), (10, 0.8), (20, 0.6), (40, 0.3)] {
         let path = Path { stall: stall_ms * 1_000_000, ..Path::new(1000.0, 16.0, 1.0, 1e-4) };
         let (bench, flow) = alone(path, 6);
         let got = share(&bench, flow, path, SECOND, 6 * SECOND);
         assert!(got >= least, "{stall_ms} ms: {got}");
     }
+}
+
+/// Mb/s, loss, jitter in ms each way, share reordered by 4 ms; RTT 16 ms, a queue of one product.
+const UNSTEADY: [(f64, f64, u64, f64); 9] = [
+    (155.0, 1e-4, 1, 0.0),
+    (155.0, 1e-4, 2, 0.0),
+    (155.0, 1e-4, 4, 0.0),
+    (155.0, 1e-4, 8, 0.0),
+    (155.0, 1e-2, 4, 0.0),
+    (1000.0, 1e-4, 2, 0.0),
+    (20.0, 1e-4, 4, 0.0),
+    (155.0, 0.0, 0, 1e-3),
+    (155.0, 0.0, 0, 1e-2),
+];
+
+fn unsteady(mbit: f64, loss: f64, jitter_ms: u64, reorder: f64) -> Path {
+    let jitter = jitter_ms * 1_000_000;
+    let reorder = (reorder, 4_000_000);
+    Path { jitter, reorder, ..Path::new(mbit, 16.0, 1.0, loss) }
 }
 
 #[test]
@@ -67,6 +86,8 @@ fn shares_with_a_flow_of_tcp_cubic() {
         (100.0, 16.0, 2.0),
         (20.0, 16.0, 1.0),
         (20.0, 50.0, 1.0),
+        (100.0, 100.0, 1.0),
+        (1000.0, 16.0, 0.5),
     ] {
         for (ours, theirs) in [(0, 3), (3, 0)] {
             let mut bench = Bench::new(Path::new(mbit, rtt, queue, 0.0));
@@ -78,6 +99,18 @@ fn shares_with_a_flow_of_tcp_cubic() {
             assert!(jain(&rates) >= 0.8, "{line}: {rates:?}");
             assert!(bench.own_loss(flow) <= 0.02, "{line}: {}", bench.own_loss(flow));
         }
+    }
+}
+
+#[test]
+fn keeps_most_of_a_line_that_jitters_or_reorders() {
+    for (mbit, loss, jitter, reorder) in UNSTEADY {
+        let path = unsteady(mbit, loss, jitter, reorder);
+        let (bench, flow) = alone(path, 20);
+        let got = share(&bench, flow, path, 0, 20 * SECOND);
+        let line = format!("{mbit} Mb/s, loss {loss}, jitter {jitter} ms, {reorder} reordered");
+        assert!(got >= if jitter > 0 { 0.6 } else { 0.95 }, "{line}: {got}");
+        assert!(bench.own_loss(flow) <= 0.02, "{line}: {}", bench.own_loss(flow));
     }
 }
 
@@ -98,7 +131,7 @@ fn the_queue_is_short_again_once_the_other_flow_has_ended() {
 
 #[test]
 fn flows_like_it_share_a_short_queue() {
-    for mbit in [20.0, 100.0, 1000.0] {
+    for (mbit, longest) in [(20.0, 12.0), (100.0, 5.0), (1000.0, 5.0)] {
         let mut bench = Bench::new(Path::new(mbit, 16.0, 1.0, 0.0));
         let first = bench.ours(Load::Bulk, 0, ALWAYS);
         let second = bench.ours(Load::Bulk, 3 * SECOND, ALWAYS);
@@ -107,7 +140,7 @@ fn flows_like_it_share_a_short_queue() {
         assert!(jain(&rates) >= 0.85, "{mbit} Mb/s: {rates:?}");
         assert!(rates.iter().sum::<f64>() > 0.95 * mbit, "{mbit} Mb/s: {rates:?}");
         let p50 = bench.queue_ms(0.5, 10 * SECOND, 20 * SECOND);
-        assert!(p50 < 5.0, "{mbit} Mb/s: {p50} ms");
+        assert!(p50 < longest, "{mbit} Mb/s: {p50} ms");
     }
 }
 
@@ -220,7 +253,29 @@ fn bench_table() {
             100.0 * bench.own_loss(flow),
         );
     }
-    for (mbit, rtt) in [(20.0, 16.0), (20.0, 50.0), (100.0, 16.0), (155.0, 16.0), (1000.0, 16.0)] {
+    for stall in [5, 10, 20, 40] {
+        let path = Path { stall: stall * 1_000_000, ..Path::new(1000.0, 16.0, 1.0, 1e-4) };
+        let (bench, flow) = alone(path, 20);
+        let got = 100.0 * share(&bench, flow, path, SECOND, 20 * SECOND);
+        println!("1000 Mb/s, RTT 16 ms, loss 0.0001, stalls of up to {stall} ms: {got:.1} %");
+    }
+    for (mbit, loss, jitter, reorder) in UNSTEADY {
+        let path = unsteady(mbit, loss, jitter, reorder);
+        let mut beside = Bench::new(path);
+        let cubic = beside.cubic(0, ALWAYS);
+        beside.run(20 * SECOND + 1_000_000);
+        let (bench, flow) = alone(path, 20);
+        println!(
+            "{mbit} Mb/s, RTT 16 ms, loss {loss}, jitter {jitter} ms, {reorder} reordered by 4 ms: {:.1} % of 20 s, \
+             lost in the queue {:.2} %; CUBIC {:.1} %",
+            100.0 * share(&bench, flow, path, 0, 20 * SECOND),
+            100.0 * bench.own_loss(flow),
+            100.0 * share(&beside, cubic, path, 0, 20 * SECOND),
+        );
+    }
+    for (mbit, rtt) in
+        [(20.0, 16.0), (20.0, 50.0), (100.0, 16.0), (100.0, 100.0), (155.0, 16.0), (1000.0, 16.0)]
+    {
         for queue in [0.5, 1.0, 2.0] {
             for (ours, theirs) in [(0, 3), (3, 0)] {
                 let mut bench = Bench::new(Path::new(mbit, rtt, queue, 0.0));

@@ -211,3 +211,199 @@ fn measure(shape: Option<Shape>) {
     println!("  a read at a time beside it: {}", p99(&mut lone));
     println!("  {:?}", status.path);
 }
+
+/// A store that resumes, reads and commits at once, behind a relay, in a thread of its own.
+struct Behind {
+    relay: Relay,
+    credential: Credential,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Behind {
+    fn start(shape: Shape) -> Behind {
+        let (ready, address) = std::sync::mpsc::channel();
+        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let serve = async move {
+            let versions = (1, DATAGRAM_VERSION);
+            let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
+            ready.send((store.address, store.credential())).unwrap();
+            loop {
+                let event = tokio::select! {
+                    event = store.listener.event() => event.unwrap(),
+                    _ = &mut stopped => break,
+                };
+                let ListenerEvent::Frame { session, lane, frame } = event else { continue };
+                match frame.message {
+                    ToStore::Read { request, range, .. } => {
+                        store.listener.send(session, lane, data(request, range.bytes() as usize));
+                    }
+                    ToStore::Resume { request, .. } => {
+                        let result = Err(longhaul_core::wire::link::AttachError::NotFound);
+                        let reply = ToHost::Attached { request, result };
+                        store.listener.send(session, lane, reply.into());
+                    }
+                    ToStore::Batch { last, .. } => {
+                        let reply = ToHost::Committed { volume: VolumeId(1), epoch: 1, seq: last };
+                        store.listener.send(session, Lane::Control, reply.into());
+                    }
+                    _ => {}
+                }
+            }
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve);
+        });
+        let (address, credential) = address.recv().unwrap();
+        let relay = Relay::start("127.0.0.1:0".parse().unwrap(), address, shape).unwrap();
+        Behind { relay, credential, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn connect(&self, transport: Transport) -> (Client, UnboundedReceiver<LinkEvent>) {
+        let at = self.relay.address().to_string();
+        Client::start(self.credential.clone(), Some(at), transport).unwrap()
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+/// From the return of a line that was away for `outage` to the first read that is answered, as a host
+/// does it: up, Resume, Attached, Read. Also when the link was up again.
+fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
+    let behind = Behind::start(Shape { delay, ..Shape::default() });
+    let (client, mut events) = behind.connect(Transport::Auto);
+    while !matches!(events.blocking_recv().unwrap(), LinkEvent::Up { .. }) {}
+    std::thread::sleep(Duration::from_millis(300));
+    behind.relay.change(|shape| shape.cut = true);
+    // What was under way when the line was cut, and is to be sent again.
+    client.send(Lane::Read, read(1));
+    std::thread::sleep(outage);
+    behind.relay.change(|shape| shape.cut = false);
+    let returned = Instant::now();
+    let mut up = f64::NAN;
+    loop {
+        match events.blocking_recv().unwrap() {
+            LinkEvent::Up { .. } => {
+                up = returned.elapsed().as_secs_f64() * 1e3;
+                let host = longhaul_core::wire::link::HostId(1);
+                let resume = ToStore::Resume { request: 1, volume: VolumeId(1), epoch: 1, host };
+                client.send(Lane::Control, resume.into());
+            }
+            LinkEvent::Frame(frame) => match frame.message {
+                ToHost::Attached { .. } => client.send(Lane::Read, read(1)),
+                ToHost::Data { .. } => break,
+                _ => {}
+            },
+            LinkEvent::Down { .. } | LinkEvent::Unreachable => {}
+        }
+    }
+    let read = returned.elapsed().as_secs_f64() * 1e3;
+    client.close();
+    (up, read)
+}
+
+/// For docs/performance.md: `cargo test --workspace --bins -- --ignored --nocapture outage_end`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn outage_end() {
+    for (delay, from, step) in [(8, 7000, 370), (100, 7000, 370), (8, 1500, 330), (100, 1500, 330)]
+    {
+        let threads: Vec<_> = (0..10)
+            .map(|nth| {
+                let outage = Duration::from_millis(from + nth * step);
+                let delay = Duration::from_millis(delay);
+                std::thread::spawn(move || after_outage(delay, outage))
+            })
+            .collect();
+        let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let mut up: Vec<_> = all.iter().map(|(up, _)| *up).collect();
+        let mut read: Vec<_> = all.iter().map(|(_, read)| *read).collect();
+        let mut set_up: Vec<_> = all.iter().map(|(up, read)| read - up).collect();
+        for list in [&mut up, &mut read, &mut set_up] {
+            list.sort_by(f64::total_cmp);
+        }
+        println!(
+            "RTT {} ms, outages of {from} ms and more: up again p50 {:.0} max {:.0} ms, first read p50 {:.0} max {:.0} ms, \
+             read after up p50 {:.0} ms",
+            2 * delay,
+            up[5],
+            up[9],
+            read[5],
+            read[9],
+            set_up[5]
+        );
+    }
+}
+
+/// Lone commits with loss, for docs/performance.md: `cargo test --workspace --bins -- --ignored
+/// --nocapture commit_latency`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
+fn commit_latency() {
+    for (delay, loss, bytes) in [(1, 0.01, 4 << 10), (8, 0.01, 4 << 10), (8, 0.01, 512)] {
+        let shape = Shape { delay: Duration::from_millis(delay), loss, ..Shape::default() };
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                std::thread::spawn(move || {
+                    let behind = Behind::start(shape);
+                    let (client, mut events) = behind.connect(Transport::Quic);
+                    while !matches!(events.blocking_recv().unwrap(), LinkEvent::Up { .. }) {}
+                    let sent = client.status();
+                    let mut took = Vec::new();
+                    for last in 1..=2000 / delay.max(2) {
+                        let begun = Instant::now();
+                        let message =
+                            ToStore::Batch { volume: VolumeId(1), epoch: 1, first: last, last };
+                        let payload = Bytes::from(vec![7; bytes]);
+                        client.set_drain_urgent(true);
+                        client.send(Lane::Drain, Frame { message, payload });
+                        loop {
+                            let event = events.blocking_recv().unwrap();
+                            let LinkEvent::Frame(frame) = event else { panic!("{event:?}") };
+                            if matches!(frame.message, ToHost::Committed { seq, .. } if seq == last)
+                            {
+                                break;
+                            }
+                        }
+                        took.push(begun.elapsed().as_secs_f64() * 1e3);
+                        client.set_drain_urgent(false);
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    let now = client.status();
+                    let bytes =
+                        now.sent_bytes + now.received_bytes - sent.sent_bytes - sent.received_bytes;
+                    client.close();
+                    let each = bytes as f64 / took.len() as f64;
+                    (took, each)
+                })
+            })
+            .collect();
+        let (mut took, mut each) = (Vec::new(), 0.0);
+        for thread in threads {
+            let (some, bytes) = thread.join().unwrap();
+            took.extend(some);
+            each += bytes / 4.0;
+        }
+        took.sort_by(f64::total_cmp);
+        let of = |share: f64| took[((took.len() as f64 * share) as usize).min(took.len() - 1)];
+        println!(
+            "RTT {} ms, loss {loss}, {bytes} bytes: p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms of {}; {each:.0} bytes each",
+            2 * delay,
+            of(0.5),
+            of(0.99),
+            of(0.999),
+            of(1.0),
+            took.len()
+        );
+    }
+}

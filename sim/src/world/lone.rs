@@ -1,0 +1,147 @@
+//! Lone requests: in most sessions what travels in the read lane goes through the machines of
+//! `longhaul_core::link`, in datagrams that get lost, come twice and overtake each other.
+//!
+//! Nothing is checked here: an answer that is another request's, or put together from two, is wrong
+//! data to whoever reads, and a request that is never answered holds up the end.
+
+use super::{Event, World};
+use crate::link::{Direction, Session, encode};
+use bytes::Bytes;
+use longhaul_core::block::Time;
+use longhaul_core::link::{AskCounters, Output};
+use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
+
+/// Largest datagram, in bytes: small, so that short reads have several parts.
+const DATAGRAM_BYTES: usize = 700;
+
+impl World {
+    /// A session that can carry lone requests now.
+    fn lone_session(&mut self, number: u64) -> Option<&mut Session> {
+        let (session, _) = self.sessions.get_mut(&number)?;
+        (session.lone.is_some() && session.connected).then_some(session)
+    }
+
+    /// Sends a request of the read lane: in datagrams, or by stream.
+    pub(super) fn ask_lone(&mut self, number: u64, frame: Frame<ToStore>) {
+        let now = self.now;
+        match self.lone_session(number).and_then(|session| session.lone.as_mut()) {
+            Some(lone) => lone.asker.handle_request(now, frame, Some(DATAGRAM_BYTES)),
+            None => return self.stream_up(number, &frame),
+        }
+        self.flush_lone(number);
+    }
+
+    /// Sends a reply of the read lane; gives back what goes by stream.
+    pub(super) fn answer_lone(
+        &mut self,
+        number: u64,
+        frame: Frame<ToHost>,
+    ) -> Option<Frame<ToHost>> {
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return Some(frame) };
+        let Some(lone) = &mut session.lone else { return Some(frame) };
+        let rest = lone.answerer.handle_reply(frame, DATAGRAM_BYTES);
+        self.flush_lone(number);
+        rest
+    }
+
+    /// A datagram arrives.
+    pub(super) fn datagram(&mut self, number: u64, direction: Direction, bytes: Bytes) {
+        match direction {
+            Direction::Up => self.datagram_up(number, bytes),
+            Direction::Down => {
+                let now = self.now;
+                let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+                let Some(lone) = session.lone.as_mut().filter(|_| session.host_open) else {
+                    return;
+                };
+                lone.asker.handle_datagram(now, bytes);
+            }
+        }
+        self.flush_lone(number);
+    }
+
+    fn datagram_up(&mut self, number: u64, bytes: Bytes) {
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        let (store, volume) = (session.store, session.volume);
+        let process = &self.stores[store];
+        let there =
+            process.up && process.incarnation == session.store_incarnation && session.store_open;
+        let full = process.open.get(&volume).is_some_and(|open| !open.machine.wants_input());
+        // What the store does not take is lost, as with a receive buffer that is full.
+        let Some(lone) = session.lone.as_mut().filter(|_| there && !full) else { return };
+        let Some(frame) = lone.answerer.handle_datagram(bytes, DATAGRAM_BYTES) else { return };
+        self.take_up(number, store, Lane::Read, frame);
+    }
+
+    /// The host's machine has something to do.
+    pub(super) fn lone_timer(&mut self, number: u64, due: Time) {
+        let now = self.now;
+        let Some(session) = self.lone_session(number).filter(|session| session.host_open) else {
+            return;
+        };
+        let Some(lone) = session.lone.as_mut().filter(|lone| lone.timer == Some(due)) else {
+            return;
+        };
+        lone.timer = None;
+        lone.asker.handle_timeout(now);
+        self.flush_lone(number);
+    }
+
+    /// Carries out what the machines of a session want.
+    fn flush_lone(&mut self, number: u64) {
+        let now = self.now;
+        loop {
+            let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+            let Some(lone) = &mut session.lone else { return };
+            if let Some(bytes) = lone.answerer.poll_datagram() {
+                self.carry(number, Direction::Down, &bytes);
+                continue;
+            }
+            match lone.asker.poll() {
+                Some(Output::Datagram(bytes)) => self.carry(number, Direction::Up, &bytes),
+                Some(Output::Stream(frame)) => self.stream_up(number, &frame),
+                Some(Output::Reply(frame)) => self.take_down(number, frame),
+                None => break,
+            }
+        }
+        let Some(lone) = self.lone_session(number).and_then(|session| session.lone.as_mut()) else {
+            return;
+        };
+        let counters = lone.asker.counters();
+        let before = std::mem::replace(&mut lone.counted, counters);
+        let due = lone.asker.poll_timeout();
+        let timer = due.filter(|due| lone.timer.replace(*due) != Some(*due));
+        self.count_lone(&before, &counters);
+        if let Some(due) = timer {
+            self.schedule(Time(due.0.max(now.0 + 1)), Event::LoneTimer(number, due));
+        }
+    }
+
+    fn count_lone(&mut self, before: &AskCounters, now: &AskCounters) {
+        self.coverage.lone_requests += now.requests - before.requests;
+        self.coverage.lone_repeats += now.repeats - before.repeats;
+        self.coverage.lone_recovered += now.recovered - before.recovered;
+        self.coverage.lone_by_stream += now.by_stream - before.by_stream;
+    }
+
+    fn carry(&mut self, number: u64, direction: Direction, bytes: &Bytes) {
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        let arrivals = session.carry(now);
+        for at in arrivals {
+            self.schedule(at, Event::Datagram(number, direction, bytes.clone()));
+        }
+    }
+
+    fn stream_up(&mut self, number: u64, frame: &Frame<ToStore>) {
+        let bytes = match encode(frame) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.fail(format!("a host's frame cannot be encoded: {error}")),
+        };
+        let now = self.now;
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        if let Some(due) = session.send(now, Direction::Up, Lane::Read, bytes) {
+            self.schedule(due, Event::Deliver(number, Direction::Up, Lane::Read));
+        }
+    }
+}
