@@ -11,11 +11,12 @@ ROUNDS ?= 200
 WAN_DELAY ?= 0
 WRITE_THROUGH ?=
 BENCH ?=
+DIR ?= /var/tmp
 LAB ?=
 LAB_ARGS ?=
 MUTANTS ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi lab iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi bench-cache lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,7 @@ test: ## Everything that CI runs, as root
 check: ## The inner loop: format, lints, unit tests, 100 seeds of the simulator
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo fmt --manifest-path bench/cache/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --workspace --lib --bins
 	cargo build --locked --workspace --bins
@@ -62,6 +64,9 @@ bench-iscsi: ## Measure the iSCSI target against tgt (BENCH='--rounds 3 read' fo
 	@scripts/packages bench-iscsi
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-iscsi $(BENCH)
+
+bench-cache: ## Measure the read cache against foyer (DIR=where the files go); some two minutes
+	cargo run --locked --release --manifest-path bench/cache/Cargo.toml --target-dir target/bench-cache -- $(DIR)
 
 lab: ## Run the laboratory's scenarios, as root (LAB='cold-read drain' for some, LAB_ARGS='--rounds 1 --assert')
 	@scripts/packages lab

@@ -4,10 +4,12 @@
 //! through `handle_*`, outputs are taken with `poll_*`, and the time is an argument. The shell
 //! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
 //!
-//! Arrows between modules run one way: `block`, `extent`, `record`, `pack` ← `wire` ← `front`, `host`,
-//! `store`, `link`; the last four never import each other.
+//! Arrows between modules run one way: `block`, `disk`, `extent`, `record`, `pack` ← `wire` ← `cache` ←
+//! `front`, `host`, `store`, `link`; the last four never import each other.
 
 pub mod block;
+pub mod cache;
+pub mod disk;
 pub mod extent;
 pub mod front;
 pub mod host;

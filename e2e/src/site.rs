@@ -186,6 +186,7 @@ pub struct Store {
     pub address: String,
     /// Its admin address.
     pub admin: String,
+    flags: Vec<String>,
     server: Option<Server>,
 }
 
@@ -203,7 +204,12 @@ impl Store {
     #[must_use]
     pub fn stopped(dir: &Path) -> Store {
         let (address, admin) = (free_address(), free_address());
-        Store { dir: dir.into(), address, admin, server: None }
+        Store { dir: dir.into(), address, admin, flags: Vec::new(), server: None }
+    }
+
+    /// More flags, from the next start on.
+    pub fn set_flags<'a>(&mut self, flags: impl IntoIterator<Item = &'a str>) {
+        self.flags = flags.into_iter().map(str::to_owned).collect();
     }
 
     /// The command that starts it.
@@ -211,7 +217,7 @@ impl Store {
     pub fn command(&self) -> Command {
         let mut store = command(longhaul());
         store.args(["store", "--listen", &self.address, "--admin", &self.admin, "--data"]);
-        store.arg(&self.dir);
+        store.arg(&self.dir).args(&self.flags);
         store
     }
 

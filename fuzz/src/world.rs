@@ -196,7 +196,7 @@ pub fn object(objects: &mut Objects, operation: ObjectOperation) -> ObjectResult
             objects.insert(key, Bytes::from(data.concat()));
             ObjectResult::Put(Ok(()))
         }
-        ObjectOperation::Get { key, range } => {
+        ObjectOperation::Get { key, range, .. } => {
             let Some(data) = objects.get(&key) else {
                 return ObjectResult::Get(Err(GetError::NotFound));
             };

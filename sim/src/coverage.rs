@@ -213,6 +213,10 @@ counters! {
     cache_torn,
     /// Caches carried to another host, left behind, or brought back from a copy.
     cache_strange,
+    /// Reads of objects that a store's cache answered, compared with the object.
+    copies_read,
+    /// Power cuts that kept a part of what a store's cache had not synced.
+    copies_torn,
     /// Logs replayed and compared at the end.
     logs_verified,
 }

@@ -17,7 +17,6 @@
 
 mod ahead;
 mod announce;
-pub mod cache;
 mod caching;
 mod config;
 mod copy;
@@ -35,6 +34,7 @@ mod tests;
 mod volume;
 mod writes;
 
+pub use crate::cache;
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
 pub use readahead::{

@@ -240,6 +240,16 @@ pub fn data_key(volume: VolumeId, number: u64) -> String {
     if number & STAGED_BIT == 0 { segment_key(volume, number) } else { staged_key(volume, number) }
 }
 
+/// Volume and number of a key that [`data_key`] gives.
+#[must_use]
+pub fn parse_data_key(key: &str) -> Option<(VolumeId, u64)> {
+    let (prefix, digits) = key.rsplit_once('/')?;
+    let (volume, _) = prefix.strip_prefix("v/")?.split_once('/')?;
+    let volume = VolumeId(u128::from_str_radix(volume, 16).ok()?);
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (data_key(volume, number) == key).then_some((volume, number))
+}
+
 /// The number at the end of a key that begins with `prefix`, if it is one of ours.
 #[must_use]
 pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {

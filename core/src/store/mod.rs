@@ -22,10 +22,12 @@
 //! | [`log`] | the state that a log adds up to, segment by segment |
 //! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
 //! | [`check`] | verifies objects offline |
+//! | [`cache`] | pieces of objects on a local disk, in front of the object store |
 //! | [`Volume`] | the engine |
 
 pub mod announce;
 pub mod attach;
+pub mod cache;
 pub mod catalog;
 pub mod check;
 pub mod checkpoint;
@@ -39,7 +41,7 @@ pub mod staged;
 mod volume;
 
 pub use catalog::VolumeSpec;
-pub use object::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
 pub use volume::Volume;
 
 use crate::block::{Epoch, Range, Seq};

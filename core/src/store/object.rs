@@ -8,6 +8,17 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+/// Whether a copy of an object's bytes, kept elsewhere, will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// No: what the log is made of is asked of the object store.
+    Refused,
+    /// Yes: it is data, which is verified.
+    Welcome,
+    /// No: what came does not verify, and if it was a copy that is bad.
+    Bad,
+}
+
 /// An operation on objects. The object store may execute them in any order and concurrently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectOperation {
@@ -27,6 +38,8 @@ pub enum ObjectOperation {
         key: String,
         /// First byte, and the byte after the last; everything if absent.
         range: Option<std::ops::Range<u64>>,
+        /// Whether a copy of them will do.
+        copies: Copies,
     },
     /// Lists the objects whose name begins with `prefix`, in any order.
     List {

@@ -7,8 +7,8 @@
 //! What is read to be staged is read like what is read ahead, and counts with it until its object
 //! exists; reads that someone waits for do not wait for that.
 
-use super::SessionId;
 use super::map::{Map, Place};
+use super::{Copies, SessionId};
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use crate::record::{Fragment, Location, RecordError, packed};
 use crate::wire::link::{Lane, ReadPart, RequestId};
@@ -46,6 +46,7 @@ pub(super) struct Stage {
 pub(super) struct Fetch {
     pub segment: u64,
     pub range: std::ops::Range<u64>,
+    pub copies: Copies,
     data: Option<Bytes>,
 }
 
@@ -248,6 +249,7 @@ impl Reads {
             let class = class(&active.request);
             for (index, fetch) in active.fetches.iter_mut().enumerate() {
                 fetch.data = None;
+                fetch.copies = Copies::Bad;
                 self.backlog[class].push_back((id, index));
             }
             return None;
@@ -293,7 +295,12 @@ fn plan(map: &Map, request: Request) -> Active {
                 {
                     last.range.end = last.range.end.max(range.end);
                 }
-                _ => fetches.push(Fetch { segment: need.segment, range, data: None }),
+                _ => fetches.push(Fetch {
+                    segment: need.segment,
+                    range,
+                    copies: Copies::Welcome,
+                    data: None,
+                }),
             }
         }
     }

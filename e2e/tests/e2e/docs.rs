@@ -180,7 +180,11 @@ fn make_targets_in_the_documentation_exist() {
 
 #[test]
 fn metrics_in_the_documentation_exist() {
-    let site = Site::with_volume("disk", 32);
+    let mut site = Site::with_volume("disk", 32);
+    // A store without a cache has no metrics of it.
+    site.store.stop();
+    site.store.set_flags(["--cache-size", "64MiB"]);
+    site.store.restart();
     let mut host = site.host("host").with(["--volume", "disk"]);
     host.start();
     host.client("disk").disconnect();

@@ -21,4 +21,5 @@ mod pack;
 mod power;
 mod refusals;
 mod resize;
+mod store_cache;
 mod tls;

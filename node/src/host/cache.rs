@@ -40,7 +40,7 @@ pub struct CacheFile {
 pub fn check_size(bytes: u64) -> Result<u64> {
     if bytes != 0 && !(MIN_CACHE_BYTES..=MAX_CACHE_BYTES).contains(&bytes) {
         bail!(Usage(format!(
-            "--cache-size {}: a read cache has {} to {}, or 0 for none",
+            "--cache-size {}: a cache has {} to {}, or 0 for none",
             show_bytes(bytes),
             show_bytes(MIN_CACHE_BYTES),
             show_bytes(MAX_CACHE_BYTES)
@@ -120,7 +120,7 @@ fn open_file(dir: &Path, name: &str, volume: VolumeId, wanted: u64) -> Result<Op
 }
 
 /// The wanted size, or as many times half of it as fits.
-fn fitting(wanted: u64, free: u64) -> u64 {
+pub fn fitting(wanted: u64, free: u64) -> u64 {
     let mut bytes = wanted;
     while bytes > free && bytes > 0 {
         bytes = bytes / 2 / 4096 * 4096;

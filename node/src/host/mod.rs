@@ -9,7 +9,7 @@ mod ahead;
 mod attach;
 pub mod cache;
 mod control;
-mod disk;
+pub mod disk;
 mod front;
 mod iscsi;
 mod metrics;

@@ -41,7 +41,14 @@ fn process<T>(part: impl Future<Output = T>) -> T {
 
 async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listen = "127.0.0.1:0".parse().unwrap();
-    let options = store::Options { data: dir, state: dir, listen, advertise: None };
+    let options = store::Options {
+        data: dir,
+        state: dir,
+        listen,
+        advertise: None,
+        cache_bytes: 0,
+        cache_dir: None,
+    };
     let store = store::Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel();
     let run = store.run(

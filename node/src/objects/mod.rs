@@ -3,14 +3,18 @@
 //! An object is created whole, never changed, and durable before its creation succeeds. Of two that
 //! create the same name exactly one succeeds. What is in an object is not this module's business.
 
+mod cached;
 mod local;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::ops::Range;
 
+pub use cached::{CacheReport, CachedObjects};
 pub use local::LocalObjects;
-pub use longhaul_core::store::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+pub use longhaul_core::store::{
+    Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
+};
 
 /// An object store.
 #[async_trait]
@@ -27,6 +31,31 @@ pub trait Objects: Send + Sync {
         None
     }
 
+    /// A range of an object, or a copy of it.
+    async fn read(&self, key: &str, range: Range<u64>, copies: Copies) -> Result<Bytes, GetError> {
+        let _ = copies;
+        self.get(key, Some(range)).await
+    }
+
+    /// As [`Objects::read`], if the answer is at hand without waiting for a disk or a network.
+    fn try_read(
+        &self,
+        key: &str,
+        range: &Range<u64>,
+        copies: Copies,
+    ) -> Option<Result<Bytes, GetError>> {
+        let _ = copies;
+        self.try_get(key, Some(range))
+    }
+
+    /// Brings what is kept beside the objects up to date, before an orderly end.
+    async fn finish(&self) {}
+
+    /// How the cache in front of it is doing, if there is one.
+    fn cache(&self) -> Option<CacheReport> {
+        None
+    }
+
     /// All objects whose names begin with `prefix`, in any order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String>;
 
@@ -38,7 +67,12 @@ pub trait Objects: Send + Sync {
 pub async fn execute(objects: &dyn Objects, operation: ObjectOperation) -> ObjectResult {
     match operation {
         ObjectOperation::Put { key, data } => ObjectResult::Put(objects.put(&key, data).await),
-        ObjectOperation::Get { key, range } => ObjectResult::Get(objects.get(&key, range).await),
+        ObjectOperation::Get { key, range: Some(range), copies } => {
+            ObjectResult::Get(objects.read(&key, range, copies).await)
+        }
+        ObjectOperation::Get { key, range: None, .. } => {
+            ObjectResult::Get(objects.get(&key, None).await)
+        }
         ObjectOperation::List { prefix } => ObjectResult::List(objects.list(&prefix).await),
         ObjectOperation::Delete { key } => ObjectResult::Delete(objects.delete(&key).await),
     }

@@ -14,10 +14,11 @@ pub use view::info_json;
 use crate::cli::StoreArgs;
 use crate::credential::{self, Issued};
 use crate::files::{self, Lock};
+use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, tcp};
-use crate::objects::LocalObjects;
+use crate::objects::{CachedObjects, LocalObjects, Objects};
 use crate::service::{Stop, notify};
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
@@ -52,6 +53,8 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             state: args.state.as_deref().unwrap_or(&args.data),
             listen: args.listen,
             advertise: args.advertise.as_deref(),
+            cache_bytes: check_size(args.cache_size)?,
+            cache_dir: args.cache_dir.as_deref(),
         })
         .await?;
         if let Some(listener) = admin {
@@ -84,6 +87,10 @@ pub struct Options<'a> {
     pub listen: SocketAddr,
     /// Address to write into credentials, if not the one of `listen`.
     pub advertise: Option<&'a str>,
+    /// Bytes of the cache in front of the objects, 0 for none.
+    pub cache_bytes: u64,
+    /// Its directory, if not `cache` in the state directory.
+    pub cache_dir: Option<&'a Path>,
 }
 
 /// A store that listens.
@@ -100,7 +107,7 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let Options { data, state, listen, advertise } = *options;
+        let Options { data, state, listen, advertise, cache_bytes, cache_dir } = *options;
         refuse_foreign(data, state)?;
         files::create_dir(data)?;
         files::create_dir(state)?;
@@ -109,7 +116,19 @@ impl Store {
             locks.push(Lock::acquire(state)?);
         }
         let installation = marker(data)?;
-        let objects = Arc::new(LocalObjects::open(data)?);
+        let mut objects: Arc<dyn Objects> = Arc::new(LocalObjects::open(data)?);
+        if cache_bytes > 0 {
+            let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
+            let number = u128::from_str_radix(&installation, 16);
+            let number = number.with_context(|| format!("{MARKER} has no valid identity"))?;
+            match lock_cache(&dir, &[data, state]) {
+                Ok(lock) => {
+                    locks.extend(lock);
+                    objects = CachedObjects::open(objects, &dir, number, cache_bytes);
+                }
+                Err(error) => tracing::warn!("there is no cache before the objects: {error:#}"),
+            }
+        }
         let issued = Arc::new(Issued::new(state));
         // The port is known once it is bound, and the credential names it; binding takes a
         // certificate, so the port is found first.
@@ -168,6 +187,18 @@ impl Store {
         }
         self.shell.close().await;
     }
+}
+
+/// Makes the directory of the cache, and takes it unless it is one of those that are taken.
+fn lock_cache(dir: &Path, taken: &[&Path]) -> Result<Option<Lock>> {
+    files::create_dir(dir)?;
+    let whole = dir.canonicalize()?;
+    for other in taken {
+        if other.canonicalize()? == whole {
+            return Ok(None);
+        }
+    }
+    Lock::acquire(dir).map(Some)
 }
 
 /// Identifies a data directory and the format of what is in it.

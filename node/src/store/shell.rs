@@ -154,6 +154,7 @@ impl Shell {
         {
             self.step().await;
         }
+        self.objects.finish().await;
     }
 
     /// Ends all sessions.
@@ -459,8 +460,8 @@ impl Shell {
             let mut again = false;
             while let Some((number, operation)) = engine.volume.poll_object() {
                 let begun = Instant::now();
-                if let ObjectOperation::Get { key, range } = &operation
-                    && let Some(result) = self.objects.try_get(key, range.as_ref())
+                if let ObjectOperation::Get { key, range: Some(range), copies } = &operation
+                    && let Some(result) = self.objects.try_read(key, range, *copies)
                 {
                     let took = begun.elapsed();
                     self.elsewhere += took;
@@ -689,6 +690,7 @@ impl Shell {
             sessions: sessions.collect(),
             counts: self.counts.clone(),
             datagrams: self.listener.datagrams(),
+            cache: self.objects.cache(),
         }
     }
 }

@@ -29,8 +29,14 @@ async fn start(dir: &Path) -> Running {
 }
 
 async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
-    let options =
-        Options { data: dir, state: dir, listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
+    let options = Options {
+        data: dir,
+        state: dir,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        advertise: None,
+        cache_bytes: 0,
+        cache_dir: None,
+    };
     let mut store = Store::start(&options).await.unwrap();
     change(&mut store);
     let (address, view) = (store.address(), Arc::new(store.view()));
@@ -231,6 +237,8 @@ async fn one_store_over_a_directory() {
         state: dir.path(),
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
+        cache_bytes: 0,
+        cache_dir: None,
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
@@ -443,7 +451,14 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     while UdpSocket::bind(listen).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let options = Options { data: dir.path(), state: dir.path(), listen, advertise: None };
+    let options = Options {
+        data: dir.path(),
+        state: dir.path(),
+        listen,
+        advertise: None,
+        cache_bytes: 0,
+        cache_dir: None,
+    };
     let store = Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(store.run(
@@ -468,7 +483,8 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
 async fn directories_of_others_are_refused_and_left_alone() {
     async fn refused(data: &Path, state: &Path) -> String {
         let listen = "127.0.0.1:0".parse().unwrap();
-        let options = Options { data, state, listen, advertise: None };
+        let options =
+            Options { data, state, listen, advertise: None, cache_bytes: 0, cache_dir: None };
         let before = names(data);
         let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));
         assert_eq!(names(data), before, "nothing was written");

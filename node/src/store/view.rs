@@ -3,6 +3,7 @@
 use crate::admin::{Metrics, Report};
 use crate::histogram::Histogram;
 use crate::link::transport::{PathStatus, Statistics};
+use crate::objects::CacheReport;
 use async_trait::async_trait;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::VolumeInfo;
@@ -26,6 +27,8 @@ pub struct Snapshot {
     pub counts: Counts,
     /// Small reads that hosts asked for in datagrams, since the start.
     pub datagrams: AnswerCounters,
+    /// The cache in front of the objects, if there is one.
+    pub cache: Option<CacheReport>,
 }
 
 /// A volume at a moment.
@@ -128,8 +131,12 @@ impl Report for View {
                 "Bytes in objects created.",
                 counts.put_bytes,
             ),
-            ("longhaul_store_object_gets_total", "Ranges of objects read.", counts.gets),
-            ("longhaul_store_object_get_bytes_total", "Bytes read from objects.", counts.get_bytes),
+            (
+                "longhaul_store_object_gets_total",
+                "Ranges read of objects, or of the cache.",
+                counts.gets,
+            ),
+            ("longhaul_store_object_get_bytes_total", "Bytes in them.", counts.get_bytes),
             (
                 "longhaul_store_object_failures_total",
                 "Operations on objects that failed.",
@@ -172,6 +179,9 @@ impl Report for View {
             ),
         ] {
             out.single(name, "counter", help, value as f64);
+        }
+        if let Some(report) = &snapshot.cache {
+            cache_metrics(&mut out, report);
         }
         out.single(
             "longhaul_store_object_put_seconds_total",
@@ -338,7 +348,13 @@ impl Report for View {
             "redundant_bytes": datagrams.redundant_bytes,
             "repeated_bytes": datagrams.repeated_bytes,
         });
-        Ok(json!({ "volumes": volumes, "sessions": sessions, "datagrams": datagrams }))
+        let cache = snapshot.cache.as_ref().map(cache_json);
+        Ok(json!({
+            "volumes": volumes,
+            "sessions": sessions,
+            "datagrams": datagrams,
+            "cache": cache,
+        }))
     }
 
     async fn health(&self) -> Result<(), String> {
@@ -349,6 +365,75 @@ impl Report for View {
         });
         wrong.next().map_or(Ok(()), Err)
     }
+}
+
+fn cache_metrics(out: &mut Metrics, report: &CacheReport) {
+    let status = &report.status;
+    let cache = &status.cache;
+    for (name, help, value) in [
+        (
+            "longhaul_store_cache_capacity_bytes",
+            "Room for data in the cache in front of the objects.",
+            cache.capacity_bytes,
+        ),
+        ("longhaul_store_cache_bytes", "Data in it.", cache.valid_bytes),
+        ("longhaul_store_cache_off", "Whether its disk has failed.", u64::from(cache.off)),
+    ] {
+        out.single(name, "gauge", help, value as f64);
+    }
+    let counters = &cache.counters;
+    for (name, help, value) in [
+        ("longhaul_store_cache_hits_total", "Reads that it answered.", status.hits),
+        ("longhaul_store_cache_hit_bytes_total", "Bytes in them.", status.hit_bytes),
+        (
+            "longhaul_store_cache_misses_total",
+            "Reads of data that the objects had to answer.",
+            status.misses,
+        ),
+        ("longhaul_store_cache_miss_bytes_total", "Bytes in them.", status.miss_bytes),
+        (
+            "longhaul_store_cache_written_bytes_total",
+            "Bytes written to its disk.",
+            counters.written_bytes,
+        ),
+        (
+            "longhaul_store_cache_evictions_total",
+            "Lines that had to go for others.",
+            counters.evictions,
+        ),
+        (
+            "longhaul_store_cache_refused_bytes_total",
+            "Bytes that it did not want.",
+            counters.refused_bytes,
+        ),
+        (
+            "longhaul_store_cache_behind_bytes_total",
+            "Bytes that its disk was too slow for.",
+            counters.behind_bytes,
+        ),
+        (
+            "longhaul_store_cache_damaged_blocks_total",
+            "Blocks that were damaged on its disk.",
+            counters.damaged_blocks,
+        ),
+    ] {
+        out.single(name, "counter", help, value as f64);
+    }
+}
+
+fn cache_json(report: &CacheReport) -> Value {
+    let status = &report.status;
+    json!({
+        "off": status.cache.off,
+        "capacity_bytes": status.cache.capacity_bytes,
+        "bytes": status.cache.valid_bytes,
+        "hits": status.hits,
+        "hit_bytes": status.hit_bytes,
+        "misses": status.misses,
+        "miss_bytes": status.miss_bytes,
+        "written_bytes": status.cache.counters.written_bytes,
+        "damaged_blocks": status.cache.counters.damaged_blocks,
+    })
 }
 
 /// A volume as JSON, the same everywhere.

@@ -260,7 +260,7 @@ impl World {
                     PutError::Failed("an observer puts nothing".to_owned())
                 }))
             }
-            ObjectOperation::Get { key, range } => {
+            ObjectOperation::Get { key, range, .. } => {
                 let Some(object) = self.objects.map.get(&key) else {
                     return ObjectResult::Get(Err(GetError::NotFound));
                 };

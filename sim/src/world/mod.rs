@@ -8,6 +8,7 @@
 mod cache;
 mod chaos;
 mod client;
+mod copies;
 mod copy;
 mod finish;
 mod host;
@@ -203,6 +204,8 @@ pub struct World {
     sessions: BTreeMap<u64, (Session, Told)>,
     branches: BTreeMap<(usize, Epoch), Branch>,
     objects: Objects,
+    /// By store.
+    copies: Vec<Option<copies::StoreCache>>,
     pending_objects: BTreeMap<u64, object::Pending>,
     next_number: u64,
     finishing: bool,
@@ -278,6 +281,7 @@ impl World {
             sessions: BTreeMap::new(),
             branches: BTreeMap::new(),
             objects,
+            copies: (0..2).map(|n| copies::StoreCache::new(root.fork(200_000 + n))).collect(),
             pending_objects: BTreeMap::new(),
             next_number: 0,
             finishing: false,

@@ -70,6 +70,9 @@ impl World {
                         key,
                         &bytes,
                     );
+                    if self.stores[pending.store].incarnation == pending.incarnation {
+                        self.keep_copy(pending.store, key, &bytes);
+                    }
                     match pending.fate {
                         Fate::ExistsOwn => {
                             self.coverage.puts_exist_own += 1;
@@ -86,7 +89,11 @@ impl World {
                     ObjectResult::Put(Err(PutError::Exists))
                 }
             }
-            ObjectOperation::Get { key, range } => ObjectResult::Get(self.get(key, range.as_ref())),
+            ObjectOperation::Get { key, range: Some(range), copies } => {
+                let (key, range, copies) = (key.clone(), range.clone(), *copies);
+                ObjectResult::Get(self.read_data(pending.store, &key, &range, copies))
+            }
+            ObjectOperation::Get { key, range: None, .. } => ObjectResult::Get(self.get(key, None)),
             ObjectOperation::List { prefix } => {
                 let found = self.objects.list(prefix);
                 let meta = |(key, bytes)| ObjectMeta { key, bytes };
@@ -103,7 +110,11 @@ impl World {
         }
     }
 
-    fn get(&self, key: &str, range: Option<&std::ops::Range<u64>>) -> Result<Bytes, GetError> {
+    pub(super) fn get(
+        &self,
+        key: &str,
+        range: Option<&std::ops::Range<u64>>,
+    ) -> Result<Bytes, GetError> {
         let object = self.objects.map.get(key).ok_or(GetError::NotFound)?;
         let Some(range) = range else { return Ok(object.clone()) };
         let end = range.end.min(object.len() as u64);
@@ -153,7 +164,7 @@ fn describe(operation: &ObjectOperation) -> String {
         ObjectOperation::Put { key, data } => {
             format!("put {key} {} B", data.iter().map(Bytes::len).sum::<usize>())
         }
-        ObjectOperation::Get { key, range } => format!("get {key} {range:?}"),
+        ObjectOperation::Get { key, range, .. } => format!("get {key} {range:?}"),
         ObjectOperation::List { prefix } => format!("list {prefix}"),
         ObjectOperation::Delete { key } => format!("delete {key}"),
     }

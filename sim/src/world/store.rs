@@ -522,6 +522,8 @@ impl World {
         process.stopping = false;
         process.incarnation += 1;
         process.open.clear();
+        self.restart_copies(store);
+        let process = &self.stores[store];
         let incarnation = process.incarnation;
         let numbers: Vec<u64> = self
             .sessions

@@ -6,7 +6,7 @@
 //! most [`SEGMENTS_MAX`] segments and [`RANGES_MAX`] ranges are looked at for a request, and
 //! [`WALKS_MAX`] requests at a time.
 
-use super::super::object::ObjectOperation;
+use super::super::object::{Copies, ObjectOperation};
 use super::super::open::{Part, Replay};
 use super::super::segment::{self, Segment, SegmentKind};
 use super::super::{SessionId, catalog};
@@ -120,7 +120,7 @@ impl Volume {
             let range = Some(Replay::range(Part::Header));
             walk.next -= 1;
             walk.reading += 1;
-            self.book.issue(purpose, ObjectOperation::Get { key, range });
+            self.book.issue(purpose, ObjectOperation::Get { key, range, copies: Copies::Refused });
         }
         if walk.reading > 0 {
             return;
@@ -186,7 +186,7 @@ impl Volume {
             let range = Some(Replay::range(part));
             let purpose = Purpose::Walk { walk: key, number, part };
             let key = catalog::segment_key(self.spec.id, number);
-            self.book.issue(purpose, ObjectOperation::Get { key, range });
+            self.book.issue(purpose, ObjectOperation::Get { key, range, copies: Copies::Refused });
             return Some(());
         };
         let Segment { footer, .. } = segment::parse_tail(header, crc, data).ok()?;

@@ -1,6 +1,6 @@
 //! Batches, announcements, and the segment being put.
 
-use super::super::object::ObjectOperation;
+use super::super::object::{Copies, ObjectOperation};
 use super::super::open::Replay;
 use super::super::segment::{self, HEADER_BYTES, Header, Piece, Segment, SegmentKind, Token};
 use super::super::{Event, OpenError, SessionId, catalog};
@@ -426,7 +426,8 @@ impl Volume {
         let Some(put) = &self.put else { return };
         let key = catalog::segment_key(self.spec.id, put.segment.header.number);
         let range = Some(0..HEADER_BYTES as u64);
-        self.book.issue(Purpose::ReadBack, ObjectOperation::Get { key, range });
+        self.book
+            .issue(Purpose::ReadBack, ObjectOperation::Get { key, range, copies: Copies::Refused });
     }
 
     pub(super) fn segment_read_back(&mut self, data: Option<&[u8]>) {

@@ -539,6 +539,7 @@ impl Volume {
                     ObjectOperation::Get {
                         key: catalog::data_key(self.spec.id, fetch.segment),
                         range: Some(fetch.range),
+                        copies: fetch.copies,
                     },
                 ),
                 Err(finished) => self.read_finished(finished),

@@ -2,7 +2,7 @@
 
 use super::super::checkpoint::{Builder, Reader};
 use super::super::log::State;
-use super::super::object::{ObjectMeta, ObjectOperation};
+use super::super::object::{Copies, ObjectMeta, ObjectOperation};
 use super::super::open::{OPEN_WINDOW, Replay, Step};
 use super::super::{Event, OpenError, catalog};
 use super::{CHECKPOINT_PAGES, Phase, Purpose, Volume};
@@ -74,7 +74,10 @@ impl Volume {
         };
         let range = *offset..(*offset + CHUNK_BYTES).min(*bytes);
         let key = catalog::checkpoint_key(self.spec.id, *number);
-        self.book.issue(Purpose::ReadCheckpoint, ObjectOperation::Get { key, range: Some(range) });
+        self.book.issue(
+            Purpose::ReadCheckpoint,
+            ObjectOperation::Get { key, range: Some(range), copies: Copies::Refused },
+        );
     }
 
     pub(super) fn checkpoint_read(&mut self, data: Option<&[u8]>) {
@@ -131,7 +134,7 @@ impl Volume {
                         let range = Some(Replay::range(part));
                         self.book.issue(
                             Purpose::ReadLog { number, part },
-                            ObjectOperation::Get { key, range },
+                            ObjectOperation::Get { key, range, copies: Copies::Refused },
                         );
                     }
                     return;

@@ -63,7 +63,7 @@ impl Objects {
             ObjectOperation::Get { .. } if fate != Fate::Good => {
                 ObjectResult::Get(Err(GetError::Failed(failed())))
             }
-            ObjectOperation::Get { key, range } => {
+            ObjectOperation::Get { key, range, .. } => {
                 ObjectResult::Get(match (self.0.get(key), range) {
                     (None, _) => Err(GetError::NotFound),
                     (Some(object), None) => Ok(object.clone()),

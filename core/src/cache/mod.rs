@@ -1,4 +1,5 @@
-//! The read cache: what was read from the store, or written and committed, on the host's local disk.
+//! A cache on a local disk: what a host read from the store, or wrote and the store committed; or pieces of
+//! objects at the store ([`crate::store::cache`]), which never change.
 //!
 //! Promises:
 //! - never anything but the newest acknowledged content of a block that the dirty map does not have:
@@ -19,7 +20,10 @@
 //! then it knows more. It is never older: the head has the round of each page. A round may end at any
 //! point.
 
+mod bits;
 mod format;
+#[cfg(test)]
+mod generate;
 mod index;
 mod load;
 mod rounds;
@@ -30,19 +34,19 @@ mod tests;
 mod traces;
 
 pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
+pub use index::LINE_BLOCKS;
 pub use load::{Load, Loaded, StoredBlock};
 pub use status::{CacheCounters, CacheStatus};
 
-use super::io::{DiskOperation, DiskResult};
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, SECTOR_BYTES, Time, VolumeId};
+use crate::disk::{DiskOperation, DiskResult};
 use crate::wire::link::{Changes, Moment};
+use bits::Bits;
 use bytes::{Bytes, BytesMut};
 use format::Head;
 use index::{Index, Slot};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-pub(crate) use index::LINE_BLOCKS;
 
 /// Bytes of a line: what is admitted and evicted together.
 pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
@@ -76,8 +80,10 @@ pub enum Source {
 
 /// A part of a range, as the cache sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
+    /// It is not here.
     Absent,
+    /// Zeroes.
     Zero,
     /// In the file, in one piece; the first block's record is at this byte.
     At(u64),
@@ -85,8 +91,10 @@ pub(crate) enum Found {
 
 /// Whose part is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reader {
+pub struct Reader {
+    /// The read.
     pub read: u64,
+    /// The part of it.
     pub slot: usize,
 }
 
@@ -143,7 +151,7 @@ enum Round {
 
 /// What became of an operation of the cache.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// Nothing to be told.
     None,
     /// A read: what it was for, its range, and the data unless it cannot be used.
@@ -154,7 +162,7 @@ pub(crate) enum Outcome {
 
 /// Why what was read cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub enum Unusable {
     /// It was replaced meanwhile.
     Replaced,
     /// The disk gives something else than was written.
@@ -246,25 +254,25 @@ impl Cache {
     }
 
     /// How long a change of the index may stay out of the file.
-    pub(crate) fn set_interval(&mut self, interval: Duration) {
+    pub fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
     }
 
     // --- what the volume asks ---
 
     /// The moment that the index is as of, if the store has to be asked what was written since.
-    pub(crate) fn asks(&self) -> Option<Moment> {
+    pub fn asks(&self) -> Option<Moment> {
         self.head.moment.filter(|_| self.phase == Phase::Asking)
     }
 
     /// Whether it gives out and takes anything.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
     /// `range` in order and without gaps, in pieces as large as they lie in one piece; `Absent` ones
     /// end anywhere. Counts as use.
-    pub(crate) fn cover(&mut self, range: Range) -> Vec<(Range, Found)> {
+    pub fn cover(&mut self, range: Range) -> Vec<(Range, Found)> {
         let mut runs: Vec<(Range, Found)> = Vec::new();
         if self.phase != Phase::Ready {
             return vec![(range, Found::Absent)];
@@ -311,7 +319,7 @@ impl Cache {
     }
 
     /// Reads a run that [`Cache::cover`] has just found at this byte of the file.
-    pub(crate) fn read(&mut self, what: Reader, range: Range, at: u64) {
+    pub fn read(&mut self, what: Reader, range: Range, at: u64) {
         let stamps: Vec<u16> = blocks_touched(range)
             .map(|block| {
                 let slot = self.index.find(block / LINE_BLOCKS);
@@ -325,7 +333,7 @@ impl Cache {
     }
 
     /// `range` is written: what is here of it is old.
-    pub(crate) fn forget(&mut self, now: Time, range: Range) {
+    pub fn forget(&mut self, now: Time, range: Range) {
         if self.phase == Phase::Off || range.is_empty() {
             return;
         }
@@ -359,7 +367,7 @@ impl Cache {
 
     /// What the store says was written since the index's moment; the volume has said what it has
     /// written itself since it was attached.
-    pub(crate) fn handle_changes(&mut self, now: Time, changes: &Changes) {
+    pub fn handle_changes(&mut self, now: Time, changes: &Changes) {
         if self.phase != Phase::Asking {
             return;
         }
@@ -384,7 +392,7 @@ impl Cache {
     }
 
     /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in order.
-    pub(crate) fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) {
+    pub fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) {
         if self.phase != Phase::Ready {
             return;
         }
@@ -519,7 +527,7 @@ impl Cache {
     }
 
     /// Bytes had to be read elsewhere.
-    pub(crate) fn missed(&mut self, bytes: u64) {
+    pub fn missed(&mut self, bytes: u64) {
         let limit = self.credit_max() / 2;
         if self.credit < limit {
             self.credit = (self.credit + bytes / 4).min(limit);
@@ -529,12 +537,12 @@ impl Cache {
     // --- the disk ---
 
     /// The next operation.
-    pub(crate) fn poll_disk(&mut self) -> Option<DiskOperation> {
+    pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.out.pop_front()
     }
 
     /// Takes the outcome of an operation.
-    pub(crate) fn handle_disk(&mut self, now: Time, result: DiskResult) -> Outcome {
+    pub fn handle_disk(&mut self, now: Time, result: DiskResult) -> Outcome {
         let (id, outcome) = match result {
             DiskResult::Done { id } => (id, Ok(None)),
             DiskResult::Data { id, data } => (id, Ok(Some(data))),
@@ -631,6 +639,12 @@ impl Cache {
 
     // --- small things ---
 
+    /// Where what lies in its file.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.head.geometry
+    }
+
     /// How it is doing.
     #[must_use]
     pub fn status(&self) -> CacheStatus {
@@ -647,7 +661,7 @@ impl Cache {
     }
 
     /// The parts of a range that it does not have. Does not count as use.
-    pub(crate) fn missing(&self, range: Range) -> Vec<Range> {
+    pub fn missing(&self, range: Range) -> Vec<Range> {
         if self.phase != Phase::Ready {
             return vec![range];
         }
@@ -759,36 +773,4 @@ fn line_blocks(line: u64, range: Range) -> u8 {
     (0..LINE_BLOCKS)
         .filter(|n| block_range(first + n).intersect(range).is_some())
         .fold(0, |bits, n| bits | 1 << n)
-}
-
-/// A set of small numbers.
-#[derive(Clone, Debug)]
-struct Bits {
-    words: Vec<u64>,
-    /// Words before this one are empty.
-    from: usize,
-}
-
-impl Bits {
-    fn new(count: usize) -> Bits {
-        Bits { words: vec![0; count.div_ceil(64)], from: 0 }
-    }
-
-    fn set(&mut self, n: usize) {
-        self.words[n / 64] |= 1 << (n % 64);
-        self.from = self.from.min(n / 64);
-    }
-
-    /// Takes the least out.
-    fn pop(&mut self) -> Option<usize> {
-        while let Some(word) = self.words.get_mut(self.from) {
-            if *word != 0 {
-                let bit = word.trailing_zeros() as usize;
-                *word &= *word - 1;
-                return Some(self.from * 64 + bit);
-            }
-            self.from += 1;
-        }
-        None
-    }
 }

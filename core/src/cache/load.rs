@@ -7,7 +7,7 @@ use super::Cache;
 use super::format::{Geometry, Head, PAGE_BYTES, restore_page};
 use super::index::Index;
 use crate::block::VolumeId;
-use crate::host::{DiskOperation, DiskResult};
+use crate::disk::{DiskOperation, DiskResult};
 use bytes::Bytes;
 
 /// Pages read at a time.

@@ -133,6 +133,12 @@ impl Geometry {
         self.slots() * LINE_BLOCKS * BLOCK_BYTES
     }
 
+    /// Lines that can be told apart: numbers from here on are never kept.
+    #[must_use]
+    pub fn lines(self) -> u64 {
+        u64::from(self.sets) * u64::from(u32::MAX)
+    }
+
     fn slots(self) -> u64 {
         u64::from(self.sets) * u64::from(self.ways)
     }

@@ -3,14 +3,14 @@
 use super::format::encode_page;
 use super::{Cache, PAGES_MAX, Phase, ROUND_STAMPS, Round};
 use crate::block::Time;
-use crate::host::io::DiskOperation;
+use crate::disk::DiskOperation;
 use crate::wire::link::Moment;
 
 impl Cache {
     /// Begins a round if it is time, or `hurried`, and goes on with the one under way. `moment` is what
     /// the store is known to have committed: everything up to there has been said to
     /// [`Cache::forget`].
-    pub(crate) fn settle(&mut self, now: Time, moment: Moment, hurried: bool) {
+    pub fn settle(&mut self, now: Time, moment: Moment, hurried: bool) {
         if self.phase != Phase::Ready {
             return;
         }
@@ -29,13 +29,13 @@ impl Cache {
     }
 
     /// When [`Cache::settle`] has something to do.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<Time> {
         let idle = matches!(self.round, Round::None) && self.phase == Phase::Ready;
         self.changed.filter(|_| idle).map(|since| since.after(self.interval))
     }
 
     /// Whether nothing is on its way to the disk, and nothing will be.
-    pub(crate) fn is_settled(&self, moment: Moment) -> bool {
+    pub fn is_settled(&self, moment: Moment) -> bool {
         match self.phase {
             Phase::Off | Phase::Asking => self.reads.is_empty(),
             Phase::Ready => {
