@@ -205,6 +205,10 @@ counters! {
     cache_torn,
     /// Caches carried to another host, left behind, or brought back from a copy.
     cache_strange,
+    /// Bytes that were pinned and in the cache when a host process ended.
+    cache_pinned,
+    /// Bytes that commands brought into caches.
+    cache_warmed,
     /// Logs replayed and compared at the end.
     logs_verified,
 }

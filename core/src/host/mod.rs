@@ -26,6 +26,7 @@ mod drain;
 mod io;
 pub mod journal;
 mod limit;
+mod ranges;
 mod readahead;
 mod reads;
 mod ship;
@@ -33,15 +34,16 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod warming;
 mod writes;
 
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
-pub use readahead::{
-    MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace, TraceError,
-};
+pub use ranges::{MAX_ENCODED_BYTES, MAX_RANGES, RangesError};
+pub use readahead::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace};
 pub use status::{Counters, Status};
 pub use volume::Volume;
+pub use warming::{WarmError, WarmState, WarmStatus};
 
 use crate::wire::link::{Frame, HostId, RequestId, ToStore};
 

@@ -22,6 +22,8 @@
 mod format;
 mod index;
 mod load;
+mod parts;
+mod pins;
 mod rounds;
 mod status;
 #[cfg(test)]
@@ -31,18 +33,22 @@ mod traces;
 
 pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
 pub use load::{Load, Loaded, StoredBlock};
+pub use pins::Pins;
 pub use status::{CacheCounters, CacheStatus};
 
 use super::io::{DiskOperation, DiskResult};
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, SECTOR_BYTES, Time, VolumeId};
+use crate::extent::RangeSet;
 use crate::wire::link::{Changes, Moment};
 use bytes::{Bytes, BytesMut};
 use format::Head;
-use index::{Index, Slot};
+use index::{Index, Rank, Slot};
+use parts::{Bits, Block, Content};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(crate) use index::LINE_BLOCKS;
+pub(crate) use pins::whole_lines;
 
 /// Bytes of a line: what is admitted and evicted together.
 pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
@@ -72,6 +78,8 @@ pub enum Source {
     Read,
     /// It was written, and the store has it now.
     Write,
+    /// Somebody wants it here, whatever it replaces and costs the disk.
+    Warm,
 }
 
 /// A part of a range, as the cache sees it.
@@ -193,6 +201,9 @@ pub struct Cache {
     found_bytes: u64,
     dropped_bytes: u64,
     dropped_all: bool,
+    pins: Pins,
+    /// What is pinned and may not be here.
+    lacking: RangeSet,
     out: VecDeque<DiskOperation>,
     next_id: u64,
     counters: CacheCounters,
@@ -236,6 +247,8 @@ impl Cache {
             found_bytes,
             dropped_bytes: 0,
             dropped_all: false,
+            pins: Pins::default(),
+            lacking: RangeSet::new(),
             out: VecDeque::new(),
             next_id: 0,
             counters: CacheCounters::default(),
@@ -329,6 +342,7 @@ impl Cache {
         if self.phase == Phase::Off || range.is_empty() {
             return;
         }
+        self.lack(range);
         for fill in self.fills.values_mut() {
             let line = self.index.line(fill.slot);
             if let Some(line) = line {
@@ -372,6 +386,7 @@ impl Cache {
             }
             Changes::Unknown => {
                 self.dropped_all = before > 0;
+                self.lacking.clone_from(self.pins.set());
                 for slot in 0..self.index.slots() {
                     self.clear(now, slot, u8::MAX);
                 }
@@ -384,10 +399,18 @@ impl Cache {
     }
 
     /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in order.
-    pub(crate) fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) {
+    /// False if it would have taken more were its disk not behind.
+    pub(crate) fn offer(
+        &mut self,
+        now: Time,
+        source: Source,
+        range: Range,
+        pieces: &[ReadPiece],
+    ) -> bool {
         if self.phase != Phase::Ready {
-            return;
+            return true;
         }
+        let behind = self.counters.behind_bytes;
         let start = range.lba.div_ceil(BLOCK_SECTORS);
         let end = range.end() / BLOCK_SECTORS;
         let mut content = Content { pieces, at: range.lba };
@@ -398,6 +421,7 @@ impl Cache {
             self.offer_line(now, source, line, block..stop, &mut content);
             block = stop;
         }
+        self.counters.behind_bytes == behind
     }
 
     fn offer_line(
@@ -430,6 +454,9 @@ impl Cache {
             self.counters.refused_bytes += bytes;
             return;
         };
+        // What is wanted by command is not paid for by what clients read.
+        let credit = self.credit;
+        let free = source == Source::Warm || self.index.is_pinned(slot);
         let mut run: Option<(u64, Vec<u16>, BytesMut)> = None;
         for block in blocks {
             let n = block % LINE_BLOCKS;
@@ -458,6 +485,9 @@ impl Cache {
             self.fill(slot, run.take());
         }
         self.fill(slot, run.take());
+        if free {
+            self.credit = credit;
+        }
     }
 
     fn fill(&mut self, slot: Slot, run: Option<(u64, Vec<u16>, BytesMut)>) {
@@ -479,15 +509,19 @@ impl Cache {
     /// the bytes given out, and a quarter of the bytes that were missing, up to a limit that they can
     /// only half fill. What was here or asked for not long ago is taken as long as there is any
     /// credit; what is seen for the first time only while more than half is left, which needs hits. So
-    /// a scan is soon turned away, and another working set still gets in.
+    /// a scan is soon turned away, and another working set still gets in. What is pinned, or wanted by
+    /// command, is taken without that.
     fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
         let warming = self.index.free() >= self.index.slots() / 8;
-        let credit = warming || self.credit > 0;
+        let pinned = self.pins.holds(line);
+        let commanded = pinned || source == Source::Warm;
+        let credit = commanded || warming || self.credit > 0;
         if there.is_some() {
             return there.filter(|_| credit);
         }
         let ghost = self.index.take_ghost(line);
         let wanted = ghost
+            || commanded
             || self.index.has_room(line)
             || (source == Source::Read && self.credit > self.credit_max() / 2);
         if !(wanted && credit) {
@@ -499,7 +533,12 @@ impl Cache {
         }
         let fills = &self.fills;
         let busy = |slot| fills.values().any(|fill| fill.slot == slot);
-        let (slot, evicted) = self.index.admit(line, ghost, busy)?;
+        let rank = match (pinned, ghost || commanded) {
+            (true, _) => Rank::Pinned,
+            (false, true) => Rank::Main,
+            (false, false) => Rank::Probation,
+        };
+        let (slot, evicted) = self.index.admit(line, rank, busy)?;
         if evicted {
             self.counters.evictions += 1;
             // From now on nobody is told what is written to the line that went: the index in the file
@@ -589,6 +628,7 @@ impl Cache {
             let n = block % LINE_BLOCKS;
             if let Some(slot) = slot.filter(|slot| self.index.stamp(*slot, n) == Some(*stamp)) {
                 self.clear(now, slot, 1 << n);
+                self.lack(block_range(block));
                 self.counters.damaged_blocks += 1;
                 let what = || "it is not the block that was written there".to_owned();
                 problem = Some(Unusable::Damaged(failed.clone().unwrap_or_else(what)));
@@ -642,6 +682,9 @@ impl Cache {
             found_bytes: self.found_bytes,
             dropped_bytes: self.dropped_bytes,
             dropped_all: self.dropped_all,
+            pinned_bytes: self.pins.bytes(),
+            pinned_valid_bytes: self.index.pinned_blocks() * BLOCK_BYTES,
+            pinned_most_bytes: self.pinned_most_bytes(),
             counters: self.counters,
         }
     }
@@ -697,50 +740,6 @@ impl Cache {
     }
 }
 
-/// A block as it was offered.
-enum Block {
-    Data(Vec<u8>),
-    Zero,
-}
-
-/// Pieces of a range, taken in order.
-struct Content<'a> {
-    pieces: &'a [ReadPiece],
-    /// Where the first of them begins.
-    at: u64,
-}
-
-impl Content<'_> {
-    /// The content of a block that lies in the range, at or behind the last one asked for.
-    fn block(&mut self, block: u64) -> Option<Block> {
-        let wanted = block_range(block);
-        let mut data: Option<Vec<u8>> = None;
-        let mut at = wanted.lba;
-        while at < wanted.end() {
-            let (piece, rest) = self.pieces.split_first()?;
-            let sectors = match piece {
-                ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
-                ReadPiece::Zeroes(sectors) => *sectors,
-            };
-            let range = Range::new(self.at, sectors);
-            if range.end() <= at {
-                (self.pieces, self.at) = (rest, range.end());
-                continue;
-            }
-            let part = range.intersect(Range::between(at, wanted.end()))?;
-            if let ReadPiece::Data(bytes) = piece {
-                let whole = data.get_or_insert_with(|| vec![0; BLOCK_BYTES as usize]);
-                let from = ((part.lba - range.lba) * SECTOR_BYTES) as usize;
-                let to = ((part.lba - wanted.lba) * SECTOR_BYTES) as usize;
-                let length = part.bytes() as usize;
-                whole[to..to + length].copy_from_slice(&bytes[from..from + length]);
-            }
-            at = part.end();
-        }
-        Some(data.map_or(Block::Zero, Block::Data))
-    }
-}
-
 fn block_range(block: u64) -> Range {
     Range::new(block * BLOCK_SECTORS, BLOCK_SECTORS)
 }
@@ -759,36 +758,4 @@ fn line_blocks(line: u64, range: Range) -> u8 {
     (0..LINE_BLOCKS)
         .filter(|n| block_range(first + n).intersect(range).is_some())
         .fold(0, |bits, n| bits | 1 << n)
-}
-
-/// A set of small numbers.
-#[derive(Clone, Debug)]
-struct Bits {
-    words: Vec<u64>,
-    /// Words before this one are empty.
-    from: usize,
-}
-
-impl Bits {
-    fn new(count: usize) -> Bits {
-        Bits { words: vec![0; count.div_ceil(64)], from: 0 }
-    }
-
-    fn set(&mut self, n: usize) {
-        self.words[n / 64] |= 1 << (n % 64);
-        self.from = self.from.min(n / 64);
-    }
-
-    /// Takes the least out.
-    fn pop(&mut self) -> Option<usize> {
-        while let Some(word) = self.words.get_mut(self.from) {
-            if *word != 0 {
-                let bit = word.trailing_zeros() as usize;
-                *word &= *word - 1;
-                return Some(self.from * 64 + bit);
-            }
-            self.from += 1;
-        }
-        None
-    }
 }
