@@ -4,7 +4,7 @@
 //! through `handle_*`, outputs are taken with `poll_*`, and the time is an argument. The shell
 //! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
 //!
-//! Arrows between modules run one way: `block`, `disk`, `extent`, `record`, `pack` ← `wire` ← `cache` ←
+//! Arrows between modules run one way: `block`, `disk`, `extent`, `ranges`, `record`, `pack` ← `wire` ← `cache` ←
 //! `front`, `host`, `store`, `link`; the last four never import each other.
 
 pub mod block;
@@ -15,6 +15,7 @@ pub mod front;
 pub mod host;
 pub mod link;
 pub mod pack;
+pub mod ranges;
 pub mod record;
 pub mod store;
 pub mod wire;

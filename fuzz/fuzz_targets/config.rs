@@ -15,6 +15,8 @@ mod choice;
 mod cli;
 #[path = "../../node/src/host/schedule.rs"]
 mod schedule;
+#[path = "../../node/src/span.rs"]
+mod span;
 #[path = "../../node/src/units.rs"]
 mod units;
 

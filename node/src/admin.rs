@@ -9,13 +9,16 @@ use crate::commands::Usage;
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+
+/// Largest change taken: as many ranges as a host keeps.
+const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +87,7 @@ pub async fn serve(listener: TcpListener, report: Arc<dyn Report>) -> Result<()>
         .route("/healthz", get(health))
         .route("/status", get(status))
         .route("/{page}", get(page).post(change))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(report);
     let listener = tokio::net::TcpListener::from_std(listener)?;
     axum::serve(listener, router).await.context("the admin listener failed")

@@ -4,7 +4,7 @@
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
 use crate::host::state::{self, VolumeFile};
-use crate::host::{cache, columns, lengths, run_recovery};
+use crate::host::{cache, columns, lengths, pins, run_recovery};
 use crate::store;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
@@ -208,6 +208,16 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
 
 /// What is wrong with a read cache is no damage: it is not used.
 fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<()> {
+    match pins::load(dir) {
+        Ok(pins) if pins.bytes() > 0 => report.notes.push(format!(
+            "{}: {} pinned in {} ranges",
+            pins::path(dir).display(),
+            show_bytes(pins.bytes()),
+            pins.ranges().count()
+        )),
+        Ok(_) => {}
+        Err(error) => report.notes.push(format!("{error:#}: nothing is pinned; pin it again")),
+    }
     let path = cache::path(dir);
     let file = match File::open(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

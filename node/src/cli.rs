@@ -5,6 +5,7 @@
 
 use crate::host::Schedule;
 use crate::link::Transport;
+use crate::span::{self, Span};
 use crate::units;
 use anyhow::{Context as _, Result, bail};
 use clap::builder::BoolishValueParser;
@@ -66,6 +67,8 @@ pub enum Command {
     Iscsi(IscsiArgs),
     /// Change how much of the line a volume of a running host may use.
     Limit(LimitArgs),
+    /// Keep parts of a volume, or files on it, in the read cache of a running host.
+    Cache(CacheArgs),
     /// Record what is read while something starts, and read that ahead the next time.
     Trace(TraceArgs),
     /// Show the state of a running host: its volumes, how far the store lags, and the link.
@@ -461,6 +464,83 @@ pub struct LimitArgs {
 }
 
 #[derive(Args)]
+pub struct CacheArgs {
+    /// Admin address of the host.
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:7780",
+        env = "LONGHAUL_ADMIN"
+    )]
+    pub admin: String,
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+#[derive(Subcommand)]
+pub enum CacheCommand {
+    /// Keep ranges in the cache from now on, also after restarts: nothing takes their place, what of
+    /// them is not there is fetched behind everything else, and again after it was written elsewhere.
+    /// At most four fifths of the cache can be pinned, in whole lines of 16 KiB.
+    Pin {
+        /// Which volume.
+        volume: String,
+        #[command(flatten)]
+        place: WhereArgs,
+    },
+    /// No longer keep ranges there. They stay until something else needs the room.
+    Unpin {
+        /// Which volume.
+        volume: String,
+        #[command(flatten)]
+        place: WhereArgs,
+    },
+    /// Bring ranges into the cache now, within --readahead-rate and behind what clients read, and wait
+    /// until they are there. Ctrl-C ends it.
+    Warm {
+        /// Which volume.
+        volume: String,
+        #[command(flatten)]
+        place: WhereArgs,
+    },
+    /// End a `warm` that is under way.
+    Stop {
+        /// Which volume.
+        volume: String,
+    },
+    /// Show how full the cache is, and what is pinned.
+    Show {
+        /// Which volume.
+        volume: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct WhereArgs {
+    /// Bytes of the volume: OFFSET+LENGTH, OFFSET-END or `all`, as in `0+64MiB` or `1GiB-2GiB`.
+    #[arg(value_name = "RANGE", value_parser = span::parse)]
+    pub ranges: Vec<Span>,
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+#[derive(Args)]
+pub struct FileArgs {
+    /// The places of this file, or of all files below this directory, as they are now. To be run where
+    /// the volume's file system is mounted. A file that moves later is not followed. Repeat for several.
+    #[arg(long = "file", value_name = "PATH")]
+    pub files: Vec<PathBuf>,
+    /// Byte of the volume at which the file system of the --file begins [default: where its partition
+    /// does].
+    #[arg(long, value_name = "OFFSET", value_parser = units::bytes, requires = "files")]
+    pub device_offset: Option<u64>,
+}
+
+#[derive(Args)]
 pub struct TraceArgs {
     /// Admin address of the host.
     #[arg(
@@ -696,93 +776,6 @@ pub fn log(args: &LogArgs) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn config_fills_in_what_the_command_line_leaves_open() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("longhaul.toml");
-        std::fs::write(
-            &path,
-            "[host]\njournal-size = \"2GiB\"\ncache-size = \"10GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
-        )
-        .unwrap();
-        let args = ["longhaul", "--config", path.to_str().unwrap(), "host", "--state", "/mine"];
-        let all = arguments(args.iter().map(OsString::from).collect()).unwrap();
-        let Command::Host(host) = Cli::try_parse_from(all).unwrap().command else { panic!() };
-        assert_eq!(host.state, PathBuf::from("/mine"));
-        assert_eq!(host.credential, PathBuf::from("/c"));
-        assert_eq!(host.journal_size, 2 << 30);
-        assert_eq!(host.cache_size, 10 << 30);
-        assert_eq!(host.volumes, ["a", "b"]);
-        assert!(host.write_through);
-    }
-
-    #[test]
-    fn config_has_tables_for_the_commands_of_commands() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("longhaul.toml");
-        std::fs::write(
-            &path,
-            "[credential.rotate]\nstate = \"/s\"\n[volume]\njson = true\n\
-             [volume.create]\nblock-size = 4096\nsize = \"1MiB\"",
-        )
-        .unwrap();
-        let parse = |args: &[&str]| {
-            let mut all = vec!["store", "--config", path.to_str().unwrap()];
-            all.extend(args);
-            let all = arguments(all.iter().map(OsString::from).collect()).unwrap();
-            Cli::try_parse_from(all).unwrap().command
-        };
-        let Command::Credential(credential) = parse(&["credential", "rotate"]) else { panic!() };
-        let CredentialCommand::Rotate { state } = credential.command else { panic!() };
-        assert_eq!(state, PathBuf::from("/s"));
-        let Command::Volume(volume) = parse(&["volume", "create", "list", "--size", "2MiB"]) else {
-            panic!()
-        };
-        assert!(volume.json);
-        let VolumeCommand::Create { name, size, block_size, .. } = volume.command else { panic!() };
-        assert_eq!((name.as_str(), size, block_size.as_str()), ("list", 2 << 20, "4096"));
-        let Command::Volume(volume) = parse(&["volume", "show", "create"]) else { panic!() };
-        assert!(matches!(volume.command, VolumeCommand::Show { name } if name == "create"));
-    }
-
-    #[test]
-    fn rights_in_the_config_are_no_flags() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("longhaul.toml");
-        let text = "[iscsi]\nweak-chap = true\n[store]\ndata = \"/d\"\n[host]\niscsi = [\"::1\"]";
-        std::fs::write(&path, text).unwrap();
-        let parse = |args: &[&str]| {
-            let all = [&["longhaul", "--config", path.to_str().unwrap()], args].concat();
-            let all = arguments(all.iter().map(OsString::from).collect()).unwrap();
-            Cli::try_parse_from(all).unwrap().command
-        };
-        let Command::Iscsi(iscsi) = parse(&["iscsi", "allow", "store", "iqn.x"]) else { panic!() };
-        let IscsiCommand::Allow { volume, .. } = iscsi.command else { panic!() };
-        assert_eq!(volume, "store", "a volume may be named like a command");
-        let Command::Host(host) = parse(&["host", "--state", "/s", "--credential", "/c"]) else {
-            panic!()
-        };
-        assert_eq!(host.iscsi, ["::1"]);
-    }
-
-    #[test]
-    fn config_mistakes_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("longhaul.toml");
-        let args: Vec<OsString> =
-            ["longhaul", "--config", path.to_str().unwrap(), "host"].map(OsString::from).to_vec();
-        assert!(arguments(args.clone()).unwrap_err().to_string().contains("cannot read"));
-        std::fs::write(&path, "[hosts]").unwrap();
-        assert!(arguments(args.clone()).unwrap_err().to_string().contains("no command `hosts`"));
-        std::fs::write(&path, "[host]\nstate = { a = 1 }").unwrap();
-        assert!(arguments(args).unwrap_err().to_string().contains("`state` cannot be"));
-    }
-}
+// Also found from where the fuzz targets include this file.
+#[path = "cli/tests.rs"]
+mod tests;

@@ -19,6 +19,7 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Credential(args) => crate::volume::credential(&args),
         Command::Iscsi(args) => crate::host::iscsi(&args),
         Command::Limit(args) => crate::host::limit(&args),
+        Command::Cache(args) => crate::host::cache(&args),
         Command::Trace(args) => crate::host::trace(&args),
         Command::Status(args) => crate::host::status(&args.admin, args.json),
         Command::Check(args) => crate::check::check(&args.dir, args.json),

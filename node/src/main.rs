@@ -16,6 +16,7 @@ mod objects;
 mod random;
 mod relay;
 mod service;
+mod span;
 mod store;
 mod units;
 mod volume;

@@ -346,7 +346,7 @@ fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
 }
 
 /// A progress bar on a terminal, nothing elsewhere.
-fn progress(total: u64, wanted: bool) -> indicatif::ProgressBar {
+pub(crate) fn progress(total: u64, wanted: bool) -> indicatif::ProgressBar {
     use std::io::IsTerminal as _;
     if !wanted || !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();

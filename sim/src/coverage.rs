@@ -217,6 +217,10 @@ counters! {
     copies_read,
     /// Power cuts that kept a part of what a store's cache had not synced.
     copies_torn,
+    /// Bytes that were pinned and in the cache when a host process ended.
+    cache_pinned,
+    /// Bytes that commands brought into caches.
+    cache_warmed,
     /// Logs replayed and compared at the end.
     logs_verified,
 }

@@ -7,8 +7,8 @@
 //! Replacement is S3-FIFO (Yang et al., SOSP 2023) within a set: new lines are on probation in a small
 //! queue, a tenth of the set, and stay if they are used again; the rest is a FIFO with second chances;
 //! lines that left the small queue unused are remembered for a while as ghosts. Slots keep their
-//! place, so both queues are hands that go round the set. What is admitted at all is decided by
-//! [`super::Cache`]. It knows nothing of disks and formats.
+//! place, so both queues are hands that go round the set. What is pinned keeps its slot. What is admitted
+//! at all, and what is pinned, is decided by [`super::Cache`]. It knows nothing of disks and formats.
 
 /// Blocks of a line.
 pub const LINE_BLOCKS: u64 = 4;
@@ -20,9 +20,22 @@ const VALID: u8 = 0x0f;
 const USES: u8 = 0x30;
 const USE: u8 = 0x10;
 const MAIN: u8 = 0x40;
+/// In memory only: on disk what is pinned is kept elsewhere.
+const PINNED: u8 = 0x80;
 
 /// A slot: number of the set times the slots of a set, plus the way.
 pub type Slot = usize;
+
+/// How a line comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Nothing is known of it.
+    Probation,
+    /// It is of use.
+    Main,
+    /// It stays.
+    Pinned,
+}
 
 /// What an entry says on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +68,8 @@ pub struct Index {
     hands: Vec<Hands>,
     free: usize,
     valid_blocks: u64,
+    /// Of these, blocks of pinned lines.
+    pinned_blocks: u64,
 }
 
 impl Index {
@@ -72,6 +87,7 @@ impl Index {
             hands: vec![Hands::default(); sets],
             free: slots,
             valid_blocks: 0,
+            pinned_blocks: 0,
         }
     }
 
@@ -85,6 +101,31 @@ impl Index {
 
     pub fn valid_blocks(&self) -> u64 {
         self.valid_blocks
+    }
+
+    /// Valid blocks of lines that are pinned.
+    pub fn pinned_blocks(&self) -> u64 {
+        self.pinned_blocks
+    }
+
+    /// Whether the line in a slot is pinned.
+    pub fn is_pinned(&self, slot: Slot) -> bool {
+        self.states[slot] & PINNED != 0
+    }
+
+    /// The line in a slot is pinned from now on, or is not.
+    pub fn pin(&mut self, slot: Slot, pinned: bool) {
+        if self.is_pinned(slot) == pinned {
+            return;
+        }
+        let blocks = u64::from(self.valid(slot).count_ones());
+        if pinned {
+            self.states[slot] |= PINNED | MAIN;
+            self.pinned_blocks += blocks;
+        } else {
+            self.states[slot] &= !PINNED;
+            self.pinned_blocks -= blocks;
+        }
     }
 
     fn place(&self, line: u64) -> (usize, Option<u32>) {
@@ -129,7 +170,11 @@ impl Index {
     /// The block is valid from now on.
     pub fn set(&mut self, slot: Slot, block: u64, stamp: u16) {
         let bit = 1 << block;
-        self.valid_blocks += u64::from(self.states[slot] & bit == 0);
+        let added = u64::from(self.states[slot] & bit == 0);
+        self.valid_blocks += added;
+        if self.is_pinned(slot) {
+            self.pinned_blocks += added;
+        }
         self.states[slot] |= bit;
         self.stamps[slot][block as usize] = stamp;
     }
@@ -138,7 +183,11 @@ impl Index {
     pub fn clear(&mut self, slot: Slot, blocks: u8) -> bool {
         let gone = self.states[slot] & VALID & blocks;
         self.states[slot] &= !gone;
-        self.valid_blocks -= u64::from(gone.count_ones());
+        let lost = u64::from(gone.count_ones());
+        self.valid_blocks -= lost;
+        if self.is_pinned(slot) {
+            self.pinned_blocks -= lost;
+        }
         gone != 0
     }
 
@@ -174,12 +223,12 @@ impl Index {
         }
     }
 
-    /// A slot for a line that is not here, and whether another line had to go for it; `main` if it is
-    /// known to be of use. Slots that are `busy` stay. `None` if all have to stay.
+    /// A slot for a line that is not here, and whether another line had to go for it. Slots that are
+    /// `busy` or pinned stay. `None` if all have to stay.
     pub fn admit(
         &mut self,
         line: u64,
-        main: bool,
+        rank: Rank,
         busy: impl Fn(Slot) -> bool,
     ) -> Option<(Slot, bool)> {
         let (set, tag) = self.place(line);
@@ -198,7 +247,11 @@ impl Index {
         };
         self.clear(slot, VALID);
         self.tags[slot] = tag;
-        self.states[slot] = if main { MAIN } else { 0 };
+        self.states[slot] = match rank {
+            Rank::Probation => 0,
+            Rank::Main => MAIN,
+            Rank::Pinned => MAIN | PINNED,
+        };
         Some((slot, evicted))
     }
 
@@ -206,11 +259,12 @@ impl Index {
     fn evict(&mut self, set: usize, busy: impl Fn(Slot) -> bool) -> Option<Slot> {
         let start = set * self.ways;
         // What holds nothing goes first.
-        let empty = |slot: &Slot| self.states[*slot] & VALID == 0 && !busy(*slot);
+        let empty = |slot: &Slot| self.states[*slot] & (VALID | PINNED) == 0 && !busy(*slot);
         if let Some(slot) = (start..start + self.ways).find(empty) {
             return Some(slot);
         }
-        let quota = (self.ways / 10).max(1);
+        let pinned = (start..start + self.ways).filter(|slot| self.is_pinned(*slot)).count();
+        let quota = ((self.ways - pinned) / 10).max(1);
         let small =
             (start..start + self.ways).filter(|slot| self.states[*slot] & MAIN == 0).count();
         let mut left = small;
@@ -223,7 +277,7 @@ impl Index {
             let slot = start + usize::from(*hand);
             *hand = (*hand + 1) % self.ways as u8;
             let state = self.states[slot];
-            if busy(slot) || (state & MAIN == 0) != probation {
+            if state & PINNED != 0 || busy(slot) || (state & MAIN == 0) != probation {
                 continue;
             }
             if probation {
@@ -246,7 +300,8 @@ impl Index {
 
     /// The entry of a slot.
     pub fn entry(&self, slot: Slot) -> Entry {
-        Entry { tag: self.tags[slot], stamps: self.stamps[slot], state: self.states[slot] }
+        let state = self.states[slot] & !PINNED;
+        Entry { tag: self.tags[slot], stamps: self.stamps[slot], state }
     }
 
     /// Puts an entry that was read from disk into an empty slot.

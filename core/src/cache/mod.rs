@@ -20,12 +20,13 @@
 //! then it knows more. It is never older: the head has the round of each page. A round may end at any
 //! point.
 
-mod bits;
 mod format;
 #[cfg(test)]
 mod generate;
 mod index;
 mod load;
+mod parts;
+mod pins;
 mod rounds;
 mod status;
 #[cfg(test)]
@@ -36,17 +37,21 @@ mod traces;
 pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
 pub use index::LINE_BLOCKS;
 pub use load::{Load, Loaded, StoredBlock};
+pub use pins::Pins;
 pub use status::{CacheCounters, CacheStatus};
 
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, SECTOR_BYTES, Time, VolumeId};
 use crate::disk::{DiskOperation, DiskResult};
+use crate::extent::RangeSet;
 use crate::wire::link::{Changes, Moment};
-use bits::Bits;
 use bytes::{Bytes, BytesMut};
 use format::Head;
-use index::{Index, Slot};
+use index::{Index, Rank, Slot};
+use parts::{Bits, Block, Content};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+pub(crate) use pins::whole_lines;
 
 /// Bytes of a line: what is admitted and evicted together.
 pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
@@ -76,6 +81,8 @@ pub enum Source {
     Read,
     /// It was written, and the store has it now.
     Write,
+    /// Somebody wants it here, whatever it replaces and costs the disk.
+    Warm,
 }
 
 /// A part of a range, as the cache sees it.
@@ -201,6 +208,9 @@ pub struct Cache {
     found_bytes: u64,
     dropped_bytes: u64,
     dropped_all: bool,
+    pins: Pins,
+    /// What is pinned and may not be here.
+    lacking: RangeSet,
     out: VecDeque<DiskOperation>,
     next_id: u64,
     counters: CacheCounters,
@@ -244,6 +254,8 @@ impl Cache {
             found_bytes,
             dropped_bytes: 0,
             dropped_all: false,
+            pins: Pins::default(),
+            lacking: RangeSet::new(),
             out: VecDeque::new(),
             next_id: 0,
             counters: CacheCounters::default(),
@@ -337,6 +349,7 @@ impl Cache {
         if self.phase == Phase::Off || range.is_empty() {
             return;
         }
+        self.lack(range);
         for fill in self.fills.values_mut() {
             let line = self.index.line(fill.slot);
             if let Some(line) = line {
@@ -380,6 +393,7 @@ impl Cache {
             }
             Changes::Unknown => {
                 self.dropped_all = before > 0;
+                self.lacking.clone_from(self.pins.set());
                 for slot in 0..self.index.slots() {
                     self.clear(now, slot, u8::MAX);
                 }
@@ -392,10 +406,12 @@ impl Cache {
     }
 
     /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in order.
-    pub fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) {
+    /// False if it would have taken more were its disk not behind.
+    pub fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) -> bool {
         if self.phase != Phase::Ready {
-            return;
+            return true;
         }
+        let behind = self.counters.behind_bytes;
         let start = range.lba.div_ceil(BLOCK_SECTORS);
         let end = range.end() / BLOCK_SECTORS;
         let mut content = Content { pieces, at: range.lba };
@@ -406,6 +422,7 @@ impl Cache {
             self.offer_line(now, source, line, block..stop, &mut content);
             block = stop;
         }
+        self.counters.behind_bytes == behind
     }
 
     fn offer_line(
@@ -438,6 +455,9 @@ impl Cache {
             self.counters.refused_bytes += bytes;
             return;
         };
+        // What is wanted by command is not paid for by what clients read.
+        let credit = self.credit;
+        let free = source == Source::Warm || self.index.is_pinned(slot);
         let mut run: Option<(u64, Vec<u16>, BytesMut)> = None;
         for block in blocks {
             let n = block % LINE_BLOCKS;
@@ -466,6 +486,9 @@ impl Cache {
             self.fill(slot, run.take());
         }
         self.fill(slot, run.take());
+        if free {
+            self.credit = credit;
+        }
     }
 
     fn fill(&mut self, slot: Slot, run: Option<(u64, Vec<u16>, BytesMut)>) {
@@ -487,15 +510,19 @@ impl Cache {
     /// the bytes given out, and a quarter of the bytes that were missing, up to a limit that they can
     /// only half fill. What was here or asked for not long ago is taken as long as there is any
     /// credit; what is seen for the first time only while more than half is left, which needs hits. So
-    /// a scan is soon turned away, and another working set still gets in.
+    /// a scan is soon turned away, and another working set still gets in. What is pinned, or wanted by
+    /// command, is taken without that.
     fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
         let warming = self.index.free() >= self.index.slots() / 8;
-        let credit = warming || self.credit > 0;
+        let pinned = self.pins.holds(line);
+        let commanded = pinned || source == Source::Warm;
+        let credit = commanded || warming || self.credit > 0;
         if there.is_some() {
             return there.filter(|_| credit);
         }
         let ghost = self.index.take_ghost(line);
         let wanted = ghost
+            || commanded
             || self.index.has_room(line)
             || (source == Source::Read && self.credit > self.credit_max() / 2);
         if !(wanted && credit) {
@@ -507,7 +534,12 @@ impl Cache {
         }
         let fills = &self.fills;
         let busy = |slot| fills.values().any(|fill| fill.slot == slot);
-        let (slot, evicted) = self.index.admit(line, ghost, busy)?;
+        let rank = match (pinned, ghost || commanded) {
+            (true, _) => Rank::Pinned,
+            (false, true) => Rank::Main,
+            (false, false) => Rank::Probation,
+        };
+        let (slot, evicted) = self.index.admit(line, rank, busy)?;
         if evicted {
             self.counters.evictions += 1;
             // From now on nobody is told what is written to the line that went: the index in the file
@@ -597,6 +629,7 @@ impl Cache {
             let n = block % LINE_BLOCKS;
             if let Some(slot) = slot.filter(|slot| self.index.stamp(*slot, n) == Some(*stamp)) {
                 self.clear(now, slot, 1 << n);
+                self.lack(block_range(block));
                 self.counters.damaged_blocks += 1;
                 let what = || "it is not the block that was written there".to_owned();
                 problem = Some(Unusable::Damaged(failed.clone().unwrap_or_else(what)));
@@ -656,6 +689,9 @@ impl Cache {
             found_bytes: self.found_bytes,
             dropped_bytes: self.dropped_bytes,
             dropped_all: self.dropped_all,
+            pinned_bytes: self.pins.bytes(),
+            pinned_valid_bytes: self.index.pinned_blocks() * BLOCK_BYTES,
+            pinned_most_bytes: self.pinned_most_bytes(),
             counters: self.counters,
         }
     }
@@ -708,50 +744,6 @@ impl Cache {
     fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
-    }
-}
-
-/// A block as it was offered.
-enum Block {
-    Data(Vec<u8>),
-    Zero,
-}
-
-/// Pieces of a range, taken in order.
-struct Content<'a> {
-    pieces: &'a [ReadPiece],
-    /// Where the first of them begins.
-    at: u64,
-}
-
-impl Content<'_> {
-    /// The content of a block that lies in the range, at or behind the last one asked for.
-    fn block(&mut self, block: u64) -> Option<Block> {
-        let wanted = block_range(block);
-        let mut data: Option<Vec<u8>> = None;
-        let mut at = wanted.lba;
-        while at < wanted.end() {
-            let (piece, rest) = self.pieces.split_first()?;
-            let sectors = match piece {
-                ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
-                ReadPiece::Zeroes(sectors) => *sectors,
-            };
-            let range = Range::new(self.at, sectors);
-            if range.end() <= at {
-                (self.pieces, self.at) = (rest, range.end());
-                continue;
-            }
-            let part = range.intersect(Range::between(at, wanted.end()))?;
-            if let ReadPiece::Data(bytes) = piece {
-                let whole = data.get_or_insert_with(|| vec![0; BLOCK_BYTES as usize]);
-                let from = ((part.lba - range.lba) * SECTOR_BYTES) as usize;
-                let to = ((part.lba - wanted.lba) * SECTOR_BYTES) as usize;
-                let length = part.bytes() as usize;
-                whole[to..to + length].copy_from_slice(&bytes[from..from + length]);
-            }
-            at = part.end();
-        }
-        Some(data.map_or(Block::Zero, Block::Data))
     }
 }
 

@@ -40,6 +40,12 @@ pub struct CacheStatus {
     pub dropped_bytes: u64,
     /// Whether all of them were, because the store did not know what was written since.
     pub dropped_all: bool,
+    /// Bytes of the volume that are pinned.
+    pub pinned_bytes: u64,
+    /// Bytes of these that are valid.
+    pub pinned_valid_bytes: u64,
+    /// Most bytes that may be pinned.
+    pub pinned_most_bytes: u64,
     /// Totals.
     pub counters: CacheCounters,
 }

@@ -5,7 +5,7 @@
 //! written to its range that the store may not have had, and a write once it is committed and only as
 //! far as nothing newer came.
 
-use super::cache::{Cache, CacheStatus, Found, Outcome, Reader, Source, Unusable};
+use super::cache::{Cache, CacheStatus, Found, Outcome, Pins, Reader, Source, Unusable};
 use super::io::{DiskOperation, DiskResult, Event};
 use super::reads::{LinkUse, Slot};
 use super::volume::Volume;
@@ -36,6 +36,16 @@ impl Caching {
         self.cache.as_ref().map(|cache| cache.status())
     }
 
+    /// The cache, while it gives out and takes anything.
+    pub(super) fn ready(&mut self) -> Option<&mut Cache> {
+        self.cache.as_deref_mut().filter(|cache| cache.is_ready())
+    }
+
+    /// The cache, if there is one.
+    pub(super) fn get(&self) -> Option<&Cache> {
+        self.cache.as_deref()
+    }
+
     pub(super) fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.cache.as_mut()?.poll_disk()
     }
@@ -58,6 +68,16 @@ impl Caching {
         match &mut self.cache {
             Some(cache) => cache.cover(range),
             None => vec![(range, Found::Absent)],
+        }
+    }
+
+    pub(super) fn set_pins(&mut self, pins: Pins) -> bool {
+        self.cache.as_mut().map(|cache| cache.set_pins(pins)).is_some()
+    }
+
+    pub(super) fn lack(&mut self, range: Range) {
+        if let Some(cache) = &mut self.cache {
+            cache.lack(range);
         }
     }
 
@@ -90,6 +110,8 @@ impl Caching {
 impl Volume {
     /// Gives the volume a read cache, before its first request. What the cache held in an earlier life
     /// is used once the store has said what was written since.
+    ///
+    /// What is pinned is for [`Volume::handle_pins`] to say, here and whenever it changes.
     pub fn set_cache(&mut self, now: Time, mut cache: Cache) {
         self.now = self.now.max(now);
         // What the journal has and the store has not, the store cannot tell.

@@ -70,6 +70,13 @@ pub enum Event {
         /// To its end.
         followed: bool,
     },
+    /// Warming by command has come to its end.
+    Warmed {
+        /// Bytes that are in the cache now, or were already.
+        bytes: u64,
+        /// Bytes that the store could not give.
+        failed_bytes: u64,
+    },
     /// The disk of the read cache has failed: it is not used any more, and reads go to the store.
     CacheFailed {
         /// What failed.

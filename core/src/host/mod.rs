@@ -32,16 +32,16 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod warming;
 mod writes;
 
 pub use crate::cache;
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
-pub use readahead::{
-    MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace, TraceError,
-};
+pub use readahead::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace};
 pub use status::{Counters, Status};
 pub use volume::Volume;
+pub use warming::{WarmError, WarmState, WarmStatus};
 
 use crate::wire::link::{Frame, HostId, RequestId, ToStore};
 

@@ -13,6 +13,7 @@ use super::io::{DiskOperation, Event};
 use super::journal::Where;
 use super::readahead::{Found as Ahead, Sent, Waiter};
 use super::volume::{Link, Volume};
+use super::warming::For;
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::pack::Packer;
 use crate::record::{self, Kind, Location};
@@ -83,6 +84,8 @@ pub(super) enum LinkUse {
     Stage(Staging),
     /// What was written since then, for the cache.
     Changes(Moment),
+    /// Content for the cache.
+    Warm(For),
 }
 
 #[derive(Debug)]
@@ -131,14 +134,13 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self
-                .asked
-                .values()
-                .all(|asked| matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_)))
+            && self.asked.values().all(|asked| {
+                matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_) | LinkUse::Warm(_))
+            })
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch);
+        let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch | LinkUse::Warm(_));
         (self.reads.len() + self.asked.values().filter(waits).count()) as u64
     }
 
@@ -172,7 +174,10 @@ impl Reads {
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked.what {
                 LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
-                LinkUse::Read { .. } | LinkUse::Prefetch | LinkUse::Changes(_) => {}
+                LinkUse::Read { .. }
+                | LinkUse::Prefetch
+                | LinkUse::Changes(_)
+                | LinkUse::Warm(_) => {}
             }
         }
         self.uncommitted.clear();
@@ -527,7 +532,7 @@ impl Volume {
         let read = ToStore::Read { request, volume, epoch, range };
         let (lane, message) = match asked.what {
             LinkUse::Read { .. } => (Lane::Read, read),
-            LinkUse::Prefetch => (Lane::ReadAhead, read),
+            LinkUse::Prefetch | LinkUse::Warm(_) => (Lane::ReadAhead, read),
             LinkUse::Status { .. } => {
                 (Lane::Read, ToStore::Status { request, volume, epoch, range })
             }
@@ -590,6 +595,10 @@ impl Volume {
                     self.ask(asked.range, LinkUse::Read { read, slot }, true);
                 }
             }
+            (LinkUse::Warm(whose), found) => {
+                let Asked { range, spoiled, again, .. } = asked;
+                self.warm_came(whose, range, found, spoiled, again);
+            }
             (LinkUse::Prefetch, _) => {}
             // An answer of the wrong kind: asked again, it may come right.
             (what @ (LinkUse::Status { .. } | LinkUse::Stage(_) | LinkUse::Changes(_)), _) => {
@@ -633,6 +642,7 @@ impl Volume {
                         self.event(Event::StoreDamaged { range });
                         self.reply(staging.id, Err(BlockError::Medium(range)));
                     }
+                    LinkUse::Warm(whose) => self.warm_failed(whose, asked.range),
                     LinkUse::Prefetch => {}
                     LinkUse::Changes(_) => self.cache_changes(&Changes::Unknown),
                 }

@@ -2,6 +2,7 @@
 
 use super::cache::CacheStatus;
 use super::readahead::ReadAheadStatus;
+use super::warming::WarmStatus;
 use crate::block::{Epoch, Seq};
 use crate::pack;
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub struct Status {
     pub readahead: ReadAheadStatus,
     /// The read cache, if there is one.
     pub cache: Option<CacheStatus>,
+    /// The last warming by command, if there was one.
+    pub warming: Option<WarmStatus>,
     /// Since the attach.
     pub counters: Counters,
     /// What packing has made of the data written since the attach.

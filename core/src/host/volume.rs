@@ -16,6 +16,7 @@ use super::journal::{Finished, Journal, Recovered};
 use super::readahead::ReadAhead;
 use super::reads::Reads;
 use super::status::{Counters, Status};
+use super::warming::Warming;
 use super::writes::{Content, Waiting};
 use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
 use crate::pack::{Keys, Packer};
@@ -62,6 +63,7 @@ pub struct Volume {
     pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
     pub(super) caching: Caching,
+    pub(super) warming: Warming,
     pub(super) reads: Reads,
     pub(super) copies: Copies,
     pub(super) drain: Drain,
@@ -143,6 +145,7 @@ impl Volume {
                 .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
             caching: Caching::default(),
+            warming: Warming::default(),
             reads: Reads::default(),
             copies: Copies::default(),
             drain: Drain::new(committed, config.window_max_bytes),
@@ -397,7 +400,8 @@ impl Volume {
         // What is due already waits for something else than time.
         let cache = self.caching.deadline();
         let replay = self.readahead.deadline(self.now).filter(|_| up);
-        [sync, resume, announce, self.ship_deadline(), retry, cache, replay]
+        let warm = self.warm_deadline().filter(|_| up);
+        [sync, resume, announce, self.ship_deadline(), retry, cache, replay, warm]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -478,6 +482,7 @@ impl Volume {
             readahead_rate: self.readahead.limit.rate(),
             readahead: self.readahead.status(now),
             cache: self.caching.status(),
+            warming: self.warming.status(),
             counters: self.counters,
             packed: self.packer.counters,
             key: self.packer.key(),
@@ -511,6 +516,7 @@ impl Volume {
             self.ship();
             if !self.shutting_down {
                 self.replay_on();
+                self.warm_on();
             }
             self.end_epoch();
         }
@@ -701,6 +707,7 @@ impl Volume {
         ids.extend(self.reads.fail_all());
         // Their reads have failed with all the others.
         self.readahead.link_lost();
+        self.warming = Warming::default();
         ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));

@@ -69,7 +69,8 @@ fn links_lead_somewhere() {
 /// The commands with their help, subcommands after the command they belong to.
 fn commands() -> Vec<(Vec<&'static str>, String)> {
     let mut all: Vec<Vec<&str>> = Vec::new();
-    let shown = ["demo", "store", "host", "volume", "credential", "iscsi", "limit", "trace"];
+    let shown =
+        ["demo", "store", "host", "volume", "credential", "iscsi", "limit", "cache", "trace"];
     for command in shown.into_iter().chain(["status", "check", "relay", "bench-null"]) {
         all.push(vec![command]);
     }
@@ -85,6 +86,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     }
     for command in ["record", "stop", "replay", "delete", "list"] {
         all.push(vec!["trace", command]);
+    }
+    for command in ["pin", "unpin", "warm", "stop", "show"] {
+        all.push(vec!["cache", command]);
     }
     for command in ["set", "remove"] {
         all.push(vec!["iscsi", "user", command]);

@@ -18,6 +18,7 @@ mod linux;
 mod operation;
 mod outages;
 mod pack;
+mod pins;
 mod power;
 mod refusals;
 mod resize;

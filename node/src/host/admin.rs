@@ -77,6 +77,11 @@ impl admin::Report for Host {
             let page = traces.and_then(|traces| Ok(serde_json::to_value(traces)?));
             return Some(page.map_err(|error| format!("{error:#}")));
         }
+        if name == "pins" {
+            let pins = self.ask(Question::Pins).await;
+            let page = pins.and_then(|pins| Ok(serde_json::to_value(pins)?));
+            return Some(page.map_err(|error| format!("{error:#}")));
+        }
         if name != "iscsi" {
             return None;
         }
@@ -248,7 +253,7 @@ const COUNTERS: [(&str, &str, &str); 31] = [
 /// A number of a read cache: name, type, help, value.
 type CacheNumber = (&'static str, &'static str, &'static str, fn(&CacheReport) -> u64);
 
-const CACHE: [CacheNumber; 14] = [
+const CACHE: [CacheNumber; 18] = [
     ("longhaul_cache_ready", "gauge", "Whether the cache is in use.", |c| {
         u64::from(c.state == "ready")
     }),
@@ -259,6 +264,21 @@ const CACHE: [CacheNumber; 14] = [
     }),
     ("longhaul_cache_dropped_bytes", "gauge", "Bytes of these that were dropped.", |c| {
         c.dropped_bytes
+    }),
+    ("longhaul_cache_pinned_bytes", "gauge", "Bytes of the volume that are pinned.", |c| {
+        c.pinned_bytes
+    }),
+    ("longhaul_cache_pinned_valid_bytes", "gauge", "Bytes of these that are there.", |c| {
+        c.pinned_valid_bytes
+    }),
+    (
+        "longhaul_cache_warm_total_bytes",
+        "gauge",
+        "Bytes in the ranges of the last warming by command.",
+        |c| c.warming.as_ref().map_or(0, |warming| warming.total_bytes),
+    ),
+    ("longhaul_cache_warm_done_bytes", "gauge", "Bytes of these that were warmed.", |c| {
+        c.warming.as_ref().map_or(0, |warming| warming.done_bytes)
     }),
     ("longhaul_cache_hit_bytes_total", "counter", "Bytes given out.", |c| c.hit_bytes),
     ("longhaul_cache_miss_bytes_total", "counter", "Bytes that were not there.", |c| c.miss_bytes),

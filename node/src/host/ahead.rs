@@ -10,6 +10,7 @@ use super::schedule::Schedule;
 use super::state::StateDir;
 use super::volume::Volume;
 use crate::files;
+use crate::span::Span;
 use anyhow::{Context as _, Result, bail, ensure};
 use longhaul_core::block::VolumeId;
 use longhaul_core::host::{MAX_TRACE_BYTES, Trace};
@@ -60,6 +61,32 @@ pub enum Control {
         volume: String,
         /// Of the trace.
         name: String,
+    },
+    /// Keep ranges in the read cache.
+    Pin {
+        /// Of which volume.
+        volume: String,
+        /// Which.
+        ranges: Vec<Span>,
+    },
+    /// No longer keep them there.
+    Unpin {
+        /// Of which volume.
+        volume: String,
+        /// Which.
+        ranges: Vec<Span>,
+    },
+    /// Bring ranges into the read cache.
+    Warm {
+        /// Of which volume.
+        volume: String,
+        /// Which.
+        ranges: Vec<Span>,
+    },
+    /// End that.
+    StopWarming {
+        /// Of which volume.
+        volume: String,
     },
     /// Forget a trace.
     Delete {
@@ -142,7 +169,7 @@ impl Front {
         }
     }
 
-    fn attached(&self, name: &str) -> Result<Rc<Volume>> {
+    pub(super) fn attached(&self, name: &str) -> Result<Rc<Volume>> {
         let volume = self.volumes().into_iter().find(|volume| volume.name() == name);
         volume.with_context(|| format!("volume {name} is not attached here"))
     }
@@ -210,6 +237,10 @@ impl Front {
                 };
                 volume.with(|now, engine| engine.handle_replay(now, &loaded));
             }
+            Control::Pin { volume, ranges } => self.pin_ranges(&volume, &ranges, true).await?,
+            Control::Unpin { volume, ranges } => self.pin_ranges(&volume, &ranges, false).await?,
+            Control::Warm { volume, ranges } => self.warm(&volume, &ranges)?,
+            Control::StopWarming { volume } => self.stop_warming(&volume)?,
             Control::Delete { volume: name, name: trace } => {
                 let volume = self.attached(&name)?;
                 check_name(&trace)?;
@@ -240,10 +271,10 @@ impl Front {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.context("the thread for a trace failed")?
+    tokio::task::spawn_blocking(work).await.context("a thread for files failed")?
 }
 
 /// # Errors

@@ -13,7 +13,7 @@ use crate::commands::Usage;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::VolumeId;
-use longhaul_core::host::cache::{Cache, Geometry, Load, MAX_CACHE_BYTES, MIN_CACHE_BYTES};
+use longhaul_core::host::cache::{Cache, Geometry, Load, MAX_CACHE_BYTES, MIN_CACHE_BYTES, Pins};
 use longhaul_core::host::{DiskOperation, DiskResult};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -31,6 +31,8 @@ pub struct CacheFile {
     pub cache: Cache,
     /// Where its operations go.
     pub disk: Disk,
+    /// What is pinned.
+    pub pins: Pins,
 }
 
 /// Whether `--cache-size` can be this.
@@ -116,7 +118,11 @@ fn open_file(dir: &Path, name: &str, volume: VolumeId, wanted: u64) -> Result<Op
     );
     let names = path.with_extension("").display().to_string();
     let disk = Disk::start(vec![file], names, None).context("cannot start its thread")?;
-    Ok(Some(CacheFile { cache, disk }))
+    let pins = super::pins::load(dir).unwrap_or_else(|error| {
+        tracing::warn!(volume = name, "nothing is pinned: {error:#}; pin it again");
+        Pins::default()
+    });
+    Ok(Some(CacheFile { cache, disk, pins }))
 }
 
 /// The wanted size, or as many times half of it as fits.

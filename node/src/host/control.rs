@@ -44,7 +44,7 @@ pub fn trace(args: &TraceArgs) -> Result<()> {
     ask(&args.admin, &control)
 }
 
-fn ask(admin: &str, control: &Control) -> Result<()> {
+pub(super) fn ask(admin: &str, control: &Control) -> Result<()> {
     let token = token(admin)?;
     status::post(admin, "/control", &token, &serde_json::to_string(control)?)
 }

@@ -417,6 +417,15 @@ impl Front {
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
+            Event::Warmed { bytes, failed_bytes: 0 } => {
+                tracing::info!(volume = name, "warmed {}", show_bytes(bytes));
+            }
+            Event::Warmed { bytes, failed_bytes } => tracing::warn!(
+                volume = name,
+                "warmed {}; {} could not be read at the store",
+                show_bytes(bytes),
+                show_bytes(failed_bytes)
+            ),
             Event::CacheFailed { error } => {
                 let why = format!(
                     "the read cache is off: {error}; reads go to the store; check the disk and restart this host"

@@ -8,9 +8,11 @@ use super::front::{Front, Stage};
 use super::iscsi::{self, Change, Counters, RightsReport, SessionReport};
 use super::metrics::Metrics;
 use super::nbd::Server;
+use super::pins::PinsReport;
 use crate::link::LinkStatus;
 use longhaul_core::host as engine;
 use longhaul_core::host::cache::CacheStatus;
+use longhaul_core::host::{WarmState, WarmStatus};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -20,6 +22,8 @@ pub enum Question {
     Report(oneshot::Sender<Answer>),
     /// The traces that are kept.
     Traces(oneshot::Sender<anyhow::Result<Vec<TraceReport>>>),
+    /// What is pinned.
+    Pins(oneshot::Sender<Vec<PinsReport>>),
     /// A command.
     Control(Control, oneshot::Sender<anyhow::Result<()>>),
     /// Which initiators may use what.
@@ -203,6 +207,50 @@ pub struct CacheReport {
     pub forgotten_bytes: u64,
     /// Blocks of 4 KiB that could not be read as they had been written.
     pub damaged_blocks: u64,
+    /// Bytes of the volume that are pinned.
+    #[serde(default)]
+    pub pinned_bytes: u64,
+    /// Bytes of these that are there.
+    #[serde(default)]
+    pub pinned_valid_bytes: u64,
+    /// Most bytes that may be pinned.
+    #[serde(default)]
+    pub pinned_most_bytes: u64,
+    /// The last warming by command, if there was one.
+    #[serde(default)]
+    pub warming: Option<WarmReport>,
+}
+
+/// Warming by command.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WarmReport {
+    /// Counts the commands since the attach.
+    pub number: u64,
+    /// `running`, `done` or `stopped`.
+    pub state: String,
+    /// Bytes that were to be warmed.
+    pub total_bytes: u64,
+    /// Bytes of these that are warm.
+    pub done_bytes: u64,
+    /// Bytes that the store could not give.
+    pub failed_bytes: u64,
+}
+
+impl From<WarmStatus> for WarmReport {
+    fn from(status: WarmStatus) -> WarmReport {
+        let state = match status.state {
+            WarmState::Running => "running",
+            WarmState::Done => "done",
+            WarmState::Stopped => "stopped",
+        };
+        WarmReport {
+            number: status.number,
+            state: state.into(),
+            total_bytes: status.total_bytes,
+            done_bytes: status.done_bytes,
+            failed_bytes: status.failed_bytes,
+        }
+    }
 }
 
 impl From<CacheStatus> for CacheReport {
@@ -229,6 +277,10 @@ impl From<CacheStatus> for CacheReport {
             behind_bytes: counters.behind_bytes,
             forgotten_bytes: counters.forgotten_bytes,
             damaged_blocks: counters.damaged_blocks,
+            pinned_bytes: status.pinned_bytes,
+            pinned_valid_bytes: status.pinned_valid_bytes,
+            pinned_most_bytes: status.pinned_most_bytes,
+            warming: None,
         }
     }
 }
@@ -311,7 +363,8 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         + counters.readahead_hit_bytes
         + counters.readahead_wait_bytes
         + counters.cache_hit_bytes;
-    report.cache = status.cache.map(CacheReport::from);
+    let warming = status.warming.map(WarmReport::from);
+    report.cache = status.cache.map(|cache| CacheReport { warming, ..CacheReport::from(cache) });
     let read = hits + counters.store_read_bytes;
     if status.latched && status.fenced.is_none() && !status.memory_only {
         report.state = "stopped".into();

@@ -275,6 +275,9 @@ impl Answers {
                 Question::Traces(answer) => {
                     let _ = answer.send(self.front.traces());
                 }
+                Question::Pins(answer) => {
+                    let _ = answer.send(self.front.pins());
+                }
                 Question::Control(control, answer) => {
                     let _ = answer.send(self.front.control(control).await);
                 }

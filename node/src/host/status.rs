@@ -105,6 +105,16 @@ fn table(report: &Report) -> String {
             let (asked, total) = (show_bytes(asked), show_bytes(total));
             out += &format!("{}: {asked} of a trace of {total} read ahead\n", volume.name);
         }
+        if let Some(cache) = volume.cache.as_ref().filter(|cache| cache.pinned_bytes > 0) {
+            let (pinned, there) =
+                (show_bytes(cache.pinned_bytes), show_bytes(cache.pinned_valid_bytes));
+            out += &format!("{}: {pinned} pinned, {there} of it in the cache\n", volume.name);
+        }
+        let warming = volume.cache.as_ref().and_then(|cache| cache.warming.as_ref());
+        if let Some(warming) = warming.filter(|warming| warming.state == "running") {
+            let (done, total) = (show_bytes(warming.done_bytes), show_bytes(warming.total_bytes));
+            out += &format!("{}: {done} of {total} warmed\n", volume.name);
+        }
         if volume.readahead.recording {
             out += &format!("{}: a trace is being recorded\n", volume.name);
         }

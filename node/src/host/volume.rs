@@ -8,8 +8,10 @@
 use super::cache::CacheFile;
 use super::disk::{Disk, DiskCounters};
 use super::metrics::{Kind, Metrics, Stages};
+use crate::units::show_bytes;
 use bytes::Bytes;
 use longhaul_core::block::{BlockError, Reply, Request, Seq, Time, VolumeId};
+use longhaul_core::host::cache::Pins;
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult, Event};
 use longhaul_core::wire::link::{Attached, Frame, Lane, RequestId, ToHost, ToStore};
 use std::cell::{Cell, RefCell};
@@ -249,6 +251,17 @@ impl Volume {
         {
             let inner = &mut *self.inner.borrow_mut();
             inner.engine.set_cache(now, file.cache);
+            let wanted = file.pins.bytes();
+            inner.engine.handle_pins(now, file.pins);
+            let pinned = inner.engine.pins().map_or(0, Pins::bytes);
+            if pinned < wanted {
+                tracing::warn!(
+                    volume = self.name,
+                    "{} are to be pinned, and the cache has room for {}: the rest is not",
+                    show_bytes(wanted),
+                    show_bytes(pinned)
+                );
+            }
             inner.cache = Some(file.disk);
         }
         self.turn(now);

@@ -9,6 +9,7 @@ use crate::rng::Rng;
 use bytes::Bytes;
 use longhaul_core::block::{BlockError, Range, Reply, Request, Seq, Time};
 use longhaul_core::host::Trace;
+use longhaul_core::host::cache::Pins;
 use std::collections::BTreeMap;
 
 /// What is asked.
@@ -48,6 +49,8 @@ pub struct Client {
     walk: Option<Walk>,
     /// What was recorded of earlier reads.
     trace: Option<Trace>,
+    /// What is pinned, which outlives the process.
+    pub(super) pins: Pins,
     /// Whether the world is ending: no new random requests.
     pub(super) quiet: bool,
     /// Whether the last requests of the world were made.
@@ -73,6 +76,7 @@ impl Client {
             watches,
             walk: None,
             trace: None,
+            pins: Pins::default(),
             quiet: false,
             last_asked: false,
             awake: false,
@@ -100,6 +104,13 @@ impl Client {
             oldest.map(|p| format!("{:?} {} since {} ms", p.asked, p.range, p.issued.0 / MS));
         format!("{} requests, the oldest {oldest:?}", self.pending.len())
     }
+}
+
+/// A part of a volume of this many sectors, most often a small one.
+fn somewhere(rng: &mut Rng, sectors: u64) -> Range {
+    let most = if rng.percent(80) { 64 } else { sectors };
+    let length = rng.between(1, most.min(sectors));
+    Range::new(rng.below(sectors - length + 1), length)
 }
 
 impl World {
@@ -232,6 +243,21 @@ impl World {
                 let readahead = some(&mut client.rng, readahead);
                 machine.handle_limits(now, drain, readahead);
                 self.coverage.limits_changed += 1;
+            }
+            5..9 => {
+                let range = somewhere(&mut client.rng, machine.sectors());
+                if client.rng.percent(60) {
+                    client.pins.add(range);
+                } else {
+                    client.pins.remove(range);
+                }
+                machine.handle_pins(now, client.pins.clone());
+            }
+            9..13 => {
+                let range = somewhere(&mut client.rng, machine.sectors());
+                if machine.handle_warm(now, &[range]).is_err() && client.rng.percent(20) {
+                    machine.handle_stop_warming(now);
+                }
             }
             _ => {}
         }

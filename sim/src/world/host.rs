@@ -172,6 +172,7 @@ impl World {
                 status.counters.written_bytes - status.counters.index_bytes;
             self.coverage.cache_evictions += status.counters.evictions;
             self.coverage.cache_damaged += status.counters.damaged_blocks;
+            self.coverage.cache_pinned += status.pinned_valid_bytes;
         }
         let slot = self.slot(host, volume);
         if let Some(number) = slot.session.take() {
@@ -538,6 +539,7 @@ impl World {
         machine.handle_limits(now, drain, readahead);
         if let Some(cache) = self.open_cache(host, volume) {
             machine.set_cache(now, cache);
+            machine.handle_pins(now, self.slot(host, volume).client.pins.clone());
         }
         let slot = self.slot(host, volume);
         slot.state = State::Running(Box::new(machine));
@@ -729,6 +731,7 @@ impl World {
             }
             host::Event::Detached => slot.detached = true,
             host::Event::Resized { .. } => self.coverage.resizes_told += 1,
+            host::Event::Warmed { bytes, .. } => self.coverage.cache_warmed += bytes,
             host::Event::TraceReplayed { followed: true } => self.coverage.traces_followed += 1,
             host::Event::JournalDamaged { .. } if !damaged => {
                 self.fail(format!("host {host} found damage that nobody did: {event:?}"));

@@ -16,7 +16,7 @@ mod detect;
 mod tests;
 mod trace;
 
-pub use trace::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, Trace, TraceError};
+pub use trace::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, Trace};
 
 use super::drain::Peak;
 use super::limit::Limit;
@@ -408,6 +408,11 @@ impl ReadAhead {
     /// Something is asked of the store now.
     pub(crate) fn sent(&self, now: Time) -> Sent {
         self.path.sent(now)
+    }
+
+    /// What keeps the way to the store full.
+    pub(crate) fn window(&self) -> u64 {
+        self.path.window()
     }
 
     /// It has come.

@@ -1,40 +1,24 @@
 //! The reads of a boot or of an application's start: recorded once, read ahead the next time.
 //!
-//! Promises: a recording and its encoding are bounded; what is not an encoding, or was damaged, is
-//! refused. Nothing here touches data: a trace says only which sectors were read, in which order.
-//!
-//! The format is drawn in `docs/formats.md`.
+//! Promises: a recording and its encoding ([`crate::ranges`]) are bounded. Nothing here touches
+//! data: a trace says only which sectors were read, in which order.
 
-use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
+use crate::block::{Range, SECTOR_BYTES};
 use crate::extent::{ExtentMap, RangeSet, Uniform};
+use crate::ranges::{self, RangesError};
 
 /// Most ranges of a trace.
-pub const MAX_TRACE_RANGES: usize = 1 << 16;
-/// Longest encoding: two numbers of at most 8 bytes for each range, and the header.
-pub const MAX_TRACE_BYTES: usize = HEADER_BYTES + 16 * MAX_TRACE_RANGES;
+pub const MAX_TRACE_RANGES: usize = ranges::MAX_RANGES;
+/// Longest encoding.
+pub const MAX_TRACE_BYTES: usize = ranges::MAX_ENCODED_BYTES;
 
 const MAGIC: [u8; 8] = *b"LHTRACE1";
-const HEADER_BYTES: usize = 16;
 /// How many ranges back a read may continue one: that many streams may be interleaved.
 const REACH: usize = 16;
 /// Sectors asked for at once (256 KiB).
 const PIECE: u64 = 512;
 /// Of the last 64 reads, how many have to be of the trace.
 const FAITHFUL: u32 = 16;
-
-/// Why bytes are no trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TraceError {
-    /// It begins differently, or is of a later version.
-    #[error("it is not a trace, or one of a later version")]
-    Unknown,
-    /// The checksum does not match.
-    #[error("it is damaged: the checksum does not match")]
-    Damaged,
-    /// The checksum matches and the content makes no sense.
-    #[error("it is not a valid trace")]
-    Invalid,
-}
 
 /// Ranges in the order of their first use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,84 +42,16 @@ impl Trace {
     /// At most [`MAX_TRACE_BYTES`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; HEADER_BYTES];
-        out[..8].copy_from_slice(&MAGIC);
-        out[12..16].copy_from_slice(&(self.ranges.len() as u32).to_le_bytes());
-        let mut at = 0;
-        for range in &self.ranges {
-            // Most ranges lie a little further on than the one before.
-            let distance = range.lba as i64 - at;
-            put_number(&mut out, ((distance << 1) ^ (distance >> 63)) as u64);
-            put_number(&mut out, range.sectors);
-            at = range.end() as i64;
-        }
-        let crc = crc32c::crc32c(&out[12..]);
-        out[8..12].copy_from_slice(&crc.to_le_bytes());
-        out
+        ranges::encode(MAGIC, self.ranges.iter())
     }
 
     /// Takes an encoding apart.
     ///
     /// # Errors
     /// If it is none, of a later version, or damaged.
-    pub fn decode(bytes: &[u8]) -> Result<Trace, TraceError> {
-        let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(TraceError::Unknown)?;
-        if header[..8] != MAGIC {
-            return Err(TraceError::Unknown);
-        }
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        if word(8) != crc32c::crc32c(&bytes[12..]) {
-            return Err(TraceError::Damaged);
-        }
-        let count = word(12) as usize;
-        if count > MAX_TRACE_RANGES {
-            return Err(TraceError::Invalid);
-        }
-        let mut ranges = Vec::with_capacity(count.min(rest.len()));
-        let mut seen = RangeSet::new();
-        let mut at = 0i64;
-        for _ in 0..count {
-            let folded = take_number(&mut rest).ok_or(TraceError::Invalid)?;
-            let sectors = take_number(&mut rest).ok_or(TraceError::Invalid)?;
-            let distance = (folded >> 1) as i64 ^ -((folded & 1) as i64);
-            let lba = at.checked_add(distance).and_then(|lba| u64::try_from(lba).ok());
-            let range = lba
-                .filter(|lba| *lba < MAX_VOLUME_SECTORS && sectors <= MAX_VOLUME_SECTORS - lba)
-                .map(|lba| Range::new(lba, sectors))
-                .filter(|range| !range.is_empty() && seen.overlapping(*range).next().is_none())
-                .ok_or(TraceError::Invalid)?;
-            seen.insert(range, Uniform(()));
-            ranges.push(range);
-            at = range.end() as i64;
-        }
-        if rest.is_empty() { Ok(Trace { ranges }) } else { Err(TraceError::Invalid) }
+    pub fn decode(bytes: &[u8]) -> Result<Trace, RangesError> {
+        Ok(Trace { ranges: ranges::decode(MAGIC, bytes)? })
     }
-}
-
-/// Seven bits a byte, the lowest first, the highest bit set in all but the last.
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_number(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    // Addresses and distances are below 2^55, which is eight times seven bits.
-    for shift in (0..56).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            // One encoding for each number.
-            return (*byte != 0 || shift == 0).then_some(number);
-        }
-    }
-    None
 }
 
 /// Reads being recorded.
@@ -258,6 +174,8 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::MAX_VOLUME_SECTORS;
+    use crate::ranges::HEADER_BYTES;
     use proptest::prelude::*;
 
     fn record(reads: &[Range]) -> Trace {

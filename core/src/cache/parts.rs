@@ -1,0 +1,80 @@
+//! Small things that the cache is made of.
+
+use super::block_range;
+use crate::block::{BLOCK_BYTES, Range, ReadPiece, SECTOR_BYTES};
+
+/// A block as it was offered.
+pub(super) enum Block {
+    Data(Vec<u8>),
+    Zero,
+}
+
+/// Pieces of a range, taken in order.
+pub(super) struct Content<'a> {
+    pub(super) pieces: &'a [ReadPiece],
+    /// Where the first of them begins.
+    pub(super) at: u64,
+}
+
+impl Content<'_> {
+    /// The content of a block that lies in the range, at or behind the last one asked for.
+    pub(super) fn block(&mut self, block: u64) -> Option<Block> {
+        let wanted = block_range(block);
+        let mut data: Option<Vec<u8>> = None;
+        let mut at = wanted.lba;
+        while at < wanted.end() {
+            let (piece, rest) = self.pieces.split_first()?;
+            let sectors = match piece {
+                ReadPiece::Data(data) => data.len() as u64 / SECTOR_BYTES,
+                ReadPiece::Zeroes(sectors) => *sectors,
+            };
+            let range = Range::new(self.at, sectors);
+            if range.end() <= at {
+                (self.pieces, self.at) = (rest, range.end());
+                continue;
+            }
+            let part = range.intersect(Range::between(at, wanted.end()))?;
+            if let ReadPiece::Data(bytes) = piece {
+                let whole = data.get_or_insert_with(|| vec![0; BLOCK_BYTES as usize]);
+                let from = ((part.lba - range.lba) * SECTOR_BYTES) as usize;
+                let to = ((part.lba - wanted.lba) * SECTOR_BYTES) as usize;
+                let length = part.bytes() as usize;
+                whole[to..to + length].copy_from_slice(&bytes[from..from + length]);
+            }
+            at = part.end();
+        }
+        Some(data.map_or(Block::Zero, Block::Data))
+    }
+}
+
+/// A set of small numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Bits {
+    words: Vec<u64>,
+    /// Words before this one are empty.
+    from: usize,
+}
+
+impl Bits {
+    pub(super) fn new(count: usize) -> Bits {
+        Bits { words: vec![0; count.div_ceil(64)], from: 0 }
+    }
+
+    pub(super) fn set(&mut self, n: usize) {
+        self.words[n / 64] |= 1 << (n % 64);
+        self.from = self.from.min(n / 64);
+    }
+
+    /// Takes the least out.
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        while let Some(word) = self.words.get_mut(self.from) {
+            if *word != 0 {
+                let bit = word.trailing_zeros() as usize;
+                *word &= *word - 1;
+                return Some(self.from * 64 + bit);
+            }
+            self.from += 1;
+        }
+        None
+    }
+}

@@ -1,0 +1,304 @@
+//! Ranges that are pinned: what is read or written of them is always taken, nothing takes its place,
+//! and what the cache comes to lack of them is said, so that it is fetched again.
+//!
+//! Pinning changes nothing about what may be given out: a block that was written is forgotten like any
+//! other. A set that has more pinned lines than slots keeps the first that came.
+
+use super::{Cache, LINE_BYTES, LINE_SECTORS, Phase};
+use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
+use crate::extent::{RangeSet, Uniform};
+use crate::ranges::{self, MAX_RANGES, RangesError};
+
+const MAGIC: [u8; 8] = *b"LHPINNED";
+/// Most entries of what is lacking; beyond that all that is pinned is looked through.
+const LACKING_MAX: usize = 1 << 16;
+/// What may be pinned of the cache: the rest is for what is read besides.
+const SHARE: (u64, u64) = (4, 5);
+
+const _: () = assert!(MAX_VOLUME_SECTORS.is_multiple_of(LINE_SECTORS));
+
+/// What is pinned of a volume, in whole lines of 16 KiB: each line that a range touches.
+#[derive(Clone, Debug, Default)]
+pub struct Pins {
+    set: RangeSet,
+    sectors: u64,
+}
+
+impl Pins {
+    /// Pins a range as well.
+    pub fn add(&mut self, range: Range) {
+        let range = whole_lines(range);
+        self.sectors += range.sectors - self.held(range);
+        self.set.insert(range, Uniform(()));
+    }
+
+    /// Pins a range no more.
+    pub fn remove(&mut self, range: Range) {
+        let range = whole_lines(range);
+        self.sectors -= self.held(range);
+        self.set.remove(range);
+    }
+
+    /// Bytes of the volume that are pinned.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.sectors * SECTOR_BYTES
+    }
+
+    /// Whether it can be kept: there are not too many ranges.
+    #[must_use]
+    pub fn is_encodable(&self) -> bool {
+        self.set.len() <= MAX_RANGES
+    }
+
+    /// The ranges in order, none touching another.
+    pub fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
+        self.set.iter_from(0).map(|(range, _)| range)
+    }
+
+    /// The ranges as bytes, at most [`crate::ranges::MAX_ENCODED_BYTES`] if [`Pins::is_encodable`].
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let ranges: Vec<Range> = self.ranges().collect();
+        ranges::encode(MAGIC, ranges.iter())
+    }
+
+    /// Takes an encoding apart.
+    ///
+    /// # Errors
+    /// If it is none, of a later version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Pins, RangesError> {
+        let mut pins = Pins::default();
+        for range in ranges::decode(MAGIC, bytes)? {
+            if range != whole_lines(range) {
+                return Err(RangesError::Invalid);
+            }
+            pins.add(range);
+        }
+        // In order, and as few as can be: one encoding for each set.
+        if pins.encode() == bytes { Ok(pins) } else { Err(RangesError::Invalid) }
+    }
+
+    /// As much of it as `bytes` allow, from the start of the volume on.
+    fn cut(&mut self, bytes: u64) {
+        let mut left = bytes / LINE_BYTES * LINE_SECTORS;
+        if self.sectors <= left {
+            return;
+        }
+        let mut kept = Pins::default();
+        for range in self.ranges() {
+            let part = Range::new(range.lba, range.sectors.min(left));
+            if part.is_empty() {
+                break;
+            }
+            left -= part.sectors;
+            kept.add(part);
+        }
+        *self = kept;
+    }
+
+    pub(super) fn set(&self) -> &RangeSet {
+        &self.set
+    }
+
+    /// Whether a line is pinned.
+    pub(super) fn holds(&self, line: u64) -> bool {
+        let lba = line * LINE_SECTORS;
+        !self.set.is_empty() && self.set.overlapping(Range::new(lba, 1)).next().is_some()
+    }
+
+    /// Sectors of a range that are pinned.
+    fn held(&self, range: Range) -> u64 {
+        self.set.overlapping(range).map(|(part, _)| part.sectors).sum()
+    }
+}
+
+/// The lines that a range touches.
+pub(crate) fn whole_lines(range: Range) -> Range {
+    let end = range.end().div_ceil(LINE_SECTORS) * LINE_SECTORS;
+    Range::between(range.lba / LINE_SECTORS * LINE_SECTORS, end)
+}
+
+impl Cache {
+    /// What is pinned.
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// Most bytes that may be pinned.
+    pub(crate) fn pinned_most_bytes(&self) -> u64 {
+        self.head.geometry.capacity_bytes() / SHARE.1 * SHARE.0
+    }
+
+    /// This is pinned from now on and nothing else, as far as the cache allows.
+    pub(crate) fn set_pins(&mut self, mut pins: Pins) {
+        pins.cut(self.pinned_most_bytes());
+        self.pins = pins;
+        for slot in 0..self.index.slots() {
+            let line = self.index.line(slot);
+            self.index.pin(slot, line.is_some_and(|line| self.pins.holds(line)));
+        }
+        self.lacking.clone_from(&self.pins.set);
+    }
+
+    /// What is pinned and may not be here, at or after a sector.
+    pub(crate) fn lacking(&self) -> &RangeSet {
+        &self.lacking
+    }
+
+    /// Somebody looks after a range of what is lacking.
+    pub(crate) fn take_lacking(&mut self, range: Range) {
+        self.lacking.remove(range);
+    }
+
+    /// What is pinned of a range is no longer here, or not yet.
+    pub(crate) fn lack(&mut self, range: Range) {
+        if self.phase == Phase::Off || self.pins.set.is_empty() || range.is_empty() {
+            return;
+        }
+        for (part, _) in self.pins.set.overlapping(whole_lines(range)) {
+            self.lacking.insert(part, Uniform(()));
+        }
+        if self.lacking.len() > LACKING_MAX {
+            self.lacking.clone_from(&self.pins.set);
+        }
+    }
+
+    /// Bytes of a range that are not pinned.
+    pub(crate) fn unpinned_bytes(&self, range: Range) -> u64 {
+        (range.sectors - self.pins.held(range)) * SECTOR_BYTES
+    }
+
+    /// Bytes on their way to the disk.
+    pub(crate) fn writing_bytes(&self) -> u64 {
+        self.writing_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Rig, line};
+    use super::*;
+    use crate::block::Time;
+    use crate::host::cache::Source;
+    use proptest::prelude::*;
+
+    fn pins(ranges: &[Range]) -> Pins {
+        let mut pins = Pins::default();
+        ranges.iter().for_each(|range| pins.add(*range));
+        pins
+    }
+
+    proptest! {
+        #[test]
+        fn pins_come_out_as_they_went_in(
+            steps in prop::collection::vec((any::<bool>(), 0..4000u64, 1..200u64), 0..60),
+            bit in any::<prop::sample::Index>(),
+            limit in 0..200u64,
+        ) {
+            let mut pins = Pins::default();
+            let mut lines = std::collections::BTreeSet::new();
+            for (add, lba, sectors) in steps {
+                let range = Range::new(lba, sectors);
+                let touched = lba / LINE_SECTORS..range.end().div_ceil(LINE_SECTORS);
+                if add {
+                    pins.add(range);
+                    lines.extend(touched);
+                } else {
+                    pins.remove(range);
+                    touched.for_each(|line| { lines.remove(&line); });
+                }
+            }
+            prop_assert_eq!(pins.bytes(), lines.len() as u64 * LINE_BYTES);
+            for line in 0..200 {
+                prop_assert_eq!(pins.holds(line), lines.contains(&line));
+            }
+            let mut bytes = pins.encode();
+            let again = Pins::decode(&bytes).unwrap();
+            prop_assert_eq!(again.ranges().collect::<Vec<_>>(), pins.ranges().collect::<Vec<_>>());
+            prop_assert_eq!(again.bytes(), pins.bytes());
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Pins::decode(&bytes).is_err());
+            pins.cut(limit * LINE_BYTES);
+            let left: Vec<u64> = lines.into_iter().take(limit as usize).collect();
+            prop_assert_eq!(pins.bytes(), left.len() as u64 * LINE_BYTES);
+            prop_assert!(left.iter().all(|line| pins.holds(*line)));
+        }
+    }
+
+    #[test]
+    fn what_is_pinned_outlives_any_scan_and_comes_in_at_once() {
+        let mut rig = Rig::new(5, 63);
+        let lines = 5 * 63;
+        for n in 0..2 * lines {
+            rig.access(line(n));
+        }
+        let hot = pins(&[Range::new(5000 * LINE_SECTORS, lines / 2 * LINE_SECTORS)]);
+        rig.cache.set_pins(hot);
+        for n in 0..lines / 2 {
+            assert!(!rig.access(line(5000 + n)), "it cannot be here");
+        }
+        let scan = |rig: &mut Rig| {
+            for n in 0..10 * lines {
+                rig.access(line(10_000 + n));
+            }
+        };
+        scan(&mut rig);
+        let status = rig.cache.status();
+        assert_eq!(status.pinned_valid_bytes, status.pinned_bytes);
+        assert!((0..lines / 2).all(|n| rig.access(line(5000 + n))));
+        rig.cache.set_pins(Pins::default());
+        assert_eq!(rig.cache.status().pinned_valid_bytes, 0);
+        for n in 0..20 {
+            // Something else becomes hot.
+            (0..lines).for_each(|n| {
+                rig.access(line(20_000 + n));
+            });
+            let _ = n;
+        }
+        assert!((0..lines / 2).any(|n| !rig.access(line(5000 + n))));
+    }
+
+    #[test]
+    fn a_full_set_still_takes_others_or_turns_them_away() {
+        let mut rig = Rig::new(1, 10);
+        rig.cache.set_pins(pins(&[Range::new(0, 100 * LINE_SECTORS)]));
+        assert_eq!(rig.cache.status().pinned_bytes, 8 * LINE_BYTES, "four fifths, from the start");
+        for n in 0..40 {
+            rig.access(line(n));
+        }
+        assert!((0..8).all(|n| rig.access(line(n))));
+        assert_eq!(rig.cache.status().pinned_valid_bytes, 8 * LINE_BYTES);
+    }
+
+    #[test]
+    fn what_is_lacking_is_known() {
+        let mut rig = Rig::new(3, 4);
+        let pinned = Range::new(0, 4 * LINE_SECTORS);
+        rig.cache.set_pins(pins(&[pinned]));
+        let lacking = |rig: &Rig| -> Vec<Range> {
+            rig.cache.lacking().iter_from(0).map(|(range, _)| range).collect()
+        };
+        assert_eq!(lacking(&rig), [pinned]);
+        rig.cache.take_lacking(pinned);
+        (0..4).for_each(|n| {
+            rig.access(line(n));
+        });
+        assert_eq!(lacking(&rig), []);
+        rig.cache.forget(Time(1), Range::new(40, 200));
+        assert_eq!(lacking(&rig), [Range::new(32, 96)], "whole lines, and only what is pinned");
+        assert_eq!(rig.cache.status().pinned_valid_bytes, 5 * crate::block::BLOCK_BYTES);
+        let taken = rig.cache.offer(Time(1), Source::Warm, line(1), &[]);
+        assert!(taken, "nothing was held back");
+    }
+
+    #[test]
+    fn a_pinned_block_that_is_written_is_forgotten() {
+        let mut rig = Rig::new(3, 4);
+        rig.cache.set_pins(pins(&[line(0)]));
+        rig.access(line(0));
+        rig.cache.forget(Time(1), Range::new(9, 1));
+        assert!(!rig.access(Range::new(8, 8)));
+    }
+}
