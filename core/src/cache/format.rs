@@ -183,6 +183,9 @@ impl Geometry {
     }
 }
 
+/// Rounds that a cache can have: at one in ten seconds, those of centuries. Pages have the low half.
+const ROUNDS_MAX: u64 = 1 << 31;
+
 /// What a head says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
@@ -239,6 +242,7 @@ impl Head {
             && raw.crc.get() == head_crc(bytes)
             && raw.sets.get() == geometry.sets
             && raw.ways.get() == geometry.ways
+            && raw.round.get() < ROUNDS_MAX
             && volume.is_none_or(|volume| raw.volume.get() == volume.0);
         if !fits {
             return None;
@@ -303,7 +307,7 @@ fn page_crc(bytes: &[u8]) -> u32 {
 }
 
 /// Puts the entries of a page into the index and gives the round in which it was written; nothing if
-/// it is none, or older than the head knows it to be.
+/// it is none, older than the head knows it to be, or of a round that cannot have begun.
 pub(super) fn restore_page(
     head: &Head,
     page: usize,
@@ -317,6 +321,7 @@ pub(super) fn restore_page(
         && header.number.get() as usize == page
         && header.tag.get() == head.tag
         && header.round.get() >= oldest
+        && u64::from(header.round.get()) <= head.round + 1
         && header.crc.get() == page_crc(bytes);
     let slots = head.geometry.page_slots(page);
     let (entries, _) = <[RawEntry]>::ref_from_prefix_with_elems(rest, slots.len()).ok()?;
