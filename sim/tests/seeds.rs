@@ -7,7 +7,7 @@ use longhaul_sim::world::run;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const SEEDS: u64 = 160;
+const SEEDS: u64 = 320;
 const STEPS: u64 = 2_000_000;
 
 #[test]
