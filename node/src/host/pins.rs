@@ -34,7 +34,8 @@ pub struct PinsReport {
 }
 
 impl Front {
-    /// Pins ranges of a volume, or no longer.
+    /// Pins ranges of a volume, or no longer. Not to run twice at a time: the host carries out one command
+    /// after the other.
     pub(super) async fn pin_ranges(&self, name: &str, spans: &[Span], on: bool) -> Result<()> {
         let volume = self.attached(name)?;
         let ranges = ranges(&volume, spans)?;
