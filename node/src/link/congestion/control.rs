@@ -79,6 +79,8 @@ const NOISY: f64 = 0.25;
 const NOISE_DECAY: f64 = 0.9;
 /// How often a path is probed: shortest and longest pause; each probe that finds nothing doubles it.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+/// Share of the largest rate below which the path is taken to have room.
+const PROMISING: f64 = 0.8;
 /// Growth of the rate from which on there may be more to come.
 const RISING: f64 = 1.15;
 /// What a probe multiplies the window by: at first and while delay does not count, and after that.
@@ -135,6 +137,8 @@ struct Probe {
     /// The window that the rate has followed, and that rate.
     window: f64,
     rate: f64,
+    /// The largest rate of the last seconds before.
+    most: f64,
     /// Delay does not count: CUBIC goes on.
     competes: bool,
     /// The rate has followed at least once.
@@ -646,8 +650,8 @@ impl Control {
 
     /// Sends more for an epoch.
     fn probe(&mut self, competes: bool) {
-        let (window, rate) = (self.window, self.mean_rate);
-        self.phase = Phase::Probe(Probe { window, rate, competes, has_followed: false });
+        let (window, rate, most) = (self.window, self.mean_rate, self.most_rate.get());
+        self.phase = Phase::Probe(Probe { window, rate, most, competes, has_followed: false });
         self.set_window(window * PROBE_STEP.0);
     }
 
@@ -655,7 +659,7 @@ impl Control {
     /// be more; otherwise probes that find nothing become rare.
     fn may_probe(&self, now: Instant) -> bool {
         let shortest = PROBE_PAUSE.0 * if self.phase == Phase::Compete { 2 } else { 1 };
-        let promising = self.rate < 0.8 * self.most_rate.get() || self.is_rising();
+        let promising = self.rate < PROMISING * self.most_rate.get() || self.is_rising();
         now - self.probed_at >= if promising { shortest } else { self.probe_pause }
     }
 
@@ -669,12 +673,15 @@ impl Control {
     fn probed(&mut self, now: Instant, probe: Probe, congested: bool) {
         let grown = self.window / probe.window - 1.0;
         let follows = self.rate >= probe.rate * (1.0 + PROBE_FOLLOWS * grown);
-        if follows && grown > 0.1 && !congested {
+        // Back to what it mostly is: the rate varies by itself.
+        let usual = probe.rate >= PROMISING * probe.most && self.rate <= probe.most;
+        if follows && !usual && grown > 0.1 && !congested {
             let (window, rate) = (self.window, self.rate);
             self.mean_rate = rate;
             self.probe_pause = PROBE_PAUSE.0;
             let competes = probe.competes || self.queue > self.target(rate);
-            self.phase = Phase::Probe(Probe { window, rate, competes, has_followed: true });
+            let most = rate;
+            self.phase = Phase::Probe(Probe { window, rate, most, competes, has_followed: true });
             let step = if probe.competes { PROBE_STEP.0 } else { PROBE_STEP.1 };
             return self.set_window(window * step);
         }

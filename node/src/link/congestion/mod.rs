@@ -38,6 +38,11 @@ pub fn estimate(controller: Box<dyn Controller>) -> Option<Estimate> {
     Some(steering.0.estimate())
 }
 
+/// Times of arrival are taken here, not from quinn: it reads the clock once, and then the socket for as long
+/// as it may, so that on a busy machine an acknowledgement can have come milliseconds after the time it
+/// is given. One that seems quicker than the path makes the delay of the path a standing queue for as
+/// long as the least round trip is remembered. Taken later, times only err to the long side, as those of
+/// sending do.
 #[derive(Clone)]
 struct Steering(Control);
 
@@ -46,21 +51,22 @@ impl Controller for Steering {
         self.0.handle_sent(now, bytes);
     }
 
-    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, _: bool, _: &RttEstimator) {
-        self.0.handle_ack(now, sent, bytes);
+    fn on_ack(&mut self, _: Instant, sent: Instant, bytes: u64, _: bool, _: &RttEstimator) {
+        self.0.handle_ack(Instant::now(), sent, bytes);
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, _: Option<u64>) {
-        self.0.handle_acks_end(now, in_flight);
+    fn on_end_acks(&mut self, _: Instant, in_flight: u64, _: bool, _: Option<u64>) {
+        self.0.handle_acks_end(Instant::now(), in_flight);
     }
 
     fn on_congestion_event(
         &mut self,
-        now: Instant,
+        _: Instant,
         sent: Instant,
         is_persistent_congestion: bool,
         lost_bytes: u64,
     ) {
+        let now = Instant::now();
         if lost_bytes == 0 {
             self.0.handle_mark(now, sent);
         } else {
