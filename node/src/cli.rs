@@ -110,8 +110,9 @@ pub struct DemoArgs {
 
 #[derive(Args)]
 pub struct StoreArgs {
-    /// Where volumes are kept: a directory.
-    #[arg(long, value_name = "DIR", env = "LONGHAUL_DATA")]
+    /// Where volumes are kept: a directory; or `mem://SIZE`, memory of this process, to measure with: half
+    /// of the machine's if no size is given, and everything is gone when the process ends.
+    #[arg(long, value_name = "DIR|mem://SIZE", env = "LONGHAUL_DATA")]
     pub data: PathBuf,
     /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
@@ -120,7 +121,7 @@ pub struct StoreArgs {
     /// `--listen` (HOST:PORT).
     #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_ADVERTISE")]
     pub advertise: Option<String>,
-    /// Credentials, lock and scratch [default: the data directory].
+    /// Credentials, lock and scratch [default: the data directory; required where that is none].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
     pub state: Option<PathBuf>,
     /// HTTP address for /metrics, /healthz and /status; `none` for no such listener.
