@@ -90,6 +90,17 @@ impl Site {
         Site { store, protocol: Protocol::Nbd, dir }
     }
 
+    /// Starts a store that keeps its objects elsewhere than in its directory.
+    #[track_caller]
+    #[must_use]
+    pub fn with_data(data: &str) -> Site {
+        let dir = temp_dir();
+        let mut store = Store::stopped(&dir.path().join("store"));
+        store.set_data(data);
+        store.restart();
+        Site { store, protocol: Protocol::Nbd, dir }
+    }
+
     /// Starts a store with a volume of `mib` MiB.
     #[track_caller]
     #[must_use]
@@ -187,6 +198,8 @@ pub struct Store {
     /// Its admin address.
     pub admin: String,
     flags: Vec<String>,
+    /// Where its objects are, if not in the directory.
+    data: Option<String>,
     server: Option<Server>,
 }
 
@@ -204,7 +217,12 @@ impl Store {
     #[must_use]
     pub fn stopped(dir: &Path) -> Store {
         let (address, admin) = (free_address(), free_address());
-        Store { dir: dir.into(), address, admin, flags: Vec::new(), server: None }
+        Store { dir: dir.into(), address, admin, flags: Vec::new(), data: None, server: None }
+    }
+
+    /// Keeps its objects elsewhere from the next start on, and its state in the directory.
+    pub fn set_data(&mut self, data: &str) {
+        self.data = Some(data.to_owned());
     }
 
     /// More flags, from the next start on.
@@ -217,7 +235,11 @@ impl Store {
     pub fn command(&self) -> Command {
         let mut store = command(longhaul());
         store.args(["store", "--listen", &self.address, "--admin", &self.admin, "--data"]);
-        store.arg(&self.dir).args(&self.flags);
+        match &self.data {
+            None => store.arg(&self.dir),
+            Some(data) => store.arg(data).arg("--state").arg(&self.dir),
+        };
+        store.args(&self.flags);
         store
     }
 

@@ -20,6 +20,7 @@ mod run;
 mod scenario;
 mod stages;
 mod stats;
+mod store;
 // The product's own reading of human units: both have to read them alike.
 #[path = "../../node/src/units.rs"]
 mod units;
@@ -45,6 +46,8 @@ enum Command {
     Bench(BenchArgs),
     /// Measure the iSCSI target beside tgt, over loopback.
     BenchIscsi(BenchArgs),
+    /// Measure the store over the link, without a host, beside the disk it writes to.
+    BenchStore(BenchArgs),
     /// An emulated WAN between two network namespaces: for a shell, a command, or its own check.
     Wan(wan::cli::WanArgs),
     /// Run scenarios over an emulated WAN, longhaul and its peers in turn, and report.
@@ -71,7 +74,8 @@ pub struct BenchArgs {
     /// Append each result as a JSON line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read, write.
+    /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read, write;
+    /// `bench-store`: commit, requests, read, volumes.
     only: Vec<String>,
 }
 
@@ -79,6 +83,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args)?,
         Command::BenchIscsi(args) => iscsi::run(&args)?,
+        Command::BenchStore(args) => store::run(&args)?,
         Command::Wan(args) => return wan::cli::run(&args),
         Command::Run(args) => return run::run(&args),
         Command::Report(args) => return run::report(&args),

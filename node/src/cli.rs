@@ -3,6 +3,12 @@
 //! A flag's value is taken from the command line, else from `LONGHAUL_*` in the environment, else
 //! from the table of the command in the `--config` file, else from its default.
 
+// Also found from where the fuzz targets include this file.
+#[path = "cli/hidden.rs"]
+mod hidden;
+
+pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
+
 use crate::host::Schedule;
 use crate::link::Transport;
 use crate::span::{self, Span};
@@ -81,6 +87,9 @@ pub enum Command {
     /// Serve a volume without disk and store, to measure what everything else costs.
     #[command(hide = true)]
     BenchNull(BenchNullArgs),
+    /// Load a running store over the link, without a host, to measure what the store costs.
+    #[command(hide = true)]
+    BenchLink(BenchLinkArgs),
 }
 
 #[derive(Clone, Args)]
@@ -110,8 +119,9 @@ pub struct DemoArgs {
 
 #[derive(Args)]
 pub struct StoreArgs {
-    /// Where volumes are kept: a directory.
-    #[arg(long, value_name = "DIR", env = "LONGHAUL_DATA")]
+    /// Where volumes are kept: a directory; or `mem://SIZE`, memory of this process, to measure with: half
+    /// of the machine's if no size is given, and everything is gone when the process ends.
+    #[arg(long, value_name = "DIR|mem://SIZE", env = "LONGHAUL_DATA")]
     pub data: PathBuf,
     /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
@@ -120,7 +130,7 @@ pub struct StoreArgs {
     /// `--listen` (HOST:PORT).
     #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_ADVERTISE")]
     pub advertise: Option<String>,
-    /// Credentials, lock and scratch [default: the data directory].
+    /// Credentials, lock and scratch [default: the data directory; required where that is none].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
     pub state: Option<PathBuf>,
     /// HTTP address for /metrics, /healthz and /status; `none` for no such listener.
@@ -608,42 +618,6 @@ pub struct CheckArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Args)]
-pub struct RelayArgs {
-    /// UDP address for hosts.
-    #[arg(long, value_name = "ADDR")]
-    pub listen: SocketAddr,
-    /// UDP address of the store.
-    #[arg(long, value_name = "ADDR")]
-    pub to: SocketAddr,
-    /// One-way delay.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
-    pub delay: Duration,
-    /// Bottleneck in each direction, as in `100Mbit/s` [default: none].
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub rate: Option<u64>,
-    /// Share of the datagrams to lose, as in `0.1%`.
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = units::share)]
-    pub loss: f64,
-    /// Unix socket that takes a command a line: cut, restore, delay TIME, rate RATE, loss SHARE,
-    /// status. SIGUSR1 cuts, SIGUSR2 restores.
-    #[arg(long, value_name = "PATH")]
-    pub control: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub struct BenchNullArgs {
-    /// NBD address: ADDR:PORT, or unix:PATH.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
-    pub nbd: String,
-    /// iSCSI address as well: ADDR or ADDR:PORT.
-    #[arg(long, value_name = "ADDR")]
-    pub iscsi: Option<String>,
-    /// Size of the volume.
-    #[arg(long, default_value = "1GiB", value_parser = units::bytes)]
-    pub size: u64,
 }
 
 /// The table of the config file that is not a command's flags: who may use what over iSCSI.

@@ -26,6 +26,7 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::BenchNull(args) => {
             crate::host::null::bench(&args.nbd, args.iscsi.as_deref(), args.size)
         }
+        Command::BenchLink(args) => crate::bench::run(&args),
         Command::Relay(args) => {
             let shape = crate::relay::Shape {
                 delay: args.delay,

@@ -2,6 +2,7 @@
 //! manage them.
 
 mod admin;
+mod bench;
 mod check;
 mod cli;
 mod commands;

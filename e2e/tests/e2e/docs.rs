@@ -71,12 +71,16 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     let mut all: Vec<Vec<&str>> = Vec::new();
     let shown =
         ["demo", "store", "host", "volume", "credential", "iscsi", "limit", "cache", "trace"];
-    for command in shown.into_iter().chain(["status", "check", "relay", "bench-null"]) {
+    for command in shown.into_iter().chain(["status", "check", "relay", "bench-null", "bench-link"])
+    {
         all.push(vec![command]);
     }
     let volume = ["create", "list", "show", "resize", "delete", "import", "export", "lost"];
     for command in volume.into_iter().chain(["accept-loss", "rotate-key"]) {
         all.push(vec!["volume", command]);
+    }
+    for command in ["write", "read"] {
+        all.push(vec!["bench-link", command]);
     }
     for command in ["rotate", "show", "new-key"] {
         all.push(vec!["credential", command]);

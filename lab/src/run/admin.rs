@@ -149,8 +149,11 @@ fn enter(pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// The body of an HTTP answer.
-fn get(port: u16, path: &str) -> Result<String> {
+/// The body of an HTTP answer of this machine.
+///
+/// # Errors
+/// If there is none, or it says that something is wrong.
+pub fn get(port: u16, path: &str) -> Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

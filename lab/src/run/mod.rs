@@ -4,7 +4,7 @@
 //! meets all of them alike. Each run of a subject has fresh processes; what it reads is at the storage side
 //! only. The order is A B A B, the judgement the median over the rounds.
 
-mod admin;
+pub mod admin;
 mod bulk;
 mod fio;
 mod flow;

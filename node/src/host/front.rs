@@ -22,8 +22,8 @@ use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErro
 use longhaul_core::host::{Durability, Event, OnJournalFailure};
 use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{
-    ATTRIBUTES_VERSION, Frame, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError, VolumeOperation,
-    VolumeReply,
+    ATTRIBUTES_VERSION, AttachError, Frame, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError,
+    VolumeOperation, VolumeReply,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -399,6 +399,14 @@ impl Front {
             ),
             Event::Resumed { committed } => {
                 tracing::info!(volume = name, committed, "resumed");
+                volume.end_trouble(&self.not_at_the_store(volume));
+            }
+            Event::Refused(AttachError::NotFound) => {
+                let why = self.not_at_the_store(volume);
+                if volume.trouble().as_ref() != Some(&why) {
+                    tracing::error!(volume = name, "{why}");
+                    volume.set_trouble(why);
+                }
             }
             Event::Refused(error) => {
                 tracing::warn!(volume = name, "the store does not let it go on for now: {error}");
@@ -459,6 +467,15 @@ impl Front {
                 self.release(volume, true);
             }
         }
+    }
+
+    /// What there is to say of a volume that was attached and that the store does not have any more.
+    fn not_at_the_store(&self, volume: &Volume) -> String {
+        format!(
+            "the store does not have this volume any more: its data is another than it was, or was in memory only; \
+             nothing is shipped until the volume is there again, and what was not delivered is kept in {}",
+            self.state.volume_dir(volume.attached().volume).display()
+        )
     }
 
     fn resized(&self, volume: &Volume, sectors: u64) {

@@ -42,7 +42,7 @@ fn process<T>(part: impl Future<Output = T>) -> T {
 async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listen = "127.0.0.1:0".parse().unwrap();
     let options = store::Options {
-        data: dir,
+        data: &crate::objects::Location::Directory(dir.into()),
         state: dir,
         listen,
         advertise: None,

@@ -282,6 +282,11 @@ impl Volume {
         self.trouble.replace(Some(why));
     }
 
+    /// It is not, if it was this.
+    pub fn end_trouble(&self, why: &str) {
+        self.trouble.borrow_mut().take_if(|trouble| trouble == why);
+    }
+
     /// Its size in sectors now; it may grow.
     pub fn sectors(&self) -> u64 {
         self.inner.borrow().engine.sectors()

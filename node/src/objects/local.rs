@@ -301,6 +301,7 @@ fn write_all(file: &mut File, mut data: Vec<Bytes>) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests;
     use super::*;
 
     fn objects() -> (tempfile::TempDir, LocalObjects) {
@@ -310,55 +311,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_put_can_be_read_listed_and_deleted() {
+    async fn nothing_is_left_of_what_was_deleted() {
         let (dir, objects) = objects();
-        let parts = vec![Bytes::from("hello "), Bytes::new(), Bytes::from("world")];
-        objects.put("v/1/seg/a", parts.clone()).await.unwrap();
-        assert_eq!(objects.put("v/1/seg/a", parts).await, Err(PutError::Exists));
-        assert_eq!(objects.get("v/1/seg/a", None).await.unwrap(), "hello world");
-        assert_eq!(objects.get("v/1/seg/a", Some(6..9)).await.unwrap(), "wor");
-        assert_eq!(objects.try_get("v/1/seg/a", Some(&(6..9))).unwrap().unwrap(), "wor");
-        assert_eq!(objects.get("v/1/seg/a", Some(6..99)).await.unwrap(), "world");
-        assert_eq!(objects.get("v/1/seg/a", Some(50..99)).await.unwrap(), "");
-        assert_eq!(objects.get("v/1/seg/b", None).await, Err(GetError::NotFound));
-
-        objects.put("v/1/map/b", vec![Bytes::from("x")]).await.unwrap();
-        let mut all = objects.list("v/1/").await.unwrap();
-        all.sort_by(|a, b| a.key.cmp(&b.key));
-        let all: Vec<_> = all.iter().map(|meta| (meta.key.as_str(), meta.bytes)).collect();
-        assert_eq!(all, [("v/1/map/b", 1), ("v/1/seg/a", 11)]);
-        assert_eq!(objects.list("v/1/seg/").await.unwrap().len(), 1);
-        assert_eq!(objects.list("v/2/").await.unwrap(), []);
-
-        objects.delete("v/1/seg/a").await.unwrap();
-        objects.delete("v/1/seg/a").await.unwrap();
-        objects.delete("v/1/map/b").await.unwrap();
-        assert_eq!(objects.get("v/1/seg/a", None).await, Err(GetError::NotFound));
+        tests::keeps_the_contract(Arc::new(objects)).await;
         assert!(!dir.path().join("objects/v").exists());
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
-    }
-
-    #[tokio::test]
-    async fn of_many_that_create_a_name_one_succeeds() {
-        let (_dir, objects) = objects();
-        let objects = Arc::new(objects);
-        for round in 0..20 {
-            let mut tasks = tokio::task::JoinSet::new();
-            for n in 0..8_u8 {
-                let (objects, key) = (objects.clone(), format!("v/{round}/seg/1"));
-                tasks.spawn(async move {
-                    let data = vec![Bytes::from(vec![n; 5000]); 2];
-                    objects.put(&key, data).await.map(|()| n)
-                });
-            }
-            let results = tasks.join_all().await;
-            let winners: Vec<_> = results.iter().filter_map(|result| result.clone().ok()).collect();
-            assert_eq!(winners.len(), 1, "{results:?}");
-            let lost = results.iter().filter(|result| **result == Err(PutError::Exists)).count();
-            assert_eq!(lost, 7, "{results:?}");
-            let data = objects.get(&format!("v/{round}/seg/1"), None).await.unwrap();
-            assert_eq!(data, vec![winners[0]; 10_000]);
-        }
     }
 
     #[tokio::test]

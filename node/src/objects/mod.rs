@@ -5,6 +5,10 @@
 
 mod cached;
 mod local;
+mod location;
+mod memory;
+#[cfg(test)]
+mod tests;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,9 +16,11 @@ use std::ops::Range;
 
 pub use cached::{CacheReport, CachedObjects};
 pub use local::LocalObjects;
+pub use location::Location;
 pub use longhaul_core::store::{
     Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
 };
+pub use memory::MemoryObjects;
 
 /// An object store.
 #[async_trait]

@@ -12,13 +12,14 @@ mod view;
 pub use view::info_json;
 
 use crate::cli::StoreArgs;
+use crate::commands::Usage;
 use crate::credential::{self, Issued};
 use crate::files::{self, Lock};
 use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, tcp};
-use crate::objects::{CachedObjects, LocalObjects, Objects};
+use crate::objects::{CachedObjects, LocalObjects, Location, MemoryObjects, Objects};
 use crate::service::{Stop, notify};
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
@@ -40,6 +41,18 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// If it cannot start, or cannot go on.
 pub fn run(args: &StoreArgs) -> Result<()> {
+    let data = Location::parse(&args.data)?;
+    let state = match (args.state.as_deref(), &data) {
+        (Some(state), _) => state,
+        (None, Location::Directory(dir)) => dir,
+        (None, _) => {
+            return Err(Usage(format!(
+                "--data {} is no directory: say with --state DIR where credentials and lock are",
+                args.data.display()
+            ))
+            .into());
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(OBJECT_THREADS)
@@ -49,8 +62,8 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         let admin = admin::bind(&args.admin)?;
         let mut stop = Stop::listen()?;
         let store = Store::start(&Options {
-            data: &args.data,
-            state: args.state.as_deref().unwrap_or(&args.data),
+            data: &data,
+            state,
             listen: args.listen,
             advertise: args.advertise.as_deref(),
             cache_bytes: check_size(args.cache_size)?,
@@ -65,7 +78,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
                 }
             });
         }
-        tracing::info!("store ready on {} (UDP), data in {}", store.address(), args.data.display());
+        tracing::info!("store ready on {} (UDP), data in {data}", store.address());
         notify(sd_notify::NotifyState::Ready);
         let stop = async {
             stop.wait().await;
@@ -80,7 +93,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
 #[derive(Debug)]
 pub struct Options<'a> {
     /// Where volumes are kept.
-    pub data: &'a Path,
+    pub data: &'a Location,
     /// Where credentials and lock are kept; may be the same.
     pub state: &'a Path,
     /// UDP address for hosts.
@@ -108,20 +121,35 @@ impl Store {
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
         let Options { data, state, listen, advertise, cache_bytes, cache_dir } = *options;
-        refuse_foreign(data, state)?;
-        files::create_dir(data)?;
-        files::create_dir(state)?;
-        let mut locks = vec![Lock::acquire(data)?];
-        if data.canonicalize()? != state.canonicalize()? {
-            locks.push(Lock::acquire(state)?);
+        if let Location::Directory(dir) = data {
+            refuse_foreign(dir)?;
         }
-        let installation = marker(data)?;
-        let mut objects: Arc<dyn Objects> = Arc::new(LocalObjects::open(data)?);
+        refuse_host("--state", state)?;
+        files::create_dir(state)?;
+        let mut locks = vec![Lock::acquire(state)?];
+        let mut dirs = vec![state];
+        let installation;
+        let mut objects: Arc<dyn Objects> = match data {
+            Location::Directory(dir) => {
+                files::create_dir(dir)?;
+                if dir.canonicalize()? != state.canonicalize()? {
+                    locks.push(Lock::acquire(dir)?);
+                    dirs.push(dir);
+                }
+                installation = marker(dir)?;
+                Arc::new(LocalObjects::open(dir)?)
+            }
+            Location::Memory { limit_bytes } => {
+                installation = format!("{:032x}", random::identity()?);
+                tracing::warn!("volumes are kept in memory: they are gone when this process ends");
+                Arc::new(MemoryObjects::new(*limit_bytes))
+            }
+        };
         if cache_bytes > 0 {
             let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
             let number = u128::from_str_radix(&installation, 16);
             let number = number.with_context(|| format!("{MARKER} has no valid identity"))?;
-            match lock_cache(&dir, &[data, state]) {
+            match lock_cache(&dir, &dirs) {
                 Ok(lock) => {
                     locks.extend(lock);
                     objects = CachedObjects::open(objects, &dir, number, cache_bytes);
@@ -218,17 +246,20 @@ pub fn is_data_dir(path: &Path) -> bool {
     path.join(MARKER).exists()
 }
 
-/// Refuses directories that hold something else. Nothing has been written to them before.
-fn refuse_foreign(data: &Path, state: &Path) -> Result<()> {
-    for (option, dir) in [("--data", data), ("--state", state)] {
-        if is_state_dir(dir) {
-            bail!(
-                "{} is the state directory of a host (it has a host.toml): give the store another \
-                 directory with {option}",
-                dir.display()
-            );
-        }
+/// Refuses the directory of a host. Nothing has been written to it before.
+fn refuse_host(option: &str, dir: &Path) -> Result<()> {
+    if is_state_dir(dir) {
+        bail!(
+            "{} is the state directory of a host (it has a host.toml): give the store another directory with {option}",
+            dir.display()
+        );
     }
+    Ok(())
+}
+
+/// Refuses a data directory that holds something else. Nothing has been written to it before.
+fn refuse_foreign(data: &Path) -> Result<()> {
+    refuse_host("--data", data)?;
     if is_data_dir(data) {
         return Ok(());
     }

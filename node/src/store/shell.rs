@@ -9,7 +9,7 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, SECTOR_BYTES, Time, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::store::{
-    Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
+    Config, Event, ObjectOperation, ObjectResult, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
     AttachError, Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, StageError,
@@ -596,7 +596,7 @@ impl Shell {
     fn outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Object { volume, id, result, bytes, took } => {
-                self.count(&result, bytes, took);
+                self.counts.add(&result, bytes, took);
                 let begun = Instant::now();
                 self.elsewhere = Duration::ZERO;
                 let now = self.now();
@@ -642,27 +642,6 @@ impl Shell {
                 self.next_job();
             }
             Outcome::Removed => self.removing -= 1,
-        }
-    }
-
-    fn count(&mut self, result: &ObjectResult, bytes: u64, took: Duration) {
-        let counts = &mut self.counts;
-        match result {
-            ObjectResult::Put(Ok(())) => {
-                counts.puts += 1;
-                counts.put_bytes += bytes;
-                counts.put.record(took);
-            }
-            ObjectResult::Get(Ok(data)) => {
-                counts.gets += 1;
-                counts.get_bytes += data.len() as u64;
-                counts.get.record(took);
-            }
-            ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(objects::GetError::Failed(_)))
-            | ObjectResult::List(Err(_))
-            | ObjectResult::Delete(Err(_)) => counts.failures += 1,
-            _ => {}
         }
     }
 

@@ -30,7 +30,7 @@ async fn start(dir: &Path) -> Running {
 
 async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
     let options = Options {
-        data: dir,
+        data: &Location::Directory(dir.into()),
         state: dir,
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
@@ -232,8 +232,9 @@ async fn volumes_grow_while_attached_and_a_restarted_store_lists_them_so() {
 async fn one_store_over_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let store = start(dir.path()).await;
+    let data = Location::Directory(dir.path().into());
     let options = Options {
-        data: dir.path(),
+        data: &data,
         state: dir.path(),
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
@@ -451,8 +452,9 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     while UdpSocket::bind(listen).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    let data = Location::Directory(dir.path().into());
     let options = Options {
-        data: dir.path(),
+        data: &data,
         state: dir.path(),
         listen,
         advertise: None,
@@ -483,8 +485,9 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
 async fn directories_of_others_are_refused_and_left_alone() {
     async fn refused(data: &Path, state: &Path) -> String {
         let listen = "127.0.0.1:0".parse().unwrap();
-        let options =
-            Options { data, state, listen, advertise: None, cache_bytes: 0, cache_dir: None };
+        let location = &Location::Directory(data.into());
+        let (advertise, cache_bytes, cache_dir) = (None, 0, None);
+        let options = Options { data: location, state, listen, advertise, cache_bytes, cache_dir };
         let before = names(data);
         let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));
         assert_eq!(names(data), before, "nothing was written");

@@ -3,12 +3,13 @@
 use crate::admin::{Metrics, Report};
 use crate::histogram::Histogram;
 use crate::link::transport::{PathStatus, Statistics};
-use crate::objects::CacheReport;
+use crate::objects::{CacheReport, GetError, ObjectResult, PutError};
 use async_trait::async_trait;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// Asks the shell for its state.
@@ -75,8 +76,38 @@ pub struct Counts {
     pub gets: u64,
     /// Bytes in them.
     pub get_bytes: u64,
+    /// Lists of objects asked for.
+    pub lists: u64,
+    /// Objects deleted.
+    pub deletes: u64,
     /// Operations on objects that failed.
     pub failures: u64,
+}
+
+impl Counts {
+    /// An operation of an engine on an object is done: of `bytes`, if it created one.
+    pub fn add(&mut self, result: &ObjectResult, bytes: u64, took: Duration) {
+        match result {
+            ObjectResult::Put(Ok(())) => {
+                self.puts += 1;
+                self.put_bytes += bytes;
+                self.put.record(took);
+            }
+            ObjectResult::Get(Ok(data)) => {
+                self.gets += 1;
+                self.get_bytes += data.len() as u64;
+                self.get.record(took);
+            }
+            ObjectResult::List(Ok(_)) => self.lists += 1,
+            ObjectResult::Delete(Ok(())) => self.deletes += 1,
+            ObjectResult::Put(Err(PutError::Failed(_)))
+            | ObjectResult::Get(Err(GetError::Failed(_)))
+            | ObjectResult::List(Err(_))
+            | ObjectResult::Delete(Err(_)) => self.failures += 1,
+            ObjectResult::Put(Err(PutError::Exists))
+            | ObjectResult::Get(Err(GetError::NotFound)) => {}
+        }
+    }
 }
 
 /// The admin address's way to the shell.
@@ -137,6 +168,8 @@ impl Report for View {
                 counts.gets,
             ),
             ("longhaul_store_object_get_bytes_total", "Bytes in them.", counts.get_bytes),
+            ("longhaul_store_object_lists_total", "Lists of objects asked for.", counts.lists),
+            ("longhaul_store_object_deletes_total", "Objects deleted.", counts.deletes),
             (
                 "longhaul_store_object_failures_total",
                 "Operations on objects that failed.",

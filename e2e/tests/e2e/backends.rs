@@ -1,0 +1,114 @@
+//! Stores whose objects are not in a directory.
+
+use longhaul_e2e::client::Client;
+use longhaul_e2e::process::{LIMIT, command, longhaul, run_within};
+use longhaul_e2e::site::{Host, Site, http_get};
+use longhaul_e2e::wait_for;
+
+const MIB: u64 = 1 << 20;
+
+/// Content that names its place.
+fn content(offset: u64, bytes: u64) -> Vec<u8> {
+    (offset / 8..(offset + bytes) / 8)
+        .flat_map(|word| (word * 0x9e37_79b9 + 1).to_le_bytes())
+        .collect()
+}
+
+fn write(client: &mut Client, from: u64, to: u64) {
+    for offset in (from..to).step_by(256 << 10) {
+        client.write(offset, &content(offset, 256 << 10)).unwrap();
+    }
+    client.flush().unwrap();
+}
+
+fn shows(client: &mut Client, from: u64, to: u64) {
+    for offset in (from..to).step_by(256 << 10) {
+        let data = client.read(offset, 256 << 10).unwrap();
+        assert!(data == content(offset, 256 << 10), "at {offset}");
+    }
+}
+
+fn started(site: &Site, name: &str) -> Host {
+    let mut host = site.host(name);
+    host.start();
+    host
+}
+
+/// A store that has no room waits for some, and what was written waits with it.
+fn fills_up_and_goes_on(site: &Site) {
+    site.create("filler", 32);
+    site.create("disk", 64);
+    let image = site.path("image");
+    std::fs::write(&image, content(0, 32 * MIB)).unwrap();
+    site.volume(["import", "filler", image.to_str().unwrap()]).ok();
+    let mut host = started(site, "host");
+    let mut client = host.client("disk");
+    write(&mut client, 0, 48 * MIB);
+    let said = || http_get(&site.store.admin, "/healthz").unwrap().1;
+    wait_for("the store to say that there is no room", LIMIT, || said().contains("no space left"));
+    assert!(host.lag_bytes("disk") > 0);
+    // What both have is read meanwhile, and written on.
+    shows(&mut client, 0, 48 * MIB);
+    write(&mut client, 0, MIB);
+    site.volume(["delete", "filler"]).ok();
+    host.wait_drained("disk", LIMIT);
+    assert!(!said().contains("no space left"), "{}", said());
+    client.disconnect();
+    assert!(host.stop().success());
+    let image = site.export("disk");
+    assert!(image[..(48 * MIB) as usize] == content(0, 48 * MIB));
+}
+
+#[test]
+fn memory_that_is_full_is_waited_for() {
+    let site = Site::with_data("mem://80MiB");
+    fills_up_and_goes_on(&site);
+}
+
+#[test]
+fn a_store_in_memory_says_what_it_is() {
+    let mut store = command(longhaul());
+    store.args(["store", "--data", "mem://1GiB", "--admin", "none"]);
+    run_within(store, LIMIT).fails(2, &["mem://1GiB", "--state"]);
+    let mut site = Site::with_data("mem://64MiB");
+    let log = site.store.server().log();
+    assert!(
+        log.contains("gone when this process ends") && log.contains("memory (64 MiB)"),
+        "{log}"
+    );
+}
+
+/// A host whose store has forgotten everything keeps what was not delivered, and says so.
+#[test]
+fn a_store_that_forgot_its_volumes_gets_nothing_and_costs_nothing() {
+    let mut site = Site::with_data("mem://256MiB");
+    site.create("disk", 16);
+    let mut host = started(&site, "host");
+    let mut client = host.client("disk");
+    write(&mut client, 0, MIB);
+    host.wait_drained("disk", LIMIT);
+    site.store.kill();
+    write(&mut client, MIB, 2 * MIB);
+    site.store.restart();
+    let reason = || host.volume_status("disk")["reason"].to_string();
+    wait_for("the host to say that its volume is gone", LIMIT, || {
+        reason().contains("does not have this volume any more")
+    });
+    assert!(reason().contains("kept in"), "{}", reason());
+    // Clients of what the journal has go on.
+    write(&mut client, 2 * MIB, 3 * MIB);
+    shows(&mut client, MIB, 3 * MIB);
+    assert!(host.lag_bytes("disk") >= 2 * MIB);
+    client.disconnect();
+    host.stop();
+
+    // Neither a new start nor a new volume of that name does away with it.
+    host.start();
+    let refusal = host.refusal("disk");
+    assert!(refusal.contains("no such volume") && refusal.contains("kept in"), "{refusal}");
+    site.create("disk", 16);
+    wait_for("the host to see the new volume", LIMIT, || {
+        host.refusal("disk").contains("still holds the journal")
+    });
+    assert!(host.lag_bytes("disk") >= 2 * MIB);
+}

@@ -1,0 +1,330 @@
+//! The store by itself, loaded over the link without a host, beside the disk it writes to.
+
+use crate::BenchArgs;
+use crate::node::{Site, free_port};
+use crate::process::{Server, output};
+use crate::report::{Pair, Report};
+use crate::run::admin;
+use crate::stats::{median, quantile};
+use anyhow::{Context as _, Result, bail};
+use rustix::fs::Advice;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes committed in a measurement, to all volumes together.
+const WRITTEN: u64 = 1 << 30;
+
+/// Bytes of a segment, and of what is written to the disk beside it.
+const SEGMENT: usize = 4 << 20;
+
+/// How long a store that nobody asks for anything is watched.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Reads of a measurement, and bytes of each.
+const READS: u64 = 2000;
+const READ_BYTES: u64 = 8 << 10;
+
+/// Volumes that are attached at the same time, and bytes written to each.
+const VOLUMES: usize = 1000;
+const EACH: &str = "1MiB";
+
+const MIB: f64 = 1048576.0;
+
+/// Where a store has its objects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    Directory,
+    Memory,
+}
+
+impl Data {
+    fn name(self) -> &'static str {
+        match self {
+            Data::Directory => "directory",
+            Data::Memory => "memory",
+        }
+    }
+}
+
+struct Bench {
+    site: Site,
+    rounds: usize,
+    report: Report,
+}
+
+/// Runs what was asked for, or everything.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let bench = Bench {
+        site: Site::new(args)?,
+        rounds: args.rounds,
+        report: Report::new(args.json.clone()),
+    };
+    type Step = fn(&Bench) -> Result<()>;
+    let steps: [(&str, Step); 4] = [
+        ("commit", Bench::commit),
+        ("requests", Bench::requests),
+        ("read", Bench::read),
+        ("volumes", Bench::volumes),
+    ];
+    for name in &args.only {
+        if !steps.iter().any(|(step, _)| step == name) {
+            bail!("there is no benchmark `{name}`");
+        }
+    }
+    for (name, step) in steps {
+        if args.only.is_empty() || args.only.iter().any(|only| only == name) {
+            step(&bench).with_context(|| format!("benchmark `{name}`"))?;
+        }
+    }
+    bench.clear()
+}
+
+/// A running store.
+struct Store<'a> {
+    site: &'a Site,
+    server: Server,
+    admin: u16,
+    credential: String,
+}
+
+impl Store<'_> {
+    /// Runs `longhaul bench-link` against it.
+    fn load(&self, args: &[&str]) -> Result<Value> {
+        let fixed = ["bench-link", "--credential", &self.credential];
+        let text = output(&self.site.longhaul, &[&fixed, args].concat())?;
+        serde_json::from_str(&text).with_context(|| format!("bench-link printed {text}"))
+    }
+
+    /// Starts it, waits until it has printed its result, and leaves it attached.
+    fn hold(&self, args: &[&str]) -> Result<Server> {
+        let fixed = ["bench-link", "--credential", &self.credential];
+        let log = self.site.path("link.log");
+        let args = [&fixed, args, &["--hold"]].concat();
+        let mut link = Server::start("bench-link", &self.site.longhaul, &args, &log)?;
+        let done = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("\"seconds\""));
+        link.wait_until("result", done)?;
+        Ok(link)
+    }
+
+    /// All requests it has made of its objects, and those of them that create one.
+    fn requests(&self) -> Result<(f64, f64)> {
+        let page = admin::get(self.admin, "/metrics")?;
+        let value = |name: &str| {
+            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.parse::<f64>().ok()).with_context(|| format!("no {name}"))
+        };
+        let puts = value("longhaul_store_object_puts_total")?;
+        let others = ["gets", "lists", "deletes", "failures"]
+            .map(|kind| value(&format!("longhaul_store_object_{kind}_total")));
+        let others: Vec<f64> = others.into_iter().collect::<Result<_>>()?;
+        Ok((puts + others.iter().sum::<f64>(), puts))
+    }
+}
+
+impl Bench {
+    fn path(&self, name: &str) -> PathBuf {
+        self.site.path(name)
+    }
+
+    /// Removes what was written; nothing of it is left to be written to the disk.
+    fn clear(&self) -> Result<()> {
+        for name in ["store", "objects"] {
+            let _ = std::fs::remove_dir_all(self.path(name));
+        }
+        let _ = std::fs::remove_file(self.path("disk.raw"));
+        output(Path::new("sync"), &[]).map(drop)
+    }
+
+    fn store(&self, data: Data) -> Result<Store<'_>> {
+        self.clear()?;
+        let (listen, admin) = (format!("127.0.0.1:{}", free_port(true)?), free_port(false)?);
+        let (objects, state) = (self.path("objects"), self.path("store"));
+        let data = match data {
+            Data::Directory => objects.display().to_string(),
+            Data::Memory => "mem://4GiB".to_owned(),
+        };
+        let address = format!("127.0.0.1:{admin}");
+        let state = state.display().to_string();
+        let args =
+            ["store", "--data", &data, "--state", &state, "--listen", &listen, "--admin", &address];
+        let mut server =
+            Server::start("store", &self.site.longhaul, &args, &self.path("store.log"))?;
+        server.wait_until("answer", || admin::get(admin, "/healthz").is_ok())?;
+        let credential = self.path("store/credentials/admin.toml").display().to_string();
+        Ok(Store { site: &self.site, server, admin, credential })
+    }
+
+    /// Bytes a second that a new store commits.
+    fn committed(&self, data: Data, volumes: usize, record: &str) -> Result<f64> {
+        let store = self.store(data)?;
+        let names: Vec<String> = (0..volumes).map(|number| format!("v{number}")).collect();
+        let bytes = (WRITTEN / volumes as u64).to_string();
+        let mut args = vec!["write", "--bytes", &bytes, "--record", record];
+        args.extend(names.iter().map(String::as_str));
+        let result = store.load(&args)?;
+        store.server.stop()?;
+        let figure = |name: &str| result[name].as_f64().context("no figure");
+        Ok(figure("bytes")? / figure("seconds")?)
+    }
+
+    /// Bytes a second at which a file is written from front to back, with one sync at its end.
+    fn disk(&self) -> Result<f64> {
+        self.clear()?;
+        let mut data = vec![0; SEGMENT];
+        fastrand::fill(&mut data);
+        let begun = Instant::now();
+        let mut file = File::create(self.path("disk.raw"))?;
+        for _ in 0..WRITTEN / SEGMENT as u64 {
+            file.write_all(&data)?;
+        }
+        file.sync_data()?;
+        Ok(WRITTEN as f64 / begun.elapsed().as_secs_f64())
+    }
+
+    /// How fast the store commits, beside the disk.
+    fn commit(&self) -> Result<()> {
+        for (data, volumes, target) in [
+            (Data::Directory, 1, Some((0.8, true))),
+            (Data::Directory, 4, Some((0.8, true))),
+            (Data::Memory, 1, None),
+            (Data::Memory, 4, None),
+        ] {
+            let mut pair = Pair {
+                name: format!("commits of 64 KiB writes, {volumes} volumes, {}", data.name()),
+                unit: "MB/s",
+                peer: "one file, 4 MiB at a time, one sync".into(),
+                ours: Vec::new(),
+                theirs: Vec::new(),
+                target,
+            };
+            for _ in 0..self.rounds {
+                pair.ours.push(self.committed(data, volumes, "64KiB")? / 1e6);
+                pair.theirs.push(self.disk()? / 1e6);
+            }
+            self.report.pair(&pair)?;
+        }
+        Ok(())
+    }
+
+    /// What the store asks of its objects: while it is written to, and afterwards.
+    fn requests(&self) -> Result<()> {
+        let store = self.store(Data::Directory)?;
+        let bytes = WRITTEN.to_string();
+        let args = ["write", "v", "--random", "--record", "4KiB", "--bytes", &bytes];
+        let link = store.hold(&args)?;
+        let before = store.requests()?;
+        std::thread::sleep(IDLE);
+        let idle = store.requests()?.0 - before.0;
+        link.stop()?;
+        store.server.stop()?;
+        self.report.single(
+            "4 KiB random writes: objects created for each 4 MiB of data",
+            before.1 / (WRITTEN as f64 / SEGMENT as f64),
+            "",
+            Some((1.0, false)),
+        )?;
+        let seconds = IDLE.as_secs();
+        let name = format!("requests in {seconds} s with a volume attached and nothing to do");
+        self.report.single(&name, idle, "", Some((0.0, false)))
+    }
+
+    /// What a read costs at the store, above what it costs to read the object.
+    fn read(&self) -> Result<()> {
+        let store = self.store(Data::Directory)?;
+        let bytes = WRITTEN.to_string();
+        store.load(&["write", "v", "--bytes", &bytes])?;
+        let segments = segments(&self.path("objects"))?;
+        let reads = READS.to_string();
+        for (what, cold) in [("from the disk", true), ("in the page cache", false)] {
+            let mut pair = Pair {
+                name: format!("8 KiB read, one outstanding, {what}, p50"),
+                unit: "µs",
+                peer: "pread of the segment".into(),
+                ours: Vec::new(),
+                theirs: Vec::new(),
+                target: None,
+            };
+            for _ in 0..self.rounds {
+                settle(&segments, cold)?;
+                let args = ["read", "v", "--bytes", &bytes, "--count", &reads];
+                let ours = store.load(&args)?["p50_us"].as_f64().context("no p50_us")?;
+                settle(&segments, cold)?;
+                pair.ours.push(ours);
+                pair.theirs.push(pread(&segments)?);
+            }
+            self.report.pair(&pair)?;
+            let over: Vec<f64> = pair.ours.iter().zip(&pair.theirs).map(|(a, b)| a - b).collect();
+            self.report.single("… above that", median(&over), "µs", Some((150.0, false)))?;
+        }
+        store.server.stop()
+    }
+
+    /// What many volumes that are in use take.
+    fn volumes(&self) -> Result<()> {
+        let store = self.store(Data::Directory)?;
+        let idle = store.server.memory_bytes()? as f64 / MIB;
+        let names: Vec<String> = (0..VOLUMES).map(|number| format!("v{number:04}")).collect();
+        let mut args = vec!["write", "--random", "--record", "4KiB", "--bytes", EACH];
+        args.extend(names.iter().map(String::as_str));
+        let link = store.hold(&args)?;
+        let (peak, held) = (store.server.peak_bytes()?, store.server.memory_bytes()?);
+        link.stop()?;
+        store.server.stop()?;
+        let name = format!("{VOLUMES} volumes attached and written, {EACH} each: peak memory");
+        self.report.single(&name, peak as f64 / MIB, "MiB", Some((512.0, false)))?;
+        self.report.single("… anonymous at the end", held as f64 / MIB, "MiB", None)?;
+        self.report.single("… before the first", idle, "MiB", None)
+    }
+}
+
+/// The files of the largest objects.
+fn segments(dir: &Path) -> Result<Vec<File>> {
+    let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                dirs.push(entry.path());
+            } else if metadata.len() > SEGMENT as u64 / 2 {
+                found.push(File::open(entry.path())?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Has the page cache forget the files, or know them whole.
+fn settle(files: &[File], cold: bool) -> Result<()> {
+    let mut data = vec![0; SEGMENT];
+    for file in files {
+        if cold {
+            rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
+        } else {
+            let mut at = 0;
+            while let read @ 1.. = file.read_at(&mut data, at)? {
+                at += read as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The median time of reads from all over the files, in µs.
+fn pread(files: &[File]) -> Result<f64> {
+    let mut data = vec![0; READ_BYTES as usize];
+    let mut micros = Vec::new();
+    let places = SEGMENT as u64 / 2 / READ_BYTES;
+    for _ in 0..READS {
+        let file = fastrand::choice(files).context("there are no segments")?;
+        let at = fastrand::u64(..places) * READ_BYTES;
+        let begun = Instant::now();
+        file.read_exact_at(&mut data, at)?;
+        micros.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(quantile(&micros, 0.5))
+}

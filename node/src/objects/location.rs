@@ -1,0 +1,102 @@
+//! What `--data` of a store says: where its objects are.
+
+use crate::commands::Usage;
+use crate::units::{self, show_bytes};
+use anyhow::{Context as _, Result};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Least memory for objects: room for some segments.
+const MIN_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Where a store keeps its objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// Files of a directory.
+    Directory(PathBuf),
+    /// The memory of the store's process, at most so many bytes of it. Nothing survives the process.
+    Memory {
+        /// Bytes of objects.
+        limit_bytes: u64,
+    },
+}
+
+impl Location {
+    /// Takes the value of `--data` apart: a directory, `mem://` or `mem://SIZE`.
+    ///
+    /// # Errors
+    /// [`Usage`], if it names no engine there is or a size that cannot be.
+    pub fn parse(data: &Path) -> Result<Location> {
+        let Some((scheme, rest)) = data.to_str().and_then(|text| text.split_once("://")) else {
+            return Ok(Location::Directory(data.to_owned()));
+        };
+        match scheme {
+            "mem" => Location::memory(rest, machine_bytes()?),
+            _ => Err(usage(format!(
+                "--data {}: there is nothing called `{scheme}` to keep objects in: give a directory, or mem://SIZE",
+                data.display()
+            ))),
+        }
+    }
+
+    fn memory(size: &str, machine: u64) -> Result<Location> {
+        if size.is_empty() {
+            return Ok(Location::Memory { limit_bytes: (machine / 2).max(MIN_MEMORY_BYTES) });
+        }
+        let limit_bytes =
+            units::bytes(size).map_err(|error| usage(format!("--data mem://{size}: {error:#}")))?;
+        if !(MIN_MEMORY_BYTES..=machine).contains(&limit_bytes) {
+            return Err(usage(format!(
+                "--data mem://{size}: give from {} to the {} that this machine has",
+                show_bytes(MIN_MEMORY_BYTES),
+                show_bytes(machine)
+            )));
+        }
+        Ok(Location::Memory { limit_bytes })
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Directory(dir) => dir.display().fmt(out),
+            Location::Memory { limit_bytes } => {
+                write!(out, "memory ({})", show_bytes(*limit_bytes))
+            }
+        }
+    }
+}
+
+fn usage(message: String) -> anyhow::Error {
+    Usage(message).into()
+}
+
+/// The machine's memory (proc_meminfo(5)).
+fn machine_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|total| total.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).context("/proc/meminfo does not say how much memory there is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_data_says() {
+        let parse = |text: &str| Location::parse(Path::new(text));
+        let wrong = |text: &str| parse(text).unwrap_err().downcast::<Usage>().unwrap().0;
+        assert_eq!(parse("/srv/x").unwrap(), Location::Directory("/srv/x".into()));
+        assert_eq!(parse("mem:").unwrap(), Location::Directory("mem:".into()));
+        assert_eq!(parse("mem://64MiB").unwrap(), Location::Memory { limit_bytes: 64 << 20 });
+        let half = Location::memory("", 8 << 30).unwrap();
+        assert_eq!(half, Location::Memory { limit_bytes: 4 << 30 });
+        assert_eq!(half.to_string(), "memory (4 GiB)");
+        assert!(machine_bytes().unwrap() > MIN_MEMORY_BYTES);
+        assert!(wrong("mem://8MiB").contains("64 MiB"));
+        assert!(wrong("mem://9000TiB").contains("this machine has"));
+        assert!(wrong("mem://much").contains("`much` is not a size"));
+        assert!(wrong("tape://x").contains("`tape`"));
+    }
+}
