@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Bytes committed in a measurement, to all volumes together.
 const WRITTEN: u64 = 1 << 30;
 
+/// Size of the file that is a device.
+const DEVICE: u64 = 3 << 30;
+
 /// Bytes of a segment, and of what is written to the disk beside it.
 const SEGMENT: usize = 4 << 20;
 
@@ -38,6 +41,7 @@ const MIB: f64 = 1048576.0;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     Directory,
+    Device,
     Memory,
 }
 
@@ -45,6 +49,7 @@ impl Data {
     fn name(self) -> &'static str {
         match self {
             Data::Directory => "directory",
+            Data::Device => "device (a file)",
             Data::Memory => "memory",
         }
     }
@@ -135,7 +140,9 @@ impl Bench {
         for name in ["store", "objects"] {
             let _ = std::fs::remove_dir_all(self.path(name));
         }
-        let _ = std::fs::remove_file(self.path("disk.raw"));
+        for name in ["disk.raw", "device.raw"] {
+            let _ = std::fs::remove_file(self.path(name));
+        }
         output(Path::new("sync"), &[]).map(drop)
     }
 
@@ -145,6 +152,11 @@ impl Bench {
         let (objects, state) = (self.path("objects"), self.path("store"));
         let data = match data {
             Data::Directory => objects.display().to_string(),
+            Data::Device => {
+                let device = self.path("device.raw");
+                File::create(&device)?.set_len(DEVICE)?;
+                format!("file://{}", device.display())
+            }
             Data::Memory => "mem://4GiB".to_owned(),
         };
         let address = format!("127.0.0.1:{admin}");
@@ -190,6 +202,8 @@ impl Bench {
         for (data, volumes, target) in [
             (Data::Directory, 1, Some((0.8, true))),
             (Data::Directory, 4, Some((0.8, true))),
+            (Data::Device, 1, None),
+            (Data::Device, 4, None),
             (Data::Memory, 1, None),
             (Data::Memory, 4, None),
         ] {

@@ -3,8 +3,11 @@
 //! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `check_checkpoint`); here files
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
+mod stored;
+
 use crate::host::state::{self, VolumeFile};
 use crate::host::{cache, columns, lengths, pins, run_recovery};
+use crate::objects::{Location, StoppedDevice};
 use crate::store;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
@@ -22,12 +25,13 @@ use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use stored::{Directory, Stored};
 
 /// Bytes of a checkpoint read at a time.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// Largest segment read: batches are limited, and a segment holds one at least.
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
@@ -71,24 +75,35 @@ struct Damage {
     advice: String,
 }
 
-/// Checks a directory and prints what was found.
+/// Checks a directory, or what else a store has its objects in, and prints what was found.
 ///
 /// # Errors
-/// If the directory is not one of ours, is in use, or something in it is damaged.
+/// If it is not one of ours, is in use, or something in it is damaged.
 pub fn check(dir: &Path, json: bool) -> Result<()> {
-    let _lock = lock(dir)?;
-    let report = if state::is_state_dir(dir) {
-        check_host(dir)?
+    let (_lock, report) = match Location::parse(dir)? {
+        Location::Directory(dir) => (lock(&dir)?, check_directory(&dir)?),
+        Location::Device(path) => (None, check_device(&path)?),
+        Location::Memory { .. } => bail!("what was in memory is gone: there is nothing to check"),
+    };
+    print(dir, &report, json)
+}
+
+fn check_directory(dir: &Path) -> Result<Report> {
+    if state::is_state_dir(dir) {
+        check_host(dir)
     } else if dir.join("objects").is_dir() {
-        check_store(dir)?
+        check_store(dir)
     } else {
         bail!(
             "{} is neither the state directory of a host (there is no host.toml) nor the data \
              directory of a store (there is no objects/)",
             dir.display()
-        );
-    };
-    let out = if json { serde_json::to_string_pretty(&report)? + "\n" } else { in_words(&report) };
+        )
+    }
+}
+
+fn print(dir: &Path, report: &Report, json: bool) -> Result<()> {
+    let out = if json { serde_json::to_string_pretty(report)? + "\n" } else { in_words(report) };
     std::io::stdout().write_all(out.as_bytes()).context("cannot write the report")?;
     match report.damage.len() {
         0 => Ok(()),
@@ -280,11 +295,31 @@ fn check_store(dir: &Path) -> Result<Report> {
             advice: "a store refuses to start on it".into(),
         }),
     }
-    let objects = &dir.join("objects");
+    check_objects(&Directory(dir.join("objects")), &mut report)?;
+    Ok(report)
+}
+
+/// The index of a device, the content of all of its objects, and what they mean.
+fn check_device(path: &Path) -> Result<Report> {
+    let device = StoppedDevice::open(path)?;
+    let mut report = Report { kind: "store", ..Report::default() };
+    for meta in device.list("") {
+        if let Err(problem) = device.verify(&meta.key) {
+            let advice =
+                "bring the device back from a copy, or see below what the object is".into();
+            let file = device.place(&meta.key);
+            report.damage.push(Damage { file, offset: None, problem, advice });
+        }
+    }
+    check_objects(&device, &mut report)?;
+    Ok(report)
+}
+
+fn check_objects(objects: &dyn Stored, report: &mut Report) -> Result<()> {
     let mut specs: BTreeMap<String, VolumeSpec> = BTreeMap::new();
-    for path in files(&objects.join("volumes"))? {
-        let key = key(objects, &path);
-        let spec = std::fs::read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
+    for meta in objects.list("volumes/")? {
+        let key = meta.key;
+        let spec = read(objects, &key).map_err(|error| error.to_string()).and_then(|bytes| {
             catalog::decode_spec(&key, &bytes).map_err(|error| error.to_string())
         });
         match spec {
@@ -292,7 +327,7 @@ fn check_store(dir: &Path) -> Result<Report> {
                 specs.insert(spec.id.to_string(), spec);
             }
             Err(problem) => report.damage.push(Damage {
-                file: path,
+                file: objects.place(&key),
                 offset: None,
                 problem,
                 advice: "restore it from a copy: without it the volume has no name and no size"
@@ -300,25 +335,26 @@ fn check_store(dir: &Path) -> Result<Report> {
             }),
         }
     }
-    for path in directories(&objects.join("v"))? {
-        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !specs.contains_key(&id) {
+    let all = objects.list("v/")?;
+    let ids: BTreeSet<&str> = all.iter().filter_map(|meta| meta.key.split('/').nth(1)).collect();
+    for id in ids {
+        if !specs.contains_key(id) {
             report.notes.push(format!(
                 "{} belongs to no volume: to one that is being deleted, or whose name is damaged",
-                path.display()
+                objects.place(&format!("v/{id}")).display()
             ));
         }
     }
     for spec in specs.values() {
-        check_volume(objects, spec, &mut report)?;
+        check_volume(objects, spec, report)?;
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Segments from the next one to the one before `until` are not there. Of a long gap only the
 /// beginning is reported: its end may be a file that has nothing to do with the volume.
 fn handle_gap(
-    objects: &Path,
+    objects: &dyn Stored,
     spec: &VolumeSpec,
     log: &mut LogCheck,
     until: u64,
@@ -327,7 +363,7 @@ fn handle_gap(
     let missing = until.saturating_sub(log.next());
     for number in (log.next()..until).take(MAX_GAP) {
         report.damage.push(Damage {
-            file: objects.join(catalog::segment_key(spec.id, number)),
+            file: objects.place(&catalog::segment_key(spec.id, number)),
             offset: None,
             problem: "this segment is missing, and later ones or a checkpoint are there".into(),
             advice: SEGMENT_ADVICE.into(),
@@ -336,14 +372,11 @@ fn handle_gap(
     log.handle_missing(missing);
 }
 
-fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Result<()> {
+fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) -> Result<()> {
     let before = report.damage.len();
     let numbers = |prefix: String| -> Result<BTreeSet<u64>> {
-        let files = files(&objects.join(prefix.trim_end_matches('/')))?;
-        Ok(files
-            .iter()
-            .filter_map(|path| catalog::parse_number(&prefix, &key(objects, path)))
-            .collect())
+        let found = objects.list(&prefix)?;
+        Ok(found.iter().filter_map(|meta| catalog::parse_number(&prefix, &meta.key)).collect())
     };
     let segments = numbers(catalog::segment_prefix(spec.id))?;
     let checkpoints = numbers(catalog::checkpoint_prefix(spec.id))?;
@@ -353,8 +386,8 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
     let mut bytes = 0;
     for &number in &segments {
         handle_gap(objects, spec, &mut log, number, report);
-        let path = objects.join(catalog::segment_key(spec.id, number));
-        let problem = match read(&path) {
+        let key = catalog::segment_key(spec.id, number);
+        let problem = match read(objects, &key) {
             Ok(object) => {
                 bytes += object.len() as u64;
                 let checked = log.handle_segment(&object);
@@ -372,24 +405,24 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
         };
         if let Some(problem) = problem {
             let offset = offset_in(&problem);
-            let advice = SEGMENT_ADVICE.into();
-            report.damage.push(Damage { file: path, offset, problem, advice });
+            let (file, advice) = (objects.place(&key), SEGMENT_ADVICE.into());
+            report.damage.push(Damage { file, offset, problem, advice });
         }
     }
     if let Some(last) = checkpoints.last() {
         handle_gap(objects, spec, &mut log, last.saturating_add(1), report);
     }
     for number in &checkpoints {
-        let path = objects.join(catalog::checkpoint_key(spec.id, *number));
-        let problem = match File::open(&path) {
+        let key = catalog::checkpoint_key(spec.id, *number);
+        let problem = match objects.read(&key, 0..0) {
             Err(error) => Some(error.to_string()),
-            Ok(mut file) => {
-                check_checkpoint(spec, *number, pieces(&mut file)).err().map(|e| e.to_string())
+            Ok(_) => {
+                check_checkpoint(spec, *number, pieces(objects, &key)).err().map(|e| e.to_string())
             }
         };
         if let Some(problem) = problem {
             report.damage.push(Damage {
-                file: path,
+                file: objects.place(&key),
                 offset: None,
                 problem,
                 advice: "delete it: the store then reads an older one, or the segments".into(),
@@ -397,10 +430,10 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
         }
     }
     for number in &sizes {
-        let path = objects.join(catalog::size_key(spec.id, *number));
-        if let Some(problem) = check_size(objects, spec, &path, resized.get(number)) {
+        let key = catalog::size_key(spec.id, *number);
+        if let Some(problem) = check_size(objects, spec, &key, resized.get(number)) {
             report.damage.push(Damage {
-                file: path,
+                file: objects.place(&key),
                 offset: None,
                 problem,
                 advice: "delete it: only a list of volumes that are not in use may then show an older size".into(),
@@ -430,16 +463,16 @@ fn check_volume(objects: &Path, spec: &VolumeSpec, report: &mut Report) -> Resul
 
 /// Verifies the staged objects that the log refers to, and notes those it does not.
 fn check_staged(
-    objects: &Path,
+    objects: &dyn Stored,
     spec: &VolumeSpec,
     state: &State,
     report: &mut Report,
 ) -> Result<()> {
     let prefix = catalog::staged_prefix(spec.id);
     let mut unused: BTreeMap<u64, u64> = BTreeMap::new();
-    for path in files(&objects.join(prefix.trim_end_matches('/')))? {
-        if let Some(number) = catalog::parse_number(&prefix, &key(objects, &path)) {
-            unused.insert(number, path.metadata().map_or(0, |meta| meta.len()));
+    for meta in objects.list(&prefix)? {
+        if let Some(number) = catalog::parse_number(&prefix, &meta.key) {
+            unused.insert(number, meta.bytes);
         }
     }
     let mut referenced: BTreeMap<u64, Vec<(Range, Place)>> = BTreeMap::new();
@@ -448,13 +481,13 @@ fn check_staged(
     }
     for (number, places) in referenced {
         unused.remove(&number);
-        let path = objects.join(catalog::staged_key(spec.id, number));
+        let key = catalog::staged_key(spec.id, number);
         let mut damaged = |offset: Option<u64>, range: Range, problem: String| {
             let problem = format!("{problem}; {range} of the volume cannot be read");
-            let advice = STAGED_ADVICE.into();
-            report.damage.push(Damage { file: path.clone(), offset, problem, advice });
+            let (file, advice) = (objects.place(&key), STAGED_ADVICE.into());
+            report.damage.push(Damage { file, offset, problem, advice });
         };
-        match read(&path) {
+        match read(objects, &key) {
             Ok(object) => {
                 for (range, place) in places {
                     if let Err(error) = staged::check(&object, range.lba, place) {
@@ -483,16 +516,16 @@ fn check_staged(
 
 /// What is wrong with a size that is noted beside the log, which says it of the segment of that number.
 fn check_size(
-    objects: &Path,
+    objects: &dyn Stored,
     spec: &VolumeSpec,
-    path: &Path,
+    key: &str,
     logged: Option<&u64>,
 ) -> Option<String> {
-    let bytes = match read(path) {
+    let bytes = match read(objects, key) {
         Ok(bytes) => bytes,
         Err(error) => return Some(format!("it cannot be read: {error}")),
     };
-    match (catalog::decode_size(spec, &key(objects, path), &bytes), logged) {
+    match (catalog::decode_size(spec, key, &bytes), logged) {
         (Err(error), _) => Some(error.to_string()),
         (Ok(sectors), Some(logged)) if sectors != *logged => {
             Some(format!("it says {sectors} sectors, the log says {logged}"))
@@ -512,24 +545,19 @@ fn offset_in(problem: &str) -> Option<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-fn read(path: &Path) -> std::io::Result<Bytes> {
-    let mut data = Vec::new();
-    File::open(path)?.take(MAX_SEGMENT_BYTES).read_to_end(&mut data)?;
-    Ok(data.into())
+fn read(objects: &dyn Stored, key: &str) -> std::io::Result<Bytes> {
+    objects.read(key, 0..MAX_SEGMENT_BYTES)
 }
 
-/// The content of a file in pieces; it ends early where it cannot be read, which the checkpoint's
+/// The content of an object in pieces; it ends early where it cannot be read, which the checkpoint's
 /// reader reports as cut short.
-fn pieces(file: &mut File) -> impl Iterator<Item = Bytes> + '_ {
+fn pieces<'a>(objects: &'a dyn Stored, key: &'a str) -> impl Iterator<Item = Bytes> + 'a {
+    let mut at = 0;
     std::iter::from_fn(move || {
-        let mut piece = Vec::new();
-        file.take(PIECE_BYTES as u64).read_to_end(&mut piece).ok()?;
-        (!piece.is_empty()).then(|| piece.into())
+        let piece = objects.read(key, at..at + PIECE_BYTES).ok()?;
+        at += piece.len() as u64;
+        (!piece.is_empty()).then_some(piece)
     })
-}
-
-fn key(objects: &Path, path: &Path) -> String {
-    path.strip_prefix(objects).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -542,10 +570,6 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = read().with_context(|| format!("cannot list {}", dir.display()))?;
     paths.sort();
     Ok(paths)
-}
-
-fn files(dir: &Path) -> Result<Vec<PathBuf>> {
-    Ok(entries(dir)?.into_iter().filter(|path| path.is_file()).collect())
 }
 
 fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -582,6 +606,7 @@ fn in_words(report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::host::state::{JournalShape, StateDir};
+    use crate::objects::{DeviceObjects, Objects as _};
     use bytes::BytesMut;
     use longhaul_core::block::{STAGED_BIT, StagedData, VolumeId};
     use longhaul_core::host::journal::create_plan;
@@ -647,7 +672,7 @@ mod tests {
         state.map.replace(Range::new(18, 4), place);
         let check = || {
             let mut report = Report::default();
-            check_staged(&objects, &spec, &state, &mut report).unwrap();
+            check_staged(&Directory(objects.clone()), &spec, &state, &mut report).unwrap();
             (report.damage, report.notes)
         };
         let (damage, notes) = check();
@@ -686,8 +711,9 @@ mod tests {
         put(&catalog::size_key(spec.id, 1), &catalog::encode_size(4096));
         put(&catalog::size_key(spec.id, 2), &catalog::encode_size(1024));
         let report = check_store(dir.path()).unwrap();
+        let key = |path: &Path| path.strip_prefix(&objects).unwrap().to_string_lossy().into_owned();
         let damaged: BTreeSet<String> =
-            report.damage.iter().map(|damage| key(&objects, &damage.file)).collect();
+            report.damage.iter().map(|damage| key(&damage.file)).collect();
         let expected = BTreeSet::from([
             catalog::name_key("w"),
             catalog::segment_key(spec.id, 1),
@@ -697,5 +723,38 @@ mod tests {
         ]);
         assert_eq!(damaged, expected);
         assert!(check(dir.path(), true).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_device_is_checked_as_a_directory_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        let location = PathBuf::from(format!("file://{}", path.display()));
+        assert!(format!("{:#}", check(&location, true).unwrap_err()).contains("blank"));
+        let (name, created_sectors, block_bytes) = ("v".to_owned(), 2048, 512);
+        let spec = VolumeSpec { id: VolumeId(9), name, created_sectors, block_bytes, created: 0 };
+        let encoded = catalog::encode_spec(&spec);
+        let put = async |key: String, data: &[u8]| {
+            let device = DeviceObjects::open(&path).unwrap();
+            device.put(&key, vec![Bytes::copy_from_slice(data)]).await.unwrap();
+            assert!(format!("{:#}", check(&location, true).unwrap_err()).contains("in use"));
+        };
+        put(catalog::name_key("v"), &encoded).await;
+        check(&location, true).unwrap();
+        put(catalog::segment_key(spec.id, 2), b"nonsense").await;
+        let damaged = || {
+            let report = check_device(&path).unwrap();
+            let damage = report.damage.into_iter();
+            damage.map(|damage| (damage.file, damage.problem)).collect::<BTreeMap<_, _>>()
+        };
+        let segment = |number| path.join(catalog::segment_key(spec.id, number));
+        assert!(damaged().keys().eq([&segment(1), &segment(2)]), "{:?}", damaged());
+        let bytes = std::fs::read(&path).unwrap();
+        let place = bytes.windows(encoded.len()).position(|part| part == encoded).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"X", place as u64).unwrap();
+        let problem = &damaged()[&path.join(catalog::name_key("v"))];
+        assert!(!problem.is_empty() && check(&location, false).is_err());
     }
 }

@@ -119,9 +119,10 @@ pub struct DemoArgs {
 
 #[derive(Args)]
 pub struct StoreArgs {
-    /// Where volumes are kept: a directory; or `mem://SIZE`, memory of this process, to measure with: half
-    /// of the machine's if no size is given, and everything is gone when the process ends.
-    #[arg(long, value_name = "DIR|mem://SIZE", env = "LONGHAUL_DATA")]
+    /// Where volumes are kept: a directory; or a blank block device, or a file of fixed size, as in
+    /// `file:///dev/sdb`; or `mem://SIZE`, memory of this process, to measure with: half of the machine's if no
+    /// size is given, and everything is gone when the process ends.
+    #[arg(long, value_name = "DIR|file:///DEVICE|mem://SIZE", env = "LONGHAUL_DATA")]
     pub data: PathBuf,
     /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
@@ -613,7 +614,7 @@ pub struct StatusArgs {
 
 #[derive(Args)]
 pub struct CheckArgs {
-    /// State directory of a stopped host, or data directory of a stopped store.
+    /// State directory of a stopped host, or what a stopped store has as --data.
     pub dir: PathBuf,
     /// Print JSON.
     #[arg(long)]

@@ -1,9 +1,13 @@
 //! Stores whose objects are not in a directory.
 
 use longhaul_e2e::client::Client;
-use longhaul_e2e::process::{LIMIT, command, longhaul, run_within};
-use longhaul_e2e::site::{Host, Site, http_get};
+use longhaul_e2e::process::{LIMIT, command, longhaul, run, run_within};
+use longhaul_e2e::site::{Host, Site, http_get, temp_dir};
+use longhaul_e2e::stamp::{History, Shape, Workload};
 use longhaul_e2e::wait_for;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -63,6 +67,69 @@ fn fills_up_and_goes_on(site: &Site) {
 fn memory_that_is_full_is_waited_for() {
     let site = Site::with_data("mem://80MiB");
     fills_up_and_goes_on(&site);
+}
+
+/// A file that a store takes for a device, and how it is told to.
+fn device(dir: &Path, mib: u64) -> String {
+    let path = dir.join("device");
+    std::fs::File::create(&path).unwrap().set_len(mib * MIB).unwrap();
+    format!("file://{}", path.display())
+}
+
+#[test]
+fn a_device_that_is_full_is_waited_for() {
+    let dir = temp_dir();
+    let mut site = Site::with_data(&device(dir.path(), 84));
+    fills_up_and_goes_on(&site);
+    site.store.stop();
+    site.store.restart();
+    assert!(site.export("disk")[..(48 * MIB) as usize] == content(0, 48 * MIB));
+}
+
+#[test]
+fn a_store_on_a_device_is_killed_and_comes_back() {
+    let dir = temp_dir();
+    let data = device(dir.path(), 400);
+    let mut site = Site::with_data(&data);
+    site.create("disk", 32);
+    let mut host = started(&site, "host");
+    let mut history = History::new(8192);
+    let mut client = host.client("disk");
+    for round in 0..6 {
+        // All of it stays on the device: segments go with their volume only.
+        let shape =
+            Shape { depth: 8, max_blocks: 256, bytes_per_second: 40_000_000, ..Shape::default() };
+        let mut workload = Workload::new(&mut history, &mut client, round, shape);
+        let begun = Instant::now();
+        let pause = Duration::from_millis(150 + 130 * round % 400);
+        workload.run(|_| begun.elapsed() > pause).unwrap();
+        site.store.kill();
+        site.store.restart();
+    }
+    client.disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    history.prefix_of(&site.export("disk"), history.len()).unwrap();
+
+    // While it runs nobody else takes it.
+    let state = site.path("second");
+    let second = || {
+        let mut store = command(longhaul());
+        store.args(["store", "--admin", "none", "--listen", "127.0.0.1:0", "--data", &data]);
+        store.arg("--state").arg(&state);
+        run_within(store, LIMIT)
+    };
+    second().fails(1, &["in use by another longhaul process"]);
+    let check = || run(longhaul(), ["check", &data]);
+    check().fails(1, &["in use"]);
+    assert!(site.store.stop().success());
+    let report = check().ok();
+    assert!(report.stdout.contains("disk") && !report.stdout.contains("DAMAGE"), "{report}");
+    // What somebody else writes to it is not taken for a store, and not touched.
+    let path = data.strip_prefix("file://").unwrap();
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.write_all_at(&[0x5a; 8192], 0).unwrap();
+    second().fails(1, &["holds something that is not a store's", "dd if=/dev/zero"]);
 }
 
 #[test]

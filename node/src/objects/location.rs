@@ -14,6 +14,8 @@ const MIN_MEMORY_BYTES: u64 = 64 << 20;
 pub enum Location {
     /// Files of a directory.
     Directory(PathBuf),
+    /// A block device, or a file of fixed size.
+    Device(PathBuf),
     /// The memory of the store's process, at most so many bytes of it. Nothing survives the process.
     Memory {
         /// Bytes of objects.
@@ -22,7 +24,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// Takes the value of `--data` apart: a directory, `mem://` or `mem://SIZE`.
+    /// Takes the value of `--data` apart: a directory, `file:///PATH`, `mem://` or `mem://SIZE`.
     ///
     /// # Errors
     /// [`Usage`], if it names no engine there is or a size that cannot be.
@@ -31,9 +33,15 @@ impl Location {
             return Ok(Location::Directory(data.to_owned()));
         };
         match scheme {
+            "file" if rest.starts_with('/') => Ok(Location::Device(rest.into())),
+            "file" => Err(usage(format!(
+                "--data {}: the path of a device or a file begins with a slash, as in file:///dev/sdb",
+                data.display()
+            ))),
             "mem" => Location::memory(rest, machine_bytes()?),
             _ => Err(usage(format!(
-                "--data {}: there is nothing called `{scheme}` to keep objects in: give a directory, or mem://SIZE",
+                "--data {}: there is nothing called `{scheme}` to keep objects in: give a directory, file:///DEVICE or \
+                 mem://SIZE",
                 data.display()
             ))),
         }
@@ -59,7 +67,7 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Location::Directory(dir) => dir.display().fmt(out),
+            Location::Directory(path) | Location::Device(path) => path.display().fmt(out),
             Location::Memory { limit_bytes } => {
                 write!(out, "memory ({})", show_bytes(*limit_bytes))
             }
@@ -94,6 +102,8 @@ mod tests {
         assert_eq!(half, Location::Memory { limit_bytes: 4 << 30 });
         assert_eq!(half.to_string(), "memory (4 GiB)");
         assert!(machine_bytes().unwrap() > MIN_MEMORY_BYTES);
+        assert_eq!(parse("file:///dev/sdb").unwrap(), Location::Device("/dev/sdb".into()));
+        assert!(wrong("file://sdb").contains("begins with a slash"));
         assert!(wrong("mem://8MiB").contains("64 MiB"));
         assert!(wrong("mem://9000TiB").contains("this machine has"));
         assert!(wrong("mem://much").contains("`much` is not a size"));

@@ -4,6 +4,7 @@
 //! create the same name exactly one succeeds. What is in an object is not this module's business.
 
 mod cached;
+mod device;
 mod local;
 mod location;
 mod memory;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use std::ops::Range;
 
 pub use cached::{CacheReport, CachedObjects};
+pub use device::{DeviceObjects, StoppedDevice};
 pub use local::LocalObjects;
 pub use location::Location;
 pub use longhaul_core::store::{

@@ -19,7 +19,9 @@ use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, tcp};
-use crate::objects::{CachedObjects, LocalObjects, Location, MemoryObjects, Objects};
+use crate::objects::{
+    CachedObjects, DeviceObjects, LocalObjects, Location, MemoryObjects, Objects,
+};
 use crate::service::{Stop, notify};
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
@@ -138,6 +140,11 @@ impl Store {
                 }
                 installation = marker(dir)?;
                 Arc::new(LocalObjects::open(dir)?)
+            }
+            Location::Device(path) => {
+                let device = DeviceObjects::open(path)?;
+                installation = format!("{:032x}", device.installation());
+                Arc::new(device)
             }
             Location::Memory { limit_bytes } => {
                 installation = format!("{:032x}", random::identity()?);

@@ -1,0 +1,96 @@
+//! The objects of a store that is stopped, wherever they are; reading them changes nothing.
+
+use crate::objects::{ObjectMeta, StoppedDevice};
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Objects to read.
+pub trait Stored {
+    /// Those whose names begin with `prefix`, which ends with a slash, in order.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>>;
+
+    /// What there is of a range of one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not there.
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes>;
+
+    /// Where it is, for people.
+    fn place(&self, key: &str) -> PathBuf;
+}
+
+/// A directory with a file for each object.
+pub struct Directory(pub PathBuf);
+
+impl Stored for Directory {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.0.join(prefix)];
+        while let Some(dir) = dirs.pop() {
+            let read = || -> std::io::Result<()> {
+                for entry in std::fs::read_dir(&dir)? {
+                    let path = entry?.path();
+                    let metadata = path.metadata()?;
+                    if metadata.is_dir() {
+                        dirs.push(path);
+                    } else {
+                        let key = path.strip_prefix(&self.0).unwrap_or(&path);
+                        let (key, bytes) = (key.to_string_lossy().into_owned(), metadata.len());
+                        found.push(ObjectMeta { key, bytes });
+                    }
+                }
+                Ok(())
+            };
+            match read_dir_if_there(read) {
+                Ok(()) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot list {}", dir.display()));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
+        let file = File::open(self.0.join(key))?;
+        let end = range.end.min(file.metadata()?.len());
+        let mut data = vec![0; end.saturating_sub(range.start) as usize];
+        file.read_exact_at(&mut data, range.start)?;
+        Ok(data.into())
+    }
+
+    fn place(&self, key: &str) -> PathBuf {
+        self.0.join(key)
+    }
+}
+
+/// A directory that is not there is an empty one.
+fn read_dir_if_there(read: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
+    match read() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+impl Stored for StoppedDevice {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        Ok(StoppedDevice::list(self, prefix))
+    }
+
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
+        StoppedDevice::read(self, key, range)
+    }
+
+    fn place(&self, key: &str) -> PathBuf {
+        Path::new(self.path()).join(key)
+    }
+}
