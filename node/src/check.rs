@@ -76,6 +76,13 @@ struct Damage {
 /// # Errors
 /// If the directory is not one of ours, is in use, or something in it is damaged.
 pub fn check(dir: &Path, json: bool) -> Result<()> {
+    if dir.to_str().is_some_and(|text| text.starts_with("s3://")) {
+        bail!(
+            "check takes a directory, and {0} is a bucket: copy what is in it (`aws s3 sync {0} DIR`) while its store is \
+             stopped, and check the copy",
+            dir.display()
+        );
+    }
     let _lock = lock(dir)?;
     let report = if state::is_state_dir(dir) {
         check_host(dir)?
