@@ -3,6 +3,8 @@
 //!
 //! - [`process`]: commands with a time limit, servers that end with the test.
 //! - [`site`]: a store, hosts and relays with their directories and ports.
+//! - [`bucket`]: a server of the S3 API, and a store over it.
+//! - [`faults`]: an HTTP proxy in front of it that does what networks and clouds do.
 //! - [`client`]: a client of a volume, whichever protocol it speaks.
 //! - [`nbd`]: a minimal NBD client.
 //! - [`scsi`]: an iSCSI client with many commands in flight.
@@ -20,8 +22,10 @@
 // A test's harness: a panic is how it reports.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod bucket;
 pub mod client;
 pub mod device;
+pub mod faults;
 pub mod guest;
 pub mod initiator;
 pub mod iscsi;

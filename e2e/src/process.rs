@@ -107,11 +107,12 @@ fn shown(command: &Command) -> String {
     text
 }
 
-/// A command without the variables that longhaul takes flags from.
+/// A command without the variables that longhaul takes flags, credentials and proxies from.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("LONGHAUL_") {
+        let text = name.to_string_lossy().to_uppercase();
+        if text.starts_with("LONGHAUL_") || text.starts_with("AWS_") || text.ends_with("_PROXY") {
             command.env_remove(name);
         }
     }

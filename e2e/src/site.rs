@@ -101,6 +101,12 @@ impl Site {
         Site { store, protocol: Protocol::Nbd, dir }
     }
 
+    /// With a store that its test has made ready, in the directory of all; not started here.
+    #[must_use]
+    pub fn around(dir: TempDir, store: Store) -> Site {
+        Site { store, protocol: Protocol::Nbd, dir }
+    }
+
     /// Starts a store with a volume of `mib` MiB.
     #[track_caller]
     #[must_use]
@@ -200,6 +206,7 @@ pub struct Store {
     flags: Vec<String>,
     /// Where its objects are, if not in the directory.
     data: Option<String>,
+    variables: Vec<(String, String)>,
     server: Option<Server>,
 }
 
@@ -217,7 +224,21 @@ impl Store {
     #[must_use]
     pub fn stopped(dir: &Path) -> Store {
         let (address, admin) = (free_address(), free_address());
-        Store { dir: dir.into(), address, admin, flags: Vec::new(), data: None, server: None }
+        Store {
+            dir: dir.into(),
+            address,
+            admin,
+            flags: Vec::new(),
+            data: None,
+            variables: Vec::new(),
+            server: None,
+        }
+    }
+
+    /// Other variables in its environment, from the next start on.
+    pub fn set_variables<'a>(&mut self, variables: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        let owned = variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        self.variables = owned.collect();
     }
 
     /// Keeps its objects elsewhere from the next start on, and its state in the directory.
@@ -239,7 +260,7 @@ impl Store {
             None => store.arg(&self.dir),
             Some(data) => store.arg(data).arg("--state").arg(&self.dir),
         };
-        store.args(&self.flags);
+        store.args(&self.flags).envs(self.variables.iter().cloned());
         store
     }
 

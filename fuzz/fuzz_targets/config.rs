@@ -34,6 +34,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         "[store]\ndata = \"/d\"\nlisten = \"127.0.0.1:1\"\nadmin = \"none\"\n",
         "[demo]\nwan-delay = \"8ms\"\nsize = 1073741824\nwrite-through = true\nonce = false\n",
         "[host]\nvolume = [1, 2.5, \"a\"]\ndrain-limit = \"10s\"\n[status]\n",
+        "[store]\ndata = \"s3://bucket/prefix\"\nstate = \"/s\"\n",
         "[hosts]\n",
     ]
     .map(|text| text.as_bytes().to_vec())

@@ -83,6 +83,11 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
     let (_lock, report) = match Location::parse(dir)? {
         Location::Directory(dir) => (lock(&dir)?, check_directory(&dir)?),
         Location::Device(path) => (None, check_device(&path)?),
+        Location::Bucket { .. } => bail!(
+            "check takes a directory or a device, and {0} is a bucket: copy what is in it (`aws s3 sync {0} DIR`) while its \
+             store is stopped, and check the copy",
+            dir.display()
+        ),
         Location::Memory { .. } => bail!("what was in memory is gone: there is nothing to check"),
     };
     print(dir, &report, json)

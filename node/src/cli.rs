@@ -119,10 +119,15 @@ pub struct DemoArgs {
 
 #[derive(Args)]
 pub struct StoreArgs {
-    /// Where volumes are kept: a directory; or a blank block device, or a file of fixed size, as in
-    /// `file:///dev/sdb`; or `mem://SIZE`, memory of this process, to measure with: half of the machine's if no
-    /// size is given, and everything is gone when the process ends.
-    #[arg(long, value_name = "DIR|file:///DEVICE|mem://SIZE", env = "LONGHAUL_DATA")]
+    /// Where volumes are kept: a directory; `s3://BUCKET/PREFIX`, with credentials, region and endpoint as
+    /// the AWS tools take them from the environment and from profiles; a blank block device, or a file of
+    /// fixed size, as in `file:///dev/sdb`; or `mem://SIZE`, memory of this process, to measure with: half of
+    /// the machine's if no size is given, and everything is gone when the process ends.
+    #[arg(
+        long,
+        value_name = "DIR|s3://BUCKET/PREFIX|file:///DEVICE|mem://SIZE",
+        env = "LONGHAUL_DATA"
+    )]
     pub data: PathBuf,
     /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
@@ -737,10 +742,12 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
 /// Starts logging on stderr.
 pub fn log(args: &LogArgs) {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|error| {
-        eprintln!("longhaul: --log {}: {error}; logging at `info`", args.log);
-        EnvFilter::new("info")
-    });
+    // It tells of each attempt; what comes of them is told here. Whoever names it gets it.
+    let filter =
+        EnvFilter::try_new(format!("object_store=warn,{}", args.log)).unwrap_or_else(|error| {
+            eprintln!("longhaul: --log {}: {error}; logging at `info`", args.log);
+            EnvFilter::new("info")
+        });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if args.log_json {
         builder.json().init();

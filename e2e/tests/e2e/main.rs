@@ -5,6 +5,7 @@
 
 mod ahead;
 mod backends;
+mod buckets;
 mod clients;
 mod copy;
 mod crashes;

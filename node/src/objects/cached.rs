@@ -8,7 +8,7 @@
 //! What is in the file is the engine's business ([`longhaul_core::store::cache`]). Everything but the
 //! data of volumes, and whatever is read to be sure, passes by.
 
-use super::{Copies, GetError, ObjectMeta, Objects, PutError};
+use super::{Copies, GetError, ObjectMeta, Objects, PutError, Usage};
 use crate::files;
 use crate::host::cache::{fitting, run_load};
 use crate::host::disk::Disk;
@@ -416,6 +416,10 @@ impl Objects for CachedObjects {
             self.shared.forget(object);
         }
         deleted
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.objects.usage()
     }
 
     fn cache(&self) -> Option<CacheReport> {

@@ -319,6 +319,14 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_read_before_is_at_hand() {
+        let (_dir, objects) = objects();
+        objects.put("a", vec![Bytes::from("hello world")]).await.unwrap();
+        objects.get("a", Some(0..1)).await.unwrap();
+        assert_eq!(objects.try_get("a", Some(&(6..9))).unwrap().unwrap(), "wor");
+    }
+
+    #[tokio::test]
     async fn names_stay_within_the_directory_and_leftovers_go() {
         let (dir, objects) = objects();
         for key in ["../x", "a/../../x", "/x", "a//b", "", "a/."] {

@@ -8,6 +8,7 @@ mod device;
 mod local;
 mod location;
 mod memory;
+mod s3;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ pub use longhaul_core::store::{
     Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
 };
 pub use memory::MemoryObjects;
+pub use s3::{S3Objects, Usage, probe};
 
 /// An object store.
 #[async_trait]
@@ -61,6 +63,11 @@ pub trait Objects: Send + Sync {
 
     /// How the cache in front of it is doing, if there is one.
     fn cache(&self) -> Option<CacheReport> {
+        None
+    }
+
+    /// What was asked of a bucket since the start, if they are in one.
+    fn usage(&self) -> Option<Usage> {
         None
     }
 

@@ -15,7 +15,9 @@ async fn what_is_put_can_be_read_listed_and_deleted(objects: &dyn Objects) {
     assert_eq!(objects.put("v/1/seg/a", parts).await, Err(PutError::Exists));
     assert_eq!(objects.get("v/1/seg/a", None).await.unwrap(), "hello world");
     assert_eq!(objects.get("v/1/seg/a", Some(6..9)).await.unwrap(), "wor");
-    assert_eq!(objects.try_get("v/1/seg/a", Some(&(6..9))).unwrap().unwrap(), "wor");
+    if let Some(at_hand) = objects.try_get("v/1/seg/a", Some(&(6..9))) {
+        assert_eq!(at_hand.unwrap(), "wor");
+    }
     assert_eq!(objects.get("v/1/seg/a", Some(6..99)).await.unwrap(), "world");
     assert_eq!(objects.get("v/1/seg/a", Some(50..99)).await.unwrap(), "");
     assert_eq!(objects.get("v/1/seg/b", None).await, Err(GetError::NotFound));

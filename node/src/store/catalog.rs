@@ -7,12 +7,21 @@ use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use crate::random;
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
 use longhaul_core::wire::link::VolumeError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+/// Volumes whose descriptions are read at once: a bucket takes tens of milliseconds for each.
+const READ_AT_ONCE: usize = 16;
+/// Objects of a deleted volume that are removed at once: few, so that the others' requests pass.
+const DELETE_AT_ONCE: usize = 8;
+/// How often an attribute is looked for whose value goes while it is read, and the pause in between:
+/// lists may lag behind deletions for a moment.
+const ATTRIBUTE_TRIES: (usize, Duration) = (8, Duration::from_millis(50));
 
 /// A volume as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,15 +39,29 @@ pub struct Entry {
 /// given away.
 pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, Entry>> {
     let list = objects.list(VOLUMES_PREFIX).await.map_err(anyhow::Error::msg);
-    let mut volumes = BTreeMap::new();
-    for meta in list.context("cannot read the catalog")? {
-        let bytes = objects.get(&meta.key, None).await.context("cannot read the catalog")?;
-        let spec = catalog::decode_spec(&meta.key, &bytes)?;
-        let sectors = size(objects, &spec).await?;
-        volumes.insert(spec.name.clone(), Entry { spec, sectors });
-    }
-    warn_of_leftovers(objects, &volumes).await;
-    Ok(volumes)
+    let list = list.context("cannot read the catalog")?;
+    let entries = futures_util::stream::iter(list)
+        .map(|meta| async move { entry(objects, &meta.key).await })
+        .buffer_unordered(READ_AT_ONCE);
+    let found: Vec<Option<Entry>> = entries.try_collect().await?;
+    let found = found.into_iter().flatten();
+    Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
+}
+
+/// The volume that an object describes; `None` if it is not there.
+async fn entry(objects: &dyn Objects, key: &str) -> Result<Option<Entry>> {
+    let bytes = match objects.get(key, None).await {
+        Ok(bytes) => bytes,
+        Err(GetError::NotFound) => {
+            // A list may lag behind a deletion; the object itself says whether the name is free.
+            tracing::warn!("{key} is in the list of volumes and is not there: it has been deleted");
+            return Ok(None);
+        }
+        Err(error) => return Err(error).context("cannot read the catalog"),
+    };
+    let spec = catalog::decode_spec(key, &bytes)?;
+    let sectors = size(objects, &spec).await?;
+    Ok(Some(Entry { spec, sectors }))
 }
 
 /// The size of a volume that is noted beside its log.
@@ -65,7 +88,8 @@ async fn size(objects: &dyn Objects, spec: &VolumeSpec) -> Result<u64> {
     Ok(spec.created_sectors)
 }
 
-async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Entry>) {
+/// Says what there is of volumes that are in no catalog. It lists everything there is.
+pub async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Entry>) {
     let known = volumes.values().map(|entry| catalog::volume_prefix(entry.spec.id));
     let known: BTreeSet<_> = known.collect();
     let Ok(list) = objects.list("v/").await else { return };
@@ -85,6 +109,22 @@ async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Ent
     }
 }
 
+/// Why a volume was not created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotCreated {
+    /// What to answer.
+    pub error: VolumeError,
+    /// The volume that has the name. The caller may not know of it: it was created at another store, or
+    /// by an attempt that was given up before its effect was known.
+    pub taken: Option<Entry>,
+}
+
+impl From<VolumeError> for NotCreated {
+    fn from(error: VolumeError) -> Self {
+        NotCreated { error, taken: None }
+    }
+}
+
 /// Creates a volume.
 ///
 /// # Errors
@@ -94,7 +134,7 @@ pub async fn create(
     name: String,
     sectors: u64,
     block_bytes: u32,
-) -> Result<VolumeSpec, VolumeError> {
+) -> Result<VolumeSpec, NotCreated> {
     catalog::check_name(&name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
     catalog::check_size(sectors, block_bytes)
         .map_err(|error| VolumeError::Invalid(error.to_string()))?;
@@ -104,10 +144,24 @@ pub async fn create(
     let id = VolumeId(id);
     let spec = VolumeSpec { id, name, created_sectors: sectors, block_bytes, created };
     let data = vec![Bytes::from(catalog::encode_spec(&spec))];
-    match objects.put(&catalog::name_key(&spec.name), data).await {
+    let key = catalog::name_key(&spec.name);
+    let mut result = objects.put(&key, data.clone()).await;
+    if let Err(PutError::Failed(_)) = result {
+        // It may exist all the same, perhaps not durably: creating it again settles that.
+        result = objects.put(&key, data).await;
+    }
+    match result {
         Ok(()) => Ok(spec),
-        Err(PutError::Exists) => Err(VolumeError::Exists),
-        Err(PutError::Failed(error)) => Err(VolumeError::Store(error)),
+        Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
+        // An answer that was lost makes one's own object look like another's: its identity tells.
+        Err(PutError::Exists) => match entry(objects, &key).await {
+            Ok(Some(entry)) if entry.spec == spec => Ok(spec),
+            Ok(taken @ Some(_)) => Err(NotCreated { error: VolumeError::Exists, taken }),
+            Ok(None) => {
+                Err(VolumeError::Store("the name is just being freed; try again".into()).into())
+            }
+            Err(error) => Err(VolumeError::Store(format!("{error:#}")).into()),
+        },
     }
 }
 
@@ -128,14 +182,15 @@ pub async fn delete(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), Volu
     Ok(())
 }
 
-/// Removes the data of a volume whose name is deleted. It takes some milliseconds for each segment,
+/// Removes the data of a volume whose name is deleted. It takes some milliseconds for each few segments,
 /// minutes for a large volume.
 pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) {
     let remove = async {
-        for meta in objects.list(&catalog::volume_prefix(spec.id)).await? {
-            objects.delete(&meta.key).await?;
-        }
-        Ok::<_, String>(())
+        let list = objects.list(&catalog::volume_prefix(spec.id)).await?;
+        let deletions = futures_util::stream::iter(list)
+            .map(|meta| async move { objects.delete(&meta.key).await })
+            .buffer_unordered(DELETE_AT_ONCE);
+        deletions.try_collect::<()>().await
     };
     if let Err(error) = remove.await {
         tracing::warn!("deleted volume {}, but some of its data stays: {error}", spec.name);
@@ -151,7 +206,11 @@ pub async fn attribute(
     volume: VolumeId,
     name: &str,
 ) -> Result<Vec<u8>, VolumeError> {
-    loop {
+    let (tries, pause) = ATTRIBUTE_TRIES;
+    for again in 0..tries {
+        if again > 1 {
+            tokio::time::sleep(pause).await;
+        }
         let values = attribute_values(objects, volume, name).await?;
         let Some((epoch, number)) = values.last() else { return Ok(Vec::new()) };
         let key = catalog::attribute_key(volume, name, *epoch, *number);
@@ -162,6 +221,7 @@ pub async fn attribute(
             Err(error) => return Err(VolumeError::Store(error.to_string())),
         }
     }
+    Err(VolumeError::Store(format!("the list of the values of {name} lags behind; try again")))
 }
 
 /// Replaces an attribute of a volume, on behalf of the host of an epoch.
@@ -180,17 +240,24 @@ pub async fn set_attribute(
     name: &str,
     data: Bytes,
 ) -> Result<(), VolumeError> {
+    // Numbers below are taken, whether a list says so or not. One may have been taken by this very value, in
+    // an attempt whose answer was lost: then it is set twice, to the same.
+    let mut least = 1;
     loop {
         let values = attribute_values(objects, volume, name).await?;
         let number = match values.last() {
             Some((newer, _)) if *newer > epoch => return Err(VolumeError::Fenced(*newer)),
-            Some((same, number)) if *same == epoch => number + 1,
+            Some((same, number)) if *same == epoch => number.saturating_add(1),
             _ => 1,
         };
+        let number = number.max(least);
         let key = catalog::attribute_key(volume, name, epoch, number);
         match objects.put(&key, vec![data.clone()]).await {
             Ok(()) => {}
-            Err(PutError::Exists) => continue,
+            Err(PutError::Exists) => {
+                least = number.saturating_add(1);
+                continue;
+            }
             Err(PutError::Failed(error)) => return Err(VolumeError::Store(error)),
         }
         for (epoch, number) in values {
@@ -243,6 +310,125 @@ mod tests {
             }
             Err("the directory cannot be synced".into())
         }
+    }
+
+    /// Whose answers to creations get lost: the first so many have their effect or not, and fail; with
+    /// `again`, the creation is repeated before anyone is told, as clients of object stores do.
+    struct Forgetful {
+        objects: LocalObjects,
+        lost: std::sync::atomic::AtomicUsize,
+        effect: bool,
+        again: bool,
+    }
+
+    impl Forgetful {
+        fn new(dir: &std::path::Path, lost: usize, effect: bool, again: bool) -> Forgetful {
+            Forgetful {
+                objects: LocalObjects::open(dir).unwrap(),
+                lost: lost.into(),
+                effect,
+                again,
+            }
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Objects for Forgetful {
+        async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
+            use std::sync::atomic::Ordering::Relaxed;
+            let lost = self.lost.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+            if lost && self.effect {
+                let _ = self.objects.put(key, data.clone()).await;
+            }
+            if lost && !self.again {
+                return Err(PutError::Failed("no answer".into()));
+            }
+            self.objects.put(key, data).await
+        }
+        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+            self.objects.get(key, range).await
+        }
+        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+            self.objects.list(prefix).await
+        }
+        async fn delete(&self, key: &str) -> Result<(), String> {
+            self.objects.delete(key).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_creation_whose_answer_is_lost_is_ones_own() {
+        for (lost, effect, again, good) in [
+            (1, true, true, true),
+            (1, true, false, true),
+            (1, false, false, true),
+            (2, true, false, false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let objects = Forgetful::new(dir.path(), lost, effect, again);
+            let result = create(&objects, "a".into(), 2048, 512).await;
+            assert_eq!(result.is_ok(), good, "{result:?}");
+            // Whoever asks again learns what there is, and can go on with it.
+            let there = load(&objects).await.unwrap().remove("a").expect("it was created");
+            let refused = create(&objects, "a".into(), 2048, 512).await.unwrap_err();
+            assert_eq!(
+                refused,
+                NotCreated { error: VolumeError::Exists, taken: Some(there.clone()) }
+            );
+            if let Ok(spec) = result {
+                assert_eq!(there.spec, spec);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attribute_that_is_set_without_an_answer_is_set_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = Forgetful::new(dir.path(), 1, true, true);
+        let data = Bytes::from_static(b"one");
+        set_attribute(&objects, VolumeId(7), 1, "a", data.clone()).await.unwrap();
+        assert_eq!(attribute(&objects, VolumeId(7), "a").await, Ok(data.to_vec()));
+        assert_eq!(objects.list("v/").await.unwrap().len(), 1, "the first is replaced");
+    }
+
+    /// Whose lists show nothing that was created, and what was deleted.
+    struct Lagging(LocalObjects, Vec<ObjectMeta>);
+
+    #[async_trait::async_trait]
+    impl Objects for Lagging {
+        async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
+            self.0.put(key, data).await
+        }
+        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+            self.0.get(key, range).await
+        }
+        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+            let shown = self.1.iter().filter(|meta| meta.key.starts_with(prefix));
+            Ok(shown.cloned().collect())
+        }
+        async fn delete(&self, key: &str) -> Result<(), String> {
+            self.0.delete(key).await
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_that_lag_wedge_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let shown = vec![
+            ObjectMeta { key: catalog::attribute_key(VolumeId(7), "a", 1, 1), bytes: 1 },
+            ObjectMeta { key: catalog::name_key("gone"), bytes: 1 },
+        ];
+        let objects = Lagging(LocalObjects::open(dir.path()).unwrap(), shown);
+        // Deleted, and still in the list.
+        let read = attribute(&objects, VolumeId(7), "a").await;
+        assert!(matches!(&read, Err(VolumeError::Store(why)) if why.contains("lags")), "{read:?}");
+        assert!(load(&objects).await.unwrap().is_empty());
+        // Created, and not in it yet.
+        for data in ["one", "two"] {
+            set_attribute(&objects, VolumeId(7), 2, "b", Bytes::from(data)).await.unwrap();
+        }
+        let second = catalog::attribute_key(VolumeId(7), "b", 2, 2);
+        assert_eq!(objects.get(&second, None).await.unwrap(), "two");
     }
 
     #[tokio::test]

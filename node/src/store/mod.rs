@@ -3,10 +3,13 @@
 //! One thread owns everything: sessions, the catalog and an engine for each volume that is in use.
 //! Objects are written and read by threads that know nothing of volumes.
 
+mod absent;
+mod bucket;
 mod catalog;
 mod shell;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod view;
 
 pub use view::info_json;
@@ -146,6 +149,11 @@ impl Store {
                 installation = format!("{:032x}", device.installation());
                 Arc::new(device)
             }
+            Location::Bucket { bucket, prefix } => {
+                let (objects, found) = bucket::open(bucket, prefix).await?;
+                installation = found;
+                objects
+            }
             Location::Memory { limit_bytes } => {
                 installation = format!("{:032x}", random::identity()?);
                 tracing::warn!("volumes are kept in memory: they are gone when this process ends");
@@ -180,6 +188,10 @@ impl Store {
         let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.len());
+        // In a bucket it would take a request for each thousand objects.
+        if matches!(data, Location::Directory(_)) {
+            catalog::warn_of_leftovers(&*objects, &catalog).await;
+        }
         let mut listener = Listener::start(acceptor, issued, stores);
         match tcp {
             Ok(tcp) => listener.add_tcp(tcp),
@@ -242,6 +254,27 @@ struct Marker {
     format: u32,
     installation: String,
     created_by: String,
+}
+
+impl Marker {
+    /// Of a new installation.
+    fn new() -> Result<Marker> {
+        let installation = format!("{:032x}", random::identity()?);
+        Ok(Marker { format: FORMAT, installation, created_by: crate::link::software() })
+    }
+
+    /// The identity of the installation that a marker names; `path` is where it is.
+    fn parse(text: &[u8], path: &str) -> Result<String> {
+        let marker: Marker = serde_json::from_slice(text)
+            .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
+        if marker.format != FORMAT {
+            bail!(
+                "{path} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
+                marker.format
+            );
+        }
+        Ok(marker.installation)
+    }
 }
 
 /// The file that makes a directory the data directory of a store.
@@ -311,16 +344,7 @@ pub fn installation(data: &Path) -> Result<Option<String>> {
             return Err(error).with_context(|| format!("cannot read {}", path.display()));
         }
     };
-    let marker: Marker = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is damaged: bring it back from a copy", path.display()))?;
-    if marker.format != FORMAT {
-        bail!(
-            "{} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
-            path.display(),
-            marker.format
-        );
-    }
-    Ok(Some(marker.installation))
+    Marker::parse(&text, &path.display().to_string()).map(Some)
 }
 
 /// Reads or makes the marker; returns the installation's identity.
@@ -328,11 +352,7 @@ fn marker(data: &Path) -> Result<String> {
     match installation(data)? {
         Some(installation) => Ok(installation),
         None => {
-            let marker = Marker {
-                format: FORMAT,
-                installation: format!("{:032x}", random::identity()?),
-                created_by: crate::link::software(),
-            };
+            let marker = Marker::new()?;
             files::replace(&data.join(MARKER), &serde_json::to_vec_pretty(&marker)?, 0o600)?;
             Ok(marker.installation)
         }

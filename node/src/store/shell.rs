@@ -1,6 +1,7 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
-use super::catalog::{self, Entry};
+use super::absent::no_such_volume;
+use super::catalog::{self, Entry, NotCreated};
 use super::view::{Counts, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::{self, Objects};
@@ -9,11 +10,11 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, SECTOR_BYTES, Time, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::store::{
-    Config, Event, ObjectOperation, ObjectResult, SessionId, Volume, VolumeSpec,
+    Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
-    AttachError, Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, StageError,
-    ToHost, ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, RequestId, StageError, ToHost, ToStore,
+    VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -63,8 +64,8 @@ struct Engine {
     /// Deletions that wait until it is open, and then until it is idle.
     deletions: Vec<Asked>,
     leaving: bool,
-    /// The last failure of an operation that has not succeeded since.
-    retrying: Option<String>,
+    /// The last failure of an operation that has not succeeded since, and what it was about.
+    retrying: Option<(String, String)>,
 }
 
 /// Who asked for a volume operation.
@@ -91,11 +92,12 @@ enum Outcome {
     Object {
         volume: VolumeId,
         id: u64,
+        key: String,
         result: ObjectResult,
         bytes: u64,
         took: Duration,
     },
-    Created(Vec<Asked>, Result<VolumeSpec, VolumeError>),
+    Created(Vec<Asked>, Result<VolumeSpec, NotCreated>),
     Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>),
     /// An attribute was read or replaced.
     Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>),
@@ -479,8 +481,8 @@ impl Shell {
                 self.listener.send(session.0, lane, frame);
             }
             while let Some(event) = engine.volume.poll_event() {
-                if let Event::Retry { error, .. } = &event {
-                    engine.retrying = Some(error.clone());
+                if let Event::Retry { key, error, .. } = &event {
+                    engine.retrying = Some((key.clone(), error.clone()));
                 }
                 if let Event::Opened { .. } | Event::Resized { .. } = &event
                     && let Some(sectors) = engine.volume.sectors()
@@ -595,11 +597,12 @@ impl Shell {
 
     fn outcome(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Object { volume, id, result, bytes, took } => {
+            Outcome::Object { volume, id, key, result, bytes, took } => {
                 self.counts.add(&result, bytes, took);
                 let begun = Instant::now();
                 self.elsewhere = Duration::ZERO;
                 let now = self.now();
+                let settled = settles(&result);
                 if let Some(engine) = self.engines.get_mut(&volume) {
                     if matches!(result, ObjectResult::Put(Ok(()))) {
                         engine.retrying = None;
@@ -607,19 +610,36 @@ impl Shell {
                     engine.volume.handle_object(now, id, result);
                 }
                 self.drive(volume);
+                if settled && let Some(engine) = self.engines.get_mut(&volume) {
+                    engine.retrying.take_if(|(about, _)| *about == key);
+                }
                 let took = begun.elapsed().saturating_sub(self.elsewhere);
                 self.counts.work.record(took);
             }
             Outcome::Created(asked, result) => {
                 self.working = false;
-                let reply = result.map(|spec| {
-                    tracing::info!("created volume {} ({})", spec.name, spec.id);
-                    self.names.insert(spec.id, spec.name.clone());
-                    let sectors = spec.created_sectors;
-                    let info = spec.info(sectors, None);
-                    self.catalog.insert(spec.name.clone(), Entry { spec, sectors });
-                    VolumeReply::Volume(info)
-                });
+                let reply = match result {
+                    Ok(spec) => {
+                        tracing::info!("created volume {} ({})", spec.name, spec.id);
+                        let sectors = spec.created_sectors;
+                        let info = spec.info(sectors, None);
+                        self.learn(Entry { spec, sectors });
+                        Ok(VolumeReply::Volume(info))
+                    }
+                    Err(NotCreated { error, taken }) => {
+                        if let Some(entry) =
+                            taken.filter(|e| !self.catalog.contains_key(&e.spec.name))
+                        {
+                            tracing::warn!(
+                                "volume {} ({}) was not known here: it was created at another store, or without an answer",
+                                entry.spec.name,
+                                entry.spec.id
+                            );
+                            self.learn(entry);
+                        }
+                        Err(error)
+                    }
+                };
                 self.reply(&asked, &reply);
                 self.next_job();
             }
@@ -645,6 +665,11 @@ impl Shell {
         }
     }
 
+    fn learn(&mut self, entry: Entry) {
+        self.names.insert(entry.spec.id, entry.spec.name.clone());
+        self.catalog.insert(entry.spec.name.clone(), entry);
+    }
+
     fn reply(&self, asked: &[Asked], result: &Result<VolumeReply, VolumeError>) {
         for asked in asked {
             let reply = ToHost::Volume { request: asked.request, result: result.clone() };
@@ -658,7 +683,7 @@ impl Shell {
             VolumeState {
                 info: self.info(entry),
                 failed: engine.and_then(|e| e.volume.failed()).map(ToString::to_string),
-                retrying: engine.and_then(|engine| engine.retrying.clone()),
+                retrying: engine.and_then(|engine| Some(engine.retrying.as_ref()?.1.clone())),
             }
         });
         let sessions = self.listener.statistics().into_iter();
@@ -670,6 +695,7 @@ impl Shell {
             counts: self.counts.clone(),
             datagrams: self.listener.datagrams(),
             cache: self.objects.cache(),
+            usage: self.objects.usage(),
         }
     }
 }
@@ -687,43 +713,24 @@ fn start(
         _ => 0,
     };
     let (objects, outcomes) = (objects.clone(), outcomes.clone());
+    let key = operation.key().to_owned();
     tokio::spawn(async move {
         let begun = Instant::now();
         let result = objects::execute(&*objects, operation).await;
         let took = begun.elapsed();
-        let _ = outcomes.send(Outcome::Object { volume, id, result, bytes, took });
+        let _ = outcomes.send(Outcome::Object { volume, id, key, result, bytes, took });
     });
 }
 
-/// What to answer when a message names a volume that is not there.
-fn no_such_volume(message: ToStore) -> Option<ToHost> {
-    match message {
-        ToStore::Attach { request, .. } | ToStore::Resume { request, .. } => {
-            Some(ToHost::Attached { request, result: Err(AttachError::NotFound) })
-        }
-        ToStore::Detach { request, .. } => Some(ToHost::Detached { request }),
-        ToStore::Batch { volume, epoch, .. } => {
-            let reason = "there is no such volume".to_owned();
-            Some(ToHost::BatchRefused { volume, epoch, reason })
-        }
-        ToStore::Read { request, volume, .. } => {
-            Some(ToHost::Data { request, volume, result: Err(ReadError::NotAttached) })
-        }
-        ToStore::Status { request, volume, .. } => {
-            Some(ToHost::Status { request, volume, result: Err(ReadError::NotAttached) })
-        }
-        ToStore::Stage { request, volume, .. } => {
-            let result = Err(StageError::Read(ReadError::NotAttached));
-            Some(ToHost::Staged { request, volume, result })
-        }
-        ToStore::Changed { request, volume, .. } => {
-            Some(ToHost::Changed { request, volume, result: Err(ReadError::NotAttached) })
-        }
-        ToStore::Volume { request, .. } => {
-            Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })
-        }
-        ToStore::Hello { .. } | ToStore::Announce { .. } => None,
-    }
+/// Whether an operation is over with this: it had an answer, or is not tried again. Deletions are not;
+/// what stays is deleted with the next.
+fn settles(result: &ObjectResult) -> bool {
+    !matches!(
+        result,
+        ObjectResult::Put(Err(PutError::Failed(_)))
+            | ObjectResult::Get(Err(objects::GetError::Failed(_)))
+            | ObjectResult::List(Err(_))
+    )
 }
 
 fn log(volume: &str, event: &Event) {

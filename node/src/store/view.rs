@@ -1,9 +1,10 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
+use super::usage;
 use crate::admin::{Metrics, Report};
 use crate::histogram::Histogram;
 use crate::link::transport::{PathStatus, Statistics};
-use crate::objects::{CacheReport, GetError, ObjectResult, PutError};
+use crate::objects::{CacheReport, GetError, ObjectResult, PutError, Usage};
 use async_trait::async_trait;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::VolumeInfo;
@@ -30,6 +31,8 @@ pub struct Snapshot {
     pub datagrams: AnswerCounters,
     /// The cache in front of the objects, if there is one.
     pub cache: Option<CacheReport>,
+    /// What was asked of a bucket, if the objects are in one.
+    pub usage: Option<Usage>,
 }
 
 /// A volume at a moment.
@@ -216,6 +219,9 @@ impl Report for View {
         if let Some(report) = &snapshot.cache {
             cache_metrics(&mut out, report);
         }
+        if let Some(usage) = &snapshot.usage {
+            usage::metrics(&mut out, usage, &snapshot.volumes);
+        }
         out.single(
             "longhaul_store_object_put_seconds_total",
             "counter",
@@ -387,6 +393,7 @@ impl Report for View {
             "sessions": sessions,
             "datagrams": datagrams,
             "cache": cache,
+            "bucket": snapshot.usage.as_ref().map(usage::json),
         }))
     }
 

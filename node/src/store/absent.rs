@@ -1,0 +1,34 @@
+//! Answers about volumes that there are not.
+
+use longhaul_core::wire::link::{AttachError, ReadError, StageError, ToHost, ToStore, VolumeError};
+
+/// What to answer when a message names a volume that is not there.
+pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
+    match message {
+        ToStore::Attach { request, .. } | ToStore::Resume { request, .. } => {
+            Some(ToHost::Attached { request, result: Err(AttachError::NotFound) })
+        }
+        ToStore::Detach { request, .. } => Some(ToHost::Detached { request }),
+        ToStore::Batch { volume, epoch, .. } => {
+            let reason = "there is no such volume".to_owned();
+            Some(ToHost::BatchRefused { volume, epoch, reason })
+        }
+        ToStore::Read { request, volume, .. } => {
+            Some(ToHost::Data { request, volume, result: Err(ReadError::NotAttached) })
+        }
+        ToStore::Status { request, volume, .. } => {
+            Some(ToHost::Status { request, volume, result: Err(ReadError::NotAttached) })
+        }
+        ToStore::Stage { request, volume, .. } => {
+            let result = Err(StageError::Read(ReadError::NotAttached));
+            Some(ToHost::Staged { request, volume, result })
+        }
+        ToStore::Changed { request, volume, .. } => {
+            Some(ToHost::Changed { request, volume, result: Err(ReadError::NotAttached) })
+        }
+        ToStore::Volume { request, .. } => {
+            Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })
+        }
+        ToStore::Hello { .. } | ToStore::Announce { .. } => None,
+    }
+}

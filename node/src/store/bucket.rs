@@ -1,0 +1,135 @@
+//! Taking a bucket, or a part of one, as the place of a store's objects.
+//!
+//! ```text
+//! PREFIX/longhaul-store.json     whose installation it is, and the format
+//! PREFIX/objects/…               as in a data directory (docs/formats.md)
+//! PREFIX/probe/…                 only while a store starts
+//! ```
+//!
+//! There is no lock: of two stores that use it at once, the log of each volume decides who goes on with it.
+
+use super::{MARKER, Marker};
+use crate::objects::{GetError, ObjectMeta, Objects, PutError, S3Objects, probe};
+use crate::random;
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Most bytes of a marker.
+const MAX_MARKER_BYTES: usize = 64 << 10;
+
+/// Opens what is below `prefix` in a bucket, and makes it an installation's if it is nobody's. Returns the
+/// objects, and the installation's identity.
+///
+/// # Errors
+/// If it cannot be reached, is somebody else's, of another format, or breaks the condition that
+/// everything rests on.
+pub async fn open(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
+    let location = format!("s3://{bucket}/{prefix}");
+    let place = S3Objects::open(bucket, prefix)?;
+    let found = read(&place, &location).await?;
+    if found.is_none() {
+        let some = place.list_some().await.map_err(anyhow::Error::msg);
+        refuse_foreign(&some.with_context(|| format!("cannot list {location}"))?, &location)?;
+    }
+    let installation = take(&place, found, &location, &place.place()).await?;
+    Ok((Arc::new(place.below("objects")), installation))
+}
+
+/// Tries the bucket, and makes it an installation's unless one was found.
+async fn take(
+    place: &dyn Objects,
+    found: Option<String>,
+    location: &str,
+    name: &str,
+) -> Result<String> {
+    // At each start: the server may be another one than it was.
+    let attempt = format!("probe/{:032x}-", random::identity()?);
+    probe(place, &attempt, name).await?;
+    if let Some(installation) = found {
+        return Ok(installation);
+    }
+    let marker = Marker::new()?;
+    let text = Bytes::from(serde_json::to_vec_pretty(&marker)?);
+    match place.put(MARKER, vec![text]).await {
+        // It may be this one all the same, its answer lost; and if another store was first, it is its.
+        Ok(()) | Err(PutError::Exists) => {}
+        Err(PutError::Failed(error)) => bail!("cannot write {location}/{MARKER}: {error}"),
+    }
+    let installation = read(place, location).await?;
+    installation.with_context(|| format!("{location}/{MARKER} was written and is not there"))
+}
+
+async fn read(place: &dyn Objects, location: &str) -> Result<Option<String>> {
+    let path = format!("{location}/{MARKER}");
+    match place.get(MARKER, Some(0..MAX_MARKER_BYTES as u64)).await {
+        Ok(text) => Marker::parse(&text, &path).map(Some),
+        Err(GetError::NotFound) => Ok(None),
+        Err(GetError::Failed(error)) => bail!("cannot read {path}: {error}"),
+    }
+}
+
+/// Refuses a place that holds something else, going by some of what it has. Nothing has been written to it
+/// before.
+fn refuse_foreign(some: &[ObjectMeta], location: &str) -> Result<()> {
+    if some.iter().any(|meta| meta.key == MARKER) {
+        // Another store has taken it this very moment.
+        return Ok(());
+    }
+    // What is left of a start that was killed is no data.
+    if let Some(other) = some.iter().find(|meta| !meta.key.starts_with("probe/")) {
+        bail!(
+            "--data {location} is neither empty nor the data of a store: it has `{}` and no {MARKER}; if it was a \
+             store's, bring that object back, else give an empty or a new prefix",
+            other.key
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::LocalObjects;
+
+    #[tokio::test]
+    async fn a_place_is_taken_once_and_foreign_ones_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = LocalObjects::open(dir.path()).unwrap();
+        let put = async |key: &str, text: &str| {
+            place.put(key, vec![Bytes::copy_from_slice(text.as_bytes())]).await.unwrap();
+        };
+        let take = async || {
+            let found = read(&place, "s3://b/p").await?;
+            if found.is_none() {
+                refuse_foreign(&place.list("").await.unwrap(), "s3://b/p")?;
+            }
+            take(&place, found, "s3://b/p", "bucket `b`").await
+        };
+        let refused = async |parts: [&str; 2]| {
+            let error = format!("{:#}", take().await.unwrap_err());
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        put("notes.txt", "x").await;
+        refused(["s3://b/p", "notes.txt"]).await;
+        assert_eq!(place.list("").await.unwrap().len(), 1, "nothing was written");
+        place.delete("notes.txt").await.unwrap();
+        // Of a store whose marker is gone.
+        put("objects/volumes/a", "x").await;
+        refused(["objects/volumes/a", MARKER]).await;
+        place.delete("objects/volumes/a").await.unwrap();
+
+        put("probe/left", "x").await;
+        let installation = take().await.unwrap();
+        assert_eq!(take().await.unwrap(), installation);
+        let keys: Vec<_> = place.list("").await.unwrap().into_iter().map(|meta| meta.key).collect();
+        assert_eq!(keys.len(), 2, "{keys:?}");
+
+        place.delete(MARKER).await.unwrap();
+        put(MARKER, "{").await;
+        refused(["s3://b/p/longhaul-store.json", "damaged"]).await;
+        place.delete(MARKER).await.unwrap();
+        put(MARKER, r#"{"format": 99, "installation": "0", "created_by": "x"}"#).await;
+        refused(["format 99", "newer longhaul"]).await;
+    }
+}
