@@ -52,8 +52,10 @@ fn records(body: &[u8]) {
         match record {
             Record::Create(key, object) => {
                 let all = geometry().blocks();
-                let blocks = |extent: &Extent| extent.block..extent.block + u64::from(extent.blocks);
-                let inside = |range: std::ops::Range<u64>| all.start <= range.start && range.end <= all.end;
+                let blocks =
+                    |extent: &Extent| extent.block..extent.block + u64::from(extent.blocks);
+                let inside =
+                    |range: std::ops::Range<u64>| all.start <= range.start && range.end <= all.end;
                 assert!(object.extents.iter().map(blocks).all(inside));
                 format::encode_create(key, object, &mut again);
             }
