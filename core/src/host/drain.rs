@@ -13,8 +13,13 @@ use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Least window: enough for one batch to be written while the next one travels.
-const MIN_WINDOW_BYTES: u64 = 4 << 20;
+/// Least window: enough for one batch to be written while the next one travels and another is put
+/// together.
+const MIN_WINDOW_BYTES: u64 = 8 << 20;
+/// How many times what arrives in the least trip may be on its way. With a window that is just full a trip takes about
+/// twice the least one, which has no queue of our own before it: with a factor of two the window would stay as it is, and
+/// the link, which is not asked for more, would stay slow.
+const WINDOW_TRIPS: u128 = 4;
 /// How long a measurement counts. A guess: longer than a pause between bursts, shorter than a
 /// change of path is worth waiting for.
 const ESTIMATE_SPAN: Duration = Duration::from_secs(10);
@@ -115,7 +120,7 @@ impl Drain {
         let rate = u128::from(self.rate.get());
         let trip = u128::from(u64::MAX - self.trip.get());
         // Without a measurement the rate is zero. Bytes per second times nanoseconds.
-        let estimate = rate.saturating_mul(2 * trip) / 1_000_000_000;
+        let estimate = rate.saturating_mul(WINDOW_TRIPS * trip) / 1_000_000_000;
         u64::try_from(estimate).unwrap_or(u64::MAX).clamp(MIN_WINDOW_BYTES, self.window_max)
     }
 
