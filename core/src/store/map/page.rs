@@ -347,6 +347,7 @@ mod tests {
             &[1, 0, DATA | PART | SEGMENT, 1, 8, 1, 32],
             &[1, 0, DATA | LENGTH | PART | SEGMENT, 4, 1, 8, 1, 32],
             &[1, 0, PACKED | PART | SEGMENT, 9, 8, 1, 32, 70],
+            &[1, 0, PACKED | PART | SEGMENT, 0, 0, 1, 32, 70],
         ];
         for bytes in impossible {
             assert!(decode(bytes).is_err(), "{bytes:02x?}");

@@ -57,8 +57,10 @@ impl Place {
         let possible = segment > 0
             && (1..=MAX_PACKED_SECTORS).contains(&sectors)
             && (1..=MAX_PACKED_BYTES).contains(&bytes);
-        let shape = PACKED | (bytes as u32) << 14 | (sectors as u32 - 1) << 7;
-        possible.then_some(Place { segment, seq, offset, shape })
+        possible.then(|| {
+            let shape = PACKED | (bytes as u32) << 14 | (sectors as u32 - 1) << 7;
+            Place { segment, seq, offset, shape }
+        })
     }
 
     /// Where a record of segment `segment` puts what it is about; `None` for a hole.
