@@ -16,7 +16,7 @@ LAB ?=
 LAB_ARGS ?=
 MUTANTS ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi bench-store bench-cache lab iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi bench-store bench-map bench-cache lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ bench-store: ## Measure the store beside its disk, without a host (BENCH='--roun
 	@scripts/packages demo
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-store $(BENCH)
+
+bench-map: ## Measure the store's map by itself (BENCH='--written 1TiB --map-memory 64MiB')
+	cargo build --locked --release --workspace --bins
+	target/release/longhaul-lab bench-map $(BENCH)
 
 bench-cache: ## Measure the read cache against foyer (DIR=where the files go); some two minutes
 	cargo run --locked --release --manifest-path bench/cache/Cargo.toml --target-dir target/bench-cache -- $(DIR)

@@ -9,6 +9,7 @@ mod charts;
 mod html;
 mod initiator;
 mod iscsi;
+mod map;
 mod model;
 mod node;
 mod papers;
@@ -48,6 +49,8 @@ enum Command {
     BenchIscsi(BenchArgs),
     /// Measure the store over the link, without a host, beside the disk it writes to.
     BenchStore(BenchArgs),
+    /// Measure the store's map by itself: memory, what is written for it, and lookups.
+    BenchMap(map::MapArgs),
     /// An emulated WAN between two network namespaces: for a shell, a command, or its own check.
     Wan(wan::cli::WanArgs),
     /// Run scenarios over an emulated WAN, longhaul and its peers in turn, and report.
@@ -83,6 +86,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(&args)?,
         Command::BenchIscsi(args) => iscsi::run(&args)?,
+        Command::BenchMap(args) => map::run(&args)?,
         Command::BenchStore(args) => store::run(&args)?,
         Command::Wan(args) => return wan::cli::run(&args),
         Command::Run(args) => return run::run(&args),

@@ -5,6 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// A size that /proc/PID/status says, in bytes.
+pub fn status_bytes(pid: u32, key: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).context("no such line")?;
+    let number = line.split_whitespace().next().context("no number")?;
+    Ok(number.parse::<u64>()? * 1024)
+}
+
 /// A server that is killed when dropped.
 pub struct Server {
     child: Child,
@@ -59,19 +67,12 @@ impl Server {
     /// The largest resident set it has had, in bytes, of which anonymous memory is reported
     /// separately by [`Server::memory_bytes`].
     pub fn peak_bytes(&self) -> Result<u64> {
-        self.proc_status("VmHWM:")
+        status_bytes(self.pid(), "VmHWM:")
     }
 
     /// Anonymous memory now, in bytes.
     pub fn memory_bytes(&self) -> Result<u64> {
-        self.proc_status("RssAnon:")
-    }
-
-    fn proc_status(&self, key: &str) -> Result<u64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = text.lines().find_map(|line| line.strip_prefix(key)).context("no such line")?;
-        let number = line.split_whitespace().next().context("no number")?;
-        Ok(number.parse::<u64>()? * 1024)
+        status_bytes(self.pid(), "RssAnon:")
     }
 
     /// Processor time used so far, in seconds.

@@ -310,7 +310,8 @@ pub fn decode(mut bytes: &[u8], count: usize, committed: Seq) -> Option<Vec<Anno
     bytes.is_empty().then_some(list)
 }
 
-fn put_varint(mut value: u64, out: &mut BytesMut) {
+/// Appends a number as LEB128: seven bits a byte, the lowest first.
+pub(super) fn put_varint(mut value: u64, out: &mut impl BufMut) {
     while value >= 0x80 {
         out.put_u8(value as u8 | 0x80);
         value >>= 7;
@@ -318,7 +319,8 @@ fn put_varint(mut value: u64, out: &mut BytesMut) {
     out.put_u8(value as u8);
 }
 
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+/// Takes a number off the front; `None` if there is none, or one of more than 64 bits.
+pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first()?;

@@ -6,6 +6,14 @@
 
 use crate::block::{Epoch, Seq, VolumeId};
 use crate::wire::link::{AttachError, HostId, JournalState};
+use bytes::BufMut;
+use zerocopy::little_endian::{U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of an epoch in a checkpoint or a root.
+pub(super) const EPOCH_BYTES: usize = size_of::<RawEpoch>();
+/// Most epochs in a checkpoint or a root.
+pub const MAX_HISTORY: usize = 1 << 20;
 
 /// An epoch in the history of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +24,38 @@ pub struct HistoryEntry {
     pub host: Option<HostId>,
     /// The last number that it builds on.
     pub base: Seq,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEpoch {
+    epoch: U64,
+    base: U64,
+    host: U128,
+}
+
+/// Appends all epochs from the first.
+pub(super) fn encode_history(history: &[HistoryEntry], out: &mut impl BufMut) {
+    for entry in history {
+        let raw = RawEpoch {
+            epoch: entry.epoch.into(),
+            base: entry.base.into(),
+            host: entry.host.map_or(0, |host| host.0).into(),
+        };
+        out.put_slice(raw.as_bytes());
+    }
+}
+
+/// Takes so many epochs off the front; `None` if they are not what [`encode_history`] wrote.
+pub(super) fn decode_history(bytes: &[u8], epochs: usize) -> Option<(Vec<HistoryEntry>, &[u8])> {
+    let (history, rest) = <[RawEpoch]>::ref_from_prefix_with_elems(bytes, epochs).ok()?;
+    let rising = history.iter().enumerate().all(|(n, raw)| raw.epoch.get() == n as u64 + 1);
+    let entry = |raw: &RawEpoch| HistoryEntry {
+        epoch: raw.epoch.get(),
+        host: Some(HostId(raw.host.get())).filter(|host| *host != HostId(0)),
+        base: raw.base.get(),
+    };
+    rising.then(|| (history.iter().map(entry).collect(), rest))
 }
 
 /// What the log says when a host attaches.

@@ -13,14 +13,14 @@
 //! same: for each sector the last segment that touches it decides.
 
 use super::announce;
-use super::attach::HistoryEntry;
+use super::attach::{self, EPOCH_BYTES, HistoryEntry, MAX_HISTORY};
 use super::catalog::VolumeSpec;
 use super::log::State;
 use super::map::{Map, Place};
 use super::segment::MAX_ANNOUNCED;
 use crate::block::{MAX_VOLUME_SECTORS, Range, Seq, VolumeId};
 use crate::extent::Extent;
-use crate::wire::link::{Announced, HostId};
+use crate::wire::link::Announced;
 use bytes::{Buf, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -35,8 +35,6 @@ const UNSTAGED_VERSION: u16 = 2;
 const UNPACKED_VERSION: u16 = 3;
 /// Most entries of a page.
 pub const PAGE_ENTRIES: usize = 4096;
-/// Most epochs in a checkpoint.
-pub const MAX_HISTORY: usize = 1 << 20;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHCK");
 const PAGE_MAGIC: u32 = u32::from_le_bytes(*b"LHCP");
@@ -45,7 +43,6 @@ const HEADER_BYTES: usize = 48;
 const SECTION_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 40;
 const END_BYTES: usize = 48;
-const EPOCH_BYTES: usize = 32;
 const FLAG_CLEAN: u32 = 1;
 const FLAG_ROUNDED: u32 = 2;
 const MAX_END_BYTES: usize =
@@ -121,19 +118,10 @@ struct RawEnd {
     announced: U32,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawEpoch {
-    epoch: U64,
-    base: U64,
-    host: U128,
-}
-
 const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawSection>() == SECTION_BYTES);
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 const _: () = assert!(size_of::<RawEnd>() == END_BYTES);
-const _: () = assert!(size_of::<RawEpoch>() == EPOCH_BYTES);
 
 /// Makes a checkpoint in bounded steps.
 #[derive(Debug)]
@@ -265,14 +253,7 @@ impl Builder {
             announced: (self.announced.len() as u32).into(),
         };
         let mut body = BytesMut::from(raw.as_bytes());
-        for entry in &self.history {
-            let raw = RawEpoch {
-                epoch: entry.epoch.into(),
-                base: entry.base.into(),
-                host: entry.host.map_or(0, |host| host.0).into(),
-            };
-            body.extend_from_slice(raw.as_bytes());
-        }
+        attach::encode_history(&self.history, &mut body);
         announce::encode(&self.announced, self.committed, &mut body);
         self.section(END_MAGIC, body.to_vec());
         self.parts
@@ -429,18 +410,9 @@ impl Reader {
                 Place::ZERO
             } else {
                 let place = Place::from_shape(segment, seq, raw.offset.get(), raw.shape.get());
-                let place = place.ok_or(bad)?;
-                let left = place.record_sectors().saturating_sub(place.skip());
-                if range.sectors > left || range.lba < place.skip() {
-                    return Err(bad);
-                }
-                place
+                place.filter(|place| place.can_hold(range)).ok_or(bad)?
             };
-            if place.is_staged() {
-                if place.seq() != place.segment() {
-                    return Err(bad);
-                }
-            } else {
+            if !place.is_staged() {
                 self.newest = self.newest.max(place.segment());
             }
             self.cursor = range.end();
@@ -454,15 +426,12 @@ impl Reader {
         let bad = CheckpointError::Invalid("impossible end section");
         let (raw, rest) = RawEnd::ref_from_prefix(body).map_err(|_| bad)?;
         let epochs = raw.epochs.get() as usize;
-        let (history, rest) =
-            <[RawEpoch]>::ref_from_prefix_with_elems(rest, epochs).map_err(|_| bad)?;
+        let (history, rest) = attach::decode_history(rest, epochs).ok_or(bad)?;
         let through = raw.through.get();
-        let rising = history.iter().enumerate().all(|(n, raw)| raw.epoch.get() == n as u64 + 1);
         let possible = raw.number.get() == self.number
             && through >= self.number
             && raw.entries.get() == self.entries
-            && self.newest <= through
-            && rising;
+            && self.newest <= through;
         if !possible {
             return Err(bad);
         }
@@ -475,14 +444,7 @@ impl Reader {
         state.committed = committed;
         state.clean = raw.flags.get() & FLAG_CLEAN != 0;
         state.announced.replace(&announced, raw.flags.get() & FLAG_ROUNDED != 0);
-        state.history = history
-            .iter()
-            .map(|raw| HistoryEntry {
-                epoch: raw.epoch.get(),
-                host: Some(HostId(raw.host.get())).filter(|host| *host != HostId(0)),
-                base: raw.base.get(),
-            })
-            .collect();
+        state.history = history;
         self.through = Some(through);
         Ok(())
     }

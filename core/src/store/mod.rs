@@ -17,6 +17,7 @@
 //! | [`catalog`] | keys, volume names, the description of a volume |
 //! | [`segment`], [`checkpoint`] | the two object formats of the log (`docs/formats.md`) |
 //! | [`map`] | which sectors lie where |
+//! | [`root`] | what a paged map is made of |
 //! | [`announce`] | what was acknowledged and has not arrived |
 //! | [`attach`] | who may attach, as a function |
 //! | [`log`] | the state that a log adds up to, segment by segment |
@@ -36,6 +37,7 @@ pub mod map;
 mod object;
 mod open;
 mod reads;
+pub mod root;
 pub mod segment;
 pub mod staged;
 mod volume;

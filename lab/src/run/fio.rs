@@ -44,6 +44,8 @@ pub struct Job<'a> {
     pub distribution: Option<&'a str>,
     /// Keep the throughput over time.
     pub series: bool,
+    /// How much of each 4 KiB that is written is zeroes, in percent.
+    pub compressible: u8,
 }
 
 impl<'a> Job<'a> {
@@ -62,6 +64,7 @@ impl<'a> Job<'a> {
             again: false,
             distribution: None,
             series: false,
+            compressible: 0,
         }
     }
 
@@ -85,6 +88,10 @@ impl<'a> Job<'a> {
         command.arg(format!("--offset={}", self.offset)).arg(format!("--size={}", self.size));
         // New data in every block: nothing can be saved by what it looks like.
         command.arg("--refill_buffers");
+        if self.compressible > 0 {
+            command.arg(format!("--buffer_compress_percentage={}", self.compressible));
+            command.arg("--buffer_compress_chunk=4k");
+        }
         if let Some(seconds) = self.seconds {
             command.arg(format!("--runtime={}ms", (seconds * 1000.0) as u64));
         }

@@ -82,8 +82,9 @@ pub struct Bench<'a> {
     wan: &'a Wan,
     longhaul: &'a Path,
     dir: &'a Path,
-    /// Size and fill of the volume that the store's directory has, if nothing was written to it since.
-    prepared: Option<(u64, u64)>,
+    /// Size and fill of the volume that the store's directory has, and whether it is encrypted, if nothing
+    /// was written to it since.
+    prepared: Option<(u64, u64, bool)>,
 }
 
 /// One run of one subject.

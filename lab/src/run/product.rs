@@ -38,8 +38,9 @@ impl Product {
         more: &[String],
     ) -> Result<Product> {
         let (size, fill) = (definition.volume.size.0, definition.fill());
+        let encrypt = definition.volume.encrypt;
         let data = bench.path("store");
-        let fresh = bench.prepared != Some((size, fill));
+        let fresh = bench.prepared != Some((size, fill, encrypt));
         if fresh {
             let _ = std::fs::remove_dir_all(&data);
         }
@@ -54,24 +55,39 @@ impl Product {
         let admin = Admin { pid: store.pid(), port: store_port };
         store.wait_until("healthy store", || admin.healthy())?;
         let credential = data.join("credentials/admin.toml");
+        let key = bench.path("volumes.key").display().to_string();
         let volume = |args: &[&str]| -> Result<String> {
             let mut command = bench.wan.command(Side::Store, bench.longhaul);
             command.arg("volume").args(args).arg("--credential").arg(&credential);
             finish(command)
         };
         if fresh {
+            let size_text = size.to_string();
+            let mut create = vec!["create", VOLUME, "--size", &size_text];
+            if encrypt {
+                let _ = std::fs::remove_file(&key);
+                let mut command = bench.wan.command(Side::Host, bench.longhaul);
+                command.args(["credential", "new-key", &key]);
+                finish(command)?;
+                create.extend(["--encrypt", "--key-file", &key]);
+            }
             let start = Instant::now();
             // The store is healthy before it listens.
-            while let Err(error) = volume(&["create", VOLUME, "--size", &size.to_string()]) {
+            while let Err(error) = volume(&create) {
                 if start.elapsed() > Duration::from_secs(10) {
                     return Err(error);
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
             if fill > 0 {
-                volume(&["import", VOLUME, &bench.image(fill)?.display().to_string()])?;
+                let image = bench.image(fill)?.display().to_string();
+                let mut import = vec!["import", VOLUME, &image];
+                if encrypt {
+                    import.extend(["--key-file", &key]);
+                }
+                volume(&import)?;
             }
-            bench.prepared = Some((size, fill));
+            bench.prepared = Some((size, fill, encrypt));
         }
         let state = bench.path("host");
         let _ = std::fs::remove_dir_all(&state);
@@ -83,6 +99,9 @@ impl Product {
         command.args(["--nbd", &format!("unix:{}", socket.display()), "--volume", VOLUME]);
         command.args(["--admin", &format!("127.0.0.1:{host_port}")]);
         command.args(&definition.longhaul.host).args(more);
+        if encrypt {
+            command.args(["--key-file", &key]);
+        }
         if let (Some(share), Some(set)) =
             (definition.longhaul.cache_share, definition.working_set())
         {

@@ -137,11 +137,13 @@ pub struct Volume {
     /// So much at its beginning is filled with random data at the storage side before the host attaches:
     /// the host has none of it.
     pub fill: Size,
+    /// Encrypt it, with a key that only hosts have.
+    pub encrypt: bool,
 }
 
 impl Default for Volume {
     fn default() -> Volume {
-        Volume { size: Size(4 << 30), fill: Size(0) }
+        Volume { size: Size(4 << 30), fill: Size(0), encrypt: false }
     }
 }
 
@@ -464,6 +466,7 @@ fn check(definition: &Definition) -> Result<()> {
                 "`workload.drain.amount` is more than `volume.size`"
             );
             ensure!(drain.amount.0 >= 1 << 20, "`workload.drain.amount` is less than 1 MiB");
+            ensure!(drain.compressible <= 100, "`workload.drain.compressible` is more than 100");
         }
         Workload::Postmark(postmark) => {
             ensure!(postmark.files >= 1, "`workload.postmark.files`: one at least");

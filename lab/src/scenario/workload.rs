@@ -108,6 +108,9 @@ pub struct Drain {
     /// Random or sequential.
     #[serde(default)]
     pub random: bool,
+    /// How much of each 4 KiB is zeroes, in percent: what compression can save.
+    #[serde(default)]
+    pub compressible: u8,
     /// For how long a peer's flow runs, in seconds.
     #[serde(default = "five_seconds")]
     pub seconds: f64,

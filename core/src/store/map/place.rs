@@ -1,14 +1,10 @@
-//! Which sectors of a volume lie where: in its segments, or in objects staged for it.
-//!
-//! An entry takes 40 bytes besides the tree around it. Callers look up ranges in bounded steps and
-//! walk the whole only with a cursor, so that a map that is not all in memory can take this one's
-//! place.
+//! Where the data of a run of sectors lies.
 
-use super::segment::Piece;
-use crate::block::{Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData};
-use crate::extent::{Extent, ExtentMap};
+use crate::block::{Range, STAGED_BIT, Seq, StagedData};
+use crate::extent::Extent;
 use crate::record::packed::{MAX_PACKED_BYTES, MAX_PACKED_SECTORS};
 use crate::record::{Kind, MAX_RECORD_SECTORS};
+use crate::store::segment::Piece;
 
 /// Where the data of a run of sectors lies, and enough of its record to find the checksums.
 ///
@@ -63,6 +59,31 @@ impl Place {
             && (1..=MAX_PACKED_BYTES).contains(&bytes);
         let shape = PACKED | (bytes as u32) << 14 | (sectors as u32 - 1) << 7;
         possible.then_some(Place { segment, seq, offset, shape })
+    }
+
+    /// Where a record of segment `segment` puts what it is about; `None` for a hole.
+    #[must_use]
+    pub fn of(segment: u64, piece: &Piece) -> Option<Place> {
+        let Piece { range, seq, offset, .. } = *piece;
+        match (piece.kind, &piece.staged) {
+            (Kind::Discard, _) => None,
+            (Kind::Zero, _) => Some(Place::ZERO),
+            (_, Some(staged)) => Place::staged(range.lba, staged),
+            (Kind::Packed, None) => {
+                Place::packed(segment, seq, offset, range.sectors, piece.record_bytes())
+            }
+            (_, None) => Place::new(segment, seq, offset, 0, range.sectors),
+        }
+    }
+
+    /// Whether this can be where the data of `range` lies, as far as the place itself can tell.
+    #[must_use]
+    pub fn can_hold(self, range: Range) -> bool {
+        let left = self.record_sectors().saturating_sub(self.skip());
+        self.is_zero()
+            || range.sectors <= left
+                && range.lba >= self.skip()
+                && (!self.is_staged() || self.seq == self.segment)
     }
 
     /// As a checkpoint holds it. `None` if no record can be that.
@@ -169,144 +190,17 @@ impl Extent for Place {
     }
 }
 
-/// The map of one volume. What is not in it is a hole.
-#[derive(Clone, Debug, Default)]
-pub struct Map {
-    entries: ExtentMap<Place>,
-    data_sectors: u64,
-}
-
-impl Map {
-    /// An empty map.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+/// A map in which holes are entries too: `None` says that nothing is there, whatever an older map says.
+impl Extent for Option<Place> {
+    fn skip(&self, sectors: u64) -> Self {
+        self.map(|place| Extent::skip(&place, sectors))
     }
 
-    /// Number of entries.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the whole volume is a hole.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Bytes of data that it refers to; zeroes do not count.
-    #[must_use]
-    pub fn mapped_bytes(&self) -> u64 {
-        self.data_sectors.saturating_mul(SECTOR_BYTES)
-    }
-
-    /// What a record of a segment does to the map.
-    pub fn apply(&mut self, segment: u64, piece: &Piece) {
-        let Piece { range, seq, offset, .. } = *piece;
-        let place = match (piece.kind, &piece.staged) {
-            (Kind::Discard, _) => None,
-            (Kind::Zero, _) => Some(Place::ZERO),
-            (_, Some(staged)) => Place::staged(range.lba, staged),
-            (Kind::Packed, None) => {
-                Place::packed(segment, seq, offset, range.sectors, piece.record_bytes())
-            }
-            (_, None) => Place::new(segment, seq, offset, 0, range.sectors),
-        };
-        self.replace(range, place);
-    }
-
-    /// Maps `range`, or makes it a hole.
-    pub fn replace(&mut self, range: Range, place: Option<Place>) {
-        let before: u64 = self.data_sectors_in(range);
-        self.data_sectors -= before;
-        match place {
-            Some(place) => {
-                if !place.is_zero() {
-                    self.data_sectors += range.sectors;
-                }
-                self.entries.insert(range, place);
-            }
-            None => self.entries.remove(range),
+    fn continues(&self, sectors: u64, next: &Self) -> bool {
+        match (self, next) {
+            (None, None) => true,
+            (Some(place), Some(next)) => place.continues(sectors, next),
+            _ => false,
         }
-    }
-
-    fn data_sectors_in(&self, range: Range) -> u64 {
-        let data = self.entries.overlapping(range).filter(|(_, place)| !place.is_zero());
-        data.map(|(part, _)| part.sectors).sum()
-    }
-
-    /// `range` in order and without gaps; `None` for holes.
-    pub fn cover(&self, range: Range) -> impl Iterator<Item = (Range, Option<Place>)> + '_ {
-        self.entries.cover(range)
-    }
-
-    /// Entries in order, from the one that holds or follows `lba`.
-    pub fn iter_from(&self, lba: u64) -> impl Iterator<Item = (Range, Place)> + '_ {
-        self.entries.iter_from(lba).map(|(range, place)| (range, *place))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn apply(map: &mut Map, segment: u64, kind: Kind, range: Range, seq: Seq, offset: u32) {
-        map.apply(segment, &Piece { kind, range, seq, offset, staged: None, packed_bytes: 0 });
-    }
-
-    #[test]
-    fn staged_runs_lie_in_their_object() {
-        let mut map = Map::new();
-        let object = STAGED_BIT | 9;
-        let staged = Some(StagedData { object, offset: 640, record: Range::new(16, 64) });
-        let range = Range::new(24, 8);
-        map.apply(
-            3,
-            &Piece { kind: Kind::Staged, range, seq: 7, offset: 128, staged, packed_bytes: 0 },
-        );
-        apply(&mut map, 4, Kind::Data, Range::new(20, 6), 8, 128);
-        let (part, place) = map.iter_from(26).next().unwrap();
-        assert_eq!((part, place.skip()), (Range::new(26, 6), 10));
-        assert!(place.is_staged());
-        assert_eq!((place.segment(), place.seq(), place.offset()), (object, object, 640));
-        assert_eq!(place.record(part.lba), Range::new(16, 64));
-        assert_eq!(map.mapped_bytes(), 12 * SECTOR_BYTES);
-    }
-
-    #[test]
-    fn counts_data_only() {
-        let mut map = Map::new();
-        apply(&mut map, 1, Kind::Data, Range::new(0, 100), 1, 128);
-        apply(&mut map, 1, Kind::Zero, Range::new(50, 100), 2, 999);
-        assert_eq!(map.mapped_bytes(), 50 * SECTOR_BYTES);
-        apply(&mut map, 2, Kind::Data, Range::new(40, 20), 3, 128);
-        assert_eq!(map.mapped_bytes(), 60 * SECTOR_BYTES);
-        apply(&mut map, 2, Kind::Discard, Range::new(0, 1 << 40), 4, 999);
-        assert_eq!((map.mapped_bytes(), map.is_empty()), (0, true));
-    }
-
-    #[test]
-    fn parts_of_a_record_remember_the_whole() {
-        let mut map = Map::new();
-        apply(&mut map, 7, Kind::Data, Range::new(10, 100), 5, 128);
-        apply(&mut map, 8, Kind::Data, Range::new(40, 8), 6, 200);
-        let parts: Vec<_> = map.cover(Range::new(30, 30)).collect();
-        let records: Vec<_> =
-            parts.iter().map(|(part, place)| (part.lba, place.unwrap().record(part.lba))).collect();
-        assert_eq!(
-            records,
-            [(30, Range::new(10, 100)), (40, Range::new(40, 8)), (48, Range::new(10, 100))]
-        );
-    }
-
-    #[test]
-    fn neighbours_of_different_records_stay_apart() {
-        let mut map = Map::new();
-        apply(&mut map, 1, Kind::Data, Range::new(0, 8), 1, 128);
-        apply(&mut map, 1, Kind::Data, Range::new(8, 8), 2, 5000);
-        apply(&mut map, 1, Kind::Zero, Range::new(16, 8), 3, 0);
-        apply(&mut map, 1, Kind::Zero, Range::new(24, 1 << 30), 4, 0);
-        assert_eq!(map.len(), 3);
     }
 }

@@ -1,0 +1,284 @@
+//! The root of a volume's map: an object with the state of the log after some segment and the names of
+//! all fragments that the map consisted of then (`docs/formats.md`).
+//!
+//! It is exact: applying the segments after that one, and no other, gives the state of the log. It is
+//! read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, and an epoch 32.
+
+use super::announce;
+use super::attach::{self, MAX_HISTORY};
+use super::catalog::VolumeSpec;
+use super::log::State;
+use super::map::MapError;
+use super::map::fragment::{DESCRIPTION_BYTES, Fragment};
+use super::map::levels::{LEVELS_MAX, Levels};
+use super::segment::MAX_ANNOUNCED;
+use crate::block::MAX_VOLUME_SECTORS;
+use bytes::{BufMut, Bytes, BytesMut};
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of the format.
+pub const ROOT_VERSION: u16 = 1;
+/// Most runs of level 0.
+pub const MAX_RUNS: usize = 1 << 12;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"LHRT");
+const HEADER_BYTES: usize = size_of::<RawHeader>();
+const FLAG_CLEAN: u16 = 1;
+const FLAG_ROUNDED: u16 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    magic: U32,
+    version: U16,
+    flags: U16,
+    volume: U128,
+    generation: U64,
+    number: U64,
+    sectors: U64,
+    committed: U64,
+    header_crc: U32,
+    epochs: U32,
+    announced: U32,
+    announced_bytes: U32,
+    runs: U32,
+    levels: U32,
+    body_bytes: U64,
+    body_crc: U32,
+    crc: U32,
+}
+
+/// A root that has been read and verified.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// The generation of who wrote it.
+    pub generation: u64,
+    /// The state of the log; its map is empty, since it lies in the fragments.
+    pub state: State,
+    /// The fragments.
+    pub levels: Levels,
+}
+
+/// Encodes a root: `levels` are to be the map after the last segment that is in `state`. It takes at
+/// most `announce_max` announced ranges along; what is beyond is merged with its neighbours.
+#[must_use]
+pub fn encode(generation: u64, state: &State, levels: &Levels, announce_max: usize) -> Bytes {
+    let (announced, rounded) =
+        state.announced.snapshot(state.committed, announce_max.min(MAX_ANNOUNCED));
+    let flags = if state.clean { FLAG_CLEAN } else { 0 } | if rounded { FLAG_ROUNDED } else { 0 };
+    let mut out = BytesMut::zeroed(HEADER_BYTES);
+    attach::encode_history(&state.history, &mut out);
+    let before = out.len();
+    announce::encode(&announced, state.committed, &mut out);
+    let announced_bytes = (out.len() - before) as u32;
+    for run in levels.runs().iter().chain(levels.sorted()) {
+        out.put_u32_le(run.len() as u32);
+        for fragment in run {
+            out.put_slice(&fragment.describe());
+        }
+    }
+    let body = &out[HEADER_BYTES..];
+    let mut raw = RawHeader {
+        magic: MAGIC.into(),
+        version: ROOT_VERSION.into(),
+        flags: flags.into(),
+        volume: state.volume.0.into(),
+        generation: generation.into(),
+        number: state.number.into(),
+        sectors: state.sectors.into(),
+        committed: state.committed.into(),
+        header_crc: state.header_crc.into(),
+        epochs: (state.history.len() as u32).into(),
+        announced: (announced.len() as u32).into(),
+        announced_bytes: announced_bytes.into(),
+        runs: (levels.runs().len() as u32).into(),
+        levels: (levels.sorted().len() as u32).into(),
+        body_bytes: (body.len() as u64).into(),
+        body_crc: crc32c::crc32c(body).into(),
+        crc: 0.into(),
+    };
+    raw.crc = crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]).into();
+    out[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
+    out.freeze()
+}
+
+/// Reads a root of a volume; keeps at most `announce_max` announced ranges.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Root, MapError> {
+    let (raw, body) = RawHeader::ref_from_prefix(object).map_err(|_| MapError::Short)?;
+    if raw.magic.get() != MAGIC {
+        return Err(MapError::Magic("root"));
+    }
+    if raw.version.get() != ROOT_VERSION {
+        return Err(MapError::Version(raw.version.get()));
+    }
+    if crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]) != raw.crc.get() {
+        return Err(MapError::Checksum("header"));
+    }
+    if raw.volume.get() != spec.id.0 {
+        return Err(MapError::Invalid("it is that of another volume"));
+    }
+    if raw.body_bytes.get() > body.len() as u64 {
+        return Err(MapError::Short);
+    }
+    if raw.body_bytes.get() < body.len() as u64 {
+        return Err(MapError::Invalid("bytes follow its end"));
+    }
+    if crc32c::crc32c(body) != raw.body_crc.get() {
+        return Err(MapError::Checksum("body"));
+    }
+    let (epochs, committed) = (raw.epochs.get() as usize, raw.committed.get());
+    let (runs, levels) = (raw.runs.get() as usize, raw.levels.get() as usize);
+    let bad = MapError::Invalid("impossible root");
+    let sectors = raw.sectors.get();
+    let possible = (spec.created_sectors..=MAX_VOLUME_SECTORS).contains(&sectors)
+        && epochs <= MAX_HISTORY
+        && runs <= MAX_RUNS
+        && levels <= LEVELS_MAX
+        && raw.flags.get() & !(FLAG_CLEAN | FLAG_ROUNDED) == 0;
+    if !possible {
+        return Err(bad);
+    }
+    let (history, rest) = attach::decode_history(body, epochs).ok_or(bad)?;
+    let (announced, mut rest) =
+        rest.split_at_checked(raw.announced_bytes.get() as usize).ok_or(bad)?;
+    let announced =
+        announce::decode(announced, raw.announced.get() as usize, committed).ok_or(bad)?;
+    let mut all = Vec::with_capacity(runs + levels);
+    for _ in 0..runs + levels {
+        let (fragments, after) = take_run(rest).ok_or(bad)?;
+        let fragments = fragments.as_chunks::<DESCRIPTION_BYTES>().0;
+        let run: Result<Vec<Fragment>, MapError> =
+            fragments.iter().map(|fragment| Fragment::parse(fragment)).collect();
+        let run = run?;
+        if run.iter().any(|fragment| !fragment.span.fits(sectors)) {
+            return Err(MapError::Invalid("a fragment beyond the end of the volume"));
+        }
+        all.push(run);
+        rest = after;
+    }
+    if !rest.is_empty() {
+        return Err(bad);
+    }
+    let sorted = all.split_off(runs);
+    let levels = Levels::new(all, sorted)?;
+    let mut state = State::new(spec, announce_max);
+    state.number = raw.number.get();
+    state.header_crc = raw.header_crc.get();
+    state.sectors = sectors;
+    state.committed = committed;
+    state.clean = raw.flags.get() & FLAG_CLEAN != 0;
+    state.announced.replace(&announced, raw.flags.get() & FLAG_ROUNDED != 0);
+    state.history = history;
+    Ok(Root { generation: raw.generation.get(), state, levels })
+}
+
+/// The descriptions of a run, and what follows it.
+fn take_run(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let count = u32::from_le_bytes(*count) as usize;
+    rest.split_at_checked(count.checked_mul(DESCRIPTION_BYTES)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{Range, VolumeId};
+    use crate::store::attach::HistoryEntry;
+    use crate::store::map::fragment::FragmentId;
+    use crate::wire::link::{Announced, HostId};
+
+    fn spec() -> VolumeSpec {
+        VolumeSpec {
+            id: VolumeId(0xfeed),
+            name: "a".into(),
+            created_sectors: 800,
+            block_bytes: 512,
+            created: 0,
+        }
+    }
+
+    fn fragment(number: u64, lba: u64) -> Fragment {
+        Fragment {
+            id: FragmentId { volume: VolumeId(7), generation: 3, number },
+            span: Range::new(lba, 100),
+            entries: 5,
+            data_sectors: 40,
+            holes: 1,
+            pages_bytes: 60,
+            pages: 1,
+            index_crc: 0x1234_5678,
+        }
+    }
+
+    fn root() -> (State, Levels) {
+        let mut state = State::new(&spec(), 100);
+        state.number = 64;
+        state.header_crc = 0xdead_beef;
+        state.sectors = 1000;
+        state.committed = 9;
+        state.clean = false;
+        state.announced.insert(Announced { range: Range::new(8, 8), seq: 10 });
+        state.history = vec![HistoryEntry { epoch: 1, host: Some(HostId(2)), base: 0 }];
+        let runs = vec![vec![fragment(9, 50)], vec![fragment(8, 0), fragment(7, 100)]];
+        let levels = Levels::new(runs, vec![Vec::new(), vec![fragment(1, 0)]]);
+        (state, levels.unwrap())
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let (state, levels) = root();
+        let bytes = encode(5, &state, &levels, 100);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = [
+            "4c485254 0100 0000 edfe0000000000000000000000000000",
+            "0500000000000000 4000000000000000 e803000000000000 0900000000000000",
+            "efbeadde 01000000 01000000 03000000 02000000 02000000 7301000000000000 482e9455 290ff2c8",
+            "0100000000000000 0000000000000000 02000000000000000000000000000000",
+            "080801",
+            "01000000",
+            "07000000000000000000000000000000 0300000000000000 0900000000000000",
+            "3200000000000000 6400000000000000 0500000000000000 2800000000000000",
+            "3c000000 01000000 78563412 01000000",
+            "02000000",
+        ];
+        assert!(hex.starts_with(&expected.concat().replace(' ', "")), "{hex}");
+        assert_eq!(bytes.len(), HEADER_BYTES + 32 + 3 + 4 * 4 + 4 * DESCRIPTION_BYTES);
+        assert_eq!((HEADER_BYTES, DESCRIPTION_BYTES), (96, 80));
+    }
+
+    #[test]
+    fn roots_round_trip() {
+        let (state, levels) = root();
+        let bytes = encode(5, &state, &levels, 100);
+        let root = parse(&spec(), &bytes, 100).unwrap();
+        assert_eq!((root.generation, &root.levels), (5, &levels));
+        let State { number, header_crc, sectors, committed, clean, .. } = root.state;
+        assert_eq!((number, header_crc, sectors), (64, 0xdead_beef, 1000));
+        assert_eq!((committed, clean), (9, false));
+        assert_eq!(root.state.history, state.history);
+        assert_eq!(encode(5, &root.state, &root.levels, 100), bytes);
+    }
+
+    #[test]
+    fn damaged_or_foreign_roots_are_refused() {
+        let (state, levels) = root();
+        let bytes = encode(5, &state, &levels, 100);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 4;
+            assert!(parse(&spec(), &damaged, 100).is_err(), "byte {at}");
+            assert!(parse(&spec(), &bytes[..at], 100).is_err(), "cut at {at}");
+        }
+        let other = VolumeSpec { id: VolumeId(1), ..spec() };
+        assert!(parse(&other, &bytes, 100).is_err());
+        assert!(parse(&spec(), &[&bytes[..], &[0]].concat(), 100).is_err());
+        // Fragments that overlap, and one named twice.
+        let overlapping = vec![vec![fragment(1, 0), fragment(2, 50)]];
+        assert!(Levels::new(Vec::new(), overlapping).is_err());
+        assert!(Levels::new(vec![vec![fragment(1, 0)], vec![fragment(1, 0)]], Vec::new()).is_err());
+    }
+}
