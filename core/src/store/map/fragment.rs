@@ -204,12 +204,19 @@ impl Fragment {
         for page in 0..index.pages() {
             let range = index.range(page);
             let bytes = &object[range.start as usize..range.end as usize];
+            let mut expected = Some(index.span(page).lba);
             for entry in index.entries(page, bytes)? {
                 let Entry { range, place } = entry?;
+                if expected.take().is_some_and(|lba| lba != range.lba) {
+                    return Err(MapError::Invalid("a page begins elsewhere than its index says"));
+                }
                 entries += 1;
                 holes += u32::from(place.is_none());
                 data_sectors += place.filter(|place| !place.is_zero()).map_or(0, |_| range.sectors);
                 at = range.end();
+            }
+            if expected.is_some() {
+                return Err(MapError::Invalid("a page without entries"));
             }
         }
         let Fragment { span, .. } = fragment;
