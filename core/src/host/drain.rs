@@ -13,13 +13,8 @@ use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Least window: enough for one batch to be written while the next one travels and another is put
-/// together.
-const MIN_WINDOW_BYTES: u64 = 8 << 20;
-/// How many times what arrives in the least trip may be on its way. With a window that is just full a trip takes about
-/// twice the least one, which has no queue of our own before it: a factor of two would leave the window as it is. A guess
-/// beyond that; a measurement on a line of 100 ms round trip did not tell four from two.
-const WINDOW_TRIPS: u128 = 4;
+/// Least window: enough for one batch to be written while the next one travels.
+const MIN_WINDOW_BYTES: u64 = 4 << 20;
 /// How long a measurement counts. A guess: longer than a pause between bursts, shorter than a
 /// change of path is worth waiting for.
 const ESTIMATE_SPAN: Duration = Duration::from_secs(10);
@@ -120,7 +115,7 @@ impl Drain {
         let rate = u128::from(self.rate.get());
         let trip = u128::from(u64::MAX - self.trip.get());
         // Without a measurement the rate is zero. Bytes per second times nanoseconds.
-        let estimate = rate.saturating_mul(WINDOW_TRIPS * trip) / 1_000_000_000;
+        let estimate = rate.saturating_mul(2 * trip) / 1_000_000_000;
         u64::try_from(estimate).unwrap_or(u64::MAX).clamp(MIN_WINDOW_BYTES, self.window_max)
     }
 
