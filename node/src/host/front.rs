@@ -286,6 +286,11 @@ impl Front {
             for event in batch.drain(..) {
                 match event {
                     LinkEvent::Frame(frame) => frames.extend(self.router.route(frame)),
+                    LinkEvent::Stores(stores) => {
+                        if let Err(error) = self.state.save_stores(&stores) {
+                            tracing::warn!("stores will have to be asked for again: {error:#}");
+                        }
+                    }
                     LinkEvent::Unreachable => {
                         if !self.link_tried.replace(true) {
                             self.link.send_modify(|generation| *generation += 1);

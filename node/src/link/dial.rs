@@ -32,6 +32,11 @@ impl Dialer {
         Ok(Dialer { quic, tcp, transport, again: QUIC_AGAIN })
     }
 
+    /// What it may take.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// Tries QUIC again this often while TCP is in use.
     #[cfg(test)]
     pub fn try_again_every(&mut self, again: Duration) {

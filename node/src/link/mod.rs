@@ -11,6 +11,7 @@
 //! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
+//! - `elsewhere`: from one store to another.
 //! - [`request`]: one connection for one command.
 //! - [`listener`]: the store's side.
 //!
@@ -21,6 +22,7 @@ pub mod client;
 pub mod congestion;
 mod connect;
 mod dial;
+mod elsewhere;
 pub mod lane;
 pub mod listener;
 mod lone;

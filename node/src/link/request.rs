@@ -6,7 +6,8 @@ use super::dial::Dialer;
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
-    Frame, Lane, RESIZE_VERSION, RequestId, ToHost, ToStore, VolumeOperation, VolumeReply,
+    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply, ToHost,
+    ToStore, VolumeOperation, VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,6 +88,11 @@ impl Requests {
         })
     }
 
+    /// Whether the connection has not ended.
+    pub fn is_open(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
     /// Version of the protocol that is spoken.
     pub fn version(&self) -> u16 {
         self.version
@@ -149,6 +155,21 @@ impl Requests {
         }
     }
 
+    /// Asks for something about stores.
+    ///
+    /// # Errors
+    /// What the store says, or that the connection ended.
+    pub async fn store(&self, operation: StoreOperation) -> Result<StoreReply> {
+        if self.version < FLEET_VERSION {
+            bail!("the store at {} is too old to know of other stores: upgrade it", self.address);
+        }
+        let ask = |request| ToStore::Store { request, operation };
+        match self.call(Lane::Control, ask).await?.message {
+            ToHost::Store { result, .. } => result.context("the store refused"),
+            _ => bail!("the store at {} gave an answer that does not fit", self.address),
+        }
+    }
+
     /// Sends what is queued and closes the connection.
     pub async fn close(self) {
         drop(self.senders);
@@ -170,11 +191,13 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Status { request, .. }
         | ToHost::Staged { request, .. }
         | ToHost::Changed { request, .. }
+        | ToHost::Store { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }
         | ToHost::Fenced { .. }
         | ToHost::Resized { .. }
+        | ToHost::Stores { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

@@ -70,7 +70,14 @@ impl Store {
 }
 
 async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
-    tokio::time::timeout(Duration::from_secs(20), events.recv()).await.unwrap().unwrap()
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(20), events.recv());
+        match next.await.unwrap().unwrap() {
+            // The address of the store is news to a credential that was written before it had one.
+            LinkEvent::Stores(_) => {}
+            event => return event,
+        }
+    }
 }
 
 fn batch(bytes: usize) -> Frame<ToStore> {
@@ -399,7 +406,7 @@ async fn a_store_that_is_not_what_it_was_is_asked_first() {
                     }
                 }
                 // Taken for what it was once, at most, before it has said otherwise.
-                LinkEvent::Up { .. } | LinkEvent::Down { .. } => {}
+                LinkEvent::Up { .. } | LinkEvent::Down { .. } | LinkEvent::Stores(_) => {}
                 LinkEvent::Frame(frame) => panic!("{frame:?}"),
             }
         };
@@ -446,6 +453,7 @@ async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_th
                     break;
                 }
             }
+            LinkEvent::Stores(_) => {}
             LinkEvent::Frame(frame) => panic!("{frame:?}"),
         }
     }

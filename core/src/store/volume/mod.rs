@@ -17,11 +17,11 @@ use super::log::State;
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
 use super::open::{Part, Replay};
 use super::reads::{Damage, Finished, Reads, Request, Stage};
-use super::{Config, Event, OpenError, SessionId, VolumeSpec, catalog, segment};
+use super::{Config, Event, OpenError, SessionId, VolumeSpec, attach, catalog, segment};
 use crate::block::{BlockState, Epoch, Range, StatusRun, Time};
 use crate::wire::link::{
-    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS, ReadError, RequestId,
-    StageError, ToHost, ToStore,
+    self, AttachError, Frame, JournalState, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS,
+    ReadError, RequestId, StageError, ToHost, ToStore,
 };
 use bytes::Bytes;
 use changed::Walks;
@@ -354,10 +354,27 @@ impl Volume {
         })
     }
 
+    /// The session of the host that has the volume attached, if that is connected.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        self.holder.filter(|holder| holder.connected).map(|holder| holder.session)
+    }
+
     /// The size of the volume in sectors; `None` until it is open.
     #[must_use]
     pub fn sectors(&self) -> Option<u64> {
         self.info().map(|_| self.state.sectors)
+    }
+
+    /// Whether a host could attach now, going by what is known here and without changing anything.
+    ///
+    /// # Errors
+    /// As for [`attach::decide`]; [`AttachError::ShuttingDown`] until the volume is open.
+    pub fn may_attach(&self, journal: Option<JournalState>) -> Result<(), AttachError> {
+        if self.info().is_none() {
+            return Err(AttachError::ShuttingDown);
+        }
+        attach::decide(self.state.lineage(), journal).map(|_| ())
     }
 
     /// The state of the log as far as it has been applied.

@@ -117,9 +117,11 @@ impl Site {
     }
 
     fn next(&self) -> Option<ToHost> {
-        match self.events.borrow_mut().blocking_recv().unwrap() {
+        let event = self.events.borrow_mut().blocking_recv().unwrap();
+        match event {
             LinkEvent::Frame(frame) => Some(frame.message),
             LinkEvent::Up { .. } => None,
+            LinkEvent::Stores(_) => self.next(),
             LinkEvent::Down { reason } => panic!("{reason}"),
             LinkEvent::Unreachable => panic!("unreachable"),
         }
@@ -302,7 +304,7 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
                 ToHost::Data { .. } => break,
                 _ => {}
             },
-            LinkEvent::Down { .. } | LinkEvent::Unreachable => {}
+            LinkEvent::Down { .. } | LinkEvent::Unreachable | LinkEvent::Stores(_) => {}
         }
     }
     let read = returned.elapsed().as_secs_f64() * 1e3;
