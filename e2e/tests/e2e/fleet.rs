@@ -3,7 +3,7 @@
 use crate::outages::beside;
 use longhaul_e2e::bucket::{self, can_use_buckets};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
-use longhaul_e2e::site::{Host, Site, Store, metric};
+use longhaul_e2e::site::{Host, Site, Store, http_get, metric};
 use longhaul_e2e::stamp::{History, Shape, Workload};
 use longhaul_e2e::wait_for;
 use serde_json::Value;
@@ -66,6 +66,10 @@ fn peer(host: &Host) -> String {
 
 fn knows(host: &Host, stores: &[&Store]) {
     wait_for("the host to know all stores", LIMIT, || {
+        // It listens for clients a moment before.
+        if http_get(&host.admin, "/healthz").is_none() {
+            return false;
+        }
         let status = host.status();
         let known = status["link"]["stores"].as_array().cloned().unwrap_or_default();
         stores.iter().all(|store| known.iter().any(|address| address == store.address.as_str()))

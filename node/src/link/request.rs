@@ -3,6 +3,7 @@
 use super::Transport;
 use super::connect::{self, Senders};
 use super::dial::Dialer;
+use super::transport::Connection;
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
@@ -29,6 +30,7 @@ pub struct Requests {
     waiting: Arc<Waiting>,
     next: AtomicU64,
     ended: watch::Receiver<Option<String>>,
+    connection: Arc<dyn Connection>,
     notices: tokio::sync::Mutex<mpsc::UnboundedReceiver<ToHost>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -47,6 +49,7 @@ impl Requests {
         };
         let (address, version) = (established.address.clone(), established.version);
         let (connection, senders, moving) = established.split();
+        let kept = connection.clone();
         let waiting = Arc::new(Waiting::default());
         let (notify, notices) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
@@ -83,6 +86,7 @@ impl Requests {
             waiting,
             next: AtomicU64::new(1),
             ended,
+            connection: kept,
             notices: tokio::sync::Mutex::new(notices),
             task,
         })
@@ -91,6 +95,12 @@ impl Requests {
     /// Whether the connection has not ended.
     pub fn is_open(&self) -> bool {
         self.ended.borrow().is_none()
+    }
+
+    /// Bytes that have come, whatever they say; nothing where the kernel sees to it that the peer lives.
+    pub fn received_bytes(&self) -> Option<u64> {
+        let quic = self.connection.transport() == "quic";
+        quic.then(|| self.connection.statistics().received_bytes)
     }
 
     /// Version of the protocol that is spoken.

@@ -42,6 +42,22 @@ struct Link {
     silent: Option<Instant>,
 }
 
+/// Waits until a store that was just spoken to has not even acknowledged it: it is not at work, it is gone.
+async fn silence(requests: &Requests) {
+    let mut before = requests.received_bytes();
+    loop {
+        if before.is_none() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(CONNECT_LIMIT).await;
+        let now = requests.received_bytes();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
 /// All other stores. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub struct Peers {
@@ -148,12 +164,14 @@ impl Peers {
         message: impl FnOnce(RequestId) -> ToStore,
     ) -> Result<Frame<ToHost>, Silent> {
         let requests = self.connect(id, addresses).await?;
-        match tokio::time::timeout(ANSWER_LIMIT, requests.call(lane, message)).await {
-            Ok(Ok(frame)) => Ok(frame),
-            failed => {
-                let why = failed.map_or("no answer in time".to_owned(), |answer| {
-                    answer.err().map(|error| format!("{error:#}")).unwrap_or_default()
-                });
+        let answer = tokio::select! {
+            answer = requests.call(lane, message) => answer.map_err(|error| format!("{error:#}")),
+            () = tokio::time::sleep(ANSWER_LIMIT) => Err("no answer in time".to_owned()),
+            () = silence(&requests) => Err("it is silent".to_owned()),
+        };
+        match answer {
+            Ok(frame) => Ok(frame),
+            Err(why) => {
                 tracing::warn!("store {id}: {why}");
                 let link = self.all(|all| all.get(&id).map(|peer| peer.link.clone()));
                 if let Some(link) = link {

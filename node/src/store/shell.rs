@@ -150,6 +150,8 @@ enum Outcome {
     Claimed(VolumeId, lease::Outcome),
     /// Another store has done what was asked here.
     Forwarded(u64, Lane, Frame<ToHost>),
+    /// It could not: it is to be looked up again who has the volume.
+    Again(VolumeId, u64, Lane, Frame<ToStore>),
     /// The location was looked at.
     Found(Result<stores::Found, String>),
     /// What other stores say of themselves, for a list, and to share what there is to do.
@@ -629,6 +631,7 @@ impl Shell {
             Outcome::Removed => self.removing -= 1,
             Outcome::Claimed(id, outcome) => self.claimed(id, outcome),
             Outcome::Forwarded(session, lane, frame) => self.listener.send(session, lane, frame),
+            Outcome::Again(id, session, lane, frame) => self.again(id, session, lane, frame),
             Outcome::Found(found) => self.found(found),
             Outcome::Stores(asked, stores) => self.listed(asked, stores),
             Outcome::Loads(asked, reports) => self.loads(asked, reports),

@@ -107,7 +107,7 @@ impl Shell {
             && since.elapsed() < FRESH
         {
             let (store, addresses) = (*store, addresses.clone());
-            return self.forward(store, addresses, session, lane, frame);
+            return self.forward(store, addresses, session, lane, frame, Some(id));
         }
         let Some(name) = self.names.get(&id) else { return };
         let Some(spec) = self.catalog.get(name).map(|entry| entry.spec.clone()) else { return };
@@ -159,7 +159,7 @@ impl Shell {
                 state.lease = None;
                 state.elsewhere = Some((store, addresses.clone(), Instant::now()));
                 if let Some((session, lane, frame)) = first {
-                    self.forward(store, addresses, session, lane, frame);
+                    self.forward(store, addresses, session, lane, frame, None);
                 }
             }
             lease::Outcome::Refused(error) => {
@@ -252,7 +252,8 @@ impl Shell {
         }
     }
 
-    /// Has the store that has a volume do what was asked here.
+    /// Has the store that has a volume do what was asked here. If that was looked up for an earlier
+    /// request (`unsure`, the volume) and it does not answer, it is looked up again.
     fn forward(
         &mut self,
         store: StoreId,
@@ -260,6 +261,7 @@ impl Shell {
         session: u64,
         lane: Lane,
         frame: Frame<ToStore>,
+        unsure: Option<VolumeId>,
     ) {
         let message = frame.message;
         let failed = match &message {
@@ -287,10 +289,22 @@ impl Shell {
         self.counts.forwarded += 1;
         let (peers, outcomes) = (fleet.peers.clone(), self.outcomes.0.clone());
         tokio::spawn(async move {
+            let again = message.clone();
             let answer = peers.forward(store, &addresses, lane, message).await;
-            let answer = answer.unwrap_or_else(|_| failed.into());
-            let _ = outcomes.send(Outcome::Forwarded(session, lane, answer));
+            let _ = outcomes.send(match (answer, unsure) {
+                (Ok(answer), _) => Outcome::Forwarded(session, lane, answer),
+                (Err(_), None) => Outcome::Forwarded(session, lane, failed.into()),
+                (Err(_), Some(id)) => Outcome::Again(id, session, lane, again.into()),
+            });
         });
+    }
+
+    /// A frame whose volume is no longer where it was found.
+    pub(super) fn again(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        if let Some(state) = self.claims.all.get_mut(&id) {
+            state.elsewhere = None;
+        }
+        self.known_frame(session, lane, frame);
     }
 
     /// Another store wants a volume for a host.
