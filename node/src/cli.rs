@@ -149,6 +149,13 @@ pub struct StoreArgs {
     /// Where that cache is [default: `cache` in the state directory].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
+    /// How often all objects are read and verified, in the background; 0 for never. In a bucket each costs a
+    /// request.
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = units::duration, env = "LONGHAUL_SCRUB_EVERY")]
+    pub scrub_every: Duration,
+    /// Most that this reads in a second.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = units::bytes, env = "LONGHAUL_SCRUB_RATE")]
+    pub scrub_rate: u64,
 }
 
 #[derive(Args)]

@@ -48,6 +48,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        scrub: Default::default(),
     };
     let store = store::Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel();

@@ -6,6 +6,7 @@
 mod absent;
 mod bucket;
 mod catalog;
+mod scrub;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -28,12 +29,13 @@ use crate::objects::{
 use crate::service::{Stop, notify};
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
+use scrub::Scrub;
 use serde::{Deserialize, Serialize};
 use shell::Shell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 /// Threads for objects: enough to keep a disk's queue full.
@@ -73,6 +75,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             advertise: args.advertise.as_deref(),
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
+            scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
         })
         .await?;
         if let Some(listener) = admin {
@@ -109,13 +112,15 @@ pub struct Options<'a> {
     pub cache_bytes: u64,
     /// Its directory, if not `cache` in the state directory.
     pub cache_dir: Option<&'a Path>,
+    /// How objects are verified in the background.
+    pub scrub: scrub::Settings,
 }
 
 /// A store that listens.
 pub struct Store {
     shell: Shell,
     address: SocketAddr,
-    view: mpsc::Sender<view::Question>,
+    view: view::View,
     _locks: Vec<Lock>,
 }
 
@@ -125,7 +130,7 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let Options { data, state, listen, advertise, cache_bytes, cache_dir } = *options;
+        let Options { data, state, listen, advertise, cache_bytes, cache_dir, scrub } = *options;
         if let Location::Directory(dir) = data {
             refuse_foreign(dir)?;
         }
@@ -198,7 +203,10 @@ impl Store {
             // UDP is what nearly all hosts use.
             Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
         }
+        let scrub = Scrub::open(state, scrub);
+        tokio::spawn(scrub.clone().run(objects.clone()));
         let (view, questions) = mpsc::channel(16);
+        let view = view::View::new(view, scrub);
         let shell = Shell::new(listener, objects, catalog, questions);
         Ok(Store { shell, address, view, _locks: locks })
     }
@@ -210,7 +218,7 @@ impl Store {
 
     /// What the admin address shows.
     pub fn view(&self) -> view::View {
-        view::View::new(self.view.clone())
+        self.view.clone()
     }
 
     /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
@@ -357,6 +365,11 @@ fn marker(data: &Path) -> Result<String> {
             Ok(marker.installation)
         }
     }
+}
+
+/// Seconds since 1970, by this machine's clock.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The address at which others most likely reach `listen`.

@@ -36,6 +36,7 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        scrub: Default::default(),
     };
     let mut store = Store::start(&options).await.unwrap();
     change(&mut store);
@@ -240,6 +241,7 @@ async fn one_store_over_a_directory() {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        scrub: Default::default(),
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
@@ -460,6 +462,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        scrub: Default::default(),
     };
     let store = Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -486,8 +489,15 @@ async fn directories_of_others_are_refused_and_left_alone() {
     async fn refused(data: &Path, state: &Path) -> String {
         let listen = "127.0.0.1:0".parse().unwrap();
         let location = &Location::Directory(data.into());
-        let (advertise, cache_bytes, cache_dir) = (None, 0, None);
-        let options = Options { data: location, state, listen, advertise, cache_bytes, cache_dir };
+        let options = Options {
+            data: location,
+            state,
+            listen,
+            advertise: None,
+            cache_bytes: 0,
+            cache_dir: None,
+            scrub: Default::default(),
+        };
         let before = names(data);
         let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));
         assert_eq!(names(data), before, "nothing was written");
