@@ -6,7 +6,7 @@
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,7 +44,9 @@ pub enum Fault {
 type Rule = Box<dyn FnMut(&Request) -> Fault + Send>;
 
 struct State {
-    server: String,
+    /// Asked in turn, as far as they answer at all.
+    servers: Mutex<Vec<String>>,
+    next: AtomicUsize,
     rule: Mutex<Rule>,
     seen: Mutex<Vec<Request>>,
     ended: AtomicBool,
@@ -60,10 +62,18 @@ impl Faults {
     /// Starts one in front of the server at `server`, without faults.
     #[must_use]
     pub fn start(server: &str) -> Faults {
+        Faults::before(vec![server.into()])
+    }
+
+    /// Starts one that sends requests to these servers in turn, as a load balancer does: to the next one where
+    /// nobody listens. Without faults of its own.
+    #[must_use]
+    pub fn before(servers: Vec<String>) -> Faults {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let state = Arc::new(State {
-            server: server.into(),
+            servers: Mutex::new(servers),
+            next: AtomicUsize::new(0),
             rule: Mutex::new(Box::new(|_| Fault::None)),
             seen: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -90,6 +100,11 @@ impl Faults {
         self.address.clone()
     }
 
+    /// Sends requests to these from now on, as a balancer does that asks servers for their health.
+    pub fn set_servers(&self, servers: Vec<String>) {
+        *self.state.servers.lock().unwrap() = servers;
+    }
+
     /// What is to happen from now on.
     pub fn set(&self, rule: impl FnMut(&Request) -> Fault + Send + 'static) {
         *self.state.rule.lock().unwrap() = Box::new(rule);
@@ -111,6 +126,21 @@ impl Drop for Faults {
     fn drop(&mut self) {
         self.state.ended.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(&self.address);
+    }
+}
+
+impl State {
+    fn connect(&self) -> Result<TcpStream> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut result = Err(ErrorKind::NotConnected.into());
+        let servers = self.servers.lock().unwrap().clone();
+        for turn in 0..servers.len() {
+            result = TcpStream::connect(&servers[(first + turn) % servers.len()]);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
     }
 }
 
@@ -145,7 +175,7 @@ fn serve(state: &State, client: TcpStream) -> Result<()> {
             Fault::Delay(time) => std::thread::sleep(time),
             _ => {}
         }
-        let answer = forward(&state.server, &head, &body, fault, is_head)?;
+        let answer = forward(state.connect()?, &head, &body, fault, is_head)?;
         match fault {
             Fault::LoseAnswer | Fault::CutRequest => return writer.shutdown(Shutdown::Both),
             Fault::CutAnswer => {
@@ -160,13 +190,12 @@ fn serve(state: &State, client: TcpStream) -> Result<()> {
 
 /// Sends a request on, and returns the answer as the asker is to see it.
 fn forward(
-    server: &str,
+    stream: TcpStream,
     head: &[String],
     body: &[u8],
     fault: Fault,
     is_head: bool,
 ) -> Result<Vec<u8>> {
-    let stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
     let mut text = String::new();

@@ -4,6 +4,7 @@
 //! - [`process`]: commands with a time limit, servers that end with the test.
 //! - [`site`]: a store, hosts and relays with their directories and ports.
 //! - [`bucket`]: a server of the S3 API, and a store over it.
+//! - [`minio`]: a cluster of three that speaks it, too.
 //! - [`faults`]: an HTTP proxy in front of it that does what networks and clouds do.
 //! - [`client`]: a client of a volume, whichever protocol it speaks.
 //! - [`nbd`]: a minimal NBD client.
@@ -30,6 +31,7 @@ pub mod guest;
 pub mod initiator;
 pub mod iscsi;
 pub mod line;
+pub mod minio;
 pub mod nbd;
 pub mod power;
 pub mod process;

@@ -160,6 +160,13 @@ pub struct StoreArgs {
     /// this store's.
     #[arg(long)]
     pub new_ca: bool,
+    /// How often all objects are read and verified, in the background; 0 for never. In a bucket each costs a
+    /// request.
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = units::duration, env = "LONGHAUL_SCRUB_EVERY")]
+    pub scrub_every: Duration,
+    /// Most that this reads in a second.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = units::bytes, env = "LONGHAUL_SCRUB_RATE")]
+    pub scrub_rate: u64,
 }
 
 #[derive(Args)]

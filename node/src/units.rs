@@ -33,8 +33,11 @@ pub fn duration(text: &str) -> Result<Duration> {
         "s" => 1_000_000_000,
         "m" | "min" => 60_000_000_000,
         "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
         "" if number == "0" => 1,
-        _ => bail!("`{text}` is not a duration: use a number with us, ms, s, m or h, as in `8ms`"),
+        _ => {
+            bail!("`{text}` is not a duration: use a number with us, ms, s, m, h or d, as in `8ms`")
+        }
     };
     let nanos = scaled(number, nanos, text)
         .with_context(|| format!("`{text}` is not a duration; try `8ms`"))?;
@@ -125,6 +128,7 @@ mod tests {
     fn durations() {
         assert_eq!(duration("8ms").unwrap(), Duration::from_millis(8));
         assert_eq!(duration("1.5s").unwrap(), Duration::from_millis(1500));
+        assert_eq!(duration("30d").unwrap(), Duration::from_secs(30 * 86_400));
         assert_eq!(duration("0").unwrap(), Duration::ZERO);
         for wrong in ["", "8", "ms", "8 parsecs", "-1s"] {
             assert!(duration(wrong).is_err(), "{wrong}");

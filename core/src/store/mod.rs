@@ -40,6 +40,7 @@ mod object;
 mod open;
 mod reads;
 pub mod root;
+pub mod scrub;
 pub mod segment;
 pub mod staged;
 mod volume;

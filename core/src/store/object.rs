@@ -116,6 +116,8 @@ pub(super) struct Pending<P> {
     pub operation: ObjectOperation,
     /// Failures in a row.
     pub failures: u32,
+    /// How often the object was said not to exist.
+    pub missing: u32,
 }
 
 /// The operations of one volume. `P` says what each is for.
@@ -143,7 +145,7 @@ impl<P> Book<P> {
     }
 
     pub fn issue(&mut self, purpose: P, operation: ObjectOperation) {
-        self.insert(Pending { purpose, operation, failures: 0 });
+        self.insert(Pending { purpose, operation, failures: 0, missing: 0 });
     }
 
     fn insert(&mut self, pending: Pending<P>) -> u64 {

@@ -555,6 +555,18 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
 /// # Errors
 /// See [`SegmentError`].
 pub fn verify(object: &Bytes) -> Result<Segment, SegmentError> {
+    let segment = parse(object)?;
+    for piece in &segment.footer.pieces {
+        verify_record(object, &segment.header, piece)?;
+    }
+    Ok(segment)
+}
+
+/// Reads header and footer of a whole segment, not its records.
+///
+/// # Errors
+/// See [`SegmentError`].
+pub fn parse(object: &[u8]) -> Result<Segment, SegmentError> {
     let (header, header_crc) = parse_header(object)?;
     let tail = header.tail();
     if object.len() as u64 != tail.end {
@@ -564,25 +576,29 @@ pub fn verify(object: &Bytes) -> Result<Segment, SegmentError> {
             SegmentError::Invalid("bytes follow the trailer")
         });
     }
-    let segment = parse_tail(header, header_crc, &object[tail.start as usize..])?;
-    for piece in &segment.footer.pieces {
-        let offset = u64::from(piece.offset);
-        let bytes = object.slice(piece.offset as usize..piece.end() as usize);
-        let record =
-            record::parse(&bytes).map_err(|error| SegmentError::Record { offset, error })?;
-        let found = record.header;
-        if found.kind != piece.kind
-            || found.range != piece.range
-            || found.seq != piece.seq
-            || found.staged != piece.staged
-            || found.packed_bytes != piece.packed_bytes
-            || found.epoch > header.epoch
-        {
-            return Err(SegmentError::Record {
-                offset,
-                error: RecordError::Invalid("not the record of the index"),
-            });
-        }
+    parse_tail(header, header_crc, &object[tail.start as usize..])
+}
+
+/// Verifies a record of a segment that [`parse`] has read: its checksums, and that it is the one of the index.
+///
+/// # Errors
+/// [`SegmentError::Record`].
+pub fn verify_record(object: &Bytes, header: &Header, piece: &Piece) -> Result<(), SegmentError> {
+    let offset = u64::from(piece.offset);
+    let bytes = object.slice(piece.offset as usize..piece.end() as usize);
+    let record = record::parse(&bytes).map_err(|error| SegmentError::Record { offset, error })?;
+    let found = record.header;
+    if found.kind != piece.kind
+        || found.range != piece.range
+        || found.seq != piece.seq
+        || found.staged != piece.staged
+        || found.packed_bytes != piece.packed_bytes
+        || found.epoch > header.epoch
+    {
+        return Err(SegmentError::Record {
+            offset,
+            error: RecordError::Invalid("not the record of the index"),
+        });
     }
-    Ok(segment)
+    Ok(())
 }

@@ -3,6 +3,7 @@
 
 use longhaul_e2e::bucket::{self, Gateway, can_use_buckets, site, store, variables};
 use longhaul_e2e::faults::{Fault, Faults, Request};
+use longhaul_e2e::minio::{Cluster, NODES, can_use_minio};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Host, Site, http_get, metric, temp_dir};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
@@ -235,6 +236,16 @@ fn throttled_cut_and_slow_requests_only_take_time() {
     assert!(metric(&site.store.admin, "longhaul_store_object_pauses_total") > 0.0);
     assert!(metric(&site.store.admin, "longhaul_store_object_retries_total") > 0.0);
 
+    // A store that is missing some of its machines says of what is there that it is not.
+    let until = Instant::now() + Duration::from_secs(3);
+    faults.set(move |request| {
+        let data = request.method == "GET" && request.path.contains("/seg/");
+        if data && Instant::now() < until { Fault::Answer(404, "NoSuchKey") } else { Fault::None }
+    });
+    beside(&host, &mut history, rng.u64(..), || std::thread::sleep(Duration::from_secs(4)));
+    let log = site.store.server().log();
+    assert!(log.contains("said not to exist"), "no read was asked for: {log}");
+
     // Nothing but refusals: the requests get rarer instead of more.
     faults.set(|_| Fault::Answer(503, "SlowDown"));
     beside(&host, &mut history, rng.u64(..), || {
@@ -446,4 +457,65 @@ fn two_stores_over_one_prefix_are_fenced_by_the_log() {
     assert_eq!(client.read(0, 4096).unwrap(), vec![2; 4096]);
     assert_eq!(client.read(4096, 4096).unwrap(), vec![0; 4096]);
     assert!(other.stop().success());
+}
+
+#[test]
+fn one_of_three_nodes_of_minio_is_killed_and_returns() {
+    if !can_use_minio("one_of_three_nodes_of_minio_is_killed_and_returns") {
+        return;
+    }
+    let dir = temp_dir();
+    let mut cluster = Cluster::start(&dir.path().join("minio"));
+    let balancer = Faults::before(cluster.addresses());
+    let mut store = store(&dir.path().join("store"), "lab/one", &balancer.address());
+    store.restart();
+    let mut site = Site::around(dir, store);
+    let mut host = attached(&site, &[]);
+    let mut history = History::new(BLOCKS);
+    let mut rng = rng();
+    let node = rng.usize(..NODES);
+    beside(&host, &mut history, rng.u64(..), || {
+        std::thread::sleep(Duration::from_millis(rng.u64(200..1000)));
+        cluster.kill(node);
+        std::thread::sleep(Duration::from_millis(rng.u64(1000..4000)));
+    });
+    // Two nodes are enough for everything, not only to keep clients from noticing.
+    host.wait_drained("disk", LIMIT);
+    site.store.kill();
+    site.store.restart();
+    // One that has just been started does not know yet what was written meanwhile, and says that it
+    // does not exist.
+    balancer.set_servers(cluster.ready());
+    beside(&host, &mut history, rng.u64(..), || {
+        cluster.restart(node);
+        balancer.set_servers(cluster.ready());
+        std::thread::sleep(Duration::from_millis(rng.u64(1000..3000)));
+    });
+    host.wait_drained("disk", LIMIT);
+
+    // A minority does not answer for the whole, and says so; nothing is lost by it.
+    let others = [(node + 1) % NODES, (node + 2) % NODES];
+    others.iter().for_each(|other| cluster.kill(*other));
+    balancer.set_servers(cluster.ready());
+    beside(&host, &mut history, rng.u64(..), || {
+        let admin = site.store.admin.clone();
+        wait_for("the store to say so", LIMIT, || {
+            http_get(&admin, "/healthz").is_some_and(|(code, _)| code == 503)
+        });
+        cluster.start_all();
+        balancer.set_servers(cluster.ready());
+        wait_for("the store to recover", LIMIT, || {
+            http_get(&admin, "/healthz").is_some_and(|(code, _)| code == 200)
+        });
+    });
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    site.store.kill();
+    site.store.restart();
+    let mut other = site.host("fresh");
+    other.start();
+    let image = read_all(&mut other.client("disk"), history.bytes()).unwrap();
+    history.prefix_of(&image, history.len()).unwrap();
+    assert!(other.stop().success());
+    assert!(site.store.stop().success());
 }

@@ -1,7 +1,7 @@
 //! Flipped bits: found by `check` and by the reader, named, and never served as data.
 
 use longhaul_e2e::process::{LIMIT, Output, longhaul, run};
-use longhaul_e2e::site::{Host, Relay, Site};
+use longhaul_e2e::site::{Host, Relay, Site, http_get, metric};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use longhaul_e2e::wait_for;
 use std::io::ErrorKind;
@@ -213,4 +213,61 @@ fn a_missing_segment_is_named() {
             wait_for("the segment to be named", LIMIT, || fresh.refusal("disk").contains(name));
         }
     }
+}
+
+#[test]
+fn the_scrub_finds_what_nobody_reads_and_names_what_it_costs() {
+    let mut site = Site::new();
+    site.store.kill();
+    site.store.set_flags(["--scrub-every", "1s", "--scrub-rate", "1GiB"]);
+    site.store.restart();
+    site.create("disk", 32);
+    let mut host = site.host("host");
+    host.start();
+    let mut client = host.client("disk");
+    client.write(1 << 20, &[7; 64 << 10]).unwrap();
+    client.flush().unwrap();
+    host.wait_drained("disk", LIMIT);
+    drop(client);
+    assert!(host.stop().success());
+
+    let admin = site.store.admin.clone();
+    let status = || {
+        let (_, body) = http_get(&admin, "/status").unwrap();
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    let damage = || status()["volumes"][0]["damage"].as_array().unwrap().clone();
+    let ended = || status()["scrub"]["ended"].as_u64();
+    // The first pass may have found nothing to read yet.
+    wait_for("objects to be read", LIMIT, || {
+        metric(&admin, "longhaul_store_scrub_objects_total") > 1.0
+    });
+    wait_for("a pass", LIMIT, || ended().is_some());
+    assert!(damage().is_empty(), "{:?}", damage());
+
+    // In the middle of the data.
+    let segments = site.store.segments();
+    let big = segments.iter().find(|file| std::fs::metadata(file).unwrap().len() > 64 << 10);
+    let big = big.expect("a segment with the data").clone();
+    flip(&big, 32 << 10);
+    wait_for("the damage to be found", LIMIT, || !damage().is_empty());
+    let found = damage();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let range = &found[0]["ranges"][0];
+    assert_eq!((&range["offset_bytes"], &range["bytes"]), (&(1 << 20).into(), &(64 << 10).into()));
+    assert_eq!(found[0]["unknown"], false);
+    assert!(big.ends_with(Path::new(found[0]["object"].as_str().unwrap())), "{found:?}");
+    assert_eq!(metric(&admin, "longhaul_store_scrub_damaged_objects"), 1.0);
+    assert!(site.store.server().log().contains("sectors 2048+128"));
+
+    // Known after a restart, at once; and no longer once it is brought back.
+    site.store.kill();
+    site.store.set_flags(["--scrub-every", "1h"]);
+    site.store.restart();
+    assert_eq!(damage(), found);
+    site.store.kill();
+    site.store.set_flags(["--scrub-every", "1s"]);
+    flip(&big, 32 << 10);
+    site.store.restart();
+    wait_for("the damage to be gone", LIMIT, || damage().is_empty());
 }

@@ -264,10 +264,10 @@ fn a_store_that_nobody_can_stand_in_for_is_not_left() {
     host.start();
     knows(&host, &[&other]);
     let credential = site.store.credential();
+    let mut client = host.client("disk");
     other.kill();
     let args = ["drain", "--credential", text(&credential), "--limit", "3s"];
     store_command(args).fails(1, &["1 hosts are still at store"]);
-    let mut client = host.client("disk");
     client.write(0, &[1; 4096]).unwrap();
     host.wait_drained("disk", LIMIT);
     other.restart();

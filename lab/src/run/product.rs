@@ -15,6 +15,8 @@ const PORT: u16 = 7777;
 
 /// The volume that is filled at the store.
 pub const VOLUME: &str = "lab";
+/// Bytes of the cache's file for each that it can hold: checksums and index are below 1 %, rounding takes up to 2 MiB.
+const CACHE_FILE: f64 = 1.02;
 
 /// A store and a fresh host.
 pub struct Product {
@@ -105,7 +107,10 @@ impl Product {
         if let (Some(share), Some(set)) =
             (definition.longhaul.cache_share, definition.working_set())
         {
-            command.args(["--cache-size", &((share * set as f64) as u64).to_string()]);
+            // The size is the file's, and of that checksums, index and rounding take some: what is meant is what
+            // it can hold.
+            let bytes = (share * set as f64 * CACHE_FILE) as u64;
+            command.args(["--cache-size", &bytes.to_string()]);
         }
         let mut host = Server::spawn("host", command, &bench.path("host.log"))?;
         let admin = Admin { pid: host.pid(), port: host_port };

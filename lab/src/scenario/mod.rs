@@ -124,7 +124,7 @@ pub struct Longhaul {
     pub host: Vec<String>,
     /// Flags of `longhaul store`.
     pub store: Vec<String>,
-    /// `--cache-size` as a share of the workload's working set, 0 to 1.
+    /// What the host's cache can hold as a share of the workload's working set, 0 to 2.
     pub cache_share: Option<f64>,
 }
 
@@ -529,9 +529,13 @@ impl Definition {
                 let all = if self.volume.fill.0 > 0 { self.volume.fill } else { self.volume.size };
                 Some(fio.working_set.unwrap_or(all).0)
             }
-            // The mean of the sizes, which PostMark draws uniformly.
+            // What the files take on the disk: PostMark draws their sizes uniformly, a file system gives them
+            // whole blocks, half of one more than their size in the mean, and ext4 an inode each.
             Workload::Postmark(postmark) => {
-                Some(u64::from(postmark.files) * (postmark.smallest.0 + postmark.largest.0) / 2)
+                const BLOCK: u64 = 4096;
+                const INODE: u64 = 256;
+                let mean = (postmark.smallest.0 + postmark.largest.0) / 2 + BLOCK / 2 + INODE;
+                Some(u64::from(postmark.files) * mean)
             }
             _ => None,
         }

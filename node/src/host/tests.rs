@@ -49,6 +49,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         cache_bytes: 0,
         cache_dir: None,
         new_ca: false,
+        scrub: Default::default(),
     };
     let store = store::Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel();

@@ -8,13 +8,17 @@
 //!
 //! There is no lock: of two stores that use it at once, the log of each volume decides who goes on with it.
 
-use super::{MARKER, Marker};
+use super::{MARKER, Marker, now};
 use crate::objects::{GetError, ObjectMeta, Objects, PutError, S3Objects, probe};
 use crate::random;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// Beginning of the names that are tried; what follows says since when, in seconds since 1970.
+const PROBES: &str = "probe/";
+/// Seconds after which none of them is still being tried, whatever the clocks of two stores say.
+const PROBE_LIMIT: u64 = 24 * 3600;
 /// Most bytes of a marker.
 const MAX_MARKER_BYTES: usize = 64 << 10;
 
@@ -44,8 +48,9 @@ async fn take(
     name: &str,
 ) -> Result<String> {
     // At each start: the server may be another one than it was.
-    let attempt = format!("probe/{:032x}-", random::identity()?);
+    let attempt = format!("{PROBES}{:010x}-{:032x}-", now(), random::identity()?);
     probe(place, &attempt, name).await?;
+    tidy(place).await;
     if let Some(installation) = found {
         return Ok(installation);
     }
@@ -58,6 +63,21 @@ async fn take(
     }
     let installation = read(place, location).await?;
     installation.with_context(|| format!("{location}/{MARKER} was written and is not there"))
+}
+
+/// Removes what starts that were killed have left.
+async fn tidy(place: &dyn Objects) {
+    let limit = now().saturating_sub(PROBE_LIMIT);
+    let old = |key: &str| {
+        let began = key.strip_prefix(PROBES).and_then(|rest| rest.split('-').next());
+        began.is_some_and(|began| u64::from_str_radix(began, 16).is_ok_and(|began| began < limit))
+    };
+    let found = place.list(PROBES).await.unwrap_or_default();
+    for meta in found.into_iter().filter(|meta| old(&meta.key)) {
+        if let Err(error) = place.delete(&meta.key).await {
+            tracing::warn!("the object {}, left of an earlier start, stays: {error}", meta.key);
+        }
+    }
 }
 
 async fn read(place: &dyn Objects, location: &str) -> Result<Option<String>> {
@@ -77,7 +97,7 @@ fn refuse_foreign(some: &[ObjectMeta], location: &str) -> Result<()> {
         return Ok(());
     }
     // What is left of a start that was killed is no data.
-    if let Some(other) = some.iter().find(|meta| !meta.key.starts_with("probe/")) {
+    if let Some(other) = some.iter().find(|meta| !meta.key.starts_with(PROBES)) {
         bail!(
             "--data {location} is neither empty nor the data of a store: it has `{}` and no {MARKER}; if it was a \
              store's, bring that object back, else give an empty or a new prefix",
@@ -119,11 +139,16 @@ mod tests {
         refused(["objects/volumes/a", MARKER]).await;
         place.delete("objects/volumes/a").await.unwrap();
 
-        put("probe/left", "x").await;
+        // Two starts that were killed, the second of them perhaps not yet.
+        put("probe/0067000000-1-twice", "x").await;
+        let present = format!("probe/{:010x}-2-twice", now());
+        put(&present, "x").await;
         let installation = take().await.unwrap();
         assert_eq!(take().await.unwrap(), installation);
-        let keys: Vec<_> = place.list("").await.unwrap().into_iter().map(|meta| meta.key).collect();
-        assert_eq!(keys.len(), 2, "{keys:?}");
+        let list = place.list("").await.unwrap();
+        let mut keys: Vec<_> = list.into_iter().map(|meta| meta.key).collect();
+        keys.sort();
+        assert_eq!(keys, [MARKER.to_owned(), present]);
 
         place.delete(MARKER).await.unwrap();
         put(MARKER, "{").await;

@@ -13,7 +13,7 @@ use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
 use longhaul_core::wire::link::VolumeError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Volumes whose descriptions are read at once: a bucket takes tens of milliseconds for each.
 const READ_AT_ONCE: usize = 16;
@@ -174,10 +174,9 @@ pub async fn create(
     catalog::check_size(sectors, block_bytes)
         .map_err(|error| VolumeError::Invalid(error.to_string()))?;
     let id = random::identity().map_err(|error| VolumeError::Store(error.to_string()))?;
-    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let created = created.map_or(0, |since| since.as_secs());
     let id = VolumeId(id);
-    let spec = VolumeSpec { id, name, created_sectors: sectors, block_bytes, created };
+    let spec =
+        VolumeSpec { id, name, created_sectors: sectors, block_bytes, created: super::now() };
     let data = vec![Bytes::from(catalog::encode_spec(&spec))];
     let key = catalog::name_key(&spec.name);
     let mut result = objects.put(&key, data.clone()).await;

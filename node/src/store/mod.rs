@@ -11,6 +11,7 @@ pub mod command;
 mod lease;
 mod peers;
 mod registry;
+mod scrub;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -36,13 +37,14 @@ use anyhow::{Context as _, Result, bail};
 use lease::Holder;
 use longhaul_core::wire::link::StoreId;
 use peers::Peers;
+use scrub::Scrub;
 use serde::{Deserialize, Serialize};
 use shell::{Fleet, Shell};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 /// Threads for objects: enough to keep a disk's queue full.
@@ -87,6 +89,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
             new_ca: args.new_ca,
+            scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
         })
         .await?;
         if let Some(listener) = admin {
@@ -125,13 +128,15 @@ pub struct Options<'a> {
     pub cache_dir: Option<&'a Path>,
     /// The stores that were there with another CA are gone for good.
     pub new_ca: bool,
+    /// How objects are verified in the background.
+    pub scrub: scrub::Settings,
 }
 
 /// A store that listens.
 pub struct Store {
     shell: Shell,
     address: SocketAddr,
-    view: mpsc::Sender<view::Question>,
+    view: view::View,
     _locks: Vec<Lock>,
     _sharing: Option<Sharing>,
 }
@@ -142,7 +147,8 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let Options { data, state, listen, advertise, cache_bytes, cache_dir, new_ca } = *options;
+        let Options { data, state, listen, advertise, cache_bytes, cache_dir, new_ca, scrub } =
+            *options;
         if let Location::Directory(dir) = data {
             refuse_foreign(dir)?;
         }
@@ -263,7 +269,10 @@ impl Store {
             // UDP is what nearly all hosts use.
             Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
         }
+        let scrub = Scrub::open(state, scrub);
+        tokio::spawn(scrub.clone().run(objects.clone()));
         let (view, questions) = mpsc::channel(16);
+        let view = view::View::new(view, scrub);
         let shell = Shell::new(listener, objects, catalog, questions, fleet);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
@@ -276,7 +285,7 @@ impl Store {
 
     /// What the admin address shows.
     pub fn view(&self) -> view::View {
-        view::View::new(self.view.clone())
+        self.view.clone()
     }
 
     /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
@@ -431,6 +440,11 @@ fn marker(data: &Path) -> Result<String> {
             Ok(marker.installation)
         }
     }
+}
+
+/// Seconds since 1970, by this machine's clock.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The address at which others most likely reach `listen`.

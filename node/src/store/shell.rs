@@ -434,7 +434,7 @@ impl Shell {
     }
 
     /// A frame for the engine of a volume, which is this store's.
-    fn to_engine(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
+    fn hand_to_engine(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
         if let ToStore::Volume { request, operation } = &frame.message {
             self.reopen_if_unused(id);
             if let VolumeOperation::Delete { .. } = operation {

@@ -37,6 +37,7 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
         cache_bytes: 0,
         cache_dir: None,
         new_ca: false,
+        scrub: Default::default(),
     };
     let mut store = Store::start(&options).await.unwrap();
     change(&mut store);
@@ -242,6 +243,7 @@ async fn one_store_over_a_directory() {
         cache_bytes: 0,
         cache_dir: None,
         new_ca: false,
+        scrub: Default::default(),
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
@@ -463,6 +465,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         cache_bytes: 0,
         cache_dir: None,
         new_ca: false,
+        scrub: Default::default(),
     };
     let store = Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -498,6 +501,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
             cache_bytes,
             cache_dir,
             new_ca: false,
+            scrub: Default::default(),
         };
         let before = names(data);
         let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));

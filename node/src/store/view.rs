@@ -1,5 +1,6 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
+use super::scrub::Scrub;
 use super::usage;
 use crate::admin::{Metrics, Report};
 use crate::histogram::Histogram;
@@ -137,15 +138,16 @@ impl Counts {
 }
 
 /// The admin address's way to the shell.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct View {
     questions: mpsc::Sender<Question>,
+    scrub: Scrub,
 }
 
 impl View {
-    /// Asks over this channel.
-    pub fn new(questions: mpsc::Sender<Question>) -> View {
-        View { questions }
+    /// Asks over this channel, and this scrub.
+    pub fn new(questions: mpsc::Sender<Question>, scrub: Scrub) -> View {
+        View { questions, scrub }
     }
 
     async fn snapshot(&self) -> Option<Snapshot> {
@@ -284,6 +286,7 @@ impl Report for View {
         if let Some(usage) = &snapshot.usage {
             usage::metrics(&mut out, usage, &snapshot.volumes);
         }
+        self.scrub.metrics(&mut out);
         out.single(
             "longhaul_store_object_put_seconds_total",
             "counter",
@@ -422,6 +425,7 @@ impl Report for View {
                 let mut value = info_json(&volume.info);
                 value["failed"] = json!(volume.failed);
                 value["retrying"] = json!(volume.retrying);
+                value["damage"] = self.scrub.volume_json(&volume.info.name);
                 value
             })
             .collect();
@@ -456,6 +460,7 @@ impl Report for View {
             "datagrams": datagrams,
             "cache": cache,
             "bucket": snapshot.usage.as_ref().map(usage::json),
+            "scrub": self.scrub.json(),
         }))
     }
 

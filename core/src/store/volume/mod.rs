@@ -29,7 +29,7 @@ use commit::{Put, Work};
 use opening::Opening;
 use resize::Sizes;
 use stage::Putting;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Map entries that one status query looks at, at most.
 const STATUS_ENTRIES: usize = 1 << 16;
@@ -39,6 +39,13 @@ const EVENTS_MAX: usize = 4096;
 const CHECKPOINT_PAGES: usize = 4;
 /// Messages held while a volume opens before it wants no more.
 const HELD_MAX: usize = 1024;
+
+/// How often an object that the log knows of is asked for again when it is said not to exist, with the pauses of
+/// [`Config::retry`]: five minutes with those. Object stores that keep an object on several machines may say that while too few of
+/// them are there (MinIO does), and a machine takes a while to be started again.
+const MISSING_TRIES: u32 = 64;
+/// Objects that are remembered as gone after that: nobody waits for them again.
+const GONE_MAX: usize = 1024;
 
 /// What an operation on objects is for.
 #[derive(Debug)]
@@ -72,6 +79,13 @@ enum Purpose {
         number: u64,
         part: Part,
     },
+}
+
+impl Purpose {
+    /// Whether the log says that the object is there.
+    fn is_known(&self) -> bool {
+        matches!(self, Purpose::Fetch { .. } | Purpose::Walk { .. })
+    }
 }
 
 enum Phase {
@@ -123,6 +137,8 @@ pub struct Volume {
     book: Book<Purpose>,
     messages: VecDeque<(SessionId, Lane, Frame<ToHost>)>,
     events: VecDeque<Event>,
+    /// Objects that are not there although the log names them.
+    gone: BTreeSet<String>,
     held: VecDeque<(SessionId, Lane, Frame<ToStore>)>,
     held_bytes: u64,
     holder: Option<Holder>,
@@ -156,6 +172,7 @@ impl Volume {
             book: Book::new(config.retry),
             messages: VecDeque::new(),
             events: VecDeque::new(),
+            gone: BTreeSet::new(),
             held: VecDeque::new(),
             held_bytes: 0,
             holder: None,
@@ -234,11 +251,18 @@ impl Volume {
     /// The outcome of an operation that [`Volume::poll_object`] gave.
     pub fn handle_object(&mut self, now: Time, id: u64, result: ObjectResult) {
         self.now = now;
-        let Some(pending) = self.book.finish(id) else { return };
+        let Some(mut pending) = self.book.finish(id) else { return };
         let outcome = match result {
             ObjectResult::Put(Ok(())) | ObjectResult::Delete(Ok(())) => Ok(Outcome::Done),
             ObjectResult::Put(Err(PutError::Exists)) => Ok(Outcome::Exists),
-            ObjectResult::Get(Ok(data)) => Ok(Outcome::Data(data)),
+            ObjectResult::Get(Ok(data)) => {
+                self.gone.remove(pending.operation.key());
+                Ok(Outcome::Data(data))
+            }
+            ObjectResult::Get(Err(GetError::NotFound)) if self.may_return(&pending) => {
+                pending.missing += 1;
+                Err("it is said not to exist, and was there".into())
+            }
             ObjectResult::Get(Err(GetError::NotFound)) => Ok(Outcome::NotFound),
             ObjectResult::List(Ok(list)) => Ok(Outcome::List(list)),
             ObjectResult::Put(Err(PutError::Failed(error)))
@@ -585,6 +609,21 @@ impl Volume {
         self.read_failed(read, ReadError::Medium(range));
     }
 
+    /// Whether an object that is said not to exist is to be waited for.
+    fn may_return(&mut self, pending: &Pending<Purpose>) -> bool {
+        let key = pending.operation.key();
+        if !pending.purpose.is_known() || self.gone.contains(key) {
+            return false;
+        }
+        if pending.missing < MISSING_TRIES {
+            return true;
+        }
+        if self.gone.len() < GONE_MAX {
+            self.gone.insert(key.to_owned());
+        }
+        false
+    }
+
     fn object_failed(&mut self, pending: Pending<Purpose>, error: String) {
         let key = pending.operation.key().to_owned();
         self.event(Event::Retry { key, error, failures: pending.failures.saturating_add(1) });
@@ -642,7 +681,7 @@ impl Volume {
             }
             // The answer to another question than was asked: ask again.
             (purpose, _) => self.object_failed(
-                Pending { purpose, operation: pending.operation, failures: pending.failures },
+                Pending { purpose, ..pending },
                 "the result is of another kind than the operation".to_owned(),
             ),
         }

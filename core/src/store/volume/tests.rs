@@ -12,6 +12,7 @@ use crate::wire::link::{
 use bytes::BytesMut;
 use proptest::prelude::*;
 
+mod absent;
 mod changed;
 mod copy;
 mod resize;

@@ -425,7 +425,8 @@ fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Bu
             .is_some_and(|value| ["true", "1", "yes", "on"].contains(&&*value.to_lowercase()))
     {
         bail!(
-            "the endpoint {} is not https://: what is sent could be read on the way; where the network is your own, set              AWS_ALLOW_HTTP=true",
+            "the endpoint {} is not https://: what is sent could be read on the way; where the network is your own, set \
+             AWS_ALLOW_HTTP=true",
             endpoint.unwrap_or_default()
         );
     }

@@ -1,4 +1,4 @@
-//! The client of a bucket, by itself and against a real server (versitygw, if `scripts/versitygw` has built it).
+//! The client of a bucket, by itself and against a real server (versitygw, if `scripts/s3-servers` has built it).
 
 use super::*;
 use crate::objects::tests::keeps_the_contract;
@@ -19,7 +19,7 @@ impl Server {
         let binary = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/tools/bin/versitygw");
         if !std::path::Path::new(binary).exists() {
             assert!(std::env::var_os("CI").is_none(), "in CI no test may be left out: {binary}");
-            eprintln!("SKIPPED: there is no versitygw; scripts/versitygw builds it");
+            eprintln!("SKIPPED: there is no versitygw; scripts/s3-servers builds it");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

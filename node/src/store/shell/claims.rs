@@ -82,7 +82,7 @@ fn purpose(message: &ToStore) -> Option<Purpose> {
 impl Shell {
     /// A frame for a volume: to its engine, once it is known whose it is.
     pub(super) fn admit(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
-        let Some(fleet) = &self.fleet else { return self.to_engine(id, session, lane, frame) };
+        let Some(fleet) = &self.fleet else { return self.hand_to_engine(id, session, lane, frame) };
         let state = self.claims.all.entry(id).or_default();
         if state.pending || !state.releasing.is_empty() {
             state.waiting.push_back((session, lane, frame));
@@ -90,7 +90,7 @@ impl Shell {
         }
         let Some(purpose) = purpose(&frame.message) else {
             if state.lease.is_some() || self.engines.contains_key(&id) {
-                return self.to_engine(id, session, lane, frame);
+                return self.hand_to_engine(id, session, lane, frame);
             }
             // Its host resumes, and the volume follows.
             if let Some(reply) = not_here(frame.message) {
@@ -100,7 +100,7 @@ impl Shell {
         };
         let observes = matches!(frame.message, ToStore::Read { .. } | ToStore::Status { .. });
         if observes && state.lease.is_some() && self.engines.contains_key(&id) {
-            return self.to_engine(id, session, lane, frame);
+            return self.hand_to_engine(id, session, lane, frame);
         }
         if purpose == Purpose::Ask
             && let Some((store, addresses, since)) = &state.elsewhere
@@ -152,7 +152,7 @@ impl Shell {
                     None => {}
                 }
                 if let Some((session, lane, frame)) = first {
-                    self.to_engine(id, session, lane, frame);
+                    self.hand_to_engine(id, session, lane, frame);
                 }
             }
             lease::Outcome::Elsewhere(store, addresses) => {

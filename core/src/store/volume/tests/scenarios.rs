@@ -10,7 +10,7 @@ fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
 }
 
 /// A volume that host 1 has attached in session 1.
-fn attached() -> (Objects, Rig) {
+pub(super) fn attached() -> (Objects, Rig) {
     let mut objects = Objects::default();
     let mut rig = opened(&mut objects, 1);
     let attached = rig.attach(&mut objects, 1, 1, None).unwrap();
@@ -18,7 +18,13 @@ fn attached() -> (Objects, Rig) {
     (objects, rig)
 }
 
-fn commit(rig: &mut Rig, objects: &mut Objects, epoch: u64, first: u64, writes: &[Write]) {
+pub(super) fn commit(
+    rig: &mut Rig,
+    objects: &mut Objects,
+    epoch: u64,
+    first: u64,
+    writes: &[Write],
+) {
     rig.send(1, Lane::Drain, batch(epoch, first, writes));
     rig.settle(objects);
     assert!(rig.committed(1, first + writes.len() as u64 - 1));

@@ -1,0 +1,127 @@
+//! MinIO on three nodes, any one of which may die.
+
+use crate::bucket::{ACCESS_KEY, BUCKET, SECRET_KEY};
+use crate::in_ci;
+use crate::process::{LIMIT, Server, command, repository, run_within};
+use crate::site::{START, free_port, http_get};
+use std::path::{Path, PathBuf};
+
+/// Nodes of a cluster.
+pub const NODES: usize = 3;
+/// Drives of a node. With six in all, half of each object's parts are parity: four must be there to write,
+/// three to read.
+const DRIVES: usize = 2;
+
+/// Three servers that keep each object in parts on all of them.
+pub struct Cluster {
+    dir: PathBuf,
+    ports: [u16; NODES],
+    nodes: [Option<Server>; NODES],
+}
+
+/// Whether the test can go on where it needs one. Without it fails in CI (`CI=true`), and elsewhere says
+/// loudly that it did not run.
+#[must_use]
+pub fn can_use_minio(test: &str) -> bool {
+    if binary().is_file() {
+        return true;
+    }
+    assert!(!in_ci(), "{test} needs MinIO, and in CI (CI=true) no test may be left out");
+    eprintln!("SKIPPED {test}: it needs MinIO; scripts/s3-servers builds it.");
+    false
+}
+
+fn binary() -> PathBuf {
+    repository().join("target/tools/bin/minio")
+}
+
+impl Cluster {
+    /// Starts one with its files in `dir`, and makes the bucket.
+    #[track_caller]
+    #[must_use]
+    pub fn start(dir: &Path) -> Cluster {
+        let mut cluster = Cluster {
+            dir: dir.into(),
+            ports: std::array::from_fn(|_| free_port()),
+            nodes: [const { None }; NODES],
+        };
+        cluster.start_all();
+        let mut create = command("curl");
+        create.args(["--silent", "--show-error", "--fail-with-body", "-X", "PUT"]);
+        create.args(["--aws-sigv4", "aws:amz:us-east-1:s3"]);
+        create.args(["--user", &format!("{ACCESS_KEY}:{SECRET_KEY}")]);
+        create.arg(format!("http://{}/{BUCKET}", cluster.addresses()[0]));
+        run_within(create, LIMIT).ok();
+        cluster
+    }
+
+    /// Where its nodes listen.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect()
+    }
+
+    fn spawn(&mut self, node: usize) {
+        let mut minio = command(binary());
+        let address = format!("127.0.0.1:{}", self.ports[node]);
+        minio.arg("server").args(["--quiet", "--address", &address]);
+        for (owner, port) in self.ports.iter().enumerate() {
+            for drive in 0..DRIVES {
+                let drive = self.dir.join(format!("node{owner}/drive{drive}"));
+                std::fs::create_dir_all(&drive).unwrap();
+                minio.arg(format!("http://127.0.0.1:{port}{}", drive.display()));
+            }
+        }
+        minio.env("MINIO_ROOT_USER", ACCESS_KEY).env("MINIO_ROOT_PASSWORD", SECRET_KEY);
+        // Drives may be on the root file system, and which of the addresses is its own is not seen by the
+        // machine's name.
+        minio.env("MINIO_CI_CD", "1").env("_MINIO_SERVER_LOCAL", &address);
+        minio.env("MINIO_BROWSER", "off").env("MINIO_UPDATE", "off").env("GOMEMLIMIT", "150MiB");
+        let log = self.dir.join(format!("node{node}.log"));
+        self.nodes[node] = Some(Server::start("minio", minio, &log));
+    }
+
+    #[track_caller]
+    fn wait_ready(&mut self, node: usize) {
+        let address = format!("127.0.0.1:{}", self.ports[node]);
+        let server = self.nodes[node].as_mut().expect("it was started");
+        server.wait_until("MinIO is ready", START, || {
+            http_get(&address, "/minio/health/cluster").is_some_and(|(code, _)| code == 200)
+        });
+    }
+
+    /// Where those listen that are ready.
+    #[must_use]
+    pub fn ready(&self) -> Vec<String> {
+        let running = self.nodes.iter().zip(self.addresses());
+        running.filter_map(|(node, address)| node.is_some().then_some(address)).collect()
+    }
+
+    /// SIGKILL for a node.
+    pub fn kill(&mut self, node: usize) {
+        if let Some(mut server) = self.nodes[node].take() {
+            server.kill();
+        }
+    }
+
+    /// Starts all nodes that are not running.
+    #[track_caller]
+    pub fn start_all(&mut self) {
+        // None is ready before most of them are there.
+        for node in 0..NODES {
+            if self.nodes[node].is_none() {
+                self.spawn(node);
+            }
+        }
+        for node in 0..NODES {
+            self.wait_ready(node);
+        }
+    }
+
+    /// Starts a node again, on the same drives and port.
+    #[track_caller]
+    pub fn restart(&mut self, node: usize) {
+        self.spawn(node);
+        self.wait_ready(node);
+    }
+}

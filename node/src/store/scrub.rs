@@ -1,0 +1,385 @@
+//! The scrub: reads and verifies every object of every volume, slowly, again and again.
+//!
+//! Where it is, and what it found, is kept in `scrub.json` in the state directory, so that it goes on after a
+//! restart, and that what was found is not forgotten. It changes no object.
+
+use super::{catalog, now};
+use crate::admin::Metrics;
+use crate::files;
+use crate::objects::{GetError, Objects};
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use longhaul_core::block::Range;
+use longhaul_core::store::{VolumeSpec, scrub};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Objects verified between two notes of how far it is.
+const NOTE_EVERY: u64 = 64;
+/// Pauses before what cannot be read is tried again; after the last it counts as lost, if others can be read. What does
+/// not verify is read once more after the first of them.
+const RETRY_PAUSES: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
+/// Longest sleep, after which the clock is looked at again: it may be set.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// The file's format.
+const VERSION: u32 = 1;
+
+/// How to scrub.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// From the beginning of one pass to that of the next; zero for never.
+    pub every: Duration,
+    /// Most bytes read in a second.
+    pub bytes_per_second: u64,
+}
+
+/// What the file has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    /// When the last pass began, or if there was none, when the store did, in seconds since 1970.
+    began: u64,
+    /// When the last whole pass ended.
+    #[serde(default)]
+    ended: Option<u64>,
+    /// The last object that the present pass has verified; nothing if none is under way.
+    #[serde(default)]
+    at: Option<String>,
+    /// What is damaged, as far as it is known.
+    #[serde(default)]
+    damage: Vec<Damaged>,
+    /// What the present pass has found damaged.
+    #[serde(default)]
+    found: Vec<Damaged>,
+}
+
+/// A damaged object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Damaged {
+    volume: String,
+    object: String,
+    problem: String,
+    /// First sector and number of sectors.
+    sectors: Vec<(u64, u64)>,
+    /// Whether more may be lost than `sectors` says.
+    unknown: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: State,
+    /// Since the start.
+    objects: u64,
+    bytes: u64,
+    failures: u64,
+}
+
+/// A scrub that may be under way.
+#[derive(Clone, Debug)]
+pub struct Scrub {
+    settings: Settings,
+    file: PathBuf,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Scrub {
+    /// Takes up what the state directory has. A file that cannot be read is begun anew: it holds nothing that a
+    /// pass does not find out.
+    pub fn open(state: &Path, settings: Settings) -> Scrub {
+        let file = state.join("scrub.json");
+        let state = match read(&file) {
+            Ok(Some(state)) => state,
+            Ok(None) => State::new(),
+            Err(error) => {
+                tracing::warn!("the scrub begins anew: {error:#}");
+                State::new()
+            }
+        };
+        let shared = Shared { state, objects: 0, bytes: 0, failures: 0 };
+        Scrub { settings, file, shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// Scrubs for ever, or not at all if the settings say so.
+    pub async fn run(self, objects: Arc<dyn Objects>) {
+        if self.settings.every.is_zero() || self.settings.bytes_per_second == 0 {
+            return;
+        }
+        self.note();
+        loop {
+            let due = self.shared().state.due(self.settings.every);
+            match due.duration_since(SystemTime::now()) {
+                Ok(wait) if !wait.is_zero() => {
+                    tokio::time::sleep(wait.min(LONGEST_SLEEP)).await;
+                    continue;
+                }
+                _ => {}
+            }
+            if let Err(error) = self.pass(&*objects).await {
+                tracing::warn!("the scrub pauses: {error:#}");
+                tokio::time::sleep(RETRY_PAUSES[2]).await;
+            }
+        }
+    }
+
+    /// One pass, or the rest of it.
+    async fn pass(&self, objects: &dyn Objects) -> Result<()> {
+        {
+            let state = &mut self.shared().state;
+            if state.at.is_none() {
+                state.began = now();
+                state.at = Some(String::new());
+                state.found.clear();
+            }
+        }
+        let mut volumes: Vec<_> = catalog::load(objects).await?.into_values().collect();
+        volumes.sort_by_key(|entry| entry.spec.id);
+        for entry in volumes {
+            self.volume(objects, &entry.spec).await?;
+        }
+        let ended = {
+            let state = &mut self.shared().state;
+            state.ended = Some(now());
+            state.at = None;
+            state.damage = std::mem::take(&mut state.found);
+            state.damage.len()
+        };
+        self.note();
+        match ended {
+            0 => tracing::info!("all objects have been verified, none is damaged"),
+            damaged => tracing::error!(
+                "all objects have been verified: {damaged} are damaged, see /status at the admin address"
+            ),
+        }
+        Ok(())
+    }
+
+    async fn volume(&self, objects: &dyn Objects, spec: &VolumeSpec) -> Result<()> {
+        let prefix = longhaul_core::store::catalog::volume_prefix(spec.id);
+        let at = self.shared().state.at.clone().unwrap_or_default();
+        if at > prefix && !at.starts_with(&prefix) {
+            return Ok(());
+        }
+        let list = objects.list(&prefix).await.map_err(anyhow::Error::msg)?;
+        let mut keys: Vec<_> =
+            list.into_iter().map(|meta| meta.key).filter(|key| *key > at).collect();
+        keys.sort_unstable();
+        for (number, key) in keys.into_iter().enumerate() {
+            let damage = self.object(objects, spec, &key).await?;
+            if let Some(damage) = &damage {
+                tracing::error!(
+                    "volume {}: {key} is damaged: {}{}",
+                    spec.name,
+                    damage.problem,
+                    in_words(damage)
+                );
+            }
+            {
+                let state = &mut self.shared().state;
+                state.damage.retain(|known| known.object != key);
+                state.damage.extend(damage.clone());
+                state.found.extend(damage.clone());
+                state.at = Some(key);
+            }
+            if damage.is_some() || number as u64 % NOTE_EVERY == NOTE_EVERY - 1 {
+                self.note();
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies an object. It is read again before it counts as damaged: what came wrong over a network is not
+    /// what is stored.
+    async fn object(
+        &self,
+        objects: &dyn Objects,
+        spec: &VolumeSpec,
+        key: &str,
+    ) -> Result<Option<Damaged>> {
+        let mut attempt = 0;
+        loop {
+            let (tries, problem, damage) = match self.read(objects, key).await {
+                Ok(data) => match verify(spec, key, data).await? {
+                    Ok(()) => return Ok(None),
+                    Err(damage) => (1, damage.problem.clone(), damage),
+                },
+                // Deleted meanwhile. A segment that should be there is missed by who opens the volume.
+                Err(GetError::NotFound) => return Ok(None),
+                Err(GetError::Failed(error)) => {
+                    self.shared().failures += 1;
+                    let problem = format!("it cannot be read: {error}");
+                    let damage = scrub::Damage { problem, ranges: Vec::new(), unknown: true };
+                    (RETRY_PAUSES.len(), error, damage)
+                }
+            };
+            let Some(pause) = RETRY_PAUSES[..tries].get(attempt) else {
+                // If nothing can be read, nothing is known about this one.
+                let probe = longhaul_core::store::catalog::name_key(&spec.name);
+                return match objects.get(&probe, None).await {
+                    Ok(_) | Err(GetError::NotFound) => Ok(Some(Damaged::new(spec, key, damage))),
+                    Err(GetError::Failed(_)) => Err(anyhow::Error::msg(problem)),
+                };
+            };
+            attempt += 1;
+            tracing::debug!("{key}: {problem}; once more");
+            tokio::time::sleep(*pause).await;
+        }
+    }
+
+    /// Reads an object, and waits until the next may be read.
+    async fn read(&self, objects: &dyn Objects, key: &str) -> Result<Bytes, GetError> {
+        let data = objects.get(key, None).await?;
+        let seconds = data.len() as f64 / self.settings.bytes_per_second as f64;
+        {
+            let mut shared = self.shared();
+            shared.objects += 1;
+            shared.bytes += data.len() as u64;
+        }
+        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+        Ok(data)
+    }
+
+    fn note(&self) {
+        let state = self.shared().state.clone();
+        // Plain data without maps.
+        let Ok(text) = serde_json::to_vec_pretty(&state) else { return };
+        if let Err(error) = files::replace(&self.file, &text, 0o600) {
+            tracing::warn!("how far the scrub is cannot be noted: {error:#}");
+        }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For Prometheus.
+    pub fn metrics(&self, out: &mut Metrics) {
+        let shared = self.shared();
+        for (name, help, value) in [
+            (
+                "longhaul_store_scrub_objects_total",
+                "Objects that the scrub has read.",
+                shared.objects,
+            ),
+            ("longhaul_store_scrub_bytes_total", "Bytes in them.", shared.bytes),
+            (
+                "longhaul_store_scrub_failures_total",
+                "Objects that it could not read at once.",
+                shared.failures,
+            ),
+        ] {
+            out.single(name, "counter", help, value as f64);
+        }
+        let help = "When the last whole pass of the scrub ended; 0 if none has.";
+        let ended = shared.state.ended.unwrap_or(0);
+        out.single("longhaul_store_scrub_ended_timestamp_seconds", "gauge", help, ended as f64);
+        let help = "Objects that are damaged, as far as the scrub knows.";
+        let damaged = shared.state.damage.len();
+        out.single("longhaul_store_scrub_damaged_objects", "gauge", help, damaged as f64);
+    }
+
+    /// For the status: of a volume, what is damaged.
+    pub fn volume_json(&self, name: &str) -> Value {
+        let shared = self.shared();
+        let damage = shared.state.damage.iter().filter(|damage| damage.volume == name);
+        let damage = damage.map(|damage| {
+            let ranges = damage.sectors.iter().map(|&(lba, sectors)| {
+                json!({ "offset_bytes": lba.saturating_mul(512), "bytes": sectors.saturating_mul(512) })
+            });
+            json!({
+                "object": damage.object,
+                "problem": damage.problem,
+                "ranges": ranges.collect::<Vec<_>>(),
+                "unknown": damage.unknown,
+            })
+        });
+        damage.collect()
+    }
+
+    /// For the status: of all.
+    pub fn json(&self) -> Value {
+        let shared = self.shared();
+        json!({
+            "every_seconds": self.settings.every.as_secs(),
+            "began": shared.state.began,
+            "ended": shared.state.ended,
+            "at": shared.state.at.as_ref().filter(|at| !at.is_empty()),
+            "objects": shared.objects,
+            "bytes": shared.bytes,
+            "damaged_objects": shared.state.damage.len(),
+        })
+    }
+}
+
+impl State {
+    fn new() -> State {
+        let (damage, found) = (Vec::new(), Vec::new());
+        State { version: VERSION, began: now(), ended: None, at: None, damage, found }
+    }
+
+    /// When a pass is to begin, or to go on.
+    fn due(&self, every: Duration) -> SystemTime {
+        let began = SystemTime::UNIX_EPOCH + Duration::from_secs(self.began);
+        match self.at {
+            Some(_) => SystemTime::UNIX_EPOCH,
+            // A clock that went back must not put it off for years.
+            None => began.min(SystemTime::now()) + every,
+        }
+    }
+}
+
+impl Damaged {
+    fn new(spec: &VolumeSpec, key: &str, damage: scrub::Damage) -> Damaged {
+        let scrub::Damage { problem, ranges, unknown } = damage;
+        let sectors = ranges.iter().map(|range| (range.lba, range.sectors)).collect();
+        Damaged { volume: spec.name.clone(), object: key.to_owned(), problem, sectors, unknown }
+    }
+}
+
+/// What it costs, for the log.
+fn in_words(damage: &Damaged) -> String {
+    const SHOWN: usize = 8;
+    let ranges = damage.sectors.iter().take(SHOWN);
+    let ranges: Vec<_> =
+        ranges.map(|&(lba, sectors)| Range::new(lba, sectors).to_string()).collect();
+    let more = if damage.sectors.len() > SHOWN { " and more" } else { "" };
+    match (ranges.is_empty(), damage.unknown) {
+        (true, true) => "; what it held cannot be read, as far as it is not written anew".into(),
+        (true, false) => String::new(),
+        (false, _) => format!(
+            "; {}{more} cannot be read, as far as it is not written anew",
+            ranges.join(", ")
+        ),
+    }
+}
+
+/// On another thread: this one serves hosts.
+async fn verify(
+    spec: &VolumeSpec,
+    key: &str,
+    data: Bytes,
+) -> Result<Result<(), scrub::Damage>, tokio::task::JoinError> {
+    let (spec, key) = (spec.clone(), key.to_owned());
+    let verify = move || scrub::verify(&spec, &key, &data).unwrap_or(Ok(()));
+    tokio::task::spawn_blocking(verify).await
+}
+
+fn read(file: &Path) -> Result<Option<State>> {
+    let text = match std::fs::read(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    };
+    let state: State =
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", file.display()))?;
+    anyhow::ensure!(
+        state.version == VERSION,
+        "{} is of format {}, which needs a newer longhaul",
+        file.display(),
+        state.version
+    );
+    Ok(Some(state))
+}
