@@ -37,6 +37,10 @@ counters! {
     reads_checked,
     /// Sectors compared.
     sectors_checked,
+    /// Reads that did not wait for the answer to a resume, at stores that know such.
+    reads_behind,
+    /// Of them answered before it.
+    reads_before_attached,
     /// Bytes read that streams had read ahead.
     read_ahead,
     /// Bytes read while they were being read ahead.

@@ -619,6 +619,7 @@ impl Volume {
         self.link = Link::Resuming(request);
         let (volume, epoch, host) = (self.volume, self.epoch, self.host);
         self.send(Lane::Control, ToStore::Resume { request, volume, epoch, host }.into());
+        self.ask_again();
     }
 
     /// Asks the store to resume after a pause that grows.

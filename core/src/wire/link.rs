@@ -12,6 +12,7 @@
 //! - 4: what a cache has to forget: [`ToStore::Changed`], [`ToHost::Changed`].
 //! - 5: small reads and status queries in datagrams ([`crate::link`]).
 //! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
+//! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
 
 mod data;
 
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 6;
+pub const MAX_VERSION: u16 = 7;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -40,6 +41,8 @@ pub const CHANGED_VERSION: u16 = 4;
 pub const DATAGRAM_VERSION: u16 = 5;
 /// First version with packed records.
 pub const PACKED_VERSION: u16 = 6;
+/// First version in which reads need not wait for the answer to Resume.
+pub const BEHIND_VERSION: u16 = 7;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -236,6 +239,20 @@ pub enum ToStore {
         /// Since when.
         since: Moment,
     },
+    /// As [`ToStore::Read`], from a host that has asked to resume and has no answer yet; its Resume may
+    /// arrive later than this. From version [`BEHIND_VERSION`] on.
+    ReadBehind {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// The last number that the host knows to be committed: the answer must have all up to it.
+        committed: Seq,
+        /// What to read.
+        range: Range,
+    },
 }
 
 /// A moment in the log of a volume, as a host remembers it.
@@ -256,6 +273,7 @@ impl ToStore {
         match self {
             ToStore::Stage { .. } => version >= COPY_VERSION,
             ToStore::Changed { .. } => version >= CHANGED_VERSION,
+            ToStore::ReadBehind { .. } => version >= BEHIND_VERSION,
             _ => true,
         }
     }

@@ -7,7 +7,9 @@
 use super::volume::Uplink;
 use crate::link::{Client, LinkStatus};
 use longhaul_core::block::VolumeId;
-use longhaul_core::wire::link::{Changes, Frame, Lane, RequestId, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    Changes, Frame, Lane, ReadError, RequestId, StageError, ToHost, ToStore,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
@@ -160,6 +162,11 @@ impl Uplink for Router {
                         tracing::info!("the store is too old to say what a cache must forget");
                         let result = Ok(Changes::Unknown);
                         return Some(ToHost::Changed { request, volume, result }.into());
+                    }
+                    // Asked again once it has resumed.
+                    ToStore::ReadBehind { request, volume, .. } => {
+                        let result = Err(ReadError::NotAttached);
+                        return Some(ToHost::Data { request, volume, result }.into());
                     }
                     _ => {}
                 }

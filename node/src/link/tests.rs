@@ -208,11 +208,11 @@ async fn no_generation_in_common_is_refused_clearly() {
 
 #[tokio::test]
 async fn no_version_in_common_is_said_at_the_host() {
-    let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (7, 9));
+    let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (70, 90));
     let address = store.address.to_string();
     let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
     let error = format!("{error:#}");
-    assert!(error.contains("versions 7 to 9") && error.contains("upgrade"), "{error}");
+    assert!(error.contains("versions 70 to 90") && error.contains("upgrade"), "{error}");
 }
 
 #[tokio::test]
@@ -374,7 +374,7 @@ async fn what_follows_hello_after_a_loss_takes_no_round_trip_of_its_own() {
 
 #[tokio::test]
 async fn a_store_that_is_not_what_it_was_is_asked_first() {
-    for versions in [(1, 1), (7, 9)] {
+    for versions in [(1, 1), (70, 90)] {
         let newest = (1, DATAGRAM_VERSION);
         let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", newest);
         let (client, mut events) =
@@ -403,7 +403,7 @@ async fn a_store_that_is_not_what_it_was_is_asked_first() {
                 LinkEvent::Frame(frame) => panic!("{frame:?}"),
             }
         };
-        assert_eq!(reason.is_some(), versions.0 == 7, "{reason:?}");
+        assert_eq!(reason.is_some(), versions.0 == 70, "{reason:?}");
         if reason.is_none() {
             client.send(Lane::Read, read(5));
             loop {

@@ -274,6 +274,7 @@ impl Shell {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
+            | ToStore::ReadBehind { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Changed { volume, .. } => self.names.contains_key(volume).then_some(*volume),
             ToStore::Stage { request, volume, into, .. } => {

@@ -12,7 +12,7 @@ use longhaul_core::host::journal::{Geometry, Recovered};
 use longhaul_core::host::{self, Config, DiskOperation, Durability, Mode, OnJournalFailure};
 use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys, Packing};
 use longhaul_core::wire::link::{
-    AttachError, Attached, Frame, JournalState, Lane, ToHost, ToStore, VolumeReply,
+    AttachError, Attached, Frame, JournalState, Lane, ReadError, ToHost, ToStore, VolumeReply,
 };
 use std::time::Duration;
 
@@ -382,6 +382,14 @@ impl World {
             ToStore::Batch { last, .. } => told.shipped = told.shipped.max(*last),
             _ => {}
         }
+        if let ToStore::ReadBehind { request, volume: id, .. } = &frame.message {
+            // One without datagrams is to a store that is too old for these, too.
+            if session.lone.is_none() {
+                let (request, volume, result) = (*request, *id, Err(ReadError::NotAttached));
+                return self.take_down(number, ToHost::Data { request, volume, result }.into());
+            }
+            self.coverage.reads_behind += 1;
+        }
         if lane == Lane::Read {
             self.ask_lone(number, frame.clone());
         } else if let Some(due) = session.send(now, Direction::Up, lane, bytes) {
@@ -407,7 +415,10 @@ impl World {
         }
         match &mut self.slot(host, volume).state {
             State::Running(machine) => {
+                let early = !machine.status(now).link_up
+                    && matches!(frame.message, ToHost::Data { result: Ok(_), .. });
                 machine.handle_message(now, frame.clone());
+                self.coverage.reads_before_attached += u64::from(early);
                 if let ToHost::Attached { result: Ok(_), .. } = &frame.message {
                     self.coverage.resumes += 1;
                 }

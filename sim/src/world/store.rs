@@ -111,6 +111,7 @@ impl World {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
+            | ToStore::ReadBehind { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Stage { volume, .. }
             | ToStore::Changed { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),

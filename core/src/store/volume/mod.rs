@@ -5,6 +5,7 @@
 //! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
 //! next one. Reads and announcements do not queue behind it.
 
+mod behind;
 mod changed;
 mod commit;
 mod control;
@@ -23,6 +24,7 @@ use crate::wire::link::{
     self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS, ReadError, RequestId,
     StageError, ToHost, ToStore,
 };
+use behind::Behind;
 use bytes::Bytes;
 use changed::Walks;
 use commit::{Put, Work};
@@ -148,6 +150,7 @@ pub struct Volume {
     probed: bool,
     put: Option<Put>,
     reads: Reads,
+    behind: Behind,
     checkpoints: Checkpoints,
     sizes: Sizes,
     walks: Walks,
@@ -181,6 +184,7 @@ impl Volume {
             probed: false,
             put: None,
             reads: Reads::new(config.read_operations_max, config.read_bytes_max),
+            behind: Behind::default(),
             checkpoints: Checkpoints::default(),
             sizes: Sizes::default(),
             walks: Walks::default(),
@@ -242,6 +246,7 @@ impl Volume {
             put.session_closed(session);
         }
         self.reads.forget(session);
+        self.behind.forget(session);
         self.sizes.forget(session);
         self.walks.forget(session);
         self.messages.retain(|(other, ..)| *other != session);
@@ -300,6 +305,7 @@ impl Volume {
         for read in self.reads.stop() {
             self.read_failed(read, ReadError::NotAttached);
         }
+        self.refuse_behind();
         self.advance();
     }
 
@@ -354,6 +360,7 @@ impl Volume {
                     && self.queue.is_empty()
                     && self.put.is_none()
                     && self.reads.is_idle()
+                    && self.behind.is_empty()
                     && self.checkpoints.builder.is_none()
                     && !(self.shutting_down && self.announce_unsaved.is_some())
             }
@@ -437,6 +444,7 @@ impl Volume {
         for read in self.reads.abandon() {
             self.read_failed(read, ReadError::NotAttached);
         }
+        self.refuse_behind();
         self.checkpoints.builder = None;
         self.refuse_walks();
         self.refuse_resized();
@@ -474,6 +482,10 @@ impl Volume {
                     Ok(()) => self.reads.push(request),
                     Err(error) => self.read_failed(request, error),
                 }
+            }
+            ToStore::ReadBehind { request, volume, epoch, committed, range } if volume == ours => {
+                let request = Request { session, lane, request, epoch, range, stage: None };
+                self.read_behind(request, committed);
             }
             ToStore::Status { request, volume, epoch, range } if volume == ours => {
                 let checked = self.check_read(session, epoch, range, u64::MAX);

@@ -13,6 +13,7 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 
 mod absent;
+mod behind;
 mod changed;
 mod copy;
 mod resize;

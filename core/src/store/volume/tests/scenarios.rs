@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::checkpoint::Reader;
 
-fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
+pub(super) fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
     let mut rig = Rig::open(incarnation, &Config::default());
     rig.settle(objects);
     rig
