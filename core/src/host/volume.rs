@@ -277,6 +277,12 @@ impl Volume {
         self.ask_for(waiters);
     }
 
+    /// Whether no connection to the store has been reported since the last one was lost.
+    #[must_use]
+    pub fn is_link_down(&self) -> bool {
+        self.link == Link::Down
+    }
+
     /// Takes a message of the store for this volume.
     pub fn handle_message(&mut self, now: Time, frame: Frame<ToHost>) {
         self.input(now);

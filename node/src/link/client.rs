@@ -5,13 +5,15 @@
 
 use super::LinkError;
 use super::Transport;
-use super::connect::{self, Greeting, Known, Senders};
+use super::connect::{self, Greeting, Known, Opening, Senders};
 use super::dial::Dialer;
+use super::quic::EarlyCounters;
 use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
 use longhaul_core::link::AskCounters;
-use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{BEHIND_VERSION, Frame, Lane, ToHost, ToStore};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,13 +29,21 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// What the link tells the host.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// The store is connected and has said Hello. Nothing that was sent before reaches it any more.
+    /// The store is connected and has said Hello. Nothing that was sent before reaches it any more, except
+    /// since a [`LinkEvent::Early`] just before.
     Up {
         /// Address of the store, as configured or learned.
         peer: String,
         /// What the store says of itself.
         software: String,
         /// Version of the protocol that is spoken.
+        version: u16,
+    },
+    /// A store that was connected before is tried again, and what is sent now of
+    /// [`ToStore::ReadBehind`] goes to it without waiting for an answer. All else waits for
+    /// [`LinkEvent::Up`]; or all is dropped, with [`LinkEvent::Unreachable`].
+    Early {
+        /// Version of the protocol that was spoken.
         version: u16,
     },
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
@@ -83,6 +93,20 @@ pub struct LinkStatus {
     pub stores: Vec<String>,
     /// Small reads in datagrams, over all connections.
     pub datagrams: DatagramStatus,
+    /// Connections begun with data.
+    #[serde(default)]
+    pub early: EarlyStatus,
+}
+
+/// Totals of connections that were begun with data (0-RTT), since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EarlyStatus {
+    /// Begun with data.
+    pub offered: u64,
+    /// Of them answered by a store that took it.
+    pub accepted: u64,
+    /// Of them answered by a store that did not: the data was sent again.
+    pub rejected: u64,
 }
 
 /// Totals of what went by datagram instead of by stream, since the start.
@@ -139,6 +163,7 @@ struct State {
     last_error: Option<String>,
     connections: u64,
     stores: Vec<String>,
+    early: Arc<EarlyCounters>,
 }
 
 impl State {
@@ -162,7 +187,8 @@ impl Client {
         store: Option<String>,
         transport: Transport,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
-        let dialer = Dialer::new(&credential, transport)?;
+        let mut dialer = Dialer::new(&credential, transport)?;
+        dialer.remember();
         Client::start_with(dialer, credential, store)
     }
 
@@ -186,6 +212,7 @@ impl Client {
                 last_error: None,
                 connections: 0,
                 stores,
+                early: dialer.early(),
             }),
             drain_urgent: watch::Sender::new(false),
             closing: watch::Sender::new(false),
@@ -221,7 +248,11 @@ impl Client {
         let current = now.unwrap_or_default();
         let mut datagrams = state.past_lone;
         datagrams.add(&lock(&state.lone));
+        let [offered, accepted, rejected] =
+            [&state.early.offered, &state.early.accepted, &state.early.rejected]
+                .map(|counter| counter.load(Ordering::Relaxed));
         LinkStatus {
+            early: EarlyStatus { offered, accepted, rejected },
             up: now.is_some(),
             since_seconds: state.since.elapsed().as_secs_f64(),
             peer: state.peer.clone(),
@@ -269,15 +300,35 @@ async fn run(
 ) {
     let mut closing = inner.closing.subscribe();
     let mut pause = BACK_OFF.0;
-    let mut known = None;
+    let mut known: Option<Known> = None;
+    // Others have their turn after the one that data goes to has not answered.
+    let mut others = false;
     while !*closing.borrow() {
-        let stores = lock(&inner.state).stores.clone();
+        let mut stores = lock(&inner.state).stores.clone();
+        let may_be_early = |known: &&Known| {
+            known.greeting.version >= BEHIND_VERSION && dialer.may_be_early(known.socket)
+        };
+        let early = known.as_ref().filter(may_be_early).filter(|_| !others);
+        others = early.is_some() && stores.len() > 1;
+        let opening = Opening::new(early.is_some());
+        let is_early = opening.early;
+        if let Some(Known { address, greeting, .. }) = early {
+            stores = vec![address.clone()];
+            *lock(&inner.senders) = Some(opening.senders.clone());
+            if events.send(LinkEvent::Early { version: greeting.version }).is_err() {
+                break;
+            }
+        }
         let connected = tokio::select! {
             _ = closing.wait_for(|closing| *closing) => break,
-            connected = connect::connect(&mut dialer, &stores, known.as_ref()) => connected,
+            connected = connect::connect(&mut dialer, &stores, known.as_ref(), opening) => connected,
         };
+        if is_early && connected.is_err() {
+            *lock(&inner.senders) = None;
+        }
         match connected {
             Ok(established) => {
+                others = false;
                 let begun = Instant::now();
                 if events.is_closed() {
                     break;
@@ -315,6 +366,7 @@ async fn run(
         let _ = tokio::time::timeout(wait, closing.wait_for(|closing| *closing)).await;
         pause = (pause * 2).min(BACK_OFF.1);
     }
+    *lock(&inner.senders) = None;
     dialer.wait_idle().await;
 }
 
@@ -415,6 +467,7 @@ async fn session(
     if closed || !open {
         return Ended::Closed;
     }
-    let greeting = greeting.get().filter(|_| !doubtful);
-    Ended::Lost(greeting.map(|greeting| Known { address: peer, greeting: greeting.clone() }))
+    let socket = connection.peer();
+    let greeting = greeting.get().filter(|_| !doubtful).cloned();
+    Ended::Lost(greeting.map(|greeting| Known { address: peer, socket, greeting }))
 }

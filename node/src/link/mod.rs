@@ -9,6 +9,7 @@
 //!   `tls` in common, and `dial` chooses.
 //! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
 //! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
+//! - `first`: what is sent before the store has answered, with what `sessions` remembers.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - [`request`]: one connection for one command.
@@ -21,11 +22,14 @@ pub mod client;
 pub mod congestion;
 mod connect;
 mod dial;
+mod ends;
+mod first;
 pub mod lane;
 pub mod listener;
 mod lone;
 pub mod quic;
 pub mod request;
+mod sessions;
 mod stripe;
 pub mod tcp;
 #[cfg(test)]
@@ -136,6 +140,8 @@ pub enum CloseCode {
     ShuttingDown,
     /// The peer broke the protocol.
     Protocol,
+    /// The credential has expired.
+    Expired,
 }
 
 impl CloseCode {
@@ -147,6 +153,7 @@ impl CloseCode {
             CloseCode::Revoked => 2,
             CloseCode::ShuttingDown => 3,
             CloseCode::Protocol => 4,
+            CloseCode::Expired => 5,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Host and store over loopback, in one process.
 
+mod early;
 mod measure;
 
 use super::quic::Acceptor;
@@ -69,8 +70,15 @@ impl Store {
     }
 }
 
+/// The next one, but for those that say that an attempt begins.
 async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
-    tokio::time::timeout(Duration::from_secs(20), events.recv()).await.unwrap().unwrap()
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(20), events.recv()).await;
+        match next.unwrap().unwrap() {
+            LinkEvent::Early { .. } => {}
+            event => return event,
+        }
+    }
 }
 
 fn batch(bytes: usize) -> Frame<ToStore> {
@@ -399,7 +407,7 @@ async fn a_store_that_is_not_what_it_was_is_asked_first() {
                     }
                 }
                 // Taken for what it was once, at most, before it has said otherwise.
-                LinkEvent::Up { .. } | LinkEvent::Down { .. } => {}
+                LinkEvent::Up { .. } | LinkEvent::Down { .. } | LinkEvent::Early { .. } => {}
                 LinkEvent::Frame(frame) => panic!("{frame:?}"),
             }
         };
@@ -439,6 +447,7 @@ async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_th
     loop {
         match event(&mut events).await {
             // The store is taken for what it was, and what follows Hello is sent, ...
+            LinkEvent::Early { .. } => {}
             LinkEvent::Up { .. } => client.send(Lane::Read, read(1)),
             LinkEvent::Down { reason } => assert!(reason.contains("withdrawn"), "{reason}"),
             LinkEvent::Unreachable => {

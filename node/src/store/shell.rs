@@ -13,7 +13,7 @@ use longhaul_core::store::{
     Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, RequestId, StageError, ToHost, ToStore,
+    Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, StageError, ToHost, ToStore,
     VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -274,9 +274,18 @@ impl Shell {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
-            | ToStore::ReadBehind { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Changed { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            ToStore::ReadBehind { request, volume, .. } => {
+                // What may be a copy of an old flight opens nothing: the host asks again.
+                if !self.engines.contains_key(volume) && !self.listener.is_proven(session) {
+                    let (request, volume) = (*request, *volume);
+                    let result = Err(ReadError::NotAttached);
+                    let reply = ToHost::Data { request, volume, result };
+                    return self.listener.send(session, lane, reply.into());
+                }
+                self.names.contains_key(volume).then_some(*volume)
+            }
             ToStore::Stage { request, volume, into, .. } => {
                 // Every credential is good for all volumes; one that is not there would get an object
                 // that nothing ever deletes.
@@ -695,6 +704,7 @@ impl Shell {
             sessions: sessions.collect(),
             counts: self.counts.clone(),
             datagrams: self.listener.datagrams(),
+            early: self.listener.early(),
             cache: self.objects.cache(),
             usage: self.objects.usage(),
         }

@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub counts: Counts,
     /// Small reads that hosts asked for in datagrams, since the start.
     pub datagrams: AnswerCounters,
+    /// Sessions that were begun with data, since the start.
+    pub early: u64,
     /// The cache in front of the objects, if there is one.
     pub cache: Option<CacheReport>,
     /// What was asked of a bucket, if the objects are in one.
@@ -179,6 +181,11 @@ impl Report for View {
                 "longhaul_store_object_failures_total",
                 "Operations on objects that failed.",
                 counts.failures,
+            ),
+            (
+                "longhaul_store_link_early_sessions_total",
+                "Sessions that hosts began with data in the first flight (0-RTT).",
+                snapshot.early,
             ),
             (
                 "longhaul_store_datagram_requests_total",
@@ -396,6 +403,7 @@ impl Report for View {
             "volumes": volumes,
             "sessions": sessions,
             "datagrams": datagrams,
+            "early_sessions": snapshot.early,
             "cache": cache,
             "bucket": snapshot.usage.as_ref().map(usage::json),
             "scrub": self.scrub.json(),

@@ -121,6 +121,7 @@ impl Site {
             LinkEvent::Frame(frame) => Some(frame.message),
             LinkEvent::Up { .. } => None,
             LinkEvent::Down { reason } => panic!("{reason}"),
+            LinkEvent::Early { .. } => None,
             LinkEvent::Unreachable => panic!("unreachable"),
         }
     }
@@ -225,7 +226,7 @@ impl Behind {
         let (ready, address) = std::sync::mpsc::channel();
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
         let serve = async move {
-            let versions = (1, DATAGRAM_VERSION);
+            let versions = (1, longhaul_core::wire::link::MAX_VERSION);
             let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
             ready.send((store.address, store.credential())).unwrap();
             loop {
@@ -235,7 +236,8 @@ impl Behind {
                 };
                 let ListenerEvent::Frame { session, lane, frame } = event else { continue };
                 match frame.message {
-                    ToStore::Read { request, range, .. } => {
+                    ToStore::Read { request, range, .. }
+                    | ToStore::ReadBehind { request, range, .. } => {
                         store.listener.send(session, lane, data(request, range.bytes() as usize));
                     }
                     ToStore::Resume { request, .. } => {
@@ -276,7 +278,7 @@ impl Drop for Behind {
 }
 
 /// From the return of a line that was away for `outage` to the first read that is answered, as a host
-/// does it: up, Resume, Attached, Read. Also when the link was up again.
+/// does it: Resume, and the read behind it, in the first flight if that can be. Also when the link was up again.
 fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     let behind = Behind::start(Shape { delay, ..Shape::default() });
     let (client, mut events) = behind.connect(Transport::Auto);
@@ -288,21 +290,30 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     std::thread::sleep(outage);
     behind.relay.change(|shape| shape.cut = false);
     let returned = Instant::now();
-    let mut up = f64::NAN;
+    let (mut up, mut asked) = (f64::NAN, false);
+    let ask = || {
+        let host = longhaul_core::wire::link::HostId(1);
+        let (volume, range) = (VolumeId(1), Range::new(0, 16));
+        let resume = ToStore::Resume { request: 1, volume, epoch: 1, host };
+        let read = ToStore::ReadBehind { request: 1, volume, epoch: 1, committed: 0, range };
+        client.send(Lane::Control, resume.into());
+        client.send(Lane::Read, read.into());
+    };
     loop {
         match events.blocking_recv().unwrap() {
+            LinkEvent::Early { .. } => {
+                asked = true;
+                ask();
+            }
             LinkEvent::Up { .. } => {
                 up = returned.elapsed().as_secs_f64() * 1e3;
-                let host = longhaul_core::wire::link::HostId(1);
-                let resume = ToStore::Resume { request: 1, volume: VolumeId(1), epoch: 1, host };
-                client.send(Lane::Control, resume.into());
+                if !asked {
+                    ask();
+                }
             }
-            LinkEvent::Frame(frame) => match frame.message {
-                ToHost::Attached { .. } => client.send(Lane::Read, read(1)),
-                ToHost::Data { .. } => break,
-                _ => {}
-            },
-            LinkEvent::Down { .. } | LinkEvent::Unreachable => {}
+            LinkEvent::Frame(Frame { message: ToHost::Data { .. }, .. }) => break,
+            LinkEvent::Frame(_) => {}
+            LinkEvent::Down { .. } | LinkEvent::Unreachable => asked = false,
         }
     }
     let read = returned.elapsed().as_secs_f64() * 1e3;
