@@ -64,6 +64,11 @@ const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// pauses in which one repeats its first packet double, and when a line returns a packet should be on its way
 /// soon. More often would help little: with the repetitions the longest gap is 0.6 s.
 const BEGIN_ANEW: Duration = Duration::from_secs(1);
+/// The same where sessions are remembered. A first packet that is repeated comes without the data of the first flight
+/// (quinn-proto 0.11, `pto_time_and_space`), so attempts begin more often, and
+const BEGIN_EARLY_ANEW: Duration = Duration::from_millis(500);
+/// repeat nothing before their answer: three of these, longer than an attempt lasts.
+const EARLY_INITIAL_RTT: Duration = Duration::from_secs(2);
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
@@ -232,7 +237,9 @@ impl Dialer {
                 return (None, self.config.clone());
             };
             let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-            config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
+            let mut transport = transport_config(STREAM_WINDOW);
+            transport.initial_rtt(EARLY_INITIAL_RTT);
+            config.transport_config(Arc::new(transport));
             config.token_store(remembered.clone());
             if stores.len() >= STORES_REMEMBERED {
                 stores.remove(0);
@@ -292,7 +299,8 @@ impl Dialer {
         let mut attempts = FuturesUnordered::new();
         let mut early: Vec<Option<Offered>> = Vec::new();
         let mut answers = FuturesUnordered::new();
-        let mut anew = tokio::time::interval(BEGIN_ANEW);
+        let pause = if offered.is_some() { BEGIN_EARLY_ANEW } else { BEGIN_ANEW };
+        let mut anew = tokio::time::interval(pause);
         anew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
         loop {

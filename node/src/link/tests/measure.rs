@@ -287,10 +287,6 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     behind.relay.change(|shape| shape.cut = true);
     // What was under way when the line was cut, and is to be sent again.
     client.send(Lane::Read, read(1));
-    std::thread::sleep(outage);
-    behind.relay.change(|shape| shape.cut = false);
-    let returned = Instant::now();
-    let (mut up, mut asked) = (f64::NAN, false);
     let ask = || {
         let host = longhaul_core::wire::link::HostId(1);
         let (volume, range) = (VolumeId(1), Range::new(0, 16));
@@ -299,6 +295,21 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
         client.send(Lane::Control, resume.into());
         client.send(Lane::Read, read.into());
     };
+    let (mut up, mut asked) = (f64::NAN, false);
+    let cut = Instant::now();
+    while cut.elapsed() < outage {
+        match events.try_recv() {
+            Ok(LinkEvent::Early { .. }) => {
+                asked = true;
+                ask();
+            }
+            Ok(LinkEvent::Down { .. } | LinkEvent::Unreachable) => asked = false,
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+    behind.relay.change(|shape| shape.cut = false);
+    let returned = Instant::now();
     loop {
         match events.blocking_recv().unwrap() {
             LinkEvent::Early { .. } => {
