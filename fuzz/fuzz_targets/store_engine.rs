@@ -56,12 +56,13 @@ fn make_seeds() -> Vec<Vec<u8>> {
             .concat(),
         [work.clone(), vec![3, 3], frame(2, attach(host, Some(journal)))].concat(),
         [
-            work,
+            work.clone(),
             vec![2, 1],
             frame(2, ToStore::Volume { request: 5, operation: lost }.into()),
             frame(2, ToStore::Volume { request: 6, operation: accept }.into()),
         ]
         .concat(),
+        [work, frame(2, behind(8, 9)), frame(2, behind(9, 99))].concat(),
     ]
 }
 

@@ -670,7 +670,8 @@ pub struct LiveInfo {
     pub committed: Seq,
     /// Segments in the log.
     pub segments: u64,
-    /// Bytes of data the map refers to.
+    /// Bytes of data the map refers to, at most: what was overwritten or discarded may count until parts of
+    /// the map are merged.
     pub mapped_bytes: u64,
     /// Bytes announced and not committed.
     pub announced_bytes: u64,

@@ -50,6 +50,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: longhaul_core::store::MAP_MEMORY,
         scrub: Default::default(),
     };
     let store = store::Store::start(&options).await.unwrap();

@@ -6,6 +6,7 @@
 mod absent;
 mod bucket;
 mod catalog;
+mod events;
 mod scrub;
 mod shell;
 #[cfg(test)]
@@ -27,8 +28,10 @@ use crate::objects::{
     CachedObjects, DeviceObjects, LocalObjects, Location, MemoryObjects, Objects,
 };
 use crate::service::{Stop, notify};
+use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
+use longhaul_core::store::map::pages::SharedPages;
 use scrub::Scrub;
 use serde::{Deserialize, Serialize};
 use shell::Shell;
@@ -75,6 +78,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             advertise: args.advertise.as_deref(),
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
+            map_memory: args.map_memory,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
         })
         .await?;
@@ -97,6 +101,9 @@ pub fn run(args: &StoreArgs) -> Result<()> {
     })
 }
 
+/// Least memory for the maps: some pages, and the table of a volume or two.
+const MAP_MEMORY_LEAST: u64 = 1 << 20;
+
 /// How to run a store.
 #[derive(Debug)]
 pub struct Options<'a> {
@@ -112,6 +119,8 @@ pub struct Options<'a> {
     pub cache_bytes: u64,
     /// Its directory, if not `cache` in the state directory.
     pub cache_dir: Option<&'a Path>,
+    /// Bytes of memory for the maps of all volumes.
+    pub map_memory: u64,
     /// How objects are verified in the background.
     pub scrub: scrub::Settings,
 }
@@ -130,7 +139,15 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let Options { data, state, listen, advertise, cache_bytes, cache_dir, scrub } = *options;
+        let Options { data, state, listen, advertise, cache_bytes, cache_dir, map_memory, scrub } =
+            *options;
+        if map_memory < MAP_MEMORY_LEAST {
+            bail!(
+                "--map-memory {} is too little: give the maps at least {}",
+                show_bytes(map_memory),
+                show_bytes(MAP_MEMORY_LEAST)
+            );
+        }
         if let Location::Directory(dir) = data {
             refuse_foreign(dir)?;
         }
@@ -207,7 +224,7 @@ impl Store {
         tokio::spawn(scrub.clone().run(objects.clone()));
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub);
-        let shell = Shell::new(listener, objects, catalog, questions);
+        let shell = Shell::new(listener, objects, catalog, questions, SharedPages::new(map_memory));
         Ok(Store { shell, address, view, _locks: locks })
     }
 

@@ -2,13 +2,15 @@
 
 use super::absent::no_such_volume;
 use super::catalog::{self, Entry, NotCreated};
-use super::view::{Counts, Question, SessionState, Snapshot, VolumeState};
+use super::events::log;
+use super::view::{Counts, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::{self, Objects};
 use crate::random;
 use bytes::Bytes;
-use longhaul_core::block::{Epoch, SECTOR_BYTES, Time, VolumeId};
+use longhaul_core::block::{Epoch, Time, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
+use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::store::{
     Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
@@ -32,6 +34,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 pub struct Shell {
     listener: Listener,
     objects: Arc<dyn Objects>,
+    /// Pages of all volumes' maps.
+    pages: SharedPages,
     /// All volumes by name.
     catalog: BTreeMap<String, Entry>,
     names: HashMap<VolumeId, String>,
@@ -112,12 +116,14 @@ impl Shell {
         objects: Arc<dyn Objects>,
         catalog: BTreeMap<String, Entry>,
         questions: mpsc::Receiver<Question>,
+        pages: SharedPages,
     ) -> Shell {
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {
             listener,
             objects,
+            pages,
             catalog,
             names,
             engines: BTreeMap::new(),
@@ -199,8 +205,8 @@ impl Shell {
     }
 
     /// Drops the engines that nobody needs: memory is for volumes in use, not for all that ever were.
-    /// With nothing under way nothing is lost; opening one again reads its newest checkpoint and the
-    /// few segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
+    /// With nothing under way nothing is lost; opening one again reads its newest root and the few
+    /// segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
     fn put_away(&mut self) {
         let known = &mut self.known;
         self.engines.retain(|id, engine| {
@@ -216,6 +222,16 @@ impl Shell {
             known.insert(*id, live);
             false
         });
+        // Where nothing happens nobody looks how much memory there is.
+        if self.pages.lock().is_crowded() {
+            let now = self.now();
+            for id in self.engines.keys().copied().collect::<Vec<_>>() {
+                if let Some(engine) = self.engines.get_mut(&id) {
+                    engine.volume.handle_timeout(now);
+                }
+                self.drive(id);
+            }
+        }
     }
 
     fn now(&self) -> Time {
@@ -451,8 +467,9 @@ impl Shell {
                 return false;
             }
         };
+        let config = Config { pages: self.pages.clone(), ..Config::default() };
         let engine = Engine {
-            volume: Volume::open(self.now(), spec, incarnation, Config::default()),
+            volume: Volume::open(self.now(), spec, incarnation, config),
             sessions: BTreeSet::new(),
             paused: false,
             used: true,
@@ -494,6 +511,7 @@ impl Shell {
                 if let Event::Retry { key, error, .. } = &event {
                     engine.retrying = Some((key.clone(), error.clone()));
                 }
+                self.counts.map.add(&event);
                 if let Event::Opened { .. } | Event::Resized { .. } = &event
                     && let Some(sectors) = engine.volume.sectors()
                     && let Some(entry) = self.catalog.get_mut(&engine.volume.spec().name)
@@ -703,6 +721,7 @@ impl Shell {
             open: self.engines.len(),
             sessions: sessions.collect(),
             counts: self.counts.clone(),
+            map: MapMemory::of(&self.pages.lock()),
             datagrams: self.listener.datagrams(),
             early: self.listener.early(),
             cache: self.objects.cache(),
@@ -742,54 +761,4 @@ fn settles(result: &ObjectResult) -> bool {
             | ObjectResult::Get(Err(objects::GetError::Failed(_)))
             | ObjectResult::List(Err(_))
     )
-}
-
-fn log(volume: &str, event: &Event) {
-    match event {
-        Event::Opened { segments, replayed, epoch, committed } => tracing::info!(
-            "volume {volume}: opened, {segments} segments ({replayed} replayed), epoch {epoch}, committed {committed}"
-        ),
-        Event::Failed(error) => tracing::error!("volume {volume}: {error}"),
-        Event::CheckpointDamaged { key, reason } => {
-            tracing::warn!("volume {volume}: checkpoint {key} is not used: {reason}");
-        }
-        Event::CheckpointWritten { number, entries } => {
-            tracing::debug!("volume {volume}: checkpoint at segment {number}, {entries} entries");
-        }
-        Event::Attached { epoch, host, unclean } => match unclean {
-            None => tracing::info!("volume {volume}: epoch {epoch}, host {host}"),
-            Some(before) => tracing::warn!(
-                "volume {volume}: epoch {epoch}, host {host}; host {before} had not detached and is fenced"
-            ),
-        },
-        Event::Resized { sectors } => {
-            let size = crate::units::show_bytes(sectors * SECTOR_BYTES);
-            tracing::info!("volume {volume}: resized, it has {size}");
-        }
-        Event::LossAccepted { epoch, bytes } => {
-            tracing::warn!("volume {volume}: epoch {epoch}, {bytes} undelivered bytes given up");
-        }
-        Event::Rival { epoch, host, segments } => tracing::error!(
-            "volume {volume}: another store wrote {segments} segments (epoch {epoch}, host {host:?}): is it running twice \
-             over the same data?"
-        ),
-        Event::BatchRefused { session, reason } => {
-            tracing::warn!("volume {volume}: refused a batch of session {}: {reason}", session.0);
-        }
-        Event::AnnounceIgnored { session, entries } => tracing::warn!(
-            "volume {volume}: ignored {entries} announced ranges of session {} that make no sense",
-            session.0
-        ),
-        Event::DataDamaged { key, range, reason } => tracing::error!(
-            "volume {volume}: {range} cannot be read: {reason} in {key}; bring that object back from a copy"
-        ),
-        Event::Retry { key, error, failures } => {
-            // Said once a doubling: it may go on for days.
-            if failures.is_power_of_two() {
-                tracing::error!(
-                    "volume {volume}: {key}: {error} (failed {failures} times, trying on)"
-                );
-            }
-        }
-    }
 }

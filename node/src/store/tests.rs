@@ -9,6 +9,7 @@ use bytes::BytesMut;
 use clap::Parser as _;
 use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
 use longhaul_core::record;
+use longhaul_core::store::MAP_MEMORY;
 use longhaul_core::wire::link::{
     Announced, AttachError, Attached, Frame, HostId, Lane, StageError, StagedRun, ToHost, ToStore,
     VolumeOperation, VolumeReply,
@@ -36,6 +37,7 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: MAP_MEMORY,
         scrub: Default::default(),
     };
     let mut store = Store::start(&options).await.unwrap();
@@ -241,6 +243,7 @@ async fn one_store_over_a_directory() {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: MAP_MEMORY,
         scrub: Default::default(),
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
@@ -462,6 +465,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: MAP_MEMORY,
         scrub: Default::default(),
     };
     let store = Store::start(&options).await.unwrap();
@@ -489,13 +493,15 @@ async fn directories_of_others_are_refused_and_left_alone() {
     async fn refused(data: &Path, state: &Path) -> String {
         let listen = "127.0.0.1:0".parse().unwrap();
         let location = &Location::Directory(data.into());
+        let (advertise, cache_bytes, cache_dir) = (None, 0, None);
         let options = Options {
             data: location,
             state,
             listen,
-            advertise: None,
-            cache_bytes: 0,
-            cache_dir: None,
+            advertise,
+            cache_bytes,
+            cache_dir,
+            map_memory: MAP_MEMORY,
             scrub: Default::default(),
         };
         let before = names(data);

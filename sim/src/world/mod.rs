@@ -13,6 +13,7 @@ mod copy;
 mod finish;
 mod host;
 mod lone;
+mod maps;
 mod object;
 mod observe;
 mod storage;

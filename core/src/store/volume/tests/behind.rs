@@ -125,6 +125,7 @@ fn those_that_wait_are_bounded_and_end_with_their_session_or_the_store() {
     rig.send(3, Lane::Read, behind(2001, 1, 9));
     assert_eq!(answer(&mut rig, 2001), None);
     rig.volume.handle_shutdown(rig.now);
+    rig.collect();
     rig.settle(&mut objects);
     assert_eq!(answer(&mut rig, 2001), Some(Err(ReadError::NotAttached)));
     assert!(rig.volume.is_idle());
