@@ -30,6 +30,9 @@ const FRAMES_AT_ONCE: usize = 64;
 /// longer than the pause between an operator's commands.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// A volume that cannot be used is opened anew when somebody wants it, so much later.
+const OPEN_AGAIN: Duration = Duration::from_secs(4);
+
 /// The store's one owner.
 pub struct Shell {
     listener: Listener,
@@ -70,6 +73,21 @@ struct Engine {
     leaving: bool,
     /// The last failure of an operation that has not succeeded since, and what it was about.
     retrying: Option<(String, String)>,
+    /// Operations on objects without an outcome yet.
+    under_way: usize,
+    /// When it was seen that the volume cannot be used.
+    failed_at: Option<Instant>,
+}
+
+impl Engine {
+    /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing may be
+    /// there again.
+    fn may_be_opened_anew(&self) -> bool {
+        self.failed_at.is_some_and(|at| at.elapsed() >= OPEN_AGAIN)
+            && self.under_way == 0
+            && self.deletions.is_empty()
+            && !self.leaving
+    }
 }
 
 /// Who asked for a volume operation.
@@ -456,7 +474,10 @@ impl Shell {
     /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
     fn open(&mut self, id: VolumeId) -> bool {
         if let Some(engine) = self.engines.get(&id) {
-            return !engine.leaving;
+            if !engine.may_be_opened_anew() {
+                return !engine.leaving;
+            }
+            self.engines.remove(&id);
         }
         let spec = self.names.get(&id).and_then(|name| self.catalog.get(name));
         let Some(Entry { spec, .. }) = spec.cloned() else { return false };
@@ -476,6 +497,8 @@ impl Shell {
             deletions: Vec::new(),
             leaving: false,
             retrying: None,
+            under_way: 0,
+            failed_at: None,
         };
         self.engines.insert(id, engine);
         true
@@ -500,6 +523,7 @@ impl Shell {
                     engine.volume.handle_object(now, number, ObjectResult::Get(result));
                     again = true;
                 } else {
+                    engine.under_way += 1;
                     start(&self.objects, &self.outcomes.0, id, number, operation);
                 }
             }
@@ -510,6 +534,9 @@ impl Shell {
             while let Some(event) = engine.volume.poll_event() {
                 if let Event::Retry { key, error, .. } = &event {
                     engine.retrying = Some((key.clone(), error.clone()));
+                }
+                if let Event::Failed(_) = &event {
+                    engine.failed_at = Some(Instant::now());
                 }
                 self.counts.map.add(&event);
                 if let Event::Opened { .. } | Event::Resized { .. } = &event
@@ -632,6 +659,8 @@ impl Shell {
                 let now = self.now();
                 let settled = settles(&result);
                 if let Some(engine) = self.engines.get_mut(&volume) {
+                    // One that was put away had nothing under way.
+                    engine.under_way = engine.under_way.saturating_sub(1);
                     if matches!(result, ObjectResult::Put(Ok(()))) {
                         engine.retrying = None;
                     }
