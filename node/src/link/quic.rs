@@ -64,10 +64,11 @@ const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// pauses in which one repeats its first packet double, and when a line returns a packet should be on its way
 /// soon. More often would help little: with the repetitions the longest gap is 0.6 s.
 const BEGIN_ANEW: Duration = Duration::from_secs(1);
-/// The same where sessions are remembered. A first packet that is repeated comes without the data of the first flight
-/// (quinn-proto 0.11, `pto_time_and_space`), so attempts begin more often, and
+/// The same while connections can begin with data. When quinn repeats a first packet it leaves out the data that went
+/// along with it (quinn-proto 0.11, `pto_time_and_space`): what finds the line again should be an attempt's beginning.
 const BEGIN_EARLY_ANEW: Duration = Duration::from_millis(500);
-/// repeat nothing before their answer: three of these, longer than an attempt lasts.
+/// So these repeat nothing before their answer: the first repetition comes after three of these, longer than an
+/// attempt lasts.
 const EARLY_INITIAL_RTT: Duration = Duration::from_secs(2);
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
@@ -237,9 +238,7 @@ impl Dialer {
                 return (None, self.config.clone());
             };
             let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-            let mut transport = transport_config(STREAM_WINDOW);
-            transport.initial_rtt(EARLY_INITIAL_RTT);
-            config.transport_config(Arc::new(transport));
+            config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
             config.token_store(remembered.clone());
             if stores.len() >= STORES_REMEMBERED {
                 stores.remove(0);
@@ -286,6 +285,10 @@ impl Dialer {
         let lost = |error: &dyn std::fmt::Display| LinkError::Lost(error.to_string());
         let (remembered, config) = self.store(address);
         let offered = remembered.as_ref().filter(|_| first.is_some());
+        let mut early_config = config.clone();
+        let mut transport = transport_config(STREAM_WINDOW);
+        transport.initial_rtt(EARLY_INITIAL_RTT);
+        early_config.transport_config(Arc::new(transport));
         let counters = self.early.clone();
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         let (slot, local) = match address {
@@ -306,6 +309,9 @@ impl Dialer {
         loop {
             tokio::select! {
                 _ = anew.tick() => {
+                    // Sessions can run out.
+                    let has_session = offered.is_some_and(|remembered| remembered.has_session());
+                    let config = if has_session { &early_config } else { &config };
                     let begin = || endpoint.connect_with(config.clone(), address, SERVER_NAME);
                     let connecting = match offered {
                         Some(remembered) => remembered.offer(begin),

@@ -30,7 +30,8 @@ const FRAMES_AT_ONCE: usize = 64;
 /// longer than the pause between an operator's commands.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A volume that cannot be used is opened anew when somebody wants it, so much later.
+/// A volume that cannot be used is opened anew when somebody wants it, so much later; each time twice as much, up to
+/// sixteen times: it takes a list and some reads.
 const OPEN_AGAIN: Duration = Duration::from_secs(4);
 
 /// The store's one owner.
@@ -75,15 +76,17 @@ struct Engine {
     retrying: Option<(String, String)>,
     /// Operations on objects without an outcome yet.
     under_way: usize,
-    /// When it was seen that the volume cannot be used.
+    /// When it was seen that the volume cannot be used, and how often in a row before.
     failed_at: Option<Instant>,
+    failures: u32,
 }
 
 impl Engine {
     /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing may be
     /// there again.
     fn may_be_opened_anew(&self) -> bool {
-        self.failed_at.is_some_and(|at| at.elapsed() >= OPEN_AGAIN)
+        let pause = OPEN_AGAIN * (1 << self.failures.min(4));
+        self.failed_at.is_some_and(|at| at.elapsed() >= pause)
             && self.under_way == 0
             && self.deletions.is_empty()
             && !self.leaving
@@ -473,11 +476,12 @@ impl Shell {
 
     /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
     fn open(&mut self, id: VolumeId) -> bool {
+        let mut failures = 0;
         if let Some(engine) = self.engines.get(&id) {
             if !engine.may_be_opened_anew() {
                 return !engine.leaving;
             }
-            self.engines.remove(&id);
+            failures = engine.failures.saturating_add(1);
         }
         let spec = self.names.get(&id).and_then(|name| self.catalog.get(name));
         let Some(Entry { spec, .. }) = spec.cloned() else { return false };
@@ -499,6 +503,7 @@ impl Shell {
             retrying: None,
             under_way: 0,
             failed_at: None,
+            failures,
         };
         self.engines.insert(id, engine);
         true
@@ -535,8 +540,10 @@ impl Shell {
                 if let Event::Retry { key, error, .. } = &event {
                     engine.retrying = Some((key.clone(), error.clone()));
                 }
-                if let Event::Failed(_) = &event {
-                    engine.failed_at = Some(Instant::now());
+                match &event {
+                    Event::Failed(_) => engine.failed_at = Some(Instant::now()),
+                    Event::Opened { .. } => engine.failures = 0,
+                    _ => {}
                 }
                 self.counts.map.add(&event);
                 if let Event::Opened { .. } | Event::Resized { .. } = &event
