@@ -262,7 +262,7 @@ pub enum OpenError {
     },
     /// A segment's header, footer or place in the log is not valid.
     #[error(
-        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, then restart the store; \
+        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, and the volume is opened again; \
          `longhaul check` lists all damage; nothing has been changed"
     )]
     Damaged {
@@ -274,7 +274,7 @@ pub enum OpenError {
     /// The segments end before a root, or an old checkpoint, that was made of them.
     #[error(
         "{key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
-         copy of the object store, then restart the store; nothing has been changed"
+         copy of the object store, and the volume is opened again; nothing has been changed"
     )]
     Truncated {
         /// Of the root or checkpoint.

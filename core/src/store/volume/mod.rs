@@ -10,17 +10,16 @@ mod changed;
 mod commit;
 mod control;
 mod opening;
+mod purpose;
 mod resize;
 mod stage;
 mod upkeep;
 
-use super::catalog::RootName;
 use super::log::State;
-use super::map::fragment::FragmentId;
 use super::map::levels::Levels;
-use super::map::{self, Get, Place, Tree};
+use super::map::{self, Place, Tree};
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
-use super::open::{Part, Replay};
+use super::open::Replay;
 use super::reads::{Damage, Finished, Next, Reads, Request, Stage, What};
 use super::{Config, Event, OpenError, SessionId, VolumeSpec, catalog, segment};
 use crate::block::{BlockState, Epoch, Range, SECTOR_BYTES, StatusRun, Time};
@@ -33,8 +32,8 @@ use bytes::Bytes;
 use changed::Walks;
 use commit::{Put, Work};
 use opening::Opening;
+use purpose::{Outcome, Purpose};
 use resize::Sizes;
-use stage::Putting;
 use std::collections::{BTreeSet, VecDeque};
 use upkeep::Upkeep;
 
@@ -52,66 +51,6 @@ const ROOT_TRIES: u32 = 3;
 /// Objects that are remembered as gone after that: nobody waits for them again.
 const GONE_MAX: usize = 1024;
 
-/// What an operation on objects is for.
-#[derive(Debug)]
-enum Purpose {
-    ListRoots,
-    ReadRoot(RootName),
-    ListCheckpoints,
-    ReadCheckpoint,
-    ReadLog {
-        number: u64,
-        part: Part,
-    },
-    PutSegment,
-    ReadBack,
-    ListOwners,
-    PutOwner(u64),
-    ReadOwner(u64),
-    ListFragments,
-    /// What earlier versions wrote instead of roots.
-    ListOld,
-    PutFragment(FragmentId),
-    /// For a merge.
-    ReadFragment(Get),
-    /// For reads; whether the newest root is known to name it.
-    ReadPage(Get, bool),
-    PutRoot(RootName),
-    /// A part of a segment, for what it says about the map.
-    Rebuild {
-        number: u64,
-        part: Part,
-    },
-    Delete,
-    PutSize {
-        number: u64,
-    },
-    Fetch {
-        read: u64,
-        index: usize,
-    },
-    PutStaged(Putting),
-    /// A part of a segment, for a walk back along the log.
-    Walk {
-        walk: u64,
-        number: u64,
-        part: Part,
-    },
-}
-
-impl Purpose {
-    /// Whether the log, or the newest root, says that the object is there.
-    fn is_known(&self) -> bool {
-        matches!(
-            self,
-            Purpose::Fetch { .. }
-                | Purpose::Walk { .. }
-                | Purpose::ReadPage(_, true)
-                | Purpose::ReadRoot(_)
-        )
-    }
-}
-
 enum Phase {
     Opening(Opening),
     Running,
@@ -128,14 +67,6 @@ struct Holder {
     connected: bool,
     /// A batch was refused: what follows is dropped until the host resumes.
     refused: bool,
-}
-
-enum Outcome {
-    Done,
-    Exists,
-    Data(Bytes),
-    NotFound,
-    List(Vec<super::ObjectMeta>),
 }
 
 /// The log of one volume as a state machine; see the [module](super).

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::record::Fragment;
+use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
 fn hello() -> Frame<ToStore> {
