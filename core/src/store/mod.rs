@@ -253,8 +253,8 @@ pub enum Event {
 pub enum OpenError {
     /// A segment in the middle of the log is not there.
     #[error(
-        "segment {key} is missing although later ones exist: bring it back from a copy of the object store, then restart \
-         the store; nothing has been changed"
+        "segment {key} is missing although later ones exist: bring it back from a copy of the object store, and the \
+         volume is opened again; nothing has been changed"
     )]
     Missing {
         /// Of the segment.
