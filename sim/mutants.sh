@@ -3,7 +3,7 @@
 # of the core, and a run of the simulator over it has to fail.
 #
 #   sim/mutants.sh [NAME...]     all mutants, or those named
-#   SEEDS=1000                   seeds a mutant gets to be noticed in
+#   SEEDS=1000                   seeds a mutant gets to be noticed in, unless its patch says `seeds: N`
 #
 # The tree itself is never changed: mutants are built in a copy, with one target directory for all
 # of them (target/mutants).
@@ -47,8 +47,9 @@ for name in $names; do
         failed=1
         continue
     fi
-    if "$CARGO_TARGET_DIR/release/longhaul-sim" --seeds "$seeds" > "$work/log" 2>&1; then
-        printf '%-34s %-10s %s\n' "$name" SURVIVED "$seeds seeds"
+    needed=$(sed -n 's/^seeds: \([0-9]*\)$/\1/p' "$root/sim/mutants/$name.patch")
+    if "$CARGO_TARGET_DIR/release/longhaul-sim" --seeds "${needed:-$seeds}" > "$work/log" 2>&1; then
+        printf '%-34s %-10s %s\n' "$name" SURVIVED "${needed:-$seeds} seeds"
         failed=1
     else
         printf '%-34s %-10s %s\n' "$name" caught "$(grep -m 1 'FAILED' "$work/log" | cut -c 1-140)"

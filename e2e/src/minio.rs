@@ -1,4 +1,4 @@
-//! MinIO on three nodes, any one of which may die.
+//! MinIO on three nodes, any one of which may die. (After two have died at once it lets names be created twice for a while.)
 
 use crate::bucket::{ACCESS_KEY, BUCKET, SECRET_KEY};
 use crate::in_ci;

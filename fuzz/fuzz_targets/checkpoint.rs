@@ -1,20 +1,21 @@
-//! Checkpoints: whatever the bytes and however they are cut, no panic and the same outcome; what is
-//! accepted writes out to a checkpoint that reads back the same.
+//! Checkpoints: whatever the bytes and however they are cut, no panic and the same outcome.
 //!
 //! Input: flags, cuts, object. With flag 1 all checksums are made right first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use longhaul_core::store::checkpoint::{Builder, Checkpoint, CheckpointError, Reader};
+use longhaul_core::block::VolumeId;
+use longhaul_core::store::VolumeSpec;
+use longhaul_core::store::checkpoint::{Checkpoint, CheckpointError, Reader};
 use longhaul_fuzz::{Input, pieces, seeds, world};
 
 const HEADER_BYTES: usize = 48;
 const SECTION_BYTES: usize = 24;
-const NUMBER: u64 = 3;
+const NUMBER: u64 = 9;
 
 fn make_seeds() -> Vec<Vec<u8>> {
     let with = |flags: u8, object: Vec<u8>| [&[flags, 1, 2, 3, 4][..], &object].concat();
-    let found = world::checkpoint(NUMBER);
+    let found = world::checkpoint();
     vec![with(0, found.clone()), with(1, found)]
 }
 
@@ -37,18 +38,20 @@ fn reseal(object: &mut [u8]) {
 }
 
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Checkpoint, CheckpointError> {
-    let mut reader = Reader::new(&world::spec(), NUMBER, 1000);
+    let (id, created_sectors) = (VolumeId(0x10), 64);
+    let spec = VolumeSpec { id, created_sectors, ..world::spec() };
+    let mut reader = Reader::new(&spec, NUMBER, 1000);
     for piece in pieces {
         reader.push(piece)?;
     }
     reader.finish()
 }
 
-/// All that a state says, in a form that can be compared.
-fn write(checkpoint: &Checkpoint) -> Vec<u8> {
-    let mut builder = Builder::new(&checkpoint.state, 1000);
-    while !builder.step(&checkpoint.state.map) {}
-    builder.finish(checkpoint.through).concat()
+/// All that was read, in a form that can be compared.
+fn said(checkpoint: &Checkpoint) -> String {
+    let Checkpoint { state, table, through } = checkpoint;
+    let entries: Vec<_> = table.iter_from(0).collect();
+    format!("{state:?} {entries:?} {through}")
 }
 
 fuzz_target!(init: seeds("checkpoint", make_seeds), |data: &[u8]| {
@@ -62,8 +65,5 @@ fuzz_target!(init: seeds("checkpoint", make_seeds), |data: &[u8]| {
     let cut = read(pieces(&object, cuts));
     assert_eq!(whole.is_ok(), cut.is_ok());
     let (Ok(whole), Ok(cut)) = (whole, cut) else { return };
-    let written = write(&whole);
-    assert_eq!(written, write(&cut));
-    let again = read(std::iter::once(&written[..])).expect("what was accepted can be written");
-    assert_eq!(write(&again), written);
+    assert_eq!(said(&whole), said(&cut));
 });

@@ -30,6 +30,10 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let announce = ToStore::Announce { volume, epoch: 1, replace: true, entries: vec![announced] };
     let read = ToStore::Read { request: 2, volume, epoch: 1, range: Range::new(0, 1024) };
     let resume = ToStore::Resume { request: 3, volume, epoch: 1, host };
+    let behind = |request, committed| -> Frame<ToStore> {
+        let range = Range::new(0, 16);
+        ToStore::ReadBehind { request, volume, epoch: 1, committed, range }.into()
+    };
     let detach = ToStore::Detach { request: 4, volume, epoch: 1 };
     let accept = VolumeOperation::AcceptLoss { name: "v".into() };
     let lost = VolumeOperation::Lost { name: "v".into(), from_lba: 0 };
@@ -52,12 +56,13 @@ fn make_seeds() -> Vec<Vec<u8>> {
             .concat(),
         [work.clone(), vec![3, 3], frame(2, attach(host, Some(journal)))].concat(),
         [
-            work,
+            work.clone(),
             vec![2, 1],
             frame(2, ToStore::Volume { request: 5, operation: lost }.into()),
             frame(2, ToStore::Volume { request: 6, operation: accept }.into()),
         ]
         .concat(),
+        [work, frame(2, behind(8, 9)), frame(2, behind(9, 99))].concat(),
     ]
 }
 
@@ -129,7 +134,9 @@ impl World {
                     let lane = match &frame.message {
                         ToStore::Hello { .. } => continue,
                         ToStore::Batch { .. } => Lane::Drain,
-                        ToStore::Read { .. } | ToStore::Status { .. } => Lane::Read,
+                        ToStore::Read { .. }
+                        | ToStore::ReadBehind { .. }
+                        | ToStore::Status { .. } => Lane::Read,
                         ToStore::Stage { .. } => Lane::ReadAhead,
                         _ => Lane::Control,
                     };

@@ -3,6 +3,7 @@
 //! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `check_checkpoint`); here files
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
+mod map;
 mod stored;
 
 use crate::host::state::{self, VolumeFile};
@@ -17,10 +18,11 @@ use longhaul_core::host::cache::{Geometry, Load, RECORD_BYTES};
 use longhaul_core::host::journal::{JournalError, Recovery};
 use longhaul_core::store::catalog::{self, VolumeSpec};
 use longhaul_core::store::check::{LogCheck, check_checkpoint};
-use longhaul_core::store::log::State;
 use longhaul_core::store::map::Place;
+use longhaul_core::store::map::table::Table;
 use longhaul_core::store::segment::{Segment, SegmentKind};
 use longhaul_core::store::staged;
+use map::MapCheck;
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -381,7 +383,7 @@ fn handle_gap(
         report.damage.push(Damage {
             file: objects.place(&catalog::segment_key(spec.id, number)),
             offset: None,
-            problem: "this segment is missing, and later ones or a checkpoint are there".into(),
+            problem: "this segment is missing, and later ones or a root are there".into(),
             advice: SEGMENT_ADVICE.into(),
         });
     }
@@ -396,6 +398,7 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
     };
     let segments = numbers(catalog::segment_prefix(spec.id))?;
     let checkpoints = numbers(catalog::checkpoint_prefix(spec.id))?;
+    let mut map = MapCheck::list(objects, spec)?;
     let sizes = numbers(catalog::size_prefix(spec.id))?;
     let mut log = LogCheck::new(spec);
     let mut resized = BTreeMap::new();
@@ -424,10 +427,14 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
             let (file, advice) = (objects.place(&key), SEGMENT_ADVICE.into());
             report.damage.push(Damage { file, offset, problem, advice });
         }
+        let sound = report.damage.len() == before;
+        map.check_roots_of(number, sound.then_some(&log), report);
     }
-    if let Some(last) = checkpoints.last() {
+    let roots = map.roots.keys().map(|name| name.segment);
+    if let Some(last) = checkpoints.iter().copied().chain(roots).max() {
         handle_gap(objects, spec, &mut log, last.saturating_add(1), report);
     }
+    let found = map.finish(report);
     for number in &checkpoints {
         let key = catalog::checkpoint_key(spec.id, *number);
         let problem = match objects.read(&key, 0..0) {
@@ -456,7 +463,7 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
             });
         }
     }
-    check_staged(objects, spec, log.state(), report)?;
+    check_staged(objects, spec, log.table(), report)?;
     let state = log.state();
     let ok = report.damage.len() == before;
     let outstanding = match (ok, state.clean) {
@@ -472,7 +479,7 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
         last_seq: state.committed,
         parts: segments.len() as u64,
         bytes,
-        found: format!("{} checkpoints; {outstanding}", checkpoints.len()),
+        found: format!("{found}; {outstanding}"),
     });
     Ok(())
 }
@@ -481,7 +488,7 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
 fn check_staged(
     objects: &dyn Stored,
     spec: &VolumeSpec,
-    state: &State,
+    table: &Table,
     report: &mut Report,
 ) -> Result<()> {
     let prefix = catalog::staged_prefix(spec.id);
@@ -492,7 +499,8 @@ fn check_staged(
         }
     }
     let mut referenced: BTreeMap<u64, Vec<(Range, Place)>> = BTreeMap::new();
-    for (range, place) in state.map.iter_from(0).filter(|(_, place)| place.is_staged()) {
+    let places = table.iter_from(0).filter_map(|(range, place)| Some((range, place?)));
+    for (range, place) in places.filter(|(_, place)| place.is_staged()) {
         referenced.entry(place.segment()).or_default().push((range, place));
     }
     for (number, places) in referenced {
@@ -682,13 +690,13 @@ mod tests {
         record::encode_data(1, number, record, &[5; 8 * 512], &mut object);
         std::fs::write(&path, &object).unwrap();
         std::fs::write(objects.join(catalog::staged_key(id, number + 1)), b"left").unwrap();
-        let mut state = State::new(&spec, 1);
+        let mut table = Table::new();
         let data = StagedData { object: number, offset: 0, record };
         let place = Place::staged(18, &data);
-        state.map.replace(Range::new(18, 4), place);
+        table.replace(Range::new(18, 4), place);
         let check = || {
             let mut report = Report::default();
-            check_staged(&Directory(objects.clone()), &spec, &state, &mut report).unwrap();
+            check_staged(&Directory(objects.clone()), &spec, &table, &mut report).unwrap();
             (report.damage, report.notes)
         };
         let (damage, notes) = check();

@@ -156,6 +156,10 @@ pub struct StoreArgs {
     /// Where that cache is [default: `cache` in the state directory].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
+    /// Memory for the maps of all volumes, which say what lies where: what has changed lately, and pages
+    /// of the rest, which are read when they are needed. From 1MiB.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::bytes, env = "LONGHAUL_MAP_MEMORY")]
+    pub map_memory: u64,
     /// Take over data whose stores are gone for good, and their credentials with them: hosts then need
     /// this store's.
     #[arg(long)]

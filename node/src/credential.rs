@@ -579,6 +579,13 @@ pub struct Seen {
     pub not_after: OffsetDateTime,
 }
 
+impl Seen {
+    /// Whether it is valid now.
+    pub fn is_valid(&self) -> bool {
+        (self.not_before..=self.not_after).contains(&OffsetDateTime::now_utc())
+    }
+}
+
 /// Reads serial number and validity of a certificate.
 ///
 /// # Errors
@@ -644,7 +651,7 @@ fn warn_if_others_can_read(path: &Path, metadata: &std::fs::Metadata) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     fn addresses() -> Vec<String> {
@@ -776,6 +783,18 @@ mod tests {
         std::fs::write(&path, old).unwrap();
         assert!(message(&path).contains("expired on"), "{}", message(&path));
         assert!(message(&path).contains("credential rotate"));
+    }
+
+    /// Lets the store in `state` accept a credential that ends after this time, and writes it.
+    pub fn ending(state: &Path, after: std::time::Duration) {
+        let dir = directory(state);
+        let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
+        let then = OffsetDateTime::now_utc() - Duration::days(9) + after;
+        let client = new_leaf(&ca, then, 9, Leaf::Client).unwrap();
+        let mut issued = IssuedFile::read(&dir).unwrap().unwrap();
+        issued.accepted.extend(entry(&client).unwrap());
+        issued.write(&dir).unwrap();
+        write_credential(&dir, &addresses(), &ca, &client).unwrap();
     }
 
     /// A credential of the store in `state` that ended a day ago.

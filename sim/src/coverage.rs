@@ -37,6 +37,10 @@ counters! {
     reads_checked,
     /// Sectors compared.
     sectors_checked,
+    /// Reads that did not wait for the answer to a resume, at stores that know such.
+    reads_behind,
+    /// Of them answered before it.
+    reads_before_attached,
     /// Bytes read that streams had read ahead.
     read_ahead,
     /// Bytes read while they were being read ahead.
@@ -179,8 +183,28 @@ counters! {
     resizes_told,
     /// Writes acknowledged beyond the size that a volume was created with.
     writes_beyond,
-    /// Checkpoints put.
-    checkpoints,
+    /// Tables of maps flushed.
+    map_flushes,
+    /// Merges of fragments that wrote new ones.
+    map_merges,
+    /// Pages of maps read for lookups.
+    map_pages_read,
+    /// Generations of maps claimed.
+    claims,
+    /// Stores that found that another had claimed a later generation.
+    superseded,
+    /// Roots put.
+    roots,
+    /// Roots put when there was a newer one: by stores that had been superseded, or late.
+    roots_outdated,
+    /// Newer roots of other stores gone on from.
+    roots_adopted,
+    /// Segments whose map was read again, since such a root was of an earlier one.
+    roots_behind,
+    /// Objects of maps deleted.
+    map_deletes,
+    /// Most levels that a map had in a world.
+    map_levels,
     /// Detach segments put.
     detaches,
     /// Times a store found that another had written to a log that it had open.

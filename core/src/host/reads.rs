@@ -517,7 +517,12 @@ impl Volume {
     }
 
     pub(super) fn ask_as(&mut self, request: RequestId, range: Range, what: LinkUse, again: bool) {
-        let sent = self.link == Link::Up;
+        let sent = match self.link {
+            Link::Up => true,
+            // Somebody waits: it goes behind the Resume that is under way.
+            Link::Resuming(_) => matches!(what, LinkUse::Read { .. }),
+            Link::Down | Link::Held(_) => false,
+        };
         let spoiled = self.caching.is_on() && self.is_uncommitted(range);
         let at = self.readahead.sent(self.now);
         let asked = Asked { range, what, sent, spoiled, again, at };
@@ -529,7 +534,13 @@ impl Volume {
 
     fn send_asked(&mut self, request: u64, asked: &Asked) {
         let (volume, epoch, range) = (self.volume, self.epoch, asked.range);
-        let read = ToStore::Read { request, volume, epoch, range };
+        let read = match self.link {
+            Link::Up => ToStore::Read { request, volume, epoch, range },
+            _ => {
+                let committed = self.committed;
+                ToStore::ReadBehind { request, volume, epoch, committed, range }
+            }
+        };
         let (lane, message) = match asked.what {
             LinkUse::Read { .. } => (Lane::Read, read),
             LinkUse::Prefetch | LinkUse::Warm(_) => (Lane::ReadAhead, read),
@@ -547,11 +558,15 @@ impl Volume {
         self.send(lane, message.into());
     }
 
-    /// After a resume: what is not under way on this connection is asked again.
+    /// What is not under way on this connection is asked again, after a resume; before its answer what
+    /// somebody waits for.
     pub(super) fn ask_again(&mut self) {
-        let (sent, unsent): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.reads.asked).into_iter().partition(|(_, asked)| asked.sent);
-        self.reads.asked = sent;
+        let up = self.link == Link::Up;
+        let goes =
+            |asked: &Asked| !asked.sent && (up || matches!(asked.what, LinkUse::Read { .. }));
+        let (unsent, rest): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.reads.asked).into_iter().partition(|(_, asked)| goes(asked));
+        self.reads.asked = rest;
         for asked in unsent.into_values() {
             let what = match asked.what {
                 // The object may have come to be, or may yet.

@@ -277,6 +277,12 @@ impl Volume {
         self.ask_for(waiters);
     }
 
+    /// Whether no connection to the store has been reported since the last one was lost.
+    #[must_use]
+    pub fn is_link_down(&self) -> bool {
+        self.link == Link::Down
+    }
+
     /// Takes a message of the store for this volume.
     pub fn handle_message(&mut self, now: Time, frame: Frame<ToHost>) {
         self.input(now);
@@ -619,6 +625,7 @@ impl Volume {
         self.link = Link::Resuming(request);
         let (volume, epoch, host) = (self.volume, self.epoch, self.host);
         self.send(Lane::Control, ToStore::Resume { request, volume, epoch, host }.into());
+        self.ask_again();
     }
 
     /// Asks the store to resume after a pause that grows.

@@ -171,7 +171,9 @@ impl Asker {
         datagram_bytes: Option<usize>,
     ) {
         let bytes = match &frame.message {
-            ToStore::Read { range, .. } => range.sectors.saturating_mul(SECTOR_BYTES),
+            ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
+                range.sectors.saturating_mul(SECTOR_BYTES)
+            }
             _ => 0,
         };
         let fits = may_be_lone(&frame.message)
@@ -422,7 +424,10 @@ fn request_bytes(call: &Call) -> u64 {
 /// Whether a reply is one to the request.
 fn answers(reply: &ToHost, request: &ToStore) -> bool {
     match (reply, request) {
-        (ToHost::Data { request: of, volume: from, .. }, ToStore::Read { request, volume, .. })
+        (
+            ToHost::Data { request: of, volume: from, .. },
+            ToStore::Read { request, volume, .. } | ToStore::ReadBehind { request, volume, .. },
+        )
         | (
             ToHost::Status { request: of, volume: from, .. },
             ToStore::Status { request, volume, .. },

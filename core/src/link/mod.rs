@@ -53,7 +53,9 @@ const _: () = assert!(MAX_SECTORS <= MAX_READ_SECTORS && MAX_SECTORS * SECTOR_BY
 #[must_use]
 pub fn may_be_lone(message: &ToStore) -> bool {
     match message {
-        ToStore::Read { range, .. } => (1..=MAX_SECTORS).contains(&range.sectors),
+        ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
+            (1..=MAX_SECTORS).contains(&range.sectors)
+        }
         ToStore::Status { .. } => true,
         _ => false,
     }
@@ -62,7 +64,9 @@ pub fn may_be_lone(message: &ToStore) -> bool {
 /// The number of a lone request.
 fn request_of(message: &mut ToStore) -> Option<&mut RequestId> {
     match message {
-        ToStore::Read { request, .. } | ToStore::Status { request, .. } => Some(request),
+        ToStore::Read { request, .. }
+        | ToStore::ReadBehind { request, .. }
+        | ToStore::Status { request, .. } => Some(request),
         _ => None,
     }
 }

@@ -3,7 +3,10 @@
 //! ```text
 //! volumes/NAME                     the volume of that name, as JSON; deleting it frees the name
 //! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
-//! v/ID/map/0000000000000040        its checkpoints, named by the last segment they include
+//! v/ID/owner/0000000000000003      a generation that somebody has claimed, to write what follows:
+//! v/ID/root/GEN-SEGMENT-NUMBER     its roots: the generation, the last segment included, the how manieth
+//! v/ID/frag/GEN-NUMBER             the fragments of its map
+//! v/ID/map/0000000000000040        its checkpoints, which earlier versions wrote instead of roots
 //! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
@@ -14,6 +17,7 @@
 //! without opening them; they are written before a new size is acknowledged, and again from the log
 //! if that did not come to pass.
 
+use super::map::fragment::FragmentId;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
 use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, VolumeInfo};
 use serde::{Deserialize, Serialize};
@@ -187,6 +191,79 @@ pub fn checkpoint_prefix(volume: VolumeId) -> String {
 #[must_use]
 pub fn checkpoint_key(volume: VolumeId, number: u64) -> String {
     format!("v/{volume}/map/{number:016x}")
+}
+
+/// Beginning of the keys of the generations that have been claimed of a volume's map.
+#[must_use]
+pub fn owner_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/owner/")
+}
+
+/// The key of a generation.
+#[must_use]
+pub fn owner_key(volume: VolumeId, generation: u64) -> String {
+    format!("v/{volume}/owner/{generation:016x}")
+}
+
+/// The content of that object: it tells the one who has claimed it from others.
+#[must_use]
+pub fn encode_owner(incarnation: u128) -> String {
+    format!("{{\"format\":1,\"owner\":\"{incarnation:032x}\"}}\n")
+}
+
+/// What a root is called. The later one is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RootName {
+    /// The generation of who wrote it.
+    pub generation: u64,
+    /// The last segment that it includes.
+    pub segment: u64,
+    /// How many roots of that generation there were before.
+    pub number: u64,
+}
+
+/// Beginning of the keys of a volume's roots.
+#[must_use]
+pub fn root_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/root/")
+}
+
+/// The key of a root.
+#[must_use]
+pub fn root_key(volume: VolumeId, name: RootName) -> String {
+    let RootName { generation, segment, number } = name;
+    format!("v/{volume}/root/{generation:016x}-{segment:016x}-{number:016x}")
+}
+
+/// The name of a root whose key begins with `prefix`, if it is one of ours.
+#[must_use]
+pub fn parse_root_key(prefix: &str, key: &str) -> Option<RootName> {
+    let mut parts = key.strip_prefix(prefix)?.split('-').map(|part| parse_number("", part));
+    let mut next = || parts.next().flatten();
+    let name = RootName { generation: next()?, segment: next()?, number: next()? };
+    parts.next().is_none().then_some(name)
+}
+
+/// Beginning of the keys of the fragments of a volume's map.
+#[must_use]
+pub fn fragment_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/frag/")
+}
+
+/// The key of a fragment.
+#[must_use]
+pub fn fragment_key(fragment: FragmentId) -> String {
+    let FragmentId { volume, generation, number } = fragment;
+    format!("v/{volume}/frag/{generation:016x}-{number:016x}")
+}
+
+/// The fragment of a key that [`fragment_key`] gives for this volume.
+#[must_use]
+pub fn parse_fragment_key(volume: VolumeId, key: &str) -> Option<FragmentId> {
+    let rest = key.strip_prefix(&fragment_prefix(volume))?;
+    let (generation, number) = rest.split_once('-')?;
+    let (generation, number) = (parse_number("", generation)?, parse_number("", number)?);
+    Some(FragmentId { volume, generation, number })
 }
 
 /// Longest name of an attribute, in bytes.
@@ -481,6 +558,17 @@ mod tests {
         assert_eq!(key, "v/00000000000000000000000000000001/seg/00000000000000ab");
         assert_eq!(parse_number(&segment_prefix(id), &key), Some(0xab));
         assert_eq!(parse_number(&checkpoint_prefix(id), &key), None);
+        let name = RootName { generation: 3, segment: 0x40, number: 2 };
+        let (prefix, key) = (root_prefix(id), root_key(id, name));
+        assert!(key.ends_with("/root/0000000000000003-0000000000000040-0000000000000002"), "{key}");
+        assert_eq!(parse_root_key(&prefix, &key), Some(name));
+        assert_eq!(parse_root_key(&prefix, &format!("{key}-0000000000000002")), None);
+        assert_eq!(parse_root_key(&prefix, &key[..key.len() - 17]), None);
+        let fragment = FragmentId { volume: id, generation: 3, number: 17 };
+        let key = fragment_key(fragment);
+        assert!(key.ends_with("/frag/0000000000000003-0000000000000011"), "{key}");
+        assert_eq!(parse_fragment_key(id, &key), Some(fragment));
+        assert_eq!(parse_fragment_key(VolumeId(2), &key), None);
         let prefix = segment_prefix(id);
         for foreign in ["0", "00000000000000AB", "+00000000000000a", "00000000000000ab.tmp"] {
             assert_eq!(parse_number(&prefix, &format!("{prefix}{foreign}")), None);

@@ -1,5 +1,5 @@
-//! The checkpoint: an object with the state of the log after some segment, so that opening a volume
-//! need not read all of them.
+//! Reading checkpoints, which earlier versions wrote where now are roots: objects with the state of the
+//! log after some segment and all of its map.
 //!
 //! ```text
 //! ┌────────┬──────────────────────┬───┬──────────────────────┬──────────────────────────────┐
@@ -13,19 +13,18 @@
 //! same: for each sector the last segment that touches it decides.
 
 use super::announce;
-use super::attach::{self, EPOCH_BYTES, HistoryEntry, MAX_HISTORY};
+use super::attach::{self, EPOCH_BYTES, MAX_HISTORY};
 use super::catalog::VolumeSpec;
 use super::log::State;
-use super::map::{Map, Place};
+use super::map::Place;
+use super::map::table::Table;
 use super::segment::MAX_ANNOUNCED;
-use crate::block::{MAX_VOLUME_SECTORS, Range, Seq, VolumeId};
-use crate::extent::Extent;
-use crate::wire::link::Announced;
-use bytes::{Buf, Bytes, BytesMut};
+use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
+use bytes::{Buf, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the format.
+/// The last version of the format.
 pub const CHECKPOINT_VERSION: u16 = 4;
 /// The version before there was a size in it: it is of a volume that had never been resized.
 const UNSIZED_VERSION: u16 = 1;
@@ -123,148 +122,13 @@ const _: () = assert!(size_of::<RawSection>() == SECTION_BYTES);
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 const _: () = assert!(size_of::<RawEnd>() == END_BYTES);
 
-/// Makes a checkpoint in bounded steps.
-#[derive(Debug)]
-pub struct Builder {
-    number: u64,
-    sectors: u64,
-    header_crc: u32,
-    committed: Seq,
-    clean: bool,
-    history: Vec<HistoryEntry>,
-    announced: Vec<Announced>,
-    rounded: bool,
-    cursor: u64,
-    pages: u32,
-    entries: u64,
-    parts: Vec<Bytes>,
-}
-
-impl Builder {
-    /// Begins a checkpoint of the state as it is now, with at most `announce_max` announced ranges.
-    #[must_use]
-    pub fn new(state: &State, announce_max: usize) -> Builder {
-        let (announced, rounded) =
-            state.announced.snapshot(state.committed, announce_max.min(MAX_ANNOUNCED));
-        let mut raw = RawHeader {
-            magic: HEADER_MAGIC.into(),
-            version: CHECKPOINT_VERSION.into(),
-            flags: 0.into(),
-            volume: state.volume.0.into(),
-            number: state.number.into(),
-            sectors: state.sectors.into(),
-            reserved: [0; 4],
-            crc: 0.into(),
-        };
-        raw.crc = crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]).into();
-        Builder {
-            number: state.number,
-            sectors: state.sectors,
-            header_crc: state.header_crc,
-            committed: state.committed,
-            clean: state.clean,
-            history: state.history.clone(),
-            announced,
-            rounded,
-            cursor: 0,
-            pages: 0,
-            entries: 0,
-            parts: vec![Bytes::copy_from_slice(raw.as_bytes())],
-        }
-    }
-
-    /// The last segment that it includes.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// The size of the volume in it. One that has grown since makes the checkpoint useless: its map
-    /// may have entries beyond that.
-    #[must_use]
-    pub fn sectors(&self) -> u64 {
-        self.sectors
-    }
-
-    /// Entries so far.
-    #[must_use]
-    pub fn entries(&self) -> u64 {
-        self.entries
-    }
-
-    /// Adds the next page; says whether it was the last.
-    pub fn step(&mut self, map: &Map) -> bool {
-        let mut body = Vec::with_capacity(PAGE_ENTRIES * ENTRY_BYTES);
-        let mut more = false;
-        for (n, (range, place)) in map.iter_from(self.cursor).enumerate() {
-            if n == PAGE_ENTRIES {
-                more = true;
-                break;
-            }
-            // The map may have changed since the page before: the first entry may begin there.
-            let lba = range.lba.max(self.cursor);
-            let place = place.skip_sectors(lba - range.lba);
-            let raw = RawEntry {
-                lba: lba.into(),
-                sectors: (range.end() - lba).into(),
-                segment: place.segment().into(),
-                seq: place.seq().into(),
-                offset: place.offset().into(),
-                shape: place.shape().into(),
-            };
-            body.extend_from_slice(raw.as_bytes());
-            self.cursor = range.end();
-            self.entries += 1;
-        }
-        if !body.is_empty() {
-            self.section(PAGE_MAGIC, body);
-        }
-        !more
-    }
-
-    fn section(&mut self, magic: u32, body: Vec<u8>) {
-        let mut raw = RawSection {
-            magic: magic.into(),
-            index: self.pages.into(),
-            bytes: (body.len() as u32).into(),
-            reserved: 0.into(),
-            body_crc: crc32c::crc32c(&body).into(),
-            crc: 0.into(),
-        };
-        raw.crc = crc32c::crc32c(&raw.as_bytes()[..SECTION_BYTES - 4]).into();
-        self.pages += 1;
-        self.parts.push(Bytes::copy_from_slice(raw.as_bytes()));
-        self.parts.push(body.into());
-    }
-
-    /// The object; `through` is the last segment that had been applied when the last step was taken.
-    #[must_use]
-    pub fn finish(mut self, through: u64) -> Vec<Bytes> {
-        let flags =
-            if self.clean { FLAG_CLEAN } else { 0 } | if self.rounded { FLAG_ROUNDED } else { 0 };
-        let raw = RawEnd {
-            number: self.number.into(),
-            through: through.into(),
-            committed: self.committed.into(),
-            entries: self.entries.into(),
-            header_crc: self.header_crc.into(),
-            flags: flags.into(),
-            epochs: (self.history.len() as u32).into(),
-            announced: (self.announced.len() as u32).into(),
-        };
-        let mut body = BytesMut::from(raw.as_bytes());
-        attach::encode_history(&self.history, &mut body);
-        announce::encode(&self.announced, self.committed, &mut body);
-        self.section(END_MAGIC, body.to_vec());
-        self.parts
-    }
-}
-
 /// A checkpoint that has been read and verified.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The state; its map is right once segments up to `through` are applied.
+    /// The state.
     pub state: State,
+    /// The map: right once segments up to `through` are applied. It has no entries for holes.
+    pub table: Table,
     /// The log must reach this segment at least.
     pub through: u64,
 }
@@ -276,6 +140,7 @@ pub struct Reader {
     volume: VolumeId,
     number: u64,
     state: State,
+    table: Table,
     buffer: BytesMut,
     begun: bool,
     sections: u32,
@@ -293,6 +158,7 @@ impl Reader {
             volume: spec.id,
             number,
             state: State::new(spec, announce_max),
+            table: Table::new(),
             buffer: BytesMut::new(),
             begun: false,
             sections: 0,
@@ -334,7 +200,7 @@ impl Reader {
     /// [`CheckpointError::Short`] if its end has not come.
     pub fn finish(self) -> Result<Checkpoint, CheckpointError> {
         let through = self.through.ok_or(CheckpointError::Short)?;
-        Ok(Checkpoint { state: self.state, through })
+        Ok(Checkpoint { state: self.state, table: self.table, through })
     }
 
     fn header(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
@@ -417,7 +283,7 @@ impl Reader {
             }
             self.cursor = range.end();
             self.entries += 1;
-            self.state.map.replace(range, Some(place));
+            self.table.replace(range, Some(place));
         }
         Ok(())
     }
@@ -447,11 +313,5 @@ impl Reader {
         state.history = history;
         self.through = Some(through);
         Ok(())
-    }
-}
-
-impl Place {
-    fn skip_sectors(self, sectors: u64) -> Place {
-        if sectors == 0 { self } else { Extent::skip(&self, sectors) }
     }
 }

@@ -1,10 +1,9 @@
-//! The state that a log adds up to: applying all segments in order gives it, and so does a
-//! checkpoint with the segments after it.
+//! The state that a log adds up to, besides its map: applying all segments in order gives it, and so
+//! does a root with the segments after it.
 
 use super::announce::Outstanding;
 use super::attach::{HistoryEntry, Lineage};
 use super::catalog::VolumeSpec;
-use super::map::Map;
 use super::segment::{Segment, SegmentKind};
 use crate::block::{Epoch, Seq, VolumeId};
 use crate::wire::link::HostId;
@@ -28,8 +27,6 @@ pub struct State {
     pub clean: bool,
     /// What is acknowledged and not committed.
     pub announced: Outstanding,
-    /// Where everything lies.
-    pub map: Map,
 }
 
 impl State {
@@ -45,7 +42,6 @@ impl State {
             committed: 0,
             clean: true,
             announced: Outstanding::new(announce_max),
-            map: Map::new(),
         }
     }
 
@@ -129,9 +125,6 @@ impl State {
     /// built stays announced.
     pub fn commit(&mut self, segment: &Segment) {
         let header = &segment.header;
-        for piece in &segment.footer.pieces {
-            self.map.apply(header.number, piece);
-        }
         self.number = header.number;
         self.header_crc = segment.header_crc;
         self.committed = header.last;

@@ -15,9 +15,10 @@
 //! | module | is |
 //! |---|---|
 //! | [`catalog`] | keys, volume names, the description of a volume |
-//! | [`segment`], [`checkpoint`] | the two object formats of the log (`docs/formats.md`) |
+//! | [`segment`] | the object format of the log (`docs/formats.md`) |
 //! | [`map`] | which sectors lie where |
-//! | [`root`] | what a paged map is made of |
+//! | [`root`] | the state after some segment, and what the map is made of |
+//! | [`checkpoint`] | what was in place of roots in earlier versions |
 //! | [`announce`] | what was acknowledged and has not arrived |
 //! | [`attach`] | who may attach, as a function |
 //! | [`log`] | the state that a log adds up to, segment by segment |
@@ -35,6 +36,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod lease;
 pub mod log;
+mod lookups;
 pub mod map;
 mod object;
 mod open;
@@ -51,6 +53,7 @@ pub use volume::Volume;
 
 use crate::block::{Epoch, Range, Seq};
 use crate::wire::link::{HostId, MAX_BATCH_BYTES};
+use map::pages::SharedPages;
 use std::time::Duration;
 
 /// A connection of a host, numbered by the shell and never used again.
@@ -67,12 +70,18 @@ pub struct Config {
     /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no. Twice
     /// the bandwidth × latency of the object store keeps it busy.
     pub queue_bytes: u64,
-    /// Write a checkpoint after this many segments: what opening has to replay. A map of more than
-    /// 1024 entries (40 KiB) for each of them takes as many more, so that a large map is not written
-    /// again and again for small segments; a guess of what one may cost.
-    pub checkpoint_every_segments: u64,
-    /// Write a checkpoint after this many segments, however large the map.
-    pub checkpoint_segments_max: u64,
+    /// Flush the map's table after this many segments: what opening has to replay.
+    pub flush_every_segments: u64,
+    /// Flush it when it takes so many bytes. Four times as much is the most before
+    /// [`Volume::wants_input`] says no.
+    pub table_bytes: u64,
+    /// What bounds the rest of the map.
+    pub map: map::Limits,
+    /// The cache of the map's pages: one for all volumes of a store.
+    pub pages: SharedPages,
+    /// What the map no longer needs is deleted so long after the root that says so: readers elsewhere may
+    /// go by an older root until then.
+    pub delete_delay: Duration,
     /// Announced ranges kept in memory (about 150 B each); beyond it neighbours are merged.
     pub announce_entries_max: usize,
     /// Announced ranges written into a segment; beyond it neighbours are merged there.
@@ -90,13 +99,19 @@ pub struct Config {
     pub retry: (Duration, Duration),
 }
 
+/// Bytes of memory that the maps of a store's volumes take, by default.
+pub const MAP_MEMORY: u64 = 256 << 20;
+
 impl Default for Config {
     fn default() -> Self {
         Config {
             segment_bytes: 4 << 20,
             queue_bytes: 16 << 20,
-            checkpoint_every_segments: 64,
-            checkpoint_segments_max: 1024,
+            flush_every_segments: 64,
+            table_bytes: 16 << 20,
+            map: map::Limits::default(),
+            pages: SharedPages::new(MAP_MEMORY),
+            delete_delay: Duration::from_secs(600),
             announce_entries_max: 65_536,
             announce_in_segment_max: 16_384,
             announce_persist: Duration::from_secs(1),
@@ -126,19 +141,50 @@ pub enum Event {
     },
     /// The volume cannot be opened or cannot go on: see [`Volume::failed`].
     Failed(OpenError),
-    /// A checkpoint could not be used; an older one or the segments take its place.
-    CheckpointDamaged {
+    /// A root, or an old checkpoint, could not be used; an older one or the segments take its place.
+    RootDamaged {
         /// Of the object.
         key: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// A checkpoint was written.
-    CheckpointWritten {
-        /// The last segment it includes.
-        number: u64,
-        /// Entries of the map in it.
-        entries: u64,
+    /// The upkeep of the map has been claimed here.
+    Claimed {
+        /// The generation that began with it.
+        generation: u64,
+    },
+    /// Another store has claimed it since.
+    Superseded {
+        /// The generation that began with that, or the first since.
+        generation: u64,
+    },
+    /// The map goes on from a newer root, of another store.
+    Adopted {
+        /// Its generation.
+        generation: u64,
+        /// The last segment in it.
+        through: u64,
+        /// Segments after it whose map had to be read again.
+        again: u64,
+    },
+    /// A table of the map is in fragments.
+    Flushed {
+        /// The last segment in it.
+        through: u64,
+        /// Fragments written.
+        fragments: usize,
+        /// Bytes of them.
+        bytes: u64,
+    },
+    /// Fragments were merged, or moved to a lower level.
+    Merged {
+        /// Bytes written; 0 if they were moved.
+        bytes: u64,
+    },
+    /// Objects that no root needs are being deleted.
+    Deleted {
+        /// How many.
+        objects: u64,
     },
     /// A host began an epoch.
     Attached {
@@ -186,7 +232,7 @@ pub enum Event {
     },
     /// Stored data is damaged or gone: reads of this range fail.
     DataDamaged {
-        /// Of the segment or the staged object.
+        /// Of the segment, the staged object or the part of the map that is to say where it lies.
         key: String,
         /// The sectors.
         range: Range,
@@ -209,8 +255,8 @@ pub enum Event {
 pub enum OpenError {
     /// A segment in the middle of the log is not there.
     #[error(
-        "segment {key} is missing although later ones exist: bring it back from a copy of the object store, then restart \
-         the store; nothing has been changed"
+        "segment {key} is missing although later ones exist: bring it back from a copy of the object store, and the \
+         volume is opened again; nothing has been changed"
     )]
     Missing {
         /// Of the segment.
@@ -218,7 +264,7 @@ pub enum OpenError {
     },
     /// A segment's header, footer or place in the log is not valid.
     #[error(
-        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, then restart the store; \
+        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, and the volume is opened again; \
          `longhaul check` lists all damage; nothing has been changed"
     )]
     Damaged {
@@ -227,13 +273,13 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The segments end before a checkpoint that was made of them.
+    /// The segments end before a root, or an old checkpoint, that was made of them.
     #[error(
-        "checkpoint {key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
-         copy of the object store, then restart the store; nothing has been changed"
+        "{key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
+         copy of the object store, and the volume is opened again; nothing has been changed"
     )]
     Truncated {
-        /// Of the checkpoint.
+        /// Of the root or checkpoint.
         key: String,
         /// The last segment there must be.
         number: u64,

@@ -1,13 +1,16 @@
 //! Reads of objects on behalf of hosts: what to fetch for a range, and putting the answer together.
 //!
-//! A read looks the map up once; segments do not change, so whatever is committed later does not
-//! concern it. Bytes that lie close to each other in a segment come in one fetch. Everything fetched
+//! A read looks the map up, which may need pages of it, and has begun when it knows what that says:
+//! segments do not change, so whatever is committed later does not concern it. Bytes that lie close to each other in a segment come in one fetch. Everything fetched
 //! is verified; what does not verify is fetched once more before it counts as damaged.
 //!
 //! What is read to be staged is read like what is read ahead, and counts with it until its object
 //! exists; reads that someone waits for do not wait for that.
 
-use super::map::{Map, Place};
+use super::lookups::{Looked, Lookups};
+use super::map::lookup::Lookup;
+use super::map::pages::Pages;
+use super::map::{self, Get, Place, Tree};
 use super::{Copies, SessionId};
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use crate::record::{Fragment, Location, RecordError, packed};
@@ -20,6 +23,8 @@ use std::collections::{BTreeMap, VecDeque};
 const GAP_BYTES: u64 = 16 << 10;
 /// Longest fetch that joining may make.
 const JOINED_BYTES: u64 = 4 << 20;
+/// Pages of each level that a status query looks at, at most.
+const STATUS_PAGES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
@@ -29,8 +34,18 @@ pub(super) struct Request {
     /// 0 for an observer.
     pub epoch: Epoch,
     pub range: Range,
-    /// What is found does not go to the host but here.
-    pub stage: Option<Stage>,
+    pub what: What,
+}
+
+/// What is to become of what is found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    /// The host wants it.
+    Data,
+    /// The host wants to know what kind it is.
+    Status,
+    /// It does not go to the host but here.
+    Stage(Stage),
 }
 
 /// Where what is read is to be staged.
@@ -87,6 +102,19 @@ pub(super) struct Damage {
     pub reason: String,
 }
 
+/// What comes next.
+pub(super) enum Next {
+    /// Fetch this, for [`Reads::handle`].
+    Fetch(u64, usize, Fetch),
+    /// Read this of a fragment, for [`Reads::handle_page`]; the newest root is known to name it, or not.
+    Page(Get, Copies, bool),
+    Finished(Finished),
+    /// The answer to a status query.
+    Status(Request, Vec<(Range, Option<Place>)>),
+    /// The map does not say where it lies.
+    Lost(Request, map::Damage),
+}
+
 /// All reads of a volume.
 pub(super) struct Reads {
     operations_max: usize,
@@ -96,6 +124,10 @@ pub(super) struct Reads {
     epoch: Epoch,
     /// By class, as is the backlog: someone waits for the first kind, nobody yet for the second.
     waiting: [VecDeque<Request>; 2],
+    lookups: Lookups,
+    /// What is to be fetched is known, and has to wait for room.
+    ready: [VecDeque<Active>; 2],
+    outcomes: VecDeque<Next>,
     backlog: [VecDeque<(u64, usize)>; 2],
     active: BTreeMap<u64, Active>,
     active_bytes: u64,
@@ -104,8 +136,14 @@ pub(super) struct Reads {
     fetching: usize,
 }
 
-fn class(request: &Request) -> usize {
-    usize::from(request.lane == Lane::ReadAhead || request.stage.is_some())
+impl Request {
+    pub fn class(&self) -> usize {
+        usize::from(self.lane == Lane::ReadAhead || self.is_staging())
+    }
+
+    pub fn is_staging(&self) -> bool {
+        matches!(self.what, What::Stage(_))
+    }
 }
 
 impl Reads {
@@ -116,6 +154,9 @@ impl Reads {
             next: 1,
             epoch: 0,
             waiting: Default::default(),
+            lookups: Lookups::default(),
+            ready: Default::default(),
+            outcomes: VecDeque::new(),
             backlog: Default::default(),
             active: BTreeMap::new(),
             active_bytes: 0,
@@ -125,15 +166,16 @@ impl Reads {
     }
 
     pub fn waiting(&self) -> usize {
-        self.waiting.iter().map(VecDeque::len).sum()
+        let queues = self.waiting.iter().map(VecDeque::len).sum::<usize>();
+        queues + self.lookups.len() + self.ready.iter().map(VecDeque::len).sum::<usize>()
     }
 
     pub fn is_idle(&self) -> bool {
-        self.active.is_empty() && self.waiting() == 0
+        self.active.is_empty() && self.waiting() == 0 && self.outcomes.is_empty()
     }
 
     pub fn push(&mut self, request: Request) {
-        self.waiting[class(&request)].push_back(request);
+        self.waiting[request.class()].push_back(request);
     }
 
     /// Drops reads of a session that have not begun, and those to be staged in any case: nobody would
@@ -142,9 +184,13 @@ impl Reads {
         for queue in &mut self.waiting {
             queue.retain(|request| request.session != session);
         }
+        self.lookups.take(|request| request.session == session);
+        for queue in &mut self.ready {
+            queue.retain(|active| active.request.session != session);
+        }
         let bytes = &mut self.active_bytes;
         self.active.retain(|_, active| {
-            let goes = active.request.session == session && active.request.stage.is_some();
+            let goes = active.request.session == session && active.request.is_staging();
             *bytes -= if goes { active.bytes } else { 0 };
             !goes
         });
@@ -157,13 +203,25 @@ impl Reads {
 
     /// Takes out the reads that have not begun.
     pub fn stop(&mut self) -> Vec<Request> {
-        self.waiting.iter_mut().flat_map(std::mem::take).collect()
+        let mut all: Vec<Request> = self.waiting.iter_mut().flat_map(std::mem::take).collect();
+        all.extend(self.lookups.take(|_| true));
+        let ready = self.ready.iter_mut().flat_map(std::mem::take);
+        all.extend(ready.map(|active| active.request));
+        all
     }
 
     /// Takes out all reads; what is still being fetched for them comes to nothing.
     pub fn abandon(&mut self) -> Vec<Request> {
         let mut all = self.stop();
         all.extend(std::mem::take(&mut self.active).into_values().map(|active| active.request));
+        for outcome in std::mem::take(&mut self.outcomes) {
+            match outcome {
+                Next::Finished(Finished { request, .. })
+                | Next::Status(request, _)
+                | Next::Lost(request, _) => all.push(request),
+                Next::Fetch(..) | Next::Page(..) => {}
+            }
+        }
         self.backlog = Default::default();
         self.active_bytes = 0;
         all
@@ -176,61 +234,121 @@ impl Reads {
         if std::mem::replace(&mut self.epoch, epoch) == epoch {
             return Vec::new();
         }
+        let stale = |read: &Request| read.epoch != 0 && read.epoch != epoch;
         let mut fenced = Vec::new();
         for queue in &mut self.waiting {
-            let (stale, kept) = std::mem::take(queue)
-                .into_iter()
-                .partition::<VecDeque<_>, _>(|read| read.epoch != 0 && read.epoch != epoch);
+            let (gone, kept) = std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(stale);
             *queue = kept;
-            fenced.extend(stale);
+            fenced.extend(gone);
         }
+        fenced.extend(self.lookups.take(stale));
         fenced
     }
 
-    /// Begins waiting reads as far as the limits allow, and gives the next fetch to issue or the
-    /// next read that needs none.
-    pub fn poll(&mut self, map: &Map) -> Option<Result<(u64, usize, Fetch), Finished>> {
+    /// Begins waiting reads as far as the limits allow, and gives what comes next.
+    pub fn poll(&mut self, tree: &Tree, pages: &mut Pages) -> Option<Next> {
         loop {
+            if let Some(outcome) = self.outcomes.pop_front() {
+                return Some(outcome);
+            }
             for class in [0, 1] {
                 // Read-ahead takes half of everything at most.
                 if self.fetching >= self.operations_max >> class {
                     continue;
                 }
+                if let Some((get, copies, known)) = self.lookups.poll(class) {
+                    self.fetching += 1;
+                    return Some(Next::Page(get, copies, known));
+                }
                 while let Some((id, index)) = self.backlog[class].pop_front() {
                     let Some(active) = self.active.get(&id) else { continue };
                     self.fetching += 1;
-                    return Some(Ok((id, index, active.fetches[index].clone())));
+                    return Some(Next::Fetch(id, index, active.fetches[index].clone()));
                 }
             }
-            match self.begin(map)? {
-                Ok(()) => {}
-                Err(finished) => return Some(Err(finished)),
+            if !self.begin(tree, pages) {
+                return None;
             }
         }
     }
 
-    /// Begins one waiting read; gives it back if it needs no fetch.
-    fn begin(&mut self, map: &Map) -> Option<Result<(), Finished>> {
-        let class = usize::from(self.waiting[0].is_empty());
-        if self.fetching >= self.operations_max >> class || !self.backlog[class].is_empty() {
-            return None;
+    /// Takes one read a step further, if the limits allow that.
+    fn begin(&mut self, tree: &Tree, pages: &mut Pages) -> bool {
+        let class = usize::from(self.waiting[0].is_empty() && self.ready[0].is_empty());
+        let most = self.operations_max >> class;
+        if self.fetching >= most || !self.backlog[class].is_empty() {
+            return false;
         }
-        let request = *self.waiting[class].front()?;
-        let active = plan(map, request);
-        let held = self.active_bytes + if class == 0 { 0 } else { self.staged_bytes };
-        if held > 0 && held + active.bytes > self.bytes_max >> class {
-            return None;
+        if let Some(active) = self.ready[class].front() {
+            let held = self.active_bytes + if class == 0 { 0 } else { self.staged_bytes };
+            if held > 0 && held + active.bytes > self.bytes_max >> class {
+                return false;
+            }
+            let Some(active) = self.ready[class].pop_front() else { return false };
+            let id = self.next;
+            self.next += 1;
+            self.active_bytes += active.bytes;
+            self.backlog[class].extend((0..active.fetches.len()).map(|index| (id, index)));
+            self.active.insert(id, active);
+            return true;
         }
-        self.waiting[class].pop_front();
-        if active.fetches.is_empty() {
-            return Some(Err(Finished { request, result: assemble(&active), bytes: 0 }));
+        if self.lookups.len() >= most {
+            return false;
         }
-        let id = self.next;
-        self.next += 1;
-        self.active_bytes += active.bytes;
-        self.backlog[class].extend((0..active.fetches.len()).map(|index| (id, index)));
-        self.active.insert(id, active);
-        Some(Ok(()))
+        let Some(request) = self.waiting[class].pop_front() else { return false };
+        let lookup = match request.what {
+            What::Status => Lookup::bounded(request.range, STATUS_PAGES),
+            What::Data | What::Stage(_) => Lookup::new(request.range),
+        };
+        if let Some(looked) = self.lookups.begin(request, lookup, tree, pages) {
+            self.looked(looked);
+        }
+        true
+    }
+
+    fn looked(&mut self, looked: Looked) {
+        match looked {
+            Looked::Damaged(request, damage) => {
+                self.outcomes.push_back(Next::Lost(request, damage))
+            }
+            Looked::Found(request, parts) if matches!(request.what, What::Status) => {
+                self.outcomes.push_back(Next::Status(request, parts));
+            }
+            Looked::Found(request, parts) => {
+                let active = plan(request, parts);
+                if active.fetches.is_empty() {
+                    let finished = Finished { request, result: assemble(&active), bytes: 0 };
+                    self.outcomes.push_back(Next::Finished(finished));
+                } else {
+                    self.ready[request.class()].push_back(active);
+                }
+            }
+        }
+    }
+
+    /// What reading a part of a fragment gave; nothing if the fragment is gone.
+    pub fn handle_page(&mut self, get: &Get, data: Option<Bytes>, tree: &Tree, pages: &mut Pages) {
+        self.fetching = self.fetching.saturating_sub(1);
+        for looked in self.lookups.handle(get, data, tree, pages) {
+            self.looked(looked);
+        }
+    }
+
+    /// Whether reads wait for it to be seen whether there is a newer root.
+    pub fn is_stranded(&self) -> bool {
+        self.lookups.is_stranded()
+    }
+
+    /// Newer roots are being looked for from now on.
+    pub fn look_for_roots(&mut self) {
+        self.lookups.look_for_roots();
+    }
+
+    /// The map is the newest there is, and another one than before or not.
+    pub fn roots_seen(&mut self, newer: bool, tree: &Tree, pages: &mut Pages) {
+        for looked in self.lookups.roots_seen(newer, tree, pages) {
+            self.looked(looked);
+        }
     }
 
     /// What a fetch gave; nothing if the segment is gone.
@@ -246,7 +364,7 @@ impl Reads {
         if result.is_err() && !active.retried {
             active.retried = true;
             active.outstanding = active.fetches.len();
-            let class = class(&active.request);
+            let class = active.request.class();
             for (index, fetch) in active.fetches.iter_mut().enumerate() {
                 fetch.data = None;
                 fetch.copies = Copies::Bad;
@@ -255,15 +373,14 @@ impl Reads {
             return None;
         }
         let active = self.active.remove(&id)?;
-        let kept = if active.request.stage.is_some() && result.is_ok() { active.bytes } else { 0 };
+        let kept = if active.request.is_staging() && result.is_ok() { active.bytes } else { 0 };
         self.active_bytes -= active.bytes;
         self.staged_bytes += kept;
         Some(Finished { request: active.request, result, bytes: kept })
     }
 }
 
-fn plan(map: &Map, request: Request) -> Active {
-    let parts: Vec<(Range, Option<Place>)> = map.cover(request.range).collect();
+fn plan(request: Request, parts: Vec<(Range, Option<Place>)>) -> Active {
     let mut needs: BTreeMap<(u64, u64), Need> = BTreeMap::new();
     for &(part, place) in &parts {
         let Some(place) = place.filter(|place| !place.is_zero()) else { continue };

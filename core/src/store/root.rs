@@ -54,7 +54,7 @@ struct RawHeader {
 pub struct Root {
     /// The generation of who wrote it.
     pub generation: u64,
-    /// The state of the log; its map is empty, since it lies in the fragments.
+    /// The state of the log.
     pub state: State,
     /// The fragments.
     pub levels: Levels,

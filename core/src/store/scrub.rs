@@ -4,7 +4,8 @@
 //! Continuity from one segment to the next is for [`LogCheck`](super::check::LogCheck), which needs all of them in order.
 
 use super::catalog::{self, VolumeSpec};
-use super::check::check_checkpoint;
+use super::check::{RootCheck, check_checkpoint};
+use super::map::fragment::Fragment;
 use super::segment;
 use crate::block::{Range, STAGED_BIT};
 use crate::record::{self, Kind};
@@ -43,6 +44,15 @@ pub fn verify(spec: &VolumeSpec, key: &str, object: &Bytes) -> Option<Result<(),
     } else if let Some(number) = number(catalog::checkpoint_prefix(spec.id)) {
         let result = check_checkpoint(spec, number, [object.clone()]);
         Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
+    } else if let Some(name) = catalog::parse_root_key(&catalog::root_prefix(spec.id), key) {
+        let result = RootCheck::new(spec, name, object);
+        Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
+    } else if let Some(id) = catalog::parse_fragment_key(spec.id, key) {
+        Some(match Fragment::verify(object) {
+            Ok(fragment) if fragment.id == id => Ok(()),
+            Ok(_) => Err(Damage::whole("it is another fragment".to_owned())),
+            Err(error) => Err(Damage::whole(error.to_string())),
+        })
     } else if key.starts_with(&catalog::size_prefix(spec.id)) {
         let result = catalog::decode_size(spec, key, object);
         Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))

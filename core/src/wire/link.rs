@@ -12,7 +12,8 @@
 //! - 4: what a cache has to forget: [`ToStore::Changed`], [`ToHost::Changed`].
 //! - 5: small reads and status queries in datagrams ([`crate::link`]).
 //! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
-//! - 7: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
+//! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
+//! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
 
 mod data;
 mod fleet;
@@ -34,7 +35,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 7;
+pub const MAX_VERSION: u16 = 8;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -47,8 +48,10 @@ pub const CHANGED_VERSION: u16 = 4;
 pub const DATAGRAM_VERSION: u16 = 5;
 /// First version with packed records.
 pub const PACKED_VERSION: u16 = 6;
+/// First version in which reads need not wait for the answer to Resume.
+pub const BEHIND_VERSION: u16 = 7;
 /// First version in which stores speak to each other, and to hosts about each other.
-pub const FLEET_VERSION: u16 = 7;
+pub const FLEET_VERSION: u16 = 8;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -245,6 +248,20 @@ pub enum ToStore {
         /// Since when.
         since: Moment,
     },
+    /// As [`ToStore::Read`], from a host that has asked to resume and has no answer yet; its Resume may
+    /// arrive later than this. From version [`BEHIND_VERSION`] on.
+    ReadBehind {
+        /// For the reply.
+        request: RequestId,
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// The last number that the host knows to be committed: the answer must have all up to it.
+        committed: Seq,
+        /// What to read.
+        range: Range,
+    },
     /// Something about stores: from another store, or an administrator. From version [`FLEET_VERSION`]
     /// on.
     Store {
@@ -273,6 +290,7 @@ impl ToStore {
         match self {
             ToStore::Stage { .. } => version >= COPY_VERSION,
             ToStore::Changed { .. } => version >= CHANGED_VERSION,
+            ToStore::ReadBehind { .. } => version >= BEHIND_VERSION,
             ToStore::Store { .. } => version >= FLEET_VERSION,
             _ => true,
         }
@@ -686,7 +704,8 @@ pub struct LiveInfo {
     pub committed: Seq,
     /// Segments in the log.
     pub segments: u64,
-    /// Bytes of data the map refers to.
+    /// Bytes of data the map refers to, at most: what was overwritten or discarded may count until parts of
+    /// the map are merged.
     pub mapped_bytes: u64,
     /// Bytes announced and not committed.
     pub announced_bytes: u64,

@@ -197,10 +197,10 @@ fn a_missing_segment_is_named() {
     assert_eq!(report.status.code(), Some(1), "{report}");
     let said = format!("{}{}", report.stdout, report.stderr);
     assert!(said.contains(gone.file_name().unwrap().to_str().unwrap()), "{said}");
-    // Without the checkpoint too: nothing is made up.
-    let maps = longhaul_e2e::site::files_below(site.store.dir());
-    for map in maps.iter().filter(|path| path.parent().unwrap().ends_with("map")) {
-        std::fs::remove_file(map).unwrap();
+    // Without the root too: nothing is made up.
+    let files = longhaul_e2e::site::files_below(site.store.dir());
+    for root in files.iter().filter(|path| path.parent().unwrap().ends_with("root")) {
+        std::fs::remove_file(root).unwrap();
     }
     site.store.restart();
     let mut fresh = site.host("fresh");

@@ -450,6 +450,21 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         ),
         ("longhaul_host_link_reconnects_total", "Connections after the first.", link.reconnects),
         (
+            "longhaul_host_link_early_offered_total",
+            "Connections begun with data in the first flight (0-RTT).",
+            link.early.offered,
+        ),
+        (
+            "longhaul_host_link_early_accepted_total",
+            "Of them those whose data the store took.",
+            link.early.accepted,
+        ),
+        (
+            "longhaul_host_link_early_rejected_total",
+            "Of them those whose data had to be sent again.",
+            link.early.rejected,
+        ),
+        (
             "longhaul_host_connections_refused_total",
             "NBD clients turned away.",
             answer.report.connections_refused,

@@ -291,7 +291,15 @@ impl Front {
                             tracing::warn!("stores will have to be asked for again: {error:#}");
                         }
                     }
+                    LinkEvent::Early { version } => {
+                        self.router.set_version(version);
+                        self.router.set_early();
+                        self.resume_volumes();
+                    }
                     LinkEvent::Unreachable => {
+                        if self.router.is_early() {
+                            self.set_link(false);
+                        }
                         if !self.link_tried.replace(true) {
                             self.link.send_modify(|generation| *generation += 1);
                         }
@@ -321,14 +329,25 @@ impl Front {
 
     fn set_link(&self, up: bool) {
         self.router.set_up(up);
-        for volume in self.volumes() {
-            volume.with(
-                |now, engine| {
-                    if up { engine.handle_link_up(now) } else { engine.handle_link_down(now) }
-                },
-            );
+        if up {
+            self.resume_volumes();
+        } else {
+            for volume in self.volumes() {
+                volume.with(|now, engine| engine.handle_link_down(now));
+            }
         }
         self.link.send_modify(|generation| *generation += 1);
+    }
+
+    /// Resumes the volumes that have not begun to.
+    fn resume_volumes(&self) {
+        for volume in self.volumes() {
+            volume.with(|now, engine| {
+                if engine.is_link_down() {
+                    engine.handle_link_up(now);
+                }
+            });
+        }
     }
 
     /// Frames of one volume that follow each other make one turn of it.

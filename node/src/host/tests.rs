@@ -12,6 +12,7 @@ use super::volume::{Client as Asker, Clock, Uplink as _, Volume};
 use crate::cli::{Cli, Command};
 use crate::credential::Credential;
 use crate::link::{Client, Transport};
+use crate::relay::{Relay, Shape};
 use crate::store;
 use bytes::Bytes;
 use clap::Parser as _;
@@ -23,7 +24,8 @@ use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
 use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{
-    CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, StageError, ToHost, ToStore,
+    BEHIND_VERSION, CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, ReadError,
+    StageError, ToHost, ToStore,
 };
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -48,6 +50,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: longhaul_core::store::MAP_MEMORY,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -78,8 +81,12 @@ async fn command(store: &Path, args: &[&str]) {
 }
 
 fn host(store: &Path, state: &Path) -> Rc<Front> {
+    host_at(store, state, None)
+}
+
+fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<Front> {
     let credential = Credential::load(&credential(store)).unwrap();
-    let (client, events) = Client::start(credential, None, Transport::Auto).unwrap();
+    let (client, events) = Client::start(credential, at, Transport::Auto).unwrap();
     let options = Options {
         journal: JournalShape::from_size(64 << 20).unwrap(),
         cache_bytes: 0,
@@ -512,5 +519,50 @@ fn a_store_that_is_too_old_is_not_asked_for_copies() {
             let unknown = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
             assert_eq!(answer, Some(unknown).filter(|_| version < CHANGED_VERSION));
         }
+        for version in [BEHIND_VERSION - 1, BEHIND_VERSION] {
+            router.set_version(version);
+            let range = Range::new(0, 8);
+            let read = ToStore::ReadBehind { request, volume, epoch: 1, committed: 1, range };
+            let answer = router.send(Lane::Read, read.into()).map(|frame| frame.message);
+            let refused = ToHost::Data { request, volume, result: Err(ReadError::NotAttached) };
+            assert_eq!(answer, Some(refused).filter(|_| version < BEHIND_VERSION));
+        }
+    });
+}
+
+#[test]
+fn what_waits_for_the_line_goes_with_the_first_flight() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, state) = (dir.path().join("store"), dir.path().join("host"));
+    process(async {
+        let _store = store(&data).await;
+        create(&data, "v").await;
+        let target = Credential::load(&credential(&data)).unwrap().stores[0].parse().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let relay = Relay::start(any, target, Shape::default()).unwrap();
+        let front = host_at(&data, &state, Some(relay.address().to_string()));
+        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        write_and_flush_at(&volume, 8).await;
+        relay.change(|shape| shape.cut = true);
+        while front.router.is_up() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(!front.router.status().up, "also while the store is tried with data");
+        let waits = read(&volume, Range::new(64, 4));
+        let returns = async {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            write_and_flush_at(&volume, 16).await;
+            relay.change(|shape| shape.cut = false);
+        };
+        let (got, ()) = tokio::join!(waits, returns);
+        assert_eq!(got, [0; 4]);
+        while report(&front).lag_bytes > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(read(&volume, Range::new(8, 2)).await, [7; 2]);
+        let early = front.router.status().early;
+        assert!(early.accepted == 1 && early.offered > 1 && early.rejected == 0, "{early:?}");
+        let metrics = admin::prometheus(&answer(&front));
+        assert!(metrics.contains("longhaul_host_link_early_accepted_total 1"), "{metrics}");
     });
 }

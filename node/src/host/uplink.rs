@@ -7,7 +7,9 @@
 use super::volume::Uplink;
 use crate::link::{Client, LinkStatus};
 use longhaul_core::block::VolumeId;
-use longhaul_core::wire::link::{Changes, Frame, Lane, RequestId, StageError, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    Changes, Frame, Lane, ReadError, RequestId, StageError, ToHost, ToStore,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
@@ -29,6 +31,8 @@ pub struct LinkLost;
 pub struct Router {
     client: Client,
     up: Cell<bool>,
+    /// It is not up yet, but takes reads that follow a Resume.
+    early: Cell<bool>,
     /// Of the protocol that is spoken; counts while the link is up.
     version: Cell<u16>,
     /// Grows whenever the link goes up or down.
@@ -45,6 +49,7 @@ impl Router {
         Router {
             client,
             up: Cell::new(false),
+            early: Cell::new(false),
             version: Cell::new(0),
             generation: Cell::new(0),
             next: Cell::new(1),
@@ -79,10 +84,24 @@ impl Router {
         self.client.status()
     }
 
+    /// Whether it is not up yet, but takes reads that follow a Resume.
+    pub fn is_early(&self) -> bool {
+        self.early.get()
+    }
+
+    /// The link is not up yet, but takes what volumes have to send: it is sent now or when it is up.
+    pub fn set_early(&self) {
+        self.early.set(true);
+    }
+
     /// The link went up or down.
     pub fn set_up(&self, up: bool) {
+        let begun = self.early.replace(false);
         self.up.set(up);
         self.generation.set(self.generation.get() + 1);
+        if up && begun {
+            return;
+        }
         // Those who wait learn that they wait in vain when their senders go.
         self.askers.borrow_mut().clear();
         self.buffered.borrow_mut().clear();
@@ -148,7 +167,7 @@ impl Router {
 impl Uplink for Router {
     fn send(&self, lane: Lane, mut frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
         // The client drops it too; here it would only be waited for.
-        if self.up.get() {
+        if self.up.get() || self.early.get() {
             // A store that is too old would take the connection for broken.
             if !frame.message.is_of_version(self.version.get()) {
                 match frame.message {
@@ -160,6 +179,11 @@ impl Uplink for Router {
                         tracing::info!("the store is too old to say what a cache must forget");
                         let result = Ok(Changes::Unknown);
                         return Some(ToHost::Changed { request, volume, result }.into());
+                    }
+                    // Asked again once it has resumed.
+                    ToStore::ReadBehind { request, volume, .. } => {
+                        let result = Err(ReadError::NotAttached);
+                        return Some(ToHost::Data { request, volume, result }.into());
                     }
                     _ => {}
                 }

@@ -5,15 +5,17 @@
 
 use super::LinkError;
 use super::Transport;
-use super::connect::{self, Greeting, Known, Senders};
+use super::connect::{self, Greeting, Known, Opening, Senders};
 use super::dial::Dialer;
-use super::elsewhere::{Elsewhere, Found};
+use super::elsewhere::{self, Elsewhere, Found};
+use super::quic::EarlyCounters;
 use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
 use longhaul_core::link::AskCounters;
-use longhaul_core::wire::link::{FLEET_VERSION, Frame, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{BEHIND_VERSION, FLEET_VERSION, Frame, Lane, ToHost, ToStore};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,13 +31,21 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// What the link tells the host.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// The store is connected and has said Hello. Nothing that was sent before reaches it any more.
+    /// The store is connected and has said Hello. Nothing that was sent before reaches it any more, except
+    /// since a [`LinkEvent::Early`] just before.
     Up {
         /// Address of the store, as configured or learned.
         peer: String,
         /// What the store says of itself.
         software: String,
         /// Version of the protocol that is spoken.
+        version: u16,
+    },
+    /// A store that was connected before is tried again, and what is sent now of
+    /// [`ToStore::ReadBehind`] goes to it without waiting for an answer. All else waits for
+    /// [`LinkEvent::Up`]; or all is dropped, with [`LinkEvent::Unreachable`].
+    Early {
+        /// Version of the protocol that was spoken.
         version: u16,
     },
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
@@ -87,6 +97,20 @@ pub struct LinkStatus {
     pub stores: Vec<String>,
     /// Small reads in datagrams, over all connections.
     pub datagrams: DatagramStatus,
+    /// Connections begun with data.
+    #[serde(default)]
+    pub early: EarlyStatus,
+}
+
+/// Totals of connections that were begun with data (0-RTT), since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EarlyStatus {
+    /// Begun with data.
+    pub offered: u64,
+    /// Of them answered by a store that took it.
+    pub accepted: u64,
+    /// Of them answered by a store that did not: the data was sent again.
+    pub rejected: u64,
 }
 
 /// Totals of what went by datagram instead of by stream, since the start.
@@ -146,6 +170,7 @@ struct State {
     stores: Vec<String>,
     /// Those that were given, and are never forgotten.
     given: Vec<String>,
+    early: Arc<EarlyCounters>,
 }
 
 impl State {
@@ -177,7 +202,8 @@ impl Client {
         store: Option<String>,
         transport: Transport,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
-        let dialer = Dialer::new(&credential, transport)?;
+        let mut dialer = Dialer::new(&credential, transport)?;
+        dialer.remember(Arc::default());
         Client::start_with(dialer, credential, store)
     }
 
@@ -187,7 +213,7 @@ impl Client {
         store: Option<String>,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
         let fixed = store.is_some();
-        let elsewhere = Elsewhere::new(credential.clone(), dialer.transport());
+        let elsewhere = Elsewhere::new(credential.clone(), &dialer);
         let stores = store.map_or(credential.stores, |store| vec![store]);
         let (events, receiver) = unbounded_channel();
         let inner = Arc::new(Inner {
@@ -203,6 +229,7 @@ impl Client {
                 connections: 0,
                 given: stores.clone(),
                 stores,
+                early: dialer.early(),
             }),
             drain_urgent: watch::Sender::new(false),
             closing: watch::Sender::new(false),
@@ -238,7 +265,11 @@ impl Client {
         let current = now.unwrap_or_default();
         let mut datagrams = state.past_lone;
         datagrams.add(&lock(&state.lone));
+        let [offered, accepted, rejected] =
+            [&state.early.offered, &state.early.accepted, &state.early.rejected]
+                .map(|counter| counter.load(Ordering::Relaxed));
         LinkStatus {
+            early: EarlyStatus { offered, accepted, rejected },
             up: now.is_some(),
             since_seconds: state.since.elapsed().as_secs_f64(),
             peer: state.peer.clone(),
@@ -287,21 +318,44 @@ async fn run(
 ) {
     let mut closing = inner.closing.subscribe();
     let mut pause = BACK_OFF.0;
-    let mut known = None;
+    let mut known: Option<Known> = None;
+    // Others have their turn after the store that data goes to has been out of reach at once.
+    let mut others = false;
     let mut next = None;
     while !*closing.borrow() {
         let stores = lock(&inner.state).stores.clone();
+        let may_be_early = |known: &&Known| {
+            known.greeting.version >= BEHIND_VERSION && dialer.may_be_early(known.socket)
+        };
+        let early = known.as_ref().filter(may_be_early).filter(|_| next.is_none() && !others);
+        let opening = Opening::new(early.is_some());
+        let is_early = opening.early;
+        if let Some(Known { greeting, .. }) = early {
+            *lock(&inner.senders) = Some(opening.senders.clone());
+            if events.send(LinkEvent::Early { version: greeting.version }).is_err() {
+                break;
+            }
+        }
+        let begun = Instant::now();
         let connected = match next.take() {
             Some((other, established)) => Ok((Some(other), established)),
             None => tokio::select! {
                 _ = closing.wait_for(|closing| *closing) => break,
-                connected = elsewhere.first(&mut dialer, &stores, known.as_ref()) => connected,
+                connected = elsewhere.first(&mut dialer, &stores, known.as_ref(), opening) => connected,
             },
         };
+        others = is_early && connected.is_err() && begun.elapsed() < elsewhere::HEAD_START;
+        if is_early && connected.is_err() {
+            *lock(&inner.senders) = None;
+        }
         match connected {
             Ok((other, established)) => {
                 if let Some(other) = other {
                     dialer = other;
+                    // What was queued for the store that is known goes nowhere.
+                    if is_early && events.send(LinkEvent::Unreachable).is_err() {
+                        break;
+                    }
                 }
                 let begun = Instant::now();
                 if events.is_closed() {
@@ -346,6 +400,7 @@ async fn run(
         let _ = tokio::time::timeout(wait, closing.wait_for(|closing| *closing)).await;
         pause = (pause * 2).min(BACK_OFF.1);
     }
+    *lock(&inner.senders) = None;
     dialer.wait_idle().await;
 }
 
@@ -491,6 +546,7 @@ async fn session(
     if let Some(found) = next {
         return Ended::Moved(found);
     }
-    let greeting = greeting.get().filter(|_| !doubtful);
-    Ended::Lost(greeting.map(|greeting| Known { address: peer, greeting: greeting.clone() }))
+    let socket = connection.peer();
+    let greeting = greeting.get().filter(|_| !doubtful).cloned();
+    Ended::Lost(greeting.map(|greeting| Known { address: peer, socket, greeting }))
 }

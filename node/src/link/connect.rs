@@ -1,8 +1,10 @@
 //! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
 
 use super::dial::Dialer;
+use super::first::First;
 use super::lane::{Backlog, FrameReader, send_all};
 use super::lone;
+use super::quic::Connected;
 use super::transport::{Connection, Lanes};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
 use longhaul_core::link::AskCounters;
@@ -36,7 +38,26 @@ pub(super) struct Greeting {
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub address: String,
+    /// The same, resolved.
+    pub socket: SocketAddr,
     pub greeting: Greeting,
+}
+
+/// The queues of a connection that there is not yet.
+pub(super) struct Opening {
+    pub senders: Senders,
+    queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
+    /// If the store that is known is to be sent data at once.
+    pub early: bool,
+}
+
+impl Opening {
+    /// Empty ones.
+    pub fn new(early: bool) -> Opening {
+        let channels = Lane::ALL.map(|_| unbounded_channel());
+        let senders = channels.each_ref().map(|(sender, _)| sender.clone());
+        Opening { senders, queues: channels.map(|(_, queue)| queue), early }
+    }
 }
 
 /// A connection that has said Hello.
@@ -68,16 +89,25 @@ pub(super) async fn connect(
     dialer: &mut Dialer,
     addresses: &[String],
     known: Option<&Known>,
+    opening: Opening,
 ) -> Result<Established, Vec<(String, LinkError)>> {
     let mut errors = Vec::new();
+    let Opening { senders, mut queues, early } = opening;
+    let (_, nothing) = unbounded_channel();
+    let read = std::mem::replace(&mut queues[Lane::Read as usize], nothing);
+    let mut first = First::new(read);
     for address in addresses {
         match resolve(address).await {
             Err(error) => errors.push((address.clone(), error)),
             Ok(resolved) => {
                 let known = known.filter(|known| known.address == *address);
                 for socket in resolved {
-                    match establish(dialer, address, socket, known).await {
-                        Ok(established) => return Ok(established),
+                    let made = establish(dialer, socket, known, (&mut first, early)).await;
+                    match made {
+                        Ok(made) => {
+                            queues[Lane::Read as usize] = first.into_queue();
+                            return Ok(made.established(address.clone(), senders, queues));
+                        }
                         Err(error) => errors.push((address.clone(), error)),
                     }
                 }
@@ -107,24 +137,61 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
     }
 }
 
+/// A connection on which Hello has been said.
+struct Made {
+    connection: Arc<dyn Connection>,
+    lanes: Lanes,
+    control: FrameReader,
+    expected: Greeting,
+    greeting: Arc<OnceLock<Greeting>>,
+}
+
+impl Made {
+    fn established(
+        self,
+        address: String,
+        senders: Senders,
+        queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
+    ) -> Established {
+        Established {
+            version: self.expected.version,
+            connection: self.connection,
+            address,
+            software: self.expected.software,
+            greeting: self.greeting,
+            senders,
+            lone: Arc::default(),
+            queues,
+            lanes: self.lanes,
+            control: self.control,
+        }
+    }
+}
+
+/// What the host says first.
+pub(super) fn hello() -> Frame<ToStore> {
+    let (min_version, max_version) = (MIN_VERSION, MAX_VERSION);
+    ToStore::Hello { min_version, max_version, software: software() }.into()
+}
+
 async fn establish(
     dialer: &mut Dialer,
-    address: &str,
     socket: SocketAddr,
     known: Option<&Known>,
-) -> Result<Established, LinkError> {
-    let connection: Arc<dyn Connection> = dialer.connect(socket).await?.into();
+    (first, early): (&mut First, bool),
+) -> Result<Made, LinkError> {
+    let flight = if early { Some(&mut *first) } else { None };
+    let Connected { connection, lanes } = dialer.connect(socket, flight).await?;
+    let connection: Arc<dyn Connection> = connection.into();
     let setup = async {
-        let mut lanes = connection.open_lanes().await?;
-        let hello = ToStore::Hello {
-            min_version: MIN_VERSION,
-            max_version: MAX_VERSION,
-            software: software(),
+        let mut lanes = match lanes {
+            Some(lanes) => lanes,
+            None => {
+                let mut lanes = connection.open_lanes().await?;
+                first.begin(&mut lanes).await?;
+                lanes
+            }
         };
-        let head = Frame::from(hello).encode_head();
-        let head = head.map_err(|error| LinkError::Protocol(error.to_string()))?;
-        let mut chunks = [head];
-        while lanes[Lane::Control as usize].send.write(&mut chunks).await? == 0 {}
         let receive = &mut lanes[Lane::Control as usize].receive;
         let mut control = FrameReader::new(std::mem::replace(receive, Box::new(Nothing)));
         let reply = match known {
@@ -149,22 +216,7 @@ async fn establish(
         (None, Some(known)) => known.greeting.clone(),
         (None, None) => return Err(LinkError::Protocol("it said nothing".into())),
     };
-    let channels = Lane::ALL.map(|_| unbounded_channel());
-    let senders = channels.each_ref().map(|(sender, _)| sender.clone());
-    let queues = channels.map(|(_, queue)| queue);
-    let address = address.to_owned();
-    Ok(Established {
-        version: expected.version,
-        connection,
-        address,
-        software: expected.software,
-        greeting,
-        senders,
-        lone: Arc::default(),
-        queues,
-        lanes,
-        control,
-    })
+    Ok(Made { connection, lanes, control, expected, greeting })
 }
 
 /// What the store's first frame says; closes the connection if the store is none to talk to.

@@ -1,11 +1,14 @@
 //! Which transport a host takes: QUIC where it works, TCP where it does not.
 
 use super::Transport;
+use super::first::First;
+use super::quic::{Connected, EarlyCounters};
 use super::transport::Connection;
 use super::{CONNECT_TIMEOUT, LinkError, quic, tcp};
 use crate::credential::Credential;
 use anyhow::Result;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long QUIC is alone in being tried. A guess: longer than a handshake takes on any path on which
@@ -43,24 +46,52 @@ impl Dialer {
         self.again = again;
     }
 
-    /// Connects to an address.
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    pub fn remember(&mut self, counters: Arc<EarlyCounters>) {
+        self.quic.remember(counters);
+    }
+
+    /// Whether sessions are remembered.
+    pub fn remembers(&self) -> bool {
+        self.quic.remembers()
+    }
+
+    /// How often data was offered, and what became of it.
+    pub fn early(&self) -> Arc<EarlyCounters> {
+        self.quic.early()
+    }
+
+    /// Whether a connection to this store can begin with data.
+    pub fn may_be_early(&self, address: SocketAddr) -> bool {
+        self.transport != Transport::Tcp && self.quic.may_be_early(address)
+    }
+
+    /// Connects to an address, sending a first flight along where that is possible.
     ///
     /// # Errors
     /// If nobody answers there, or not the store of the credential.
-    pub async fn connect(&mut self, address: SocketAddr) -> Result<Box<dyn Connection>, LinkError> {
+    pub async fn connect(
+        &mut self,
+        address: SocketAddr,
+        first: Option<&mut First>,
+    ) -> Result<Connected, LinkError> {
+        let plain = |connection| Connected { connection, lanes: None };
         match self.transport {
-            Transport::Quic => return self.quic.connect(address, CONNECT_TIMEOUT).await,
-            Transport::Tcp => return self.tcp.connect(address).await,
+            Transport::Quic => {
+                return self.quic.connect_with(address, CONNECT_TIMEOUT, first).await;
+            }
+            Transport::Tcp => return self.tcp.connect(address).await.map(plain),
             Transport::Auto => {}
         }
         let begun = Instant::now();
         let dialer = &self.tcp;
         let mut tcp = std::pin::pin!(async move {
             tokio::time::sleep(TCP_AFTER).await;
-            dialer.connect(address).await
+            dialer.connect(address).await.map(plain)
         });
         // For as long as TCP is tried: a line that returns meanwhile is to find a packet.
-        let mut quic = std::pin::pin!(self.quic.connect(address, TCP_AFTER + CONNECT_TIMEOUT));
+        let limit = TCP_AFTER + CONNECT_TIMEOUT;
+        let mut quic = std::pin::pin!(self.quic.connect_with(address, limit, first));
         tokio::select! {
             result = &mut quic => match result {
                 // One that was answered is not worth another try.
@@ -81,9 +112,12 @@ impl Dialer {
         }
     }
 
-    /// Waits until QUIC works where TCP is in use; for ever if there is no reason to try.
+    /// Waits until QUIC works where TCP is in use; else for ever, keeping what is remembered fresh.
     pub async fn wait_for_quic(&mut self, connection: &dyn Connection) {
-        if self.transport != Transport::Auto || connection.transport() == "quic" {
+        if connection.transport() == "quic" {
+            self.quic.renew(connection.peer()).await;
+        }
+        if self.transport != Transport::Auto {
             return std::future::pending().await;
         }
         loop {

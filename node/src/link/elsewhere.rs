@@ -4,13 +4,15 @@
 //! leave, and stays until another has said Hello: a store that nobody else can stand in for is not left.
 
 use super::Transport;
-use super::connect::{self, Established, Known};
+use super::connect::{self, Established, Known, Opening};
 use super::dial::Dialer;
+use super::quic::EarlyCounters;
 use super::transport::{self, Connection};
 use super::{CloseCode, LinkError};
 use crate::credential::Credential;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Pause between attempts to find another store.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long the store that answered last is alone in being tried.
-const HEAD_START: Duration = Duration::from_millis(700);
+pub(super) const HEAD_START: Duration = Duration::from_millis(700);
 /// How long after one address the next is tried too.
 const STAGGER: Duration = Duration::from_millis(200);
 /// What a silent store gets to answer once another one has: where the line was down they come back
@@ -31,20 +33,27 @@ const STAGGER: Duration = Duration::from_millis(200);
 const LAST_CALL: (u32, Duration, Duration) =
     (3, Duration::from_millis(50), Duration::from_millis(500));
 
+/// What the store that answered last gets on top, where it is not connected: while nobody answers it is tried this
+/// often.
+const TURN: Duration = Duration::from_millis(500);
+
 /// How other stores are reached.
 #[derive(Clone)]
 pub(super) struct Elsewhere {
     credential: Credential,
     transport: Transport,
+    /// Of the dialers that are to remember sessions.
+    early: Option<Arc<EarlyCounters>>,
 }
 
 /// A connection with what keeps it going.
 pub(super) type Found = (Dialer, Established);
 
 impl Elsewhere {
-    /// With this credential, over that.
-    pub fn new(credential: Credential, transport: Transport) -> Elsewhere {
-        Elsewhere { credential, transport }
+    /// With this credential, in the same way as the dialer.
+    pub fn new(credential: Credential, dialer: &Dialer) -> Elsewhere {
+        let early = dialer.remembers().then(|| dialer.early());
+        Elsewhere { credential, transport: dialer.transport(), early }
     }
 
     /// Connects to the first of these addresses that answers; each has a moment before the next is tried too.
@@ -52,8 +61,11 @@ impl Elsewhere {
         let attempts = (0..).zip(addresses).map(|(n, address)| async move {
             tokio::time::sleep(STAGGER * n).await;
             let mut dialer = Dialer::new(&self.credential, self.transport).ok()?;
-            let only = std::slice::from_ref(address);
-            let connected = connect::connect(&mut dialer, only, None).await;
+            if let Some(counters) = &self.early {
+                dialer.remember(counters.clone());
+            }
+            let (only, opening) = (std::slice::from_ref(address), Opening::new(false));
+            let connected = connect::connect(&mut dialer, only, None, opening).await;
             connected.ok().map(|established| (dialer, established))
         });
         let mut attempts: FuturesUnordered<_> = attempts.collect();
@@ -65,8 +77,8 @@ impl Elsewhere {
         None
     }
 
-    /// Connects to one of these stores, the first of them if that answers soon. The dialer is another one if
-    /// that store is.
+    /// Connects to one of these stores: to the one that data is to be sent to at once, if there is one, else to the
+    /// first, if that answers soon. The dialer is another one if the store is.
     ///
     /// # Errors
     /// What each address said.
@@ -75,21 +87,32 @@ impl Elsewhere {
         dialer: &mut Dialer,
         stores: &[String],
         known: Option<&Known>,
+        opening: Opening,
     ) -> Result<(Option<Dialer>, Established), Vec<(String, LinkError)>> {
-        let mut one = std::pin::pin!(connect::connect(dialer, stores, known));
+        let (mut ours, mut others) = (stores.to_vec(), stores.to_vec());
+        if let Some(known) = known.filter(|_| opening.early) {
+            ours = vec![known.address.clone()];
+        }
+        others.retain(|store| Some(store) != ours.first());
+        let mut one = std::pin::pin!(connect::connect(dialer, &ours, known, opening));
         let others = async {
-            match stores.get(1..).filter(|others| !others.is_empty()) {
-                Some(others) => {
-                    tokio::time::sleep(HEAD_START).await;
-                    self.any(others).await
-                }
-                None => None,
+            if others.is_empty() {
+                return None;
             }
+            tokio::time::sleep(HEAD_START).await;
+            self.any(&others).await
         };
         tokio::select! {
             connected = &mut one => connected.map(|established| (None, established)),
-            Some((dialer, established)) = others => Ok((Some(dialer), established)),
-            else => Err(Vec::new()),
+            Some((other, found)) = others => {
+                match tokio::time::timeout(TURN + last_call(&found), one).await {
+                    Ok(Ok(established)) => {
+                        found.connection.close(CloseCode::Done, "not needed after all");
+                        Ok((None, established))
+                    }
+                    _ => Ok((Some(other), found)),
+                }
+            }
         }
     }
 
@@ -113,9 +136,7 @@ impl Elsewhere {
                 () = heard(connection, received), if !asked => None,
             };
             if let Some((dialer, established)) = found {
-                let (trips, least, most) = LAST_CALL;
-                let rtt = established.connection.statistics().rtt;
-                let wait = (rtt * trips + least).min(most);
+                let wait = last_call(&established);
                 transport::poke(connection);
                 let answers =
                     async { tokio::time::timeout(wait, heard(connection, received)).await.is_ok() };
@@ -127,6 +148,12 @@ impl Elsewhere {
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// How long a store may still answer once another one has.
+fn last_call(other: &Established) -> Duration {
+    let (trips, least, most) = LAST_CALL;
+    (other.connection.statistics().rtt * trips + least).min(most)
 }
 
 /// Waits until nothing has come for a while. Over TCP the kernel notices, and nothing comes while nothing

@@ -83,6 +83,8 @@ struct Shared {
     sessions: Mutex<HashMap<u64, Session>>,
     /// Requests in datagrams of the sessions that are over.
     past_lone: Mutex<AnswerCounters>,
+    /// Sessions that were begun with data.
+    early: AtomicU64,
     issued: Arc<Issued>,
     /// Addresses of all stores, which hosts are told.
     stores: Mutex<Vec<String>>,
@@ -108,6 +110,12 @@ struct Session {
 /// Lanes whose frames are requests with one reply each, in the same lane.
 fn is_for_reads(lane: Lane) -> bool {
     matches!(lane, Lane::Read | Lane::ReadAhead)
+}
+
+/// Whether a frame is taken from a host that has not [proven](Connection::proven) that it is there: it
+/// changes nothing, however often and late it comes.
+fn may_be_early(message: &ToStore) -> bool {
+    matches!(message, ToStore::ReadBehind { .. })
 }
 
 impl Shared {
@@ -154,6 +162,7 @@ impl Listener {
             events: sender,
             sessions: Mutex::default(),
             past_lone: Mutex::default(),
+            early: AtomicU64::new(0),
             issued,
             stores: Mutex::new(stores),
             versions,
@@ -266,6 +275,18 @@ impl Listener {
         traffic.collect()
     }
 
+    /// Whether the host of a session has proven that it is there now; what came before may be a copy of
+    /// what it sent once.
+    pub fn is_proven(&self, session: u64) -> bool {
+        let sessions = self.shared.sessions();
+        sessions.get(&session).is_some_and(|session| session.connection.is_proven())
+    }
+
+    /// Sessions that were begun with data, since the start.
+    pub fn early(&self) -> u64 {
+        self.shared.early.load(Ordering::Relaxed)
+    }
+
     /// Numbers about the connections that are open.
     pub fn statistics(&self) -> Vec<(SocketAddr, super::transport::Statistics)> {
         let sessions = self.shared.sessions();
@@ -348,6 +369,9 @@ async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) 
                 return tracing::warn!("refused {peer}: {error}");
             }
         };
+    if !connection.is_proven() {
+        shared.early.fetch_add(1, Ordering::Relaxed);
+    }
     let opened = ListenerEvent::Opened { session: id, peer, serial: serial.clone(), software };
     if shared.events.send(opened).await.is_err() {
         return;
@@ -441,10 +465,11 @@ async fn serve(
             Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
             _ => FrameReader::new(streams.receive),
         };
-        let events = shared.events.clone();
+        let (events, proof) = (shared.events.clone(), connection.clone());
         let mut unpaused = unpaused.clone();
         let limit = backlog.clone();
         tasks.spawn(async move {
+            let mut proven = false;
             loop {
                 limit.below(MAX_BACKLOG_BYTES).await;
                 if is_for_reads(lane) {
@@ -461,6 +486,10 @@ async fn serve(
                     std::future::pending::<()>().await;
                     return Ok(());
                 };
+                if !proven && !may_be_early(&frame.message) {
+                    proof.proven().await?;
+                    proven = true;
+                }
                 if events.send(ListenerEvent::Frame { session: id, lane, frame }).await.is_err() {
                     return Ok(());
                 }
@@ -475,8 +504,13 @@ async fn serve(
     if let Some(lone) = lone.clone() {
         let (connection, events) = (connection.clone(), shared.events.clone());
         tasks.spawn(async move {
+            let mut proven = false;
             loop {
                 let Some(frame) = lone.receive(&*connection).await? else { continue };
+                if !proven && !may_be_early(&frame.message) {
+                    connection.proven().await?;
+                    proven = true;
+                }
                 let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
                 if events.send(event).await.is_err() {
                     return Ok(());
@@ -502,12 +536,22 @@ async fn serve(
             error => Err(error),
         },
         never = super::transport::trail(&**connection, &committed) => match never {},
+        error = unproven(&**connection) => Err(error),
         Some(result) = tasks.join_next() => {
             result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task failed: {error}"))))
         }
     };
     tasks.shutdown().await;
     result
+}
+
+/// Waits until it is certain that the host is not there, for ever if it is.
+async fn unproven(connection: &dyn Connection) -> LinkError {
+    match tokio::time::timeout(SETUP_TIMEOUT, connection.proven()).await {
+        Ok(Ok(())) => std::future::pending().await,
+        Ok(Err(error)) => error,
+        Err(_) => LinkError::TimedOut,
+    }
 }
 
 /// A stream that has nothing.

@@ -9,6 +9,7 @@
 //!   `tls` in common, and `dial` chooses.
 //! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
 //! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
+//! - `first`: what is sent before the store has answered, with what `sessions` remembers.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
 //! - `elsewhere`: from one store to another.
@@ -23,11 +24,14 @@ pub mod congestion;
 mod connect;
 mod dial;
 mod elsewhere;
+mod ends;
+mod first;
 pub mod lane;
 pub mod listener;
 mod lone;
 pub mod quic;
 pub mod request;
+mod sessions;
 mod stripe;
 pub mod tcp;
 #[cfg(test)]
@@ -138,6 +142,8 @@ pub enum CloseCode {
     ShuttingDown,
     /// The peer broke the protocol.
     Protocol,
+    /// The credential has expired.
+    Expired,
 }
 
 impl CloseCode {
@@ -149,6 +155,7 @@ impl CloseCode {
             CloseCode::Revoked => 2,
             CloseCode::ShuttingDown => 3,
             CloseCode::Protocol => 4,
+            CloseCode::Expired => 5,
         }
     }
 }

@@ -9,6 +9,9 @@
 //! read: the windows of the connection hold all lanes at once.
 
 use super::congestion;
+use super::ends::{client_error, server_error, write_error};
+use super::first::First;
+use super::sessions::{Remembered, SESSIONS_KEPT, Seen};
 use super::stripe::{self, Receiving, Sending};
 use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
@@ -17,6 +20,8 @@ use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::Shared;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use longhaul_core::wire::link::Lane;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
@@ -24,6 +29,7 @@ use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportCon
 use rustls_pki_types::CertificateDer;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Generations of the protocol, the newest first: application protocols in the TLS handshake. A new
@@ -58,11 +64,24 @@ const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// pauses in which one repeats its first packet double, and when a line returns a packet should be on its way
 /// soon. More often would help little: with the repetitions the longest gap is 0.6 s.
 const BEGIN_ANEW: Duration = Duration::from_secs(1);
+/// The same while connections can begin with data. When quinn repeats a first packet it leaves out the data that went
+/// along with it (quinn-proto 0.11, `pto_time_and_space`): what finds the line again should be an attempt's beginning.
+const BEGIN_EARLY_ANEW: Duration = Duration::from_millis(500);
+/// So these repeat nothing before their answer: the first repetition comes after three of these, longer than an
+/// attempt lasts.
+const EARLY_INITIAL_RTT: Duration = Duration::from_secs(2);
 /// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
 /// to the discovery of a lost last packet. The number itself is guessed.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
 /// Asked of the peer: how many packets it may receive without acknowledging. Guessed.
 const ACK_THRESHOLD: u32 = 10;
+
+/// How often a host that stays connected has the store give it new sessions: they last a day (rustls).
+const RENEW: Duration = Duration::from_secs(12 * 3600);
+/// What a store sends once it is connected is waited for this long.
+const RENEWAL: Duration = Duration::from_secs(2);
+/// Stores of which a host remembers sessions.
+const STORES_REMEMBERED: usize = 8;
 
 /// Receive window of the streams of a store's session when `open` sessions are open with it.
 fn session_window(open: usize) -> u32 {
@@ -124,9 +143,49 @@ fn endpoint(
 
 /// The host's end.
 pub struct Dialer {
+    tls: rustls::ClientConfig,
     config: quinn::ClientConfig,
+    /// Stores whose sessions are remembered, if they are, the last connected at the end.
+    stores: Option<Vec<Store>>,
+    early: Arc<EarlyCounters>,
     v4: Option<quinn::Endpoint>,
     v6: Option<quinn::Endpoint>,
+}
+
+/// A store whose sessions are remembered.
+struct Store {
+    address: SocketAddr,
+    remembered: Arc<Remembered>,
+    config: quinn::ClientConfig,
+}
+
+/// Connections begun with data, since the start.
+#[derive(Debug, Default)]
+pub(super) struct EarlyCounters {
+    pub offered: AtomicU64,
+    pub accepted: AtomicU64,
+    pub rejected: AtomicU64,
+}
+
+/// A connection to a store.
+pub(super) struct Connected {
+    pub connection: Box<dyn Connection>,
+    /// Its lanes, if they are open and the first flight has come to the store in them.
+    pub lanes: Option<Lanes>,
+}
+
+/// A connection that is begun with data.
+struct Offered {
+    connection: quinn::Connection,
+    lanes: Lanes,
+}
+
+/// Waits for another read of the first flight; for ever if there is no such flight.
+async fn more(first: Option<&mut First>) -> Result<Bytes, LinkError> {
+    match first {
+        Some(first) => first.more().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Dialer {
@@ -144,9 +203,70 @@ impl Dialer {
         generations: &[&[u8]],
     ) -> Result<Dialer> {
         let tls = tls::client(credential, generations)?;
-        let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        let config = QuicClientConfig::try_from(tls.clone())?;
+        let mut config = quinn::ClientConfig::new(Arc::new(config));
         config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
-        Ok(Dialer { config, v4: None, v6: None })
+        let (stores, early) = (None, Arc::default());
+        Ok(Dialer { tls, config, stores, early, v4: None, v6: None })
+    }
+
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    pub(super) fn remember(&mut self, counters: Arc<EarlyCounters>) {
+        self.stores.get_or_insert_default();
+        self.early = counters;
+    }
+
+    /// Whether sessions are remembered.
+    pub(super) fn remembers(&self) -> bool {
+        self.stores.is_some()
+    }
+
+    /// How often data was offered, and what became of it.
+    pub(super) fn early(&self) -> Arc<EarlyCounters> {
+        self.early.clone()
+    }
+
+    /// Whether a connection to this store can begin with data.
+    pub(super) fn may_be_early(&self, address: SocketAddr) -> bool {
+        let mut stores = self.stores.iter().flatten();
+        stores.any(|store| store.address == address && store.remembered.has_session())
+    }
+
+    /// What is remembered of a store, and how to connect to it.
+    fn store(&mut self, address: SocketAddr) -> (Option<Arc<Remembered>>, quinn::ClientConfig) {
+        let Some(stores) = &mut self.stores else { return (None, self.config.clone()) };
+        let at = stores.iter().position(|store| store.address == address);
+        if at.is_none() {
+            let remembered = Arc::<Remembered>::default();
+            let tls = tls::remembering(&self.tls, remembered.clone());
+            // What `with_generations` has found usable.
+            let Ok(crypto) = QuicClientConfig::try_from(tls) else {
+                return (None, self.config.clone());
+            };
+            let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+            config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
+            config.token_store(remembered.clone());
+            if stores.len() >= STORES_REMEMBERED {
+                stores.remove(0);
+            }
+            stores.push(Store { address, remembered, config });
+        }
+        let at = at.unwrap_or(stores.len() - 1);
+        (Some(stores[at].remembered.clone()), stores[at].config.clone())
+    }
+
+    /// Has the store give new sessions now and then, for ever.
+    pub(super) async fn renew(&mut self, address: SocketAddr) -> LinkError {
+        loop {
+            tokio::time::sleep(RENEW).await;
+            if self.stores.is_none() {
+                continue;
+            }
+            if let Ok(found) = self.connect(address, super::CONNECT_TIMEOUT).await {
+                tokio::time::sleep(RENEWAL).await;
+                found.close(CloseCode::Done, "new sessions");
+            }
+        }
     }
 
     /// Connects to an address. For `limit` it may stay unanswered.
@@ -158,7 +278,25 @@ impl Dialer {
         address: SocketAddr,
         limit: Duration,
     ) -> Result<Box<dyn Connection>, LinkError> {
+        Ok(self.connect_with(address, limit, None).await?.connection)
+    }
+
+    /// As [`Dialer::connect`], sending a first flight along where a session allows it.
+    pub(super) async fn connect_with(
+        &mut self,
+        address: SocketAddr,
+        limit: Duration,
+        mut first: Option<&mut First>,
+    ) -> Result<Connected, LinkError> {
         let lost = |error: &dyn std::fmt::Display| LinkError::Lost(error.to_string());
+        let (remembered, config) = self.store(address);
+        let offered = remembered.as_ref().filter(|_| first.is_some());
+        let mut early_config = config.clone();
+        let mut transport = transport_config(STREAM_WINDOW);
+        transport.initial_rtt(EARLY_INITIAL_RTT);
+        early_config.transport_config(Arc::new(transport));
+        let counters = self.early.clone();
+        let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         let (slot, local) = match address {
             SocketAddr::V4(_) => (&mut self.v4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
             SocketAddr::V6(_) => (&mut self.v6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
@@ -168,19 +306,79 @@ impl Dialer {
             None => slot.insert(endpoint(local, None).map_err(|error| lost(&error))?),
         };
         let mut attempts = FuturesUnordered::new();
-        let mut anew = tokio::time::interval(BEGIN_ANEW);
+        let mut early: Vec<Option<Offered>> = Vec::new();
+        let mut answers = FuturesUnordered::new();
+        let pause = if offered.is_some() { BEGIN_EARLY_ANEW } else { BEGIN_ANEW };
+        let mut anew = tokio::time::interval(pause);
         anew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
         loop {
             tokio::select! {
                 _ = anew.tick() => {
-                    let config = self.config.clone();
-                    let connecting = endpoint.connect_with(config, address, SERVER_NAME);
-                    attempts.push(connecting.map_err(|error| lost(&error))?);
+                    // Sessions can run out.
+                    let has_session = offered.is_some_and(|remembered| remembered.has_session());
+                    let config = if has_session { &early_config } else { &config };
+                    let begin = || endpoint.connect_with(config.clone(), address, SERVER_NAME);
+                    let connecting = match offered {
+                        Some(remembered) => remembered.offer(begin),
+                        None => begin(),
+                    };
+                    let connecting = connecting.map_err(|error| lost(&error))?;
+                    let Some(first) = &first else {
+                        attempts.push(connecting);
+                        continue;
+                    };
+                    let (connection, accepted) = match connecting.into_0rtt() {
+                        Ok(begun) => begun,
+                        Err(connecting) => {
+                            attempts.push(connecting);
+                            continue;
+                        }
+                    };
+                    // Only sessions of this generation are usable.
+                    let quic = Quic {
+                        connection: connection.clone(),
+                        striped: true,
+                        proof: None,
+                        error: client_error,
+                    };
+                    // The store's limits are known from before: nothing is waited for.
+                    let mut lanes = quic.open_lanes().await?;
+                    first.begin(&mut lanes).await?;
+                    count(&counters.offered);
+                    let number = early.len();
+                    early.push(Some(Offered { connection, lanes }));
+                    answers.push(accepted.map(move |accepted| (number, accepted)));
+                }
+                read = more(first.as_deref_mut()) => {
+                    let read = read?;
+                    for Offered { lanes, .. } in early.iter_mut().flatten() {
+                        // If it is over, its answer says so.
+                        let _ = First::add(lanes, read.clone()).await;
+                    }
+                }
+                Some((number, accepted)) = answers.next() => {
+                    let Some(Offered { connection, lanes }) = early[number].take() else { continue };
+                    if let Some(error) = connection.close_reason() {
+                        return Err(client_error(&error));
+                    }
+                    count(if accepted { &counters.accepted } else { &counters.rejected });
+                    let connection = Quic::new(connection, client_error);
+                    if let Some(remembered) = &remembered {
+                        remembered.set_usable(connection.striped);
+                    }
+                    let (connection, lanes) = (Box::new(connection), accepted.then_some(lanes));
+                    return Ok(Connected { connection, lanes });
                 }
                 // Those that are left are given up, and their peer told so.
                 Some(connected) = attempts.next() => return match connected {
-                    Ok(connection) => Ok(Box::new(Quic::new(connection, client_error))),
+                    Ok(connection) => {
+                        let connection = Quic::new(connection, client_error);
+                        if let Some(remembered) = &remembered {
+                            remembered.set_usable(connection.striped);
+                        }
+                        Ok(Connected { connection: Box::new(connection), lanes: None })
+                    }
                     Err(error) => Err(client_error(&error)),
                 },
                 () = &mut deadline => return Err(LinkError::TimedOut),
@@ -200,6 +398,11 @@ impl Dialer {
 pub struct Acceptor {
     endpoint: quinn::Endpoint,
     config: quinn::ServerConfig,
+    /// As `config`, for sessions that have the full windows: it keeps sessions, and takes data with them.
+    /// A host remembers the windows with a session, and they must not be smaller when it comes back with it
+    /// (RFC 9000 §7.4.1).
+    keeping: quinn::ServerConfig,
+    issued: Arc<Issued>,
 }
 
 /// Connections beyond this number make strangers prove their address first.
@@ -227,14 +430,20 @@ impl Acceptor {
         issued: Arc<Issued>,
         generations: &[&[u8]],
     ) -> Result<Acceptor> {
-        let tls = tls::server(identity, issued, generations)?;
+        let tls = tls::server(identity, issued.clone(), generations)?;
+        let sessions = rustls::server::ServerSessionMemoryCache::new(SESSIONS_KEPT);
+        let takes_data = QuicServerConfig::try_from(tls::keeping(&tls, sessions))?;
         let mut config =
             quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
         config.max_incoming(MAX_CONNECTIONS);
+        config.validation_token.sent(1).log(Arc::new(Seen::default()));
+        // A clone has the same key for tokens.
+        let mut keeping = config.clone();
+        keeping.crypto = Arc::new(takes_data);
         let endpoint = endpoint(address, Some(config.clone())).with_context(|| {
             format!("cannot listen on {address} (UDP): is the address ours, and free?")
         })?;
-        Ok(Acceptor { endpoint, config })
+        Ok(Acceptor { endpoint, config, keeping, issued })
     }
 
     /// Where it listens.
@@ -256,9 +465,12 @@ impl Acceptor {
                 // Fails only for an address that is proven.
                 let _ = incoming.retry();
             } else {
-                let mut config = self.config.clone();
-                config.transport_config(Arc::new(transport_config(session_window(open))));
-                return Some(Arriving { incoming, config: Arc::new(config) });
+                let window = session_window(open);
+                let keeping = (window == STREAM_WINDOW).then(|| self.issued.clone());
+                let config = if keeping.is_some() { &self.keeping } else { &self.config };
+                let mut config = config.clone();
+                config.transport_config(Arc::new(transport_config(window)));
+                return Some(Arriving { incoming, config: Arc::new(config), keeping });
             }
         }
     }
@@ -274,6 +486,8 @@ impl Acceptor {
 pub struct Arriving {
     incoming: quinn::Incoming,
     config: Arc<quinn::ServerConfig>,
+    /// If it may go on with a session: what to check its certificate against.
+    keeping: Option<Arc<Issued>>,
 }
 
 impl Arriving {
@@ -282,18 +496,65 @@ impl Arriving {
         self.incoming.remote_address()
     }
 
-    /// Authenticates it.
+    /// Authenticates it. One that goes on with a session is not [proven](Connection::proven) yet.
     ///
     /// # Errors
     /// If it has no credential of this store.
     pub async fn authenticate(self) -> Result<Box<dyn Connection>, LinkError> {
         let connecting = self.incoming.accept_with(self.config);
         let connecting = connecting.map_err(|error| server_error(&error))?;
-        match tokio::time::timeout(SETUP_TIMEOUT, connecting).await {
+        let authenticated = async {
+            match self.keeping {
+                Some(issued) => Arriving::resume(connecting, &issued).await,
+                None => {
+                    let connection = connecting.await.map_err(|error| server_error(&error))?;
+                    Ok(Quic::new(connection, server_error))
+                }
+            }
+        };
+        match tokio::time::timeout(SETUP_TIMEOUT, authenticated).await {
             Err(_) => Err(LinkError::TimedOut),
-            Ok(Err(error)) => Err(server_error(&error)),
-            Ok(Ok(connection)) => Ok(Box::new(Quic::new(connection, server_error))),
+            Ok(result) => Ok(Box::new(result?)),
         }
+    }
+
+    /// Goes on with a session, if it is one, and authenticates it in any case.
+    async fn resume(mut connecting: quinn::Connecting, issued: &Issued) -> Result<Quic, LinkError> {
+        // The client has said which session it goes on with, or has none.
+        let said = connecting.handshake_data().await;
+        said.map_err(|error| server_error(&error))?;
+        let (connection, proof) = match connecting.into_0rtt() {
+            Ok(begun) => begun,
+            Err(connecting) => {
+                let connection = connecting.await.map_err(|error| server_error(&error))?;
+                return Ok(Quic::new(connection, server_error));
+            }
+        };
+        let mut quic = Quic::new(connection, server_error);
+        quic.proof = Some(proof.shared());
+        let Some(certificate) = quic.peer_certificate() else {
+            // Nobody is known yet: the certificate comes with the end of the handshake.
+            quic.proven().await?;
+            return Ok(quic);
+        };
+        // It is the one that the session began with, which TLS does not look at again.
+        let refused = match credential::inspect(&certificate) {
+            Err(_) => Some((CloseCode::Protocol, "the certificate cannot be read")),
+            Ok(seen) if !issued.accepts(&seen.serial) => {
+                Some((CloseCode::Revoked, "the credential was withdrawn"))
+            }
+            Ok(seen) if !seen.is_valid() => {
+                Some((CloseCode::Expired, "the credential has expired"))
+            }
+            Ok(_) => None,
+        };
+        if let Some((code, reason)) = refused {
+            // The client can only be told when the handshake is over.
+            quic.proven().await?;
+            quic.close(code, reason);
+            return Err(LinkError::Lost(reason.to_owned()));
+        }
+        Ok(quic)
     }
 }
 
@@ -301,6 +562,8 @@ struct Quic {
     connection: quinn::Connection,
     /// Lanes have several streams.
     striped: bool,
+    /// Of a connection that goes on with a session: ends with the handshake.
+    proof: Option<Shared<quinn::ZeroRttAccepted>>,
     error: fn(&quinn::ConnectionError) -> LinkError,
 }
 
@@ -313,12 +576,18 @@ impl Quic {
         let striped = data.is_some_and(|data: Box<HandshakeData>| {
             data.protocol.is_some_and(|protocol| protocol == STRIPED)
         });
-        Quic { connection, striped, error }
+        Quic { connection, striped, proof: None, error }
     }
 
     fn error(&self) -> impl Fn(quinn::ConnectionError) -> LinkError {
         let error = self.error;
         move |lost| error(&lost)
+    }
+
+    fn peer_certificate(&self) -> Option<CertificateDer<'static>> {
+        let identity = self.connection.peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        chain.into_iter().next()
     }
 
     fn streams(&self, lane: Lane) -> usize {
@@ -408,9 +677,23 @@ impl Connection for Quic {
     }
 
     fn peer_serial(&self) -> Option<String> {
-        let identity = self.connection.peer_identity()?;
-        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-        Some(credential::inspect(chain.first()?).ok()?.serial)
+        Some(credential::inspect(&self.peer_certificate()?).ok()?.serial)
+    }
+
+    async fn proven(&self) -> Result<(), LinkError> {
+        if let Some(proof) = self.proof.clone() {
+            // At a store it says only that the handshake has ended, one way or the other.
+            proof.await;
+            if let Some(error) = self.connection.close_reason() {
+                return Err((self.error)(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_proven(&self) -> bool {
+        let over = |proof: &Shared<_>| proof.peek().is_some();
+        self.proof.as_ref().is_none_or(over) && self.connection.close_reason().is_none()
     }
 
     fn statistics(&self) -> Statistics {
@@ -432,86 +715,6 @@ impl Connection for Quic {
 
     async fn closed(&self) -> LinkError {
         (self.error)(&self.connection.closed().await)
-    }
-}
-
-pub(super) fn write_error(
-    error: quinn::WriteError,
-    connection: fn(&quinn::ConnectionError) -> LinkError,
-) -> LinkError {
-    match error {
-        quinn::WriteError::ConnectionLost(error) => connection(&error),
-        error => LinkError::Lost(error.to_string()),
-    }
-}
-
-// TLS alerts, RFC 8446 §6.2; in QUIC an alert is the error code 0x100 plus its number, RFC 9001 §4.8.
-const ALERT: u64 = 0x100;
-const BAD_CERTIFICATE: u64 = ALERT + 42;
-const CERTIFICATE_REVOKED: u64 = ALERT + 44;
-const CERTIFICATE_EXPIRED: u64 = ALERT + 45;
-const CERTIFICATE_UNKNOWN: u64 = ALERT + 46;
-const UNKNOWN_CA: u64 = ALERT + 48;
-const DECRYPT_ERROR: u64 = ALERT + 51;
-const NO_APPLICATION_PROTOCOL: u64 = ALERT + 120;
-
-/// What the end of a connection means to a client.
-fn client_error(error: &quinn::ConnectionError) -> LinkError {
-    use quinn::ConnectionError::{ConnectionClosed, TransportError};
-    match error {
-        // Found by us.
-        TransportError(error) => match u64::from(error.code) {
-            UNKNOWN_CA | BAD_CERTIFICATE | DECRYPT_ERROR => LinkError::WrongCa,
-            CERTIFICATE_EXPIRED => LinkError::StoreExpired,
-            _ => common_error(&quinn::ConnectionError::TransportError(error.clone())),
-        },
-        // Found by the store.
-        ConnectionClosed(close) => match u64::from(close.error_code) {
-            UNKNOWN_CA | BAD_CERTIFICATE | DECRYPT_ERROR | CERTIFICATE_UNKNOWN => {
-                LinkError::WrongCa
-            }
-            CERTIFICATE_REVOKED => LinkError::Revoked,
-            CERTIFICATE_EXPIRED => LinkError::Expired,
-            _ => common_error(error),
-        },
-        error => common_error(error),
-    }
-}
-
-/// What the end of a connection means to a store.
-fn server_error(error: &quinn::ConnectionError) -> LinkError {
-    use quinn::ConnectionError::TransportError;
-    match error {
-        TransportError(found) => match u64::from(found.code) {
-            UNKNOWN_CA | BAD_CERTIFICATE | DECRYPT_ERROR => {
-                LinkError::Lost("the client's credential is of another CA".into())
-            }
-            CERTIFICATE_REVOKED => LinkError::Lost("the client's credential was withdrawn".into()),
-            CERTIFICATE_EXPIRED => LinkError::Lost("the client's credential has expired".into()),
-            _ => common_error(error),
-        },
-        error => common_error(error),
-    }
-}
-
-fn common_error(error: &quinn::ConnectionError) -> LinkError {
-    use quinn::ConnectionError as E;
-    match error {
-        E::TimedOut => LinkError::TimedOut,
-        E::Reset => LinkError::Lost("the peer was restarted".into()),
-        E::LocallyClosed => LinkError::Closed("by ourselves".into()),
-        E::ApplicationClosed(close) => {
-            let reason = String::from_utf8_lossy(&close.reason).into_owned();
-            if close.error_code == VarInt::from_u32(CloseCode::Revoked.number()) {
-                LinkError::Revoked
-            } else {
-                LinkError::Closed(reason)
-            }
-        }
-        E::ConnectionClosed(close) if u64::from(close.error_code) == NO_APPLICATION_PROTOCOL => {
-            LinkError::Protocol("it is not longhaul, or of another generation".into())
-        }
-        error => LinkError::Lost(error.to_string()),
     }
 }
 

@@ -43,7 +43,8 @@ impl Requests {
     pub async fn connect(credential: &Credential, store: Option<&str>) -> Result<Requests> {
         let mut dialer = Dialer::new(credential, Transport::Auto)?;
         let stores = store.map_or(credential.stores.clone(), |store| vec![store.to_owned()]);
-        let established = match connect::connect(&mut dialer, &stores, None).await {
+        let opening = connect::Opening::new(false);
+        let established = match connect::connect(&mut dialer, &stores, None, opening).await {
             Ok(established) => established,
             Err(errors) => bail!("cannot reach the {}", connect::describe(&errors)),
         };

@@ -6,7 +6,7 @@
 //! (`quic.rs` says why), and a window over a round trip is its rate.
 
 use super::LinkError;
-use super::quic::write_error;
+use super::ends::write_error;
 use super::transport::{ReceiveStream, SendStream};
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};

@@ -1,5 +1,6 @@
 //! Host and store over loopback, in one process.
 
+mod early;
 mod measure;
 
 use super::quic::Acceptor;
@@ -69,12 +70,13 @@ impl Store {
     }
 }
 
+/// The next one, but for those that say that an attempt begins.
 async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
     loop {
         let next = tokio::time::timeout(Duration::from_secs(20), events.recv());
         match next.await.unwrap().unwrap() {
             // The address of the store is news to a credential that was written before it had one.
-            LinkEvent::Stores(_) => {}
+            LinkEvent::Early { .. } | LinkEvent::Stores(_) => {}
             event => return event,
         }
     }
@@ -215,11 +217,11 @@ async fn no_generation_in_common_is_refused_clearly() {
 
 #[tokio::test]
 async fn no_version_in_common_is_said_at_the_host() {
-    let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (7, 9));
+    let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (70, 90));
     let address = store.address.to_string();
     let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
     let error = format!("{error:#}");
-    assert!(error.contains("versions 7 to 9") && error.contains("upgrade"), "{error}");
+    assert!(error.contains("versions 70 to 90") && error.contains("upgrade"), "{error}");
 }
 
 #[tokio::test]
@@ -381,7 +383,7 @@ async fn what_follows_hello_after_a_loss_takes_no_round_trip_of_its_own() {
 
 #[tokio::test]
 async fn a_store_that_is_not_what_it_was_is_asked_first() {
-    for versions in [(1, 1), (7, 9)] {
+    for versions in [(1, 1), (70, 90)] {
         let newest = (1, DATAGRAM_VERSION);
         let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", newest);
         let (client, mut events) =
@@ -406,11 +408,14 @@ async fn a_store_that_is_not_what_it_was_is_asked_first() {
                     }
                 }
                 // Taken for what it was once, at most, before it has said otherwise.
-                LinkEvent::Up { .. } | LinkEvent::Down { .. } | LinkEvent::Stores(_) => {}
+                LinkEvent::Up { .. }
+                | LinkEvent::Down { .. }
+                | LinkEvent::Early { .. }
+                | LinkEvent::Stores(_) => {}
                 LinkEvent::Frame(frame) => panic!("{frame:?}"),
             }
         };
-        assert_eq!(reason.is_some(), versions.0 == 7, "{reason:?}");
+        assert_eq!(reason.is_some(), versions.0 == 70, "{reason:?}");
         if reason.is_none() {
             client.send(Lane::Read, read(5));
             loop {
@@ -446,6 +451,7 @@ async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_th
     loop {
         match event(&mut events).await {
             // The store is taken for what it was, and what follows Hello is sent, ...
+            LinkEvent::Early { .. } => {}
             LinkEvent::Up { .. } => client.send(Lane::Read, read(1)),
             LinkEvent::Down { reason } => assert!(reason.contains("withdrawn"), "{reason}"),
             LinkEvent::Unreachable => {

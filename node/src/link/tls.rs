@@ -1,14 +1,15 @@
 //! TLS 1.3 of the link, whatever carries it: who is who, at either side.
 //!
 //! The client checks that the store's certificate is of its CA; the store checks that the client's is of
-//! the same and was not withdrawn. Sessions are not resumed: a resumed one would not be checked for
-//! withdrawal.
+//! the same and was not withdrawn. A session that is resumed is not checked here: whoever has the store keep
+//! sessions has to check the certificate that comes with one, as [`super::quic`] does.
 
+use super::sessions::{Remembered, TICKETS};
 use crate::credential::{self, Credential, Issued, ServerIdentity};
 use anyhow::{Context as _, Result};
-use rustls::client::Resumption;
-use rustls::server::WebPkiClientVerifier;
+use rustls::client::{Resumption, TicketRequest};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{StoresServerSessions, WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use std::sync::Arc;
 
@@ -34,6 +35,32 @@ pub(super) fn client(credential: &Credential, protocols: &[&[u8]]) -> Result<rus
     Ok(tls)
 }
 
+/// As [`client`], for a host that remembers its sessions and sends data with them.
+pub(super) fn remembering(
+    client: &rustls::ClientConfig,
+    with: Arc<Remembered>,
+) -> rustls::ClientConfig {
+    let mut tls = client.clone();
+    tls.resumption = Resumption::store(with);
+    tls.enable_early_data = true;
+    let (new_session_count, resumption_count) = (TICKETS, TICKETS);
+    tls.send_ticket_request = Some(TicketRequest { new_session_count, resumption_count });
+    tls
+}
+
+/// As [`server`], for a store that gives sessions to who asks for them, takes each once, and data with it.
+pub(super) fn keeping(
+    server: &rustls::ServerConfig,
+    sessions: Arc<dyn StoresServerSessions>,
+) -> rustls::ServerConfig {
+    let mut tls = server.clone();
+    tls.session_storage = sessions;
+    tls.max_tls13_tickets = usize::from(TICKETS);
+    // QUIC knows all or nothing, RFC 9001 §4.6.1.
+    tls.max_early_data_size = u32::MAX;
+    tls
+}
+
 /// The store's side, for these application protocols.
 ///
 /// # Errors
@@ -56,6 +83,7 @@ pub(super) fn server(
         .context("the store's certificate is not usable")?;
     tls.alpn_protocols = names(protocols);
     tls.send_tls13_tickets = 0;
+    tls.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(tls)
 }
 

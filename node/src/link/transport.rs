@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// A connection to a peer who was authenticated.
+/// A connection to a peer who was authenticated, now or, as long as it is not proven, some time ago.
 #[async_trait]
 pub trait Connection: Send + Sync {
     /// Opens all lanes (the host does).
@@ -39,6 +39,15 @@ pub trait Connection: Send + Sync {
     fn peer(&self) -> SocketAddr;
     /// Serial number of the peer's certificate, in hexadecimal.
     fn peer_serial(&self) -> Option<String>;
+    /// Waits until the peer has proven that it is there now. Before, what comes may be a copy of what it
+    /// sent long ago.
+    async fn proven(&self) -> Result<(), LinkError> {
+        Ok(())
+    }
+    /// Whether it has.
+    fn is_proven(&self) -> bool {
+        true
+    }
     /// Numbers about the connection so far.
     fn statistics(&self) -> Statistics;
     /// Ends the connection. What was not delivered is lost.

@@ -13,7 +13,7 @@ pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
             let reason = "there is no such volume".to_owned();
             Some(ToHost::BatchRefused { volume, epoch, reason })
         }
-        ToStore::Read { request, volume, .. } => {
+        ToStore::Read { request, volume, .. } | ToStore::ReadBehind { request, volume, .. } => {
             Some(ToHost::Data { request, volume, result: Err(ReadError::NotAttached) })
         }
         ToStore::Status { request, volume, .. } => {

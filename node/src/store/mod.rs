@@ -8,6 +8,7 @@ mod balance;
 mod bucket;
 mod catalog;
 pub mod command;
+mod events;
 mod lease;
 mod peers;
 mod registry;
@@ -32,9 +33,11 @@ use crate::objects::{
     CachedObjects, DeviceObjects, LocalObjects, Location, MemoryObjects, Objects,
 };
 use crate::service::{Stop, notify};
+use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
 use lease::Holder;
+use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::wire::link::StoreId;
 use peers::Peers;
 use scrub::Scrub;
@@ -88,6 +91,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             advertise: args.advertise.as_deref(),
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
+            map_memory: args.map_memory,
             new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
         })
@@ -111,6 +115,9 @@ pub fn run(args: &StoreArgs) -> Result<()> {
     })
 }
 
+/// Least memory for the maps: some pages, and the table of a volume or two.
+const MAP_MEMORY_LEAST: u64 = 1 << 20;
+
 /// How to run a store.
 #[derive(Debug)]
 pub struct Options<'a> {
@@ -126,6 +133,8 @@ pub struct Options<'a> {
     pub cache_bytes: u64,
     /// Its directory, if not `cache` in the state directory.
     pub cache_dir: Option<&'a Path>,
+    /// Bytes of memory for the maps of all volumes.
+    pub map_memory: u64,
     /// The stores that were there with another CA are gone for good.
     pub new_ca: bool,
     /// How objects are verified in the background.
@@ -147,8 +156,24 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let Options { data, state, listen, advertise, cache_bytes, cache_dir, new_ca, scrub } =
-            *options;
+        let Options {
+            data,
+            state,
+            listen,
+            advertise,
+            cache_bytes,
+            cache_dir,
+            map_memory,
+            new_ca,
+            scrub,
+        } = *options;
+        if map_memory < MAP_MEMORY_LEAST {
+            bail!(
+                "--map-memory {} is too little: give the maps at least {}",
+                show_bytes(map_memory),
+                show_bytes(MAP_MEMORY_LEAST)
+            );
+        }
         if let Location::Directory(dir) = data {
             refuse_foreign(dir)?;
         }
@@ -273,7 +298,8 @@ impl Store {
         tokio::spawn(scrub.clone().run(objects.clone()));
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub);
-        let shell = Shell::new(listener, objects, catalog, questions, fleet);
+        let pages = SharedPages::new(map_memory);
+        let shell = Shell::new(listener, objects, catalog, questions, pages, fleet);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }

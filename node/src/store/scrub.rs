@@ -25,6 +25,9 @@ const RETRY_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
 /// Longest sleep, after which the clock is looked at again: it may be set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Damaged objects that are remembered, and ranges of each: what is beyond is in the log only.
+const DAMAGE_MAX: usize = 1000;
+const RANGES_MAX: usize = 64;
 /// The file's format.
 const VERSION: u32 = 1;
 
@@ -108,7 +111,7 @@ impl Scrub {
         if self.settings.every.is_zero() || self.settings.bytes_per_second == 0 {
             return;
         }
-        self.note();
+        self.note().await;
         loop {
             let due = self.shared().state.due(self.settings.every);
             match due.duration_since(SystemTime::now()) {
@@ -147,7 +150,7 @@ impl Scrub {
             state.damage = std::mem::take(&mut state.found);
             state.damage.len()
         };
-        self.note();
+        self.note().await;
         match ended {
             0 => tracing::info!("all objects have been verified, none is damaged"),
             damaged => tracing::error!(
@@ -180,12 +183,15 @@ impl Scrub {
             {
                 let state = &mut self.shared().state;
                 state.damage.retain(|known| known.object != key);
-                state.damage.extend(damage.clone());
-                state.found.extend(damage.clone());
+                for list in [&mut state.damage, &mut state.found] {
+                    if list.len() < DAMAGE_MAX {
+                        list.extend(damage.clone());
+                    }
+                }
                 state.at = Some(key);
             }
             if damage.is_some() || number as u64 % NOTE_EVERY == NOTE_EVERY - 1 {
-                self.note();
+                self.note().await;
             }
         }
         Ok(())
@@ -242,11 +248,12 @@ impl Scrub {
         Ok(data)
     }
 
-    fn note(&self) {
-        let state = self.shared().state.clone();
-        // Plain data without maps.
-        let Ok(text) = serde_json::to_vec_pretty(&state) else { return };
-        if let Err(error) = files::replace(&self.file, &text, 0o600) {
+    /// Writes down how far it is, on another thread: a sync takes longer than hosts may wait.
+    async fn note(&self) {
+        let (state, file) = (self.shared().state.clone(), self.file.clone());
+        let write = move || files::replace(&file, &serde_json::to_vec_pretty(&state)?, 0o600);
+        let written = tokio::task::spawn_blocking(write).await;
+        if let Err(error) = written.map_err(anyhow::Error::from).flatten() {
             tracing::warn!("how far the scrub is cannot be noted: {error:#}");
         }
     }
@@ -334,7 +341,9 @@ impl State {
 impl Damaged {
     fn new(spec: &VolumeSpec, key: &str, damage: scrub::Damage) -> Damaged {
         let scrub::Damage { problem, ranges, unknown } = damage;
-        let sectors = ranges.iter().map(|range| (range.lba, range.sectors)).collect();
+        let unknown = unknown || ranges.len() > RANGES_MAX;
+        let sectors = ranges.iter().take(RANGES_MAX);
+        let sectors = sectors.map(|range| (range.lba, range.sectors)).collect();
         Damaged { volume: spec.name.clone(), object: key.to_owned(), problem, sectors, unknown }
     }
 }

@@ -1,7 +1,6 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
 mod claims;
-mod events;
 mod jobs;
 mod stores;
 
@@ -9,21 +8,22 @@ pub use stores::{Fleet, addresses};
 
 use super::absent::no_such_volume;
 use super::catalog::{Entry, NotCreated};
+use super::events::log;
 use super::lease;
-use super::view::{Counts, FleetState, Question, SessionState, Snapshot, VolumeState};
+use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::{self, Objects};
 use crate::random;
 use bytes::Bytes;
 use claims::Claims;
-use events::log;
 use longhaul_core::block::{Epoch, Time, VolumeId};
+use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::store::{
     Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, RequestId, StageError, StoreReport, StoreState, ToHost, ToStore,
-    VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, ToHost,
+    ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -40,10 +40,16 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long hosts get to go to other stores before this one stops.
 const AWAY_LIMIT: Duration = Duration::from_secs(5);
 
+/// A volume that cannot be used is opened anew when somebody wants it, so much later; each time twice as much, up to
+/// sixteen times: it takes a list and some reads.
+const OPEN_AGAIN: Duration = Duration::from_secs(4);
+
 /// The store's one owner.
 pub struct Shell {
     listener: Listener,
     objects: Arc<dyn Objects>,
+    /// Pages of all volumes' maps.
+    pages: SharedPages,
     /// All volumes by name.
     catalog: BTreeMap<String, Entry>,
     names: HashMap<VolumeId, String>,
@@ -95,6 +101,23 @@ struct Engine {
     leaving: bool,
     /// The last failure of an operation that has not succeeded since, and what it was about.
     retrying: Option<(String, String)>,
+    /// Operations on objects without an outcome yet.
+    under_way: usize,
+    /// When it was seen that the volume cannot be used, and how often in a row before.
+    failed_at: Option<Instant>,
+    failures: u32,
+}
+
+impl Engine {
+    /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing may be
+    /// there again.
+    fn may_be_opened_anew(&self) -> bool {
+        let pause = OPEN_AGAIN * (1 << self.failures.min(4));
+        self.failed_at.is_some_and(|at| at.elapsed() >= pause)
+            && self.under_way == 0
+            && self.deletions.is_empty()
+            && !self.leaving
+    }
 }
 
 /// Who asked for a volume operation.
@@ -168,6 +191,7 @@ impl Shell {
         objects: Arc<dyn Objects>,
         catalog: BTreeMap<String, Entry>,
         questions: mpsc::Receiver<Question>,
+        pages: SharedPages,
         fleet: Option<Fleet>,
     ) -> Shell {
         let specs = catalog.values().map(|entry| &entry.spec);
@@ -175,6 +199,7 @@ impl Shell {
         Shell {
             listener,
             objects,
+            pages,
             catalog,
             names,
             engines: BTreeMap::new(),
@@ -278,8 +303,8 @@ impl Shell {
     }
 
     /// Drops the engines that nobody needs: memory is for volumes in use, not for all that ever were.
-    /// With nothing under way nothing is lost; opening one again reads its newest checkpoint and the
-    /// few segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
+    /// With nothing under way nothing is lost; opening one again reads its newest root and the few
+    /// segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
     fn put_away(&mut self) {
         let known = &mut self.known;
         self.engines.retain(|id, engine| {
@@ -295,6 +320,16 @@ impl Shell {
             known.insert(*id, live);
             false
         });
+        // Where nothing happens nobody looks how much memory there is.
+        if self.pages.lock().is_crowded() {
+            let now = self.now();
+            for id in self.engines.keys().copied().collect::<Vec<_>>() {
+                if let Some(engine) = self.engines.get_mut(&id) {
+                    engine.volume.handle_timeout(now);
+                }
+                self.drive(id);
+            }
+        }
     }
 
     fn now(&self) -> Time {
@@ -357,7 +392,8 @@ impl Shell {
     /// Whether a message names a volume that is not known.
     fn is_strange(&self, message: &ToStore) -> bool {
         match message {
-            ToStore::Hello { .. } | ToStore::Store { .. } => false,
+            // What may be a copy of an old flight has nothing looked up.
+            ToStore::Hello { .. } | ToStore::Store { .. } | ToStore::ReadBehind { .. } => false,
             ToStore::Attach { name, .. } => !self.catalog.contains_key(name),
             ToStore::Resume { volume, .. }
             | ToStore::Detach { volume, .. }
@@ -401,6 +437,16 @@ impl Shell {
             | ToStore::Read { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Changed { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            ToStore::ReadBehind { request, volume, .. } => {
+                // What may be a copy of an old flight opens nothing: the host asks again.
+                if !self.engines.contains_key(volume) && !self.listener.is_proven(session) {
+                    let (request, volume) = (*request, *volume);
+                    let result = Err(ReadError::NotAttached);
+                    let reply = ToHost::Data { request, volume, result };
+                    return self.listener.send(session, lane, reply.into());
+                }
+                self.names.contains_key(volume).then_some(*volume)
+            }
             ToStore::Stage { request, volume, into, .. } => {
                 // Every credential is good for all volumes; one that is not there would get an object
                 // that nothing ever deletes.
@@ -467,8 +513,12 @@ impl Shell {
 
     /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
     fn open(&mut self, id: VolumeId) -> bool {
+        let mut failures = 0;
         if let Some(engine) = self.engines.get(&id) {
-            return !engine.leaving;
+            if !engine.may_be_opened_anew() {
+                return !engine.leaving;
+            }
+            failures = engine.failures.saturating_add(1);
         }
         let spec = self.names.get(&id).and_then(|name| self.catalog.get(name));
         let Some(Entry { spec, .. }) = spec.cloned() else { return false };
@@ -480,8 +530,9 @@ impl Shell {
             }
         };
         self.engines_opened += 1;
+        let config = Config { pages: self.pages.clone(), ..Config::default() };
         let engine = Engine {
-            volume: Volume::open(self.now(), spec, incarnation, Config::default()),
+            volume: Volume::open(self.now(), spec, incarnation, config),
             number: self.engines_opened,
             sessions: BTreeSet::new(),
             paused: false,
@@ -489,6 +540,9 @@ impl Shell {
             deletions: Vec::new(),
             leaving: false,
             retrying: None,
+            under_way: 0,
+            failed_at: None,
+            failures,
         };
         self.engines.insert(id, engine);
         true
@@ -513,6 +567,7 @@ impl Shell {
                     engine.volume.handle_object(now, number, ObjectResult::Get(result));
                     again = true;
                 } else {
+                    engine.under_way += 1;
                     let of = (id, engine.number, number);
                     start(&self.objects, &self.outcomes.0, of, operation);
                 }
@@ -525,6 +580,12 @@ impl Shell {
                 if let Event::Retry { key, error, .. } = &event {
                     engine.retrying = Some((key.clone(), error.clone()));
                 }
+                match &event {
+                    Event::Failed(_) => engine.failed_at = Some(Instant::now()),
+                    Event::Opened { .. } => engine.failures = 0,
+                    _ => {}
+                }
+                self.counts.map.add(&event);
                 if let Event::Opened { .. } | Event::Resized { .. } = &event
                     && let Some(sectors) = engine.volume.sectors()
                     && let Some(entry) = self.catalog.get_mut(&engine.volume.spec().name)
@@ -568,6 +629,8 @@ impl Shell {
                 let now = self.now();
                 let settled = settles(&result);
                 if let Some(engine) = self.engines.get_mut(&volume) {
+                    // One that was put away had nothing under way.
+                    engine.under_way = engine.under_way.saturating_sub(1);
                     if matches!(result, ObjectResult::Put(Ok(()))) {
                         engine.retrying = None;
                     }
@@ -672,7 +735,9 @@ impl Shell {
             }),
             sessions: sessions.collect(),
             counts: self.counts.clone(),
+            map: MapMemory::of(&self.pages.lock()),
             datagrams: self.listener.datagrams(),
+            early: self.listener.early(),
             cache: self.objects.cache(),
             usage: self.objects.usage(),
         }

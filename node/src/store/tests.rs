@@ -9,6 +9,7 @@ use bytes::BytesMut;
 use clap::Parser as _;
 use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
 use longhaul_core::record;
+use longhaul_core::store::MAP_MEMORY;
 use longhaul_core::wire::link::{
     Announced, AttachError, Attached, Frame, HostId, Lane, StageError, StagedRun, ToHost, ToStore,
     VolumeOperation, VolumeReply,
@@ -36,6 +37,7 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: MAP_MEMORY,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -242,6 +244,7 @@ async fn one_store_over_a_directory() {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: MAP_MEMORY,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -464,6 +467,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
+        map_memory: MAP_MEMORY,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -500,6 +504,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
             advertise,
             cache_bytes,
             cache_dir,
+            map_memory: MAP_MEMORY,
             new_ca: false,
             scrub: Default::default(),
         };

@@ -8,6 +8,8 @@ use crate::link::transport::{PathStatus, Statistics};
 use crate::objects::{CacheReport, GetError, ObjectResult, PutError, Usage};
 use async_trait::async_trait;
 use longhaul_core::link::AnswerCounters;
+use longhaul_core::store::Event;
+use longhaul_core::store::map::pages::Pages;
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -32,6 +34,10 @@ pub struct Snapshot {
     pub counts: Counts,
     /// Small reads that hosts asked for in datagrams, since the start.
     pub datagrams: AnswerCounters,
+    /// Sessions that were begun with data, since the start.
+    pub early: u64,
+    /// Memory of the volumes' maps.
+    pub map: MapMemory,
     /// The cache in front of the objects, if there is one.
     pub cache: Option<CacheReport>,
     /// What was asked of a bucket, if the objects are in one.
@@ -109,6 +115,60 @@ pub struct Counts {
     pub forwarded: u64,
     /// Hosts asked to go to a store with less to do.
     pub rebalanced: u64,
+    /// Of the volumes' maps.
+    pub map: MapCounts,
+}
+
+/// What the engines did to their maps since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MapCounts {
+    /// Tables written.
+    pub flushes: u64,
+    /// Bytes of fragments that this made.
+    pub flushed_bytes: u64,
+    /// Bytes of fragments that merges made.
+    pub merged_bytes: u64,
+    /// Objects of maps deleted.
+    pub deletes: u64,
+}
+
+impl MapCounts {
+    /// Something has happened in an engine.
+    pub fn add(&mut self, event: &Event) {
+        match event {
+            Event::Flushed { bytes, .. } => {
+                self.flushes += 1;
+                self.flushed_bytes += bytes;
+            }
+            Event::Merged { bytes } => self.merged_bytes += bytes,
+            Event::Deleted { objects } => self.deletes += objects,
+            _ => {}
+        }
+    }
+}
+
+/// Memory of the volumes' maps at a moment, and how it served since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MapMemory {
+    /// Bytes of tables.
+    pub tables: u64,
+    /// Bytes of pages.
+    pub pages: u64,
+    /// Bytes that both may take.
+    pub limit: u64,
+    /// Pages that were in memory when they were needed.
+    pub hits: u64,
+    /// Pages that had to be read.
+    pub misses: u64,
+}
+
+impl MapMemory {
+    /// Of a cache.
+    pub fn of(pages: &Pages) -> MapMemory {
+        let (hits, misses) = pages.looks();
+        let (tables, limit, pages) = (pages.tables(), pages.limit(), pages.bytes());
+        MapMemory { tables, pages, limit, hits, misses }
+    }
 }
 
 impl Counts {
@@ -154,6 +214,38 @@ impl View {
         let (sender, snapshot) = oneshot::channel();
         self.questions.send(sender).await.ok()?;
         snapshot.await.ok()
+    }
+}
+
+fn map_metrics(out: &mut Metrics, memory: &MapMemory, counts: &MapCounts) {
+    let help = "Memory of the volumes' maps: what has changed lately, and pages of the rest.";
+    let mut family = out.family("longhaul_store_map_bytes", "gauge", help);
+    for (kind, bytes) in [("tables", memory.tables), ("pages", memory.pages)] {
+        family.sample(&[("kind", kind)], bytes as f64);
+    }
+    let help = "What both may take.";
+    out.single("longhaul_store_map_limit_bytes", "gauge", help, memory.limit as f64);
+    for (name, help, value) in [
+        (
+            "longhaul_store_map_hits_total",
+            "Pages of maps that were in memory when they were needed.",
+            memory.hits,
+        ),
+        ("longhaul_store_map_misses_total", "Pages of maps that had to be read.", memory.misses),
+        ("longhaul_store_map_flushes_total", "Tables of maps written.", counts.flushes),
+        ("longhaul_store_map_flushed_bytes_total", "Bytes of that.", counts.flushed_bytes),
+        (
+            "longhaul_store_map_merged_bytes_total",
+            "Bytes of maps written by merges.",
+            counts.merged_bytes,
+        ),
+        (
+            "longhaul_store_map_deletes_total",
+            "Objects of maps that were no longer needed and deleted.",
+            counts.deletes,
+        ),
+    ] {
+        out.single(name, "counter", help, value as f64);
     }
 }
 
@@ -243,6 +335,11 @@ impl Report for View {
                 counts.failures,
             ),
             (
+                "longhaul_store_link_early_sessions_total",
+                "Sessions that hosts began with data in the first flight (0-RTT).",
+                snapshot.early,
+            ),
+            (
                 "longhaul_store_datagram_requests_total",
                 "Small reads asked for in datagrams.",
                 datagrams.requests,
@@ -280,6 +377,7 @@ impl Report for View {
         ] {
             out.single(name, "counter", help, value as f64);
         }
+        map_metrics(&mut out, &snapshot.map, &counts.map);
         if let Some(report) = &snapshot.cache {
             cache_metrics(&mut out, report);
         }
@@ -337,7 +435,7 @@ impl Report for View {
             ),
             (
                 "longhaul_store_volume_mapped_bytes",
-                "Bytes of data that the map refers to.",
+                "Bytes of data that the map refers to, at most: what was overwritten counts until a merge finds out.",
                 live(|live| live.mapped_bytes as f64),
             ),
             (
@@ -458,6 +556,7 @@ impl Report for View {
             "volumes": volumes,
             "sessions": sessions,
             "datagrams": datagrams,
+            "early_sessions": snapshot.early,
             "cache": cache,
             "bucket": snapshot.usage.as_ref().map(usage::json),
             "scrub": self.scrub.json(),

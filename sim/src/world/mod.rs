@@ -5,6 +5,7 @@
 //! model at once, and the first violation of the contract ends the world. It knows the machines only
 //! by the interface that the shell uses.
 
+mod attach;
 mod cache;
 mod chaos;
 mod client;
@@ -13,6 +14,7 @@ mod copy;
 mod finish;
 mod host;
 mod lone;
+mod maps;
 mod object;
 mod observe;
 mod storage;

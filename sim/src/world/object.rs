@@ -4,7 +4,8 @@ use super::{Event, World};
 use crate::note;
 use crate::objects::Fate;
 use bytes::{Bytes, BytesMut};
-use longhaul_core::store::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+use longhaul_core::store::catalog;
+use longhaul_core::store::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
 
 /// An operation under way.
 pub struct Pending {
@@ -30,6 +31,11 @@ impl World {
         operation: ObjectOperation,
     ) {
         let put = matches!(operation, ObjectOperation::Put { .. });
+        if let ObjectOperation::Get { key, copies: Copies::Welcome, .. } = &operation
+            && catalog::parse_fragment_key(self.volumes[volume].id, key).is_some()
+        {
+            self.coverage.map_pages_read += 1;
+        }
         let course = self.objects.course(self.now, put);
         let number = self.number();
         note!(self, "s{store} v{volume} object {} {:?}", describe(&operation), course.fate);
@@ -101,7 +107,9 @@ impl World {
                 ObjectResult::List(Ok(found.into_iter().map(meta).collect()))
             }
             ObjectOperation::Delete { key } => {
-                self.objects.map.remove(key);
+                let key = key.clone();
+                self.object_deleted(pending.volume, &key);
+                self.objects.map.remove(&key);
                 ObjectResult::Delete(Ok(()))
             }
         };

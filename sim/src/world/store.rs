@@ -6,6 +6,8 @@ use super::{Event, MS, World};
 use crate::link::{Direction, EncodeHead, encode};
 use crate::note;
 use longhaul_core::block::{Epoch, Range, Seq, Time};
+use longhaul_core::store::map::Limits;
+use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
 use longhaul_core::wire::link::{
     Announced, AttachError, Frame, Lane, StageError, ToHost, ToStore, VolumeOperation,
@@ -13,12 +15,17 @@ use longhaul_core::wire::link::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// Memory for the maps of a process.
+const PAGES_BYTES: u64 = 24 << 10;
+
 /// A store process.
 pub struct Process {
     pub(super) up: bool,
     pub(super) incarnation: u64,
     pub(super) stopping: bool,
     pub(super) open: BTreeMap<usize, Open>,
+    /// Pages of its volumes' maps: room for few, so that they come and go.
+    pages: SharedPages,
 }
 
 /// A volume that a store process has open, and what the model knows it was told.
@@ -50,7 +57,8 @@ pub struct Open {
 impl Process {
     /// A process that has just started.
     pub(super) fn new() -> Process {
-        Process { up: true, incarnation: 0, stopping: false, open: BTreeMap::new() }
+        let (open, pages) = (BTreeMap::new(), SharedPages::new(PAGES_BYTES));
+        Process { up: true, incarnation: 0, stopping: false, open, pages }
     }
 }
 
@@ -81,7 +89,17 @@ impl World {
         store::Config {
             segment_bytes: 96 << 10,
             queue_bytes: 192 << 10,
-            checkpoint_every_segments: 6,
+            flush_every_segments: 6,
+            // Some ten entries a page and three pages a fragment: all levels occur.
+            map: Limits {
+                page_bytes: 120,
+                fragment_bytes: 360,
+                runs: 2,
+                level_bytes: 1500,
+                factor: 3,
+            },
+            pages: SharedPages::new(PAGES_BYTES),
+            delete_delay: Duration::from_millis(300),
             announce_entries_max: 24,
             announce_in_segment_max: 12,
             read_operations_max: 4,
@@ -115,6 +133,7 @@ impl World {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
+            | ToStore::ReadBehind { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Stage { volume, .. }
             | ToStore::Changed { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
@@ -209,7 +228,9 @@ impl World {
     fn open_volume(&mut self, store: usize, volume: usize) {
         let spec = self.volumes[volume].spec.clone();
         let incarnation = self.rng.wide();
-        let machine = store::Volume::open(self.now, spec, incarnation, self.store_config());
+        let pages = self.stores[store].pages.clone();
+        let config = store::Config { pages, ..self.store_config() };
+        let machine = store::Volume::open(self.now, spec, incarnation, config);
         note!(self, "s{store} opens v{volume}");
         let number = self.number();
         let open = Open {
@@ -262,6 +283,15 @@ impl World {
                             open.known.clear();
                         }
                     }
+                    store::Event::Flushed { .. } => self.coverage.map_flushes += 1,
+                    store::Event::Merged { bytes } => {
+                        self.coverage.map_merges += u64::from(bytes > 0);
+                    }
+                    store::Event::Superseded { .. } => self.coverage.superseded += 1,
+                    store::Event::Adopted { again, .. } => {
+                        self.coverage.roots_adopted += 1;
+                        self.coverage.roots_behind += again;
+                    }
                     store::Event::Rival { .. } => {
                         self.coverage.rivals += 1;
                         open.known.clone_from(&self.volumes[volume].truth.announced);
@@ -269,7 +299,10 @@ impl World {
                     }
                     _ => {}
                 }
-                if let store::Event::DataDamaged { .. } | store::Event::Failed(_) = event {
+                if let store::Event::DataDamaged { .. }
+                | store::Event::RootDamaged { .. }
+                | store::Event::Failed(_) = event
+                {
                     return self.fail(format!("the store found damage that nobody did: {event:?}"));
                 }
             } else if let Some((id, operation)) = open.machine.poll_object() {
@@ -607,6 +640,9 @@ impl World {
         process.stopping = false;
         process.incarnation += 1;
         process.open.clear();
+        if process.pages.lock().tables() != 0 {
+            self.fail("volumes that are closed still count as memory".to_owned());
+        }
         self.restart_copies(store);
         let process = &self.stores[store];
         let incarnation = process.incarnation;

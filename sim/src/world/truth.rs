@@ -2,6 +2,7 @@
 //! which it exists, and compared with what the host of its epoch was asked to write.
 
 use super::copy::Object;
+use super::maps::Said;
 use super::{MS, Volume, World, agree};
 use crate::model::{Image, Kind, OpId, Ops, Stamp, apply, difference, stamp};
 use crate::note;
@@ -49,6 +50,8 @@ pub struct Truth {
     pub image: Image,
     /// Announcements that were known when the last segment was put, as far as they are certain.
     pub announced: Vec<Announced>,
+    /// What they say of the map.
+    pub said: Said,
 }
 
 impl Truth {
@@ -66,6 +69,7 @@ impl Truth {
             boundaries: Vec::new(),
             image: vec![Stamp::default(); most as usize],
             announced: Vec::new(),
+            said: Said::default(),
         }
     }
 
@@ -204,8 +208,7 @@ impl World {
         if let Some(into) = into {
             return self.staged_created(into, key, object);
         }
-        if catalog::parse_number(&catalog::checkpoint_prefix(id), key).is_some() {
-            self.coverage.checkpoints += 1;
+        if self.map_object_created(volume, key, object) {
             return;
         }
         if let Some(number) = catalog::parse_number(&catalog::size_prefix(id), key) {
@@ -314,6 +317,7 @@ impl World {
         }
         let truth = &mut self.volumes[volume].truth;
         truth.segments = number;
+        truth.said.push(&segment);
         truth.header_crc = segment.header_crc;
         truth.announced = announced;
         Ok(())

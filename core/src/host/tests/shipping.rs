@@ -489,3 +489,41 @@ fn the_size_grows_by_message_and_at_resume_and_never_goes_back() {
     }
     assert_eq!(told(&world), [SECTORS + 64, SECTORS + 128]);
 }
+
+#[test]
+fn what_somebody_waits_for_goes_with_the_resume_and_is_answered_once() {
+    let mut world = world();
+    for n in 0..2 {
+        world.write(n * 8, 8, false);
+        world.settle();
+    }
+    let committed = world.store.committed;
+    world.link_down();
+    let waits = world.read(16, 16);
+    world.poll();
+    world.link_up();
+    world.poll();
+    let later = world.read(32, 8);
+    world.poll();
+    let behind = |frame: &Frame<ToStore>| match &frame.message {
+        ToStore::ReadBehind { committed, range, .. } => (*committed, *range),
+        other => panic!("{other:?}"),
+    };
+    let sent: Vec<_> = world.lanes[&Lane::Read].iter().map(behind).collect();
+    assert_eq!(sent, [(committed, Range::new(16, 16)), (committed, Range::new(32, 8))]);
+    // One is answered before the resume, the other with it refused: it is asked again.
+    world.deliver(Lane::Read);
+    world.answer();
+    world.poll();
+    assert!(!world.is_outstanding(waits) && world.is_outstanding(later));
+    let frame = world.lanes.get_mut(&Lane::Read).and_then(|lane| lane.pop_front()).unwrap();
+    let ToStore::ReadBehind { request, volume, .. } = frame.message else { panic!("{frame:?}") };
+    let refused = ToHost::Data { request, volume, result: Err(ReadError::NotAttached) };
+    world.to_host.push_back(refused.into());
+    world.answer();
+    world.poll();
+    assert!(world.lanes[&Lane::Read].is_empty(), "not before the resume is answered");
+    world.settle();
+    assert!(!world.is_outstanding(later));
+    world.check_settled();
+}

@@ -104,6 +104,10 @@ impl Store {
                 self.announced.extend(entries.map(|e| (e.range, e.seq)));
                 None
             }
+            ToStore::ReadBehind { request, volume, epoch, committed, range } => {
+                assert!(committed <= self.committed, "the host knows of no more than there is");
+                self.handle(ToStore::Read { request, volume, epoch, range }.into())
+            }
             ToStore::Read { request, volume, epoch, range } => {
                 assert!(!range.is_empty() && range.sectors <= link::MAX_READ_SECTORS);
                 if epoch != self.epoch {

@@ -87,6 +87,12 @@ impl Levels {
         self.runs.iter().chain(&self.sorted).flatten()
     }
 
+    /// Whether the fragment is one of these.
+    #[must_use]
+    pub fn names(&self, fragment: &Fragment) -> bool {
+        self.overlapping(fragment.span).flatten().any(|there| there.id == fragment.id)
+    }
+
     /// Runs in the order in which they count.
     pub(super) fn sources(&self) -> impl Iterator<Item = &[Fragment]> {
         self.runs.iter().chain(&self.sorted).map(Vec::as_slice)

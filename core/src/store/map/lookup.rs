@@ -18,6 +18,9 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Entries of a table that count as much as a page of a level.
+const TABLE_ENTRIES: usize = 1024;
+
 /// What a lookup came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -42,8 +45,8 @@ impl Lookup {
         Lookup::bounded(range, usize::MAX)
     }
 
-    /// Looks up as much of `range`, from its beginning, as `pages_max` pages of each level tell, which
-    /// is something.
+    /// Looks up as much of `range`, from its beginning, as `pages_max` pages of each level tell, or so many
+    /// times 1024 entries of a table, which is something.
     #[must_use]
     pub fn bounded(range: Range, pages_max: usize) -> Lookup {
         Lookup { range, pages_max: pages_max.max(1), held: BTreeMap::new() }
@@ -107,7 +110,7 @@ impl Lookup {
         pages: &mut Pages,
     ) -> Result<Answer, Damage> {
         let mut needs = Vec::new();
-        let range = self.bound(levels, pages, &mut needs);
+        let range = self.bound(tables, levels, pages, &mut needs);
         let mut unknown = if range.is_empty() { Vec::new() } else { vec![range] };
         let mut found: Vec<(Range, Option<Place>)> = Vec::new();
         for table in tables {
@@ -138,11 +141,23 @@ impl Lookup {
     }
 
     /// The range, cut so that no level has to read more pages for it than it may.
-    fn bound(&mut self, levels: &Levels, pages: &mut Pages, needs: &mut Vec<Get>) -> Range {
+    fn bound(
+        &mut self,
+        tables: &[&Table],
+        levels: &Levels,
+        pages: &mut Pages,
+        needs: &mut Vec<Get>,
+    ) -> Range {
         let mut range = self.range;
         let most = self.pages_max;
         if most == usize::MAX {
             return range;
+        }
+        for table in tables {
+            let beyond = table.overlapping(range).nth(most.saturating_mul(TABLE_ENTRIES));
+            if let Some((beyond, _)) = beyond {
+                range = Range::between(range.lba, beyond.lba);
+            }
         }
         for run in levels.overlapping(range) {
             if let Some(beyond) = run.get(most) {

@@ -99,6 +99,12 @@ impl Pages {
         self.tables
     }
 
+    /// The limit in bytes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Whether tables take more than half of what there is: large ones are to be flushed.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
@@ -209,6 +215,26 @@ impl Pages {
         if let Some(slot) = self.slots.remove(key) {
             self.bytes -= slot.content.cost();
         }
+    }
+}
+
+/// One cache, in the hands of all volumes of a store.
+#[derive(Clone, Debug)]
+#[expect(clippy::disallowed_types, reason = "held for one input of one volume, never across")]
+pub struct SharedPages(std::sync::Arc<std::sync::Mutex<Pages>>);
+
+impl SharedPages {
+    /// A cache with that limit in bytes; see [`Pages::new`].
+    #[must_use]
+    #[expect(clippy::disallowed_types, reason = "as above")]
+    pub fn new(limit: u64) -> SharedPages {
+        SharedPages(std::sync::Arc::new(std::sync::Mutex::new(Pages::new(limit))))
+    }
+
+    /// The cache, for a moment.
+    pub fn lock(&self) -> impl std::ops::DerefMut<Target = Pages> + '_ {
+        // Whoever panicked with it left a cache: what is in it was verified when it came.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

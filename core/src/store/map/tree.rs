@@ -14,7 +14,7 @@ use super::page::Entry;
 use super::pages::Pages;
 use super::table::Table;
 use super::{Damage, Get, Limits, What};
-use crate::block::VolumeId;
+use crate::block::{SECTOR_BYTES, VolumeId};
 use crate::store::segment::Piece;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -96,6 +96,8 @@ pub struct Tree {
     table: Table,
     frozen: Option<Freezing>,
     levels: Levels,
+    /// Of all fragments in the levels.
+    data_sectors: u64,
     merging: Option<Merging>,
     /// No merge is due, as long as the levels stay what they are.
     settled: bool,
@@ -116,6 +118,7 @@ impl Tree {
             next: 1,
             table: Table::new(),
             frozen: None,
+            data_sectors: data_sectors(&levels),
             levels,
             merging: None,
             settled: false,
@@ -173,6 +176,65 @@ impl Tree {
         true
     }
 
+    /// Bytes of data that it refers to, at most: what newer parts of it hide in older ones counts too, until
+    /// a merge finds out.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.table.mapped_bytes());
+        let flushed = self.data_sectors.saturating_mul(SECTOR_BYTES);
+        self.table.mapped_bytes().saturating_add(frozen).saturating_add(flushed)
+    }
+
+    /// Makes `levels` what the table lies over: they are the map after some segment, and the table has all
+    /// that the segments after it say. What is under way comes to nothing; what was to be written is part of
+    /// the table again.
+    pub fn adopt(&mut self, levels: Levels, pages: &mut Pages) {
+        if let Some(Freezing { table: older, .. }) = self.frozen.take() {
+            let before = self.table.bytes() + older.bytes();
+            let newer = std::mem::replace(&mut self.table, older);
+            for (range, place) in newer.iter_from(0) {
+                self.table.replace(range, place);
+            }
+            pages.resize_table(before, self.table.bytes());
+        }
+        self.merging = None;
+        self.settled = false;
+        self.cursors = [0; LEVELS_MAX];
+        self.putting.clear();
+        self.outputs.clear();
+        self.events.clear();
+        self.data_sectors = data_sectors(&levels);
+        self.levels = levels;
+    }
+
+    /// Puts a table in the place of the one that there is.
+    pub fn load(&mut self, table: Table, pages: &mut Pages) {
+        pages.resize_table(self.table.bytes(), table.bytes());
+        self.table = table;
+    }
+
+    /// Drops entries that the levels are known to have, which are the map after that segment.
+    pub fn forget_through(&mut self, segment: u64, pages: &mut Pages) {
+        self.change(pages, |table| table.forget_through(segment));
+    }
+
+    /// Names new fragments after a generation in which none has been written.
+    pub fn own(&mut self, generation: u64) {
+        (self.generation, self.next) = (generation, 1);
+    }
+
+    /// Whether nothing is under way, and no merge is due.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled && self.is_idle()
+    }
+
+    /// Whether a frozen table is being written.
+    #[must_use]
+    pub fn is_flushing(&self) -> bool {
+        self.frozen.is_some()
+    }
+
     /// Whether nothing is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -189,7 +251,8 @@ impl Tree {
         Ok(self.step_merge()? || flushed)
     }
 
-    fn step_flush(&mut self, pages: &mut Pages) -> bool {
+    /// Goes on with a flush only; says whether there is more of it that need not wait for anything.
+    pub fn step_flush(&mut self, pages: &mut Pages) -> bool {
         let Some(frozen) = &mut self.frozen else { return false };
         if !frozen.finished && frozen.made.putting < PUTS_MAX {
             let built = match frozen.flush.step(&frozen.table) {
@@ -211,6 +274,7 @@ impl Tree {
             let bytes = made.fragments.iter().map(Fragment::bytes).sum();
             let fragments = made.fragments.len();
             self.levels.add(made.fragments);
+            self.data_sectors = data_sectors(&self.levels);
             self.settled = false;
             self.events.push_back(Event::Flushed { through, fragments, bytes });
         }
@@ -229,6 +293,7 @@ impl Tree {
             if plan.moves {
                 let moved = plan.sources.iter().flatten().copied().collect();
                 let gone = self.levels.replace(&plan, moved);
+                self.data_sectors = data_sectors(&self.levels);
                 self.events.push_back(Event::Merged { gone, bytes: 0 });
                 return Ok(true);
             }
@@ -263,6 +328,7 @@ impl Tree {
         if let Some(Merging { plan, made, .. }) = self.merging.take() {
             let bytes = made.fragments.iter().map(Fragment::bytes).sum();
             let gone = self.levels.replace(&plan, made.fragments);
+            self.data_sectors = data_sectors(&self.levels);
             self.events.push_back(Event::Merged { gone, bytes });
         }
         Ok(true)
@@ -328,6 +394,10 @@ impl Tree {
             Some(frozen) => lookup.step(&[&self.table, &frozen.table], &self.levels, pages),
         }
     }
+}
+
+fn data_sectors(levels: &Levels) -> u64 {
+    levels.fragments().map(|fragment| fragment.data_sectors).sum()
 }
 
 impl Get {

@@ -406,6 +406,7 @@ impl Volume {
         let lost = self.state.announced.bytes();
         let before = self.state.host();
         self.state.commit(&put.segment);
+        self.map_segment(&put.segment);
         self.resized_by(&put.segment);
         match put.request {
             None => {

@@ -54,6 +54,7 @@ impl Volume {
         result: Result<Attached, AttachError>,
     ) {
         self.send(session, lane, ToHost::Attached { request, result });
+        self.release_behind(session);
     }
 
     fn attached(&self) -> Attached {

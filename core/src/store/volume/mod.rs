@@ -5,38 +5,40 @@
 //! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
 //! next one. Reads and announcements do not queue behind it.
 
+mod behind;
 mod changed;
 mod commit;
 mod control;
 mod opening;
+mod purpose;
 mod resize;
 mod stage;
+mod upkeep;
 
-use super::checkpoint::Builder;
 use super::log::State;
+use super::map::levels::Levels;
+use super::map::{self, Place, Tree};
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
-use super::open::{Part, Replay};
-use super::reads::{Damage, Finished, Reads, Request, Stage};
+use super::open::Replay;
+use super::reads::{Damage, Finished, Next, Reads, Request, Stage, What};
 use super::{Config, Event, OpenError, SessionId, VolumeSpec, attach, catalog, segment};
-use crate::block::{BlockState, Epoch, Range, StatusRun, Time};
+use crate::block::{BlockState, Epoch, Range, SECTOR_BYTES, StatusRun, Time};
 use crate::wire::link::{
     self, AttachError, Frame, JournalState, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS,
     ReadError, RequestId, StageError, ToHost, ToStore,
 };
+use behind::Behind;
 use bytes::Bytes;
 use changed::Walks;
 use commit::{Put, Work};
 use opening::Opening;
+use purpose::{Outcome, Purpose};
 use resize::Sizes;
-use stage::Putting;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+use upkeep::Upkeep;
 
-/// Map entries that one status query looks at, at most.
-const STATUS_ENTRIES: usize = 1 << 16;
 /// Events kept for a shell that does not take them; later ones are dropped.
 const EVENTS_MAX: usize = 4096;
-/// Pages of a checkpoint made at a time: a few milliseconds.
-const CHECKPOINT_PAGES: usize = 4;
 /// Messages held while a volume opens before it wants no more.
 const HELD_MAX: usize = 1024;
 
@@ -44,49 +46,10 @@ const HELD_MAX: usize = 1024;
 /// [`Config::retry`]: five minutes with those. Object stores that keep an object on several machines may say that while too few of
 /// them are there (MinIO does), and a machine takes a while to be started again.
 const MISSING_TRIES: u32 = 64;
+/// The same for a root: then the roots are listed anew.
+const ROOT_TRIES: u32 = 3;
 /// Objects that are remembered as gone after that: nobody waits for them again.
 const GONE_MAX: usize = 1024;
-
-/// What an operation on objects is for.
-#[derive(Debug)]
-enum Purpose {
-    ListCheckpoints,
-    ReadCheckpoint,
-    ReadLog {
-        number: u64,
-        part: Part,
-    },
-    PutSegment,
-    ReadBack,
-    PutCheckpoint {
-        number: u64,
-        entries: u64,
-    },
-    DeleteCheckpoint {
-        number: u64,
-    },
-    PutSize {
-        number: u64,
-    },
-    Fetch {
-        read: u64,
-        index: usize,
-    },
-    PutStaged(Putting),
-    /// A part of a segment, for a walk back along the log.
-    Walk {
-        walk: u64,
-        number: u64,
-        part: Part,
-    },
-}
-
-impl Purpose {
-    /// Whether the log says that the object is there.
-    fn is_known(&self) -> bool {
-        matches!(self, Purpose::Fetch { .. } | Purpose::Walk { .. })
-    }
-}
 
 enum Phase {
     Opening(Opening),
@@ -106,22 +69,6 @@ struct Holder {
     refused: bool,
 }
 
-#[derive(Default)]
-struct Checkpoints {
-    /// Those there are, and whether they are good as far as is known.
-    known: BTreeMap<u64, bool>,
-    builder: Option<Builder>,
-    putting: bool,
-}
-
-enum Outcome {
-    Done,
-    Exists,
-    Data(Bytes),
-    NotFound,
-    List(Vec<super::ObjectMeta>),
-}
-
 /// The log of one volume as a state machine; see the [module](super).
 ///
 /// Inputs are `handle_*`; after any of them, and after [`Volume::open`], the outputs are to be
@@ -134,6 +81,9 @@ pub struct Volume {
     now: Time,
     phase: Phase,
     state: State,
+    tree: Tree,
+    /// While it is being opened: the log has to reach this segment, says that object.
+    must_reach: Option<(u64, String)>,
     book: Book<Purpose>,
     messages: VecDeque<(SessionId, Lane, Frame<ToHost>)>,
     events: VecDeque<Event>,
@@ -148,7 +98,8 @@ pub struct Volume {
     probed: bool,
     put: Option<Put>,
     reads: Reads,
-    checkpoints: Checkpoints,
+    behind: Behind,
+    upkeep: Upkeep,
     sizes: Sizes,
     walks: Walks,
     announce_unsaved: Option<Time>,
@@ -167,8 +118,10 @@ impl Volume {
             incarnation,
             counter: 0,
             now,
-            phase: Phase::Opening(Opening::List),
+            phase: Phase::Opening(Opening::Roots),
             state,
+            tree: Tree::new(config.map, spec.id, 0, Levels::default()),
+            must_reach: None,
             book: Book::new(config.retry),
             messages: VecDeque::new(),
             events: VecDeque::new(),
@@ -181,7 +134,8 @@ impl Volume {
             probed: false,
             put: None,
             reads: Reads::new(config.read_operations_max, config.read_bytes_max),
-            checkpoints: Checkpoints::default(),
+            behind: Behind::default(),
+            upkeep: Upkeep::default(),
             sizes: Sizes::default(),
             walks: Walks::default(),
             announce_unsaved: None,
@@ -189,10 +143,7 @@ impl Volume {
             spec,
             config,
         };
-        volume.book.issue(
-            Purpose::ListCheckpoints,
-            ObjectOperation::List { prefix: catalog::checkpoint_prefix(volume.spec.id) },
-        );
+        volume.list_roots();
         volume
     }
 
@@ -242,6 +193,7 @@ impl Volume {
             put.session_closed(session);
         }
         self.reads.forget(session);
+        self.behind.forget(session);
         self.sizes.forget(session);
         self.walks.forget(session);
         self.messages.retain(|(other, ..)| *other != session);
@@ -281,10 +233,11 @@ impl Volume {
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
         self.book.handle_timeout(now);
+        self.upkeep_step();
         self.advance();
     }
 
-    /// Finishes the segment under way, writes a checkpoint and refuses new work; done when
+    /// Finishes the segment under way, flushes the map and refuses new work; done when
     /// [`Volume::is_idle`].
     pub fn handle_shutdown(&mut self, now: Time) {
         self.now = now;
@@ -300,6 +253,7 @@ impl Volume {
         for read in self.reads.stop() {
             self.read_failed(read, ReadError::NotAttached);
         }
+        self.refuse_behind();
         self.advance();
     }
 
@@ -322,12 +276,11 @@ impl Volume {
     /// When [`Volume::handle_timeout`] wants to be called; a time that has passed means at once.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let step = self.checkpoints.builder.is_some().then_some(self.now);
         let save = self
             .announce_unsaved
             .filter(|_| self.can_put())
             .map(|since| since.after(self.config.announce_persist));
-        [self.book.poll_timeout(), step, save].into_iter().flatten().min()
+        [self.book.poll_timeout(), self.upkeep_timeout(), save].into_iter().flatten().min()
     }
 
     /// Whether there is room for more work. While there is not, the shell reads no further from the
@@ -339,6 +292,13 @@ impl Volume {
             && self.held_bytes < self.config.queue_bytes
             && self.held.len() < HELD_MAX
             && self.reads.waiting() < self.config.reads_waiting_max
+            && !self.is_table_full()
+    }
+
+    /// Whether the table has grown much while the one before it is still being written.
+    fn is_table_full(&self) -> bool {
+        let most = self.config.table_bytes.saturating_mul(4);
+        self.tree.is_flushing() && self.tree.table().bytes() >= most
     }
 
     /// Whether nothing is under way: with no further input nothing further happens. After
@@ -354,7 +314,8 @@ impl Volume {
                     && self.queue.is_empty()
                     && self.put.is_none()
                     && self.reads.is_idle()
-                    && self.checkpoints.builder.is_none()
+                    && self.behind.is_empty()
+                    && self.upkeep_is_idle()
                     && !(self.shutting_down && self.announce_unsaved.is_some())
             }
         }
@@ -373,7 +334,7 @@ impl Volume {
             clean: self.state.clean,
             committed: self.state.committed,
             segments: self.state.number,
-            mapped_bytes: self.state.map.mapped_bytes(),
+            mapped_bytes: self.tree.mapped_bytes().min(self.state.sectors * SECTOR_BYTES),
             announced_bytes: self.state.announced.bytes(),
         })
     }
@@ -387,7 +348,8 @@ impl Volume {
     /// The size of the volume in sectors; `None` until it is open.
     #[must_use]
     pub fn sectors(&self) -> Option<u64> {
-        self.info().map(|_| self.state.sectors)
+        let open = !matches!(self.phase, Phase::Opening(_) | Phase::Failed(_));
+        open.then_some(self.state.sectors)
     }
 
     /// Whether a host could attach now, going by what is known here and without changing anything.
@@ -423,8 +385,16 @@ impl Volume {
             return;
         }
         self.advance_queue();
+        self.advance_upkeep();
         self.advance_reads();
-        self.advance_checkpoint();
+    }
+
+    /// A segment has been applied to the state: what it says about the map.
+    fn map_segment(&mut self, segment: &segment::Segment) {
+        let pages = &mut *self.config.pages.lock();
+        for piece in &segment.footer.pieces {
+            self.tree.apply(segment.header.number, piece, pages);
+        }
     }
 
     fn connected(&self) -> bool {
@@ -454,7 +424,7 @@ impl Volume {
         for read in self.reads.abandon() {
             self.read_failed(read, ReadError::NotAttached);
         }
-        self.checkpoints.builder = None;
+        self.refuse_behind();
         self.refuse_walks();
         self.refuse_resized();
         for work in std::mem::take(&mut self.queue) {
@@ -486,16 +456,22 @@ impl Volume {
                 self.announce(session, epoch, replace, &entries);
             }
             ToStore::Read { request, volume, epoch, range } if volume == ours => {
-                let request = Request { session, lane, request, epoch, range, stage: None };
+                let request = Request { session, lane, request, epoch, range, what: What::Data };
                 match self.check_read(session, epoch, range, MAX_READ_SECTORS) {
                     Ok(()) => self.reads.push(request),
                     Err(error) => self.read_failed(request, error),
                 }
             }
+            ToStore::ReadBehind { request, volume, epoch, committed, range } if volume == ours => {
+                let request = Request { session, lane, request, epoch, range, what: What::Data };
+                self.read_behind(request, committed);
+            }
             ToStore::Status { request, volume, epoch, range } if volume == ours => {
-                let checked = self.check_read(session, epoch, range, u64::MAX);
-                let result = checked.map(|()| self.status(range));
-                self.send(session, lane, ToHost::Status { request, volume, result });
+                let request = Request { session, lane, request, epoch, range, what: What::Status };
+                match self.check_read(session, epoch, range, u64::MAX) {
+                    Ok(()) => self.reads.push(request),
+                    Err(error) => self.read_failed(request, error),
+                }
             }
             ToStore::Stage { request, volume, epoch, range, into, lba, object }
                 if volume == ours =>
@@ -540,16 +516,19 @@ impl Volume {
 
     fn read_failed(&mut self, read: Request, error: ReadError) {
         let (request, volume) = (read.request, self.spec.id);
-        let message = match read.stage {
-            None => ToHost::Data { request, volume, result: Err(error) },
-            Some(_) => ToHost::Staged { request, volume, result: Err(StageError::Read(error)) },
+        let message = match read.what {
+            What::Data => ToHost::Data { request, volume, result: Err(error) },
+            What::Status => ToHost::Status { request, volume, result: Err(error) },
+            What::Stage(_) => {
+                ToHost::Staged { request, volume, result: Err(StageError::Read(error)) }
+            }
         };
         self.send(read.session, read.lane, message);
     }
 
-    fn status(&self, range: Range) -> Vec<StatusRun> {
+    fn status_found(&mut self, read: Request, parts: Vec<(Range, Option<Place>)>) {
         let mut runs: Vec<StatusRun> = Vec::new();
-        for (part, place) in self.state.map.cover(range).take(STATUS_ENTRIES) {
+        for (part, place) in parts {
             let state = match place {
                 None => BlockState::Hole,
                 Some(place) if place.is_zero() => BlockState::Zero,
@@ -565,17 +544,22 @@ impl Volume {
                 }
             }
         }
-        runs
+        let (request, volume) = (read.request, self.spec.id);
+        self.send(read.session, read.lane, ToHost::Status { request, volume, result: Ok(runs) });
     }
 
-    fn advance_reads(&mut self) {
+    fn fence_reads(&mut self) {
         let epoch = self.state.epoch();
         for read in self.reads.fence(epoch) {
             self.read_failed(read, ReadError::Fenced(epoch));
         }
-        while let Some(next) = self.reads.poll(&self.state.map) {
+    }
+
+    fn advance_reads(&mut self) {
+        self.fence_reads();
+        while let Some(next) = self.next_read() {
             match next {
-                Ok((read, index, fetch)) => self.book.issue(
+                Next::Fetch(read, index, fetch) => self.book.issue(
                     Purpose::Fetch { read, index },
                     ObjectOperation::Get {
                         key: catalog::data_key(self.spec.id, fetch.segment),
@@ -583,14 +567,30 @@ impl Volume {
                         copies: fetch.copies,
                     },
                 ),
-                Err(finished) => self.read_finished(finished),
+                Next::Page(get, copies, known) => {
+                    self.read_fragment(|get| Purpose::ReadPage(get, known), get, copies);
+                }
+                Next::Finished(finished) => self.read_finished(finished),
+                Next::Status(read, parts) => self.status_found(read, parts),
+                Next::Lost(read, map::Damage { fragment, span, reason }) => {
+                    let key = catalog::fragment_key(fragment);
+                    let range = span.intersect(read.range).unwrap_or(read.range);
+                    let reason = reason.to_string();
+                    self.event(Event::DataDamaged { key, range, reason });
+                    self.read_failed(read, ReadError::Medium(range));
+                }
             }
         }
     }
 
+    fn next_read(&mut self) -> Option<Next> {
+        let pages = &mut *self.config.pages.lock();
+        self.reads.poll(&self.tree, pages)
+    }
+
     fn read_finished(&mut self, finished: Finished) {
         let read = finished.request;
-        if let Some(stage) = read.stage {
+        if let What::Stage(stage) = read.what {
             return self.stage_read(finished, stage);
         }
         match finished.result {
@@ -615,6 +615,10 @@ impl Volume {
         if !pending.purpose.is_known() || self.gone.contains(key) {
             return false;
         }
+        if let Purpose::ReadRoot(_) = pending.purpose {
+            // It was in the list: unless it has been deleted since, as old ones are.
+            return pending.missing < ROOT_TRIES;
+        }
         if pending.missing < MISSING_TRIES {
             return true;
         }
@@ -627,14 +631,17 @@ impl Volume {
     fn object_failed(&mut self, pending: Pending<Purpose>, error: String) {
         let key = pending.operation.key().to_owned();
         self.event(Event::Retry { key, error, failures: pending.failures.saturating_add(1) });
-        // A checkpoint that could not be deleted is tried again after the next one is written.
-        if !matches!(pending.purpose, Purpose::DeleteCheckpoint { .. }) {
+        // What could not be deleted is found by who has the next generation.
+        if !matches!(pending.purpose, Purpose::Delete) {
             self.book.retry(self.now, pending);
         }
     }
 
     fn object_done(&mut self, pending: Pending<Purpose>, outcome: Outcome) {
         match (pending.purpose, outcome) {
+            (Purpose::ListRoots, Outcome::List(list)) => self.roots_listed(&list),
+            (Purpose::ReadRoot(name), Outcome::Data(data)) => self.root_read(name, Some(data)),
+            (Purpose::ReadRoot(name), Outcome::NotFound) => self.root_read(name, None),
             (Purpose::ListCheckpoints, Outcome::List(list)) => self.checkpoints_listed(&list),
             (Purpose::ReadCheckpoint, Outcome::Data(data)) => self.checkpoint_read(Some(&data)),
             (Purpose::ReadCheckpoint, Outcome::NotFound) => self.checkpoint_read(None),
@@ -651,12 +658,38 @@ impl Volume {
             (Purpose::PutSegment, Outcome::Exists) => self.read_back(),
             (Purpose::ReadBack, Outcome::Data(data)) => self.segment_read_back(Some(&data)),
             (Purpose::ReadBack, Outcome::NotFound) => self.segment_read_back(None),
-            (Purpose::PutCheckpoint { number, entries }, Outcome::Done | Outcome::Exists) => {
-                self.checkpoint_put(number, entries);
+            (Purpose::ListOwners, Outcome::List(list)) => self.owners_listed(&list),
+            (Purpose::PutOwner(generation), Outcome::Done) => self.claimed(generation),
+            (Purpose::PutOwner(generation), Outcome::Exists) => self.read_owner(generation),
+            (Purpose::ReadOwner(generation), Outcome::Data(data)) => {
+                self.owner_read(generation, Some(data));
             }
-            (Purpose::DeleteCheckpoint { number }, _) => {
-                self.checkpoints.known.remove(&number);
+            (Purpose::ReadOwner(generation), Outcome::NotFound) => {
+                self.owner_read(generation, None);
             }
+            (Purpose::ListFragments, Outcome::List(list)) => self.fragments_listed(&list),
+            (Purpose::ListOld, Outcome::List(list)) => self.old_listed(&list),
+            // Names are never used again: what is there is what an attempt before has put.
+            (Purpose::PutFragment(fragment), Outcome::Done | Outcome::Exists) => {
+                self.fragment_put(fragment);
+            }
+            (Purpose::PutRoot(name), Outcome::Done | Outcome::Exists) => self.root_put(name),
+            (Purpose::ReadFragment(get), Outcome::Data(data)) => {
+                self.fragment_read(&get, Some(data));
+            }
+            (Purpose::ReadFragment(get), Outcome::NotFound) => self.fragment_read(&get, None),
+            (Purpose::ReadPage(get, _), outcome @ (Outcome::Data(_) | Outcome::NotFound)) => {
+                let data = if let Outcome::Data(data) = outcome { Some(data) } else { None };
+                let pages = &mut *self.config.pages.lock();
+                self.reads.handle_page(&get, data, &self.tree, pages);
+            }
+            (Purpose::Rebuild { number, part }, Outcome::Data(data)) => {
+                self.rebuild_read(number, part, Some(data));
+            }
+            (Purpose::Rebuild { number, part }, Outcome::NotFound) => {
+                self.rebuild_read(number, part, None);
+            }
+            (Purpose::Delete, _) => {}
             // What is there says the same: the segment of that number cannot say anything else.
             (Purpose::PutSize { number }, Outcome::Done | Outcome::Exists) => {
                 self.size_put(number);
@@ -698,12 +731,16 @@ impl Volume {
     }
 }
 
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.config.pages.lock().resize_table(self.tree.table_bytes(), 0);
+    }
+}
+
 impl Phase {
     fn replay(&mut self) -> Option<&mut Replay> {
         match self {
-            Phase::Opening(Opening::Replay { replay, .. }) | Phase::CatchingUp(replay) => {
-                Some(replay)
-            }
+            Phase::Opening(Opening::Replay(replay)) | Phase::CatchingUp(replay) => Some(replay),
             _ => None,
         }
     }

@@ -1,21 +1,26 @@
-//! Opening: the newest checkpoint that is good, then the segments after it. And writing checkpoints.
+//! Opening: the newest root that is good, then the segments after it. What earlier versions left, a
+//! checkpoint in place of a root, is read into the table.
 
-use super::super::checkpoint::{Builder, Reader};
+use super::super::catalog::RootName;
+use super::super::checkpoint::Reader;
 use super::super::log::State;
 use super::super::object::{Copies, ObjectMeta, ObjectOperation};
 use super::super::open::{OPEN_WINDOW, Replay, Step};
-use super::super::{Event, OpenError, catalog};
-use super::{CHECKPOINT_PAGES, Phase, Purpose, Volume};
+use super::super::{Event, OpenError, catalog, root};
+use super::{Phase, Purpose, Volume};
+use bytes::Bytes;
 
 /// Bytes of a checkpoint read at a time.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Entries of a checkpoint that a segment pays for.
-const ENTRIES_PER_SEGMENT: u64 = 1024;
-/// Checkpoints kept: the newest, and one in case that is damaged.
-const CHECKPOINTS_KEPT: usize = 2;
 
 pub(super) enum Opening {
-    List,
+    /// The roots are being listed.
+    Roots,
+    /// A root is being read; these are older, the newest last.
+    Root {
+        older: Vec<RootName>,
+    },
+    Checkpoints,
     Checkpoint {
         reader: Box<Reader>,
         number: u64,
@@ -24,14 +29,111 @@ pub(super) enum Opening {
         /// Older ones, the newest last: (number, bytes).
         older: Vec<(u64, u64)>,
     },
-    Replay {
-        replay: Replay,
-        /// The log must reach at least this segment, says this checkpoint.
-        through: (u64, u64),
-    },
+    Replay(Replay),
 }
 
 impl Volume {
+    pub(super) fn list_roots(&mut self) {
+        let prefix = catalog::root_prefix(self.spec.id);
+        self.book.issue(Purpose::ListRoots, ObjectOperation::List { prefix });
+    }
+
+    /// The roots of a list, the newest last.
+    pub(super) fn roots_in(&self, list: &[ObjectMeta]) -> Vec<RootName> {
+        let prefix = catalog::root_prefix(self.spec.id);
+        let names = list.iter().filter_map(|meta| catalog::parse_root_key(&prefix, &meta.key));
+        let mut names: Vec<RootName> = names.collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub(super) fn roots_listed(&mut self, list: &[ObjectMeta]) {
+        let names = self.roots_in(list);
+        if !matches!(self.phase, Phase::Opening(_)) {
+            return self.upkeep_roots_listed(names);
+        }
+        for name in &names {
+            self.must_reach(name.segment, catalog::root_key(self.spec.id, *name));
+        }
+        self.open_root(names);
+    }
+
+    /// The log has to have this segment, says that object.
+    fn must_reach(&mut self, segment: u64, key: String) {
+        if self.must_reach.as_ref().is_none_or(|(most, _)| segment >= *most) {
+            self.must_reach = Some((segment, key));
+        }
+    }
+
+    /// Reads the newest of these roots.
+    fn open_root(&mut self, mut candidates: Vec<RootName>) {
+        let Some(name) = candidates.pop() else {
+            self.phase = Phase::Opening(Opening::Checkpoints);
+            let prefix = catalog::checkpoint_prefix(self.spec.id);
+            self.book.issue(Purpose::ListCheckpoints, ObjectOperation::List { prefix });
+            return;
+        };
+        self.phase = Phase::Opening(Opening::Root { older: candidates });
+        self.read_root(name);
+    }
+
+    pub(super) fn read_root(&mut self, name: RootName) {
+        let key = catalog::root_key(self.spec.id, name);
+        self.book.issue(
+            Purpose::ReadRoot(name),
+            ObjectOperation::Get { key, range: None, copies: Copies::Refused },
+        );
+    }
+
+    /// A root that is what its name says, if it is good.
+    pub(super) fn parse_root(&mut self, name: RootName, data: &Bytes) -> Option<root::Root> {
+        let parsed = root::parse(&self.spec, data, self.config.announce_entries_max);
+        let parsed = parsed.map_err(|error| error.to_string()).and_then(|root| {
+            let said = (root.generation, root.state.number);
+            if said == (name.generation, name.segment) {
+                Ok(root)
+            } else {
+                Err("it is not the one of its name".to_owned())
+            }
+        });
+        match parsed {
+            Ok(root) => Some(root),
+            Err(reason) => {
+                let key = catalog::root_key(self.spec.id, name);
+                self.event(Event::RootDamaged { key, reason });
+                None
+            }
+        }
+    }
+
+    pub(super) fn root_read(&mut self, name: RootName, data: Option<Bytes>) {
+        let Phase::Opening(opening) = &mut self.phase else {
+            return self.upkeep_root_read(name, data);
+        };
+        let Opening::Root { older } = opening else { return };
+        let older = std::mem::take(older);
+        let Some(data) = data else {
+            // Whoever deleted it had written newer ones.
+            self.phase = Phase::Opening(Opening::Roots);
+            self.list_roots();
+            return;
+        };
+        match self.parse_root(name, &data) {
+            Some(root) => {
+                self.base_on(name, root);
+                self.replay_log();
+            }
+            None => self.open_root(older),
+        }
+    }
+
+    /// Forgets what is known and begins with a root.
+    fn base_on(&mut self, name: RootName, root: root::Root) {
+        self.state = root.state.clone();
+        self.tree.adopt(root.levels, &mut self.config.pages.lock());
+        self.upkeep.based_on(name, root.state);
+    }
+
     pub(super) fn checkpoints_listed(&mut self, list: &[ObjectMeta]) {
         let prefix = catalog::checkpoint_prefix(self.spec.id);
         let mut found: Vec<(u64, u64)> = list
@@ -39,7 +141,9 @@ impl Volume {
             .filter_map(|meta| Some((catalog::parse_number(&prefix, &meta.key)?, meta.bytes)))
             .collect();
         found.sort_unstable();
-        self.checkpoints.known = found.iter().map(|&(number, _)| (number, true)).collect();
+        for (number, _) in &found {
+            self.must_reach(*number, catalog::checkpoint_key(self.spec.id, *number));
+        }
         self.open_checkpoint(found);
     }
 
@@ -47,7 +151,7 @@ impl Volume {
     fn open_checkpoint(&mut self, mut candidates: Vec<(u64, u64)>) {
         let Some((number, bytes)) = candidates.pop() else {
             self.state = State::new(&self.spec, self.config.announce_entries_max);
-            self.replay_log(0, 0);
+            self.replay_log();
             return;
         };
         let reader = Reader::new(&self.spec, number, self.config.announce_entries_max);
@@ -61,11 +165,9 @@ impl Volume {
         self.read_checkpoint_chunk();
     }
 
-    fn replay_log(&mut self, through: u64, checkpoint: u64) {
-        let newest = self.checkpoints.known.last_key_value().map_or(0, |(&number, _)| number);
-        let through = (through, checkpoint).max((newest, newest));
+    fn replay_log(&mut self) {
         let replay = Replay::new(self.spec.id, self.state.number + 1, OPEN_WINDOW);
-        self.phase = Phase::Opening(Opening::Replay { replay, through });
+        self.phase = Phase::Opening(Opening::Replay(replay));
     }
 
     fn read_checkpoint_chunk(&mut self) {
@@ -98,19 +200,21 @@ impl Volume {
             return;
         }
         let Opening::Checkpoint { reader, number, older, .. } =
-            std::mem::replace(opening, Opening::List)
+            std::mem::replace(opening, Opening::Checkpoints)
         else {
             return;
         };
+        let key = catalog::checkpoint_key(self.spec.id, number);
         match pushed.and_then(|()| reader.finish().map_err(|error| error.to_string())) {
             Ok(checkpoint) => {
                 self.state = checkpoint.state;
-                self.replay_log(checkpoint.through, number);
+                self.tree.load(checkpoint.table, &mut self.config.pages.lock());
+                self.upkeep.begin_anew(self.state.number);
+                self.must_reach(checkpoint.through, key);
+                self.replay_log();
             }
             Err(reason) => {
-                self.checkpoints.known.insert(number, false);
-                let key = catalog::checkpoint_key(self.spec.id, number);
-                self.event(Event::CheckpointDamaged { key, reason });
+                self.event(Event::RootDamaged { key, reason });
                 self.open_checkpoint(older);
             }
         }
@@ -122,7 +226,11 @@ impl Volume {
             let Some(replay) = self.phase.replay() else { return };
             match replay.step() {
                 Step::Apply(segment) => match self.state.apply(&segment) {
-                    Ok(()) => self.resized_by(&segment),
+                    Ok(()) => {
+                        self.map_segment(&segment);
+                        self.resized_by(&segment);
+                        self.adopt_if_reached();
+                    }
                     Err(reason) => {
                         let key = catalog::segment_key(self.spec.id, segment.header.number);
                         self.fail(OpenError::Damaged { key, reason: reason.to_owned() });
@@ -150,11 +258,12 @@ impl Volume {
 
     fn log_ended(&mut self, applied: u64) {
         match std::mem::replace(&mut self.phase, Phase::Running) {
-            Phase::Opening(Opening::Replay { through: (through, checkpoint), .. }) => {
-                if self.state.number < through {
-                    let key = catalog::checkpoint_key(self.spec.id, checkpoint);
+            Phase::Opening(_) => {
+                if let Some((number, key)) = self.must_reach.take()
+                    && self.state.number < number
+                {
                     let end = self.state.number;
-                    self.fail(OpenError::Truncated { key, number: through, end });
+                    self.fail(OpenError::Truncated { key, number, end });
                     return;
                 }
                 self.event(Event::Opened {
@@ -168,83 +277,18 @@ impl Volume {
                     self.message(session, lane, frame);
                 }
             }
-            Phase::CatchingUp(_) if applied > 0 => {
-                self.event(Event::Rival {
-                    epoch: self.state.epoch(),
-                    host: self.state.host(),
-                    segments: applied,
-                });
-                self.drop_holder();
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn advance_checkpoint(&mut self) {
-        let sectors = self.state.sectors;
-        self.checkpoints.builder.take_if(|builder| builder.sectors() != sectors);
-        if let Some(builder) = &mut self.checkpoints.builder {
-            for _ in 0..CHECKPOINT_PAGES {
-                if builder.step(&self.state.map) {
-                    self.put_checkpoint();
-                    return;
+            Phase::CatchingUp(_) => {
+                self.upkeep.caught_up();
+                if applied > 0 {
+                    self.event(Event::Rival {
+                        epoch: self.state.epoch(),
+                        host: self.state.host(),
+                        segments: applied,
+                    });
+                    self.drop_holder();
                 }
             }
-            return;
-        }
-        // Opening from a checkpoint, nobody would find out that a size is not noted.
-        if self.checkpoints.putting
-            || self.sizes.is_unnoted()
-            || !matches!(self.phase, Phase::Running)
-        {
-            return;
-        }
-        let number = self.state.number;
-        let good = self.checkpoints.known.iter().rev().find(|&(_, &good)| good);
-        let since = number - good.map_or(0, |(&number, _)| number).min(number);
-        let due = if self.shutting_down {
-            self.put.is_none() && self.announce_unsaved.is_none() && since > 0
-        } else {
-            since >= self.checkpoint_interval()
-        };
-        if due && !self.checkpoints.known.contains_key(&number) {
-            let announce_max = self.config.announce_entries_max;
-            self.checkpoints.builder = Some(Builder::new(&self.state, announce_max));
-        }
-    }
-
-    /// Segments from one checkpoint to the next.
-    fn checkpoint_interval(&self) -> u64 {
-        let least = self.config.checkpoint_every_segments.max(1);
-        let affordable = self.state.map.len() as u64 / ENTRIES_PER_SEGMENT;
-        affordable.min(self.config.checkpoint_segments_max).max(least)
-    }
-
-    fn put_checkpoint(&mut self) {
-        let Some(builder) = self.checkpoints.builder.take() else { return };
-        let (number, entries) = (builder.number(), builder.entries());
-        self.checkpoints.putting = true;
-        self.book.issue(
-            Purpose::PutCheckpoint { number, entries },
-            ObjectOperation::Put {
-                key: catalog::checkpoint_key(self.spec.id, number),
-                data: builder.finish(self.state.number),
-            },
-        );
-    }
-
-    pub(super) fn checkpoint_put(&mut self, number: u64, entries: u64) {
-        self.checkpoints.putting = false;
-        self.checkpoints.known.insert(number, true);
-        self.event(Event::CheckpointWritten { number, entries });
-        let good = self.checkpoints.known.iter().rev().filter(|&(_, &good)| good);
-        let Some(oldest) = good.map(|(&number, _)| number).nth(CHECKPOINTS_KEPT - 1) else {
-            return;
-        };
-        let old: Vec<u64> = self.checkpoints.known.range(..oldest).map(|(&n, _)| n).collect();
-        for number in old {
-            let key = catalog::checkpoint_key(self.spec.id, number);
-            self.book.issue(Purpose::DeleteCheckpoint { number }, ObjectOperation::Delete { key });
+            Phase::Running | Phase::Failed(_) => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing refers to the object until the host writes to that volume what it is told here.
 
 use super::super::object::ObjectOperation;
-use super::super::reads::{Finished, Request, Stage};
+use super::super::reads::{Finished, Request, Stage, What};
 use super::super::{Event, SessionId, catalog, staged};
 use super::{Purpose, Volume};
 use crate::block::{Epoch, MAX_STAGE_SECTORS, MAX_VOLUME_SECTORS, Range, STAGED_BIT};
@@ -31,7 +31,8 @@ impl Volume {
         range: Range,
         stage: Stage,
     ) {
-        let read = Request { session, lane, request, epoch, range, stage: Some(stage) };
+        let what = What::Stage(stage);
+        let read = Request { session, lane, request, epoch, range, what };
         let to = Range::new(stage.lba, range.sectors);
         // An observer has no business with copies.
         let possible = epoch > 0 && stage.object & STAGED_BIT != 0 && to.fits(MAX_VOLUME_SECTORS);

@@ -88,6 +88,12 @@ fn messages_keep_their_numbers() {
         let known = version >= CHANGED_VERSION;
         assert_eq!((ask.is_of_version(version), answer.is_of_version(version)), (known, known));
     }
+    let range = Range::new(0, 1);
+    let behind = ToStore::ReadBehind { request, volume, epoch: 1, committed: 1, range };
+    assert_eq!(first(Frame::from(behind.clone()).encode_head().unwrap()), 11);
+    for version in MIN_VERSION..=MAX_VERSION {
+        assert_eq!(behind.is_of_version(version), version >= BEHIND_VERSION);
+    }
 }
 
 #[test]

@@ -123,6 +123,7 @@ impl Site {
             LinkEvent::Up { .. } => None,
             LinkEvent::Stores(_) => self.next(),
             LinkEvent::Down { reason } => panic!("{reason}"),
+            LinkEvent::Early { .. } => None,
             LinkEvent::Unreachable => panic!("unreachable"),
         }
     }
@@ -227,7 +228,7 @@ impl Behind {
         let (ready, address) = std::sync::mpsc::channel();
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
         let serve = async move {
-            let versions = (1, DATAGRAM_VERSION);
+            let versions = (1, longhaul_core::wire::link::MAX_VERSION);
             let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
             ready.send((store.address, store.credential())).unwrap();
             loop {
@@ -237,7 +238,8 @@ impl Behind {
                 };
                 let ListenerEvent::Frame { session, lane, frame } = event else { continue };
                 match frame.message {
-                    ToStore::Read { request, range, .. } => {
+                    ToStore::Read { request, range, .. }
+                    | ToStore::ReadBehind { request, range, .. } => {
                         store.listener.send(session, lane, data(request, range.bytes() as usize));
                     }
                     ToStore::Resume { request, .. } => {
@@ -278,7 +280,7 @@ impl Drop for Behind {
 }
 
 /// From the return of a line that was away for `outage` to the first read that is answered, as a host
-/// does it: up, Resume, Attached, Read. Also when the link was up again.
+/// does it: Resume, and the read behind it, in the first flight if that can be. Also when the link was up again.
 fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     let behind = Behind::start(Shape { delay, ..Shape::default() });
     let (client, mut events) = behind.connect(Transport::Auto);
@@ -287,24 +289,45 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     behind.relay.change(|shape| shape.cut = true);
     // What was under way when the line was cut, and is to be sent again.
     client.send(Lane::Read, read(1));
-    std::thread::sleep(outage);
+    let ask = || {
+        let host = longhaul_core::wire::link::HostId(1);
+        let (volume, range) = (VolumeId(1), Range::new(0, 16));
+        let resume = ToStore::Resume { request: 1, volume, epoch: 1, host };
+        let read = ToStore::ReadBehind { request: 1, volume, epoch: 1, committed: 0, range };
+        client.send(Lane::Control, resume.into());
+        client.send(Lane::Read, read.into());
+    };
+    let (mut up, mut asked) = (f64::NAN, false);
+    let cut = Instant::now();
+    while cut.elapsed() < outage {
+        match events.try_recv() {
+            Ok(LinkEvent::Early { .. }) => {
+                asked = true;
+                ask();
+            }
+            Ok(LinkEvent::Down { .. } | LinkEvent::Unreachable) => asked = false,
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
     behind.relay.change(|shape| shape.cut = false);
     let returned = Instant::now();
-    let mut up = f64::NAN;
     loop {
         match events.blocking_recv().unwrap() {
+            LinkEvent::Early { .. } => {
+                asked = true;
+                ask();
+            }
             LinkEvent::Up { .. } => {
                 up = returned.elapsed().as_secs_f64() * 1e3;
-                let host = longhaul_core::wire::link::HostId(1);
-                let resume = ToStore::Resume { request: 1, volume: VolumeId(1), epoch: 1, host };
-                client.send(Lane::Control, resume.into());
+                if !asked {
+                    ask();
+                }
             }
-            LinkEvent::Frame(frame) => match frame.message {
-                ToHost::Attached { .. } => client.send(Lane::Read, read(1)),
-                ToHost::Data { .. } => break,
-                _ => {}
-            },
-            LinkEvent::Down { .. } | LinkEvent::Unreachable | LinkEvent::Stores(_) => {}
+            LinkEvent::Frame(Frame { message: ToHost::Data { .. }, .. }) => break,
+            LinkEvent::Frame(_) => {}
+            LinkEvent::Down { .. } | LinkEvent::Unreachable => asked = false,
+            LinkEvent::Stores(_) => {}
         }
     }
     let read = returned.elapsed().as_secs_f64() * 1e3;

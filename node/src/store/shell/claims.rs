@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long a volume is taken to be where it was found, when something is asked about it again.
 const FRESH: Duration = Duration::from_secs(1);
+/// Reads of a volume that wait for the Resume that they follow, at most; more are asked again after it.
+const BEHIND_MAX: usize = 1024;
 /// What those are told who use a volume here that is another store's now.
 const MOVED: &str = "the volume has moved to another store";
 
@@ -92,6 +94,13 @@ impl Shell {
             if state.lease.is_some() || self.engines.contains_key(&id) {
                 return self.hand_to_engine(id, session, lane, frame);
             }
+            if matches!(frame.message, ToStore::ReadBehind { .. })
+                && state.waiting.len() < BEHIND_MAX
+            {
+                // The Resume that it follows comes in another lane.
+                state.waiting.push_back((session, lane, frame));
+                return;
+            }
             // Its host resumes, and the volume follows.
             if let Some(reply) = not_here(frame.message) {
                 self.listener.send(session, lane, reply.into());
@@ -112,7 +121,7 @@ impl Shell {
         let Some(name) = self.names.get(&id) else { return };
         let Some(spec) = self.catalog.get(name).map(|entry| entry.spec.clone()) else { return };
         state.pending = true;
-        state.waiting.push_back((session, lane, frame));
+        state.waiting.push_front((session, lane, frame));
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
         let (peers, me) = (fleet.peers.clone(), fleet.me.clone());
         tokio::spawn(async move {
@@ -170,6 +179,7 @@ impl Shell {
                 {
                     let reply = ToHost::Attached { request, result: Err(error) };
                     self.listener.send(session, lane, reply.into());
+                    self.refuse_behind(session, &mut waiting);
                 }
             }
             lease::Outcome::Gone => {
@@ -179,6 +189,17 @@ impl Shell {
             }
         }
         self.admit_again(id, waiting);
+    }
+
+    /// Reads that came along with what a session was refused are not answered either.
+    fn refuse_behind(&self, session: u64, waiting: &mut VecDeque<(u64, Lane, Frame<ToStore>)>) {
+        for (other, lane, frame) in std::mem::take(waiting) {
+            if other != session || !matches!(frame.message, ToStore::ReadBehind { .. }) {
+                waiting.push_back((other, lane, frame));
+            } else if let Some(reply) = not_here(frame.message) {
+                self.listener.send(session, lane, reply.into());
+            }
+        }
     }
 
     fn admit_again(&mut self, id: VolumeId, waiting: VecDeque<(u64, Lane, Frame<ToStore>)>) {

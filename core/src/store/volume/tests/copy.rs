@@ -115,8 +115,9 @@ fn a_copy_is_read_replayed_and_checked_like_any_write() {
     let mut again = Rig::open(2, &Config::default());
     again.settle(&mut objects);
     same_state(again.volume.state(), rig.volume.state());
+    assert_eq!(places(&again.volume, &objects), places(&rig.volume, &objects));
     assert_eq!(again.read_all(&mut objects).unwrap(), expected);
-    // ... from a checkpoint, ...
+    // ... from a root, ...
     rig.volume.handle_shutdown(rig.now);
     rig.collect();
     rig.settle(&mut objects);
@@ -125,6 +126,7 @@ fn a_copy_is_read_replayed_and_checked_like_any_write() {
     let opened = |event: &Event| matches!(event, Event::Opened { replayed: 0, .. });
     assert!(again.events.iter().any(opened), "{:?}", again.events);
     same_state(again.volume.state(), rig.volume.state());
+    assert_eq!(places(&again.volume, &objects), places(&rig.volume, &objects));
     assert_eq!(again.read_all(&mut objects).unwrap(), expected);
     // ... and by the offline check.
     let mut check = LogCheck::new(&spec());
@@ -132,14 +134,13 @@ fn a_copy_is_read_replayed_and_checked_like_any_write() {
         check.handle_segment(object).unwrap();
     }
     same_state(check.state(), rig.volume.state());
+    assert_eq!(places_in(check.table(), SECTORS), places(&rig.volume, &objects));
     let object = &objects.0[&catalog::staged_key(ID, OBJECT)];
-    let places = check.state().map.iter_from(0).filter(|(_, place)| place.is_staged());
-    for (range, place) in places {
+    let places = check.table().iter_from(0).filter_map(|(range, place)| Some((range, place?)));
+    for (range, place) in places.filter(|(_, place)| place.is_staged()) {
         staged::check(object, range.lba, place).unwrap();
     }
-    let number = rig.volume.state().number;
-    let pieces = [objects.0[&catalog::checkpoint_key(ID, number)].clone()];
-    check_checkpoint(&spec(), number, pieces).unwrap();
+    objects.check_newest_root();
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn a_staged_object_that_is_damaged_or_gone_is_a_medium_error() {
     assert_eq!(error, ReadError::Medium(Range::new(40, 8)));
     let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
     assert!(rig.events.iter().any(named));
-    let place = rig.volume.state().map.cover(Range::new(40, 1)).next().unwrap().1.unwrap();
+    let place = rig.volume.tree.table().overlapping(Range::new(40, 1)).next().unwrap().1.unwrap();
     assert!(staged::check(&objects.0[&key], 40, place).is_err());
     assert!(staged::check(&whole.slice(..100), 40, place).is_err());
     // Another object in its place is not mistaken for it.

@@ -53,7 +53,7 @@ fn an_attached_volume_grows_and_its_host_is_told() {
     assert_eq!(rig.read_all(&mut objects).unwrap(), expected);
     rig.send(1, Lane::Drain, batch(1, 3, &[data(90, 7, 3)]));
     assert!(rig.refused(1));
-    // From the segments, and from a checkpoint.
+    // From the segments, and from a root.
     for incarnation in 2..4 {
         let mut rig = opened(&mut objects, incarnation);
         assert_eq!(rig.read_all(&mut objects).unwrap(), expected);
@@ -63,7 +63,7 @@ fn an_attached_volume_grows_and_its_host_is_told() {
         rig.settle(&mut objects);
         assert!(rig.volume.is_idle());
     }
-    assert!(objects.0.keys().any(|key| key.starts_with(&catalog::checkpoint_prefix(ID))));
+    assert!(objects.0.keys().any(|key| key.starts_with(&catalog::root_prefix(ID))));
 }
 
 #[test]
@@ -147,14 +147,14 @@ fn a_size_that_was_not_noted_when_the_store_died_is_noted_later() {
     rig.settle(&mut objects);
     assert_eq!(answer(&mut rig).unwrap().unwrap().sectors, 96);
     assert_eq!(catalog::decode_size(&spec(), &key, &objects.0[&key]), Ok(96));
-    // No checkpoint hides a size that is not noted.
+    // No root hides a size that is not noted.
     objects.0.remove(&key);
     let mut rig = opened(&mut objects, 3);
     assert!(objects.0.contains_key(&key));
     rig.volume.handle_shutdown(rig.now);
     rig.collect();
     rig.settle(&mut objects);
-    assert!(objects.0.contains_key(&catalog::checkpoint_key(ID, 1)));
+    assert_eq!(objects.roots().pop().unwrap().1.unwrap().state.sectors, 96);
 }
 
 #[test]
@@ -188,21 +188,22 @@ fn of_two_stores_the_one_that_loses_the_race_judges_anew() {
 }
 
 #[test]
-fn a_checkpoint_under_way_is_begun_again() {
-    let config = Config { checkpoint_every_segments: 2, ..Config::default() };
+fn a_flush_under_way_is_of_the_size_before() {
+    let config = tiny();
     let mut objects = Objects::default();
     let mut rig = Rig::open(1, &config);
     rig.settle(&mut objects);
     rig.attach(&mut objects, 1, 1, None).unwrap();
-    rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
-    resize(&mut rig, &mut objects, 96).unwrap();
-    rig.send(1, Lane::Drain, batch(1, 2, &[data(88, 8, 2)]));
-    rig.settle(&mut objects);
-    for (key, object) in &objects.0 {
-        if let Some(number) = catalog::parse_number(&catalog::checkpoint_prefix(ID), key) {
-            check_checkpoint(&spec(), number, [object.clone()]).unwrap();
-        }
+    for n in 1..=12 {
+        rig.send(1, Lane::Drain, batch(1, n, &[data(n, 1, n as u16)]));
+        let sectors = 64 + n * 8;
+        resize(&mut rig, &mut objects, sectors).unwrap();
+        objects.check_newest_root();
+        let again = opened(&mut objects, 2);
+        assert_eq!(again.volume.sectors(), Some(sectors));
+        assert_eq!(places(&again.volume, &objects), places(&rig.volume, &objects));
     }
+    assert!(objects.roots().len() >= 2);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! One situation a test.
 
 use super::*;
-use crate::store::checkpoint::Reader;
 
-fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
+pub(super) fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
     let mut rig = Rig::open(incarnation, &Config::default());
     rig.settle(objects);
     rig
@@ -479,9 +478,9 @@ fn a_full_queue_wants_no_input() {
 }
 
 #[test]
-fn a_damaged_checkpoint_falls_back() {
+fn a_damaged_root_falls_back() {
     let mut objects = Objects::default();
-    let config = Config { checkpoint_every_segments: 4, ..Config::default() };
+    let config = tiny();
     let mut rig = Rig::open(1, &config);
     rig.settle(&mut objects);
     rig.attach(&mut objects, 1, 1, None).unwrap();
@@ -490,20 +489,23 @@ fn a_damaged_checkpoint_falls_back() {
     }
     rig.send(1, Lane::Control, announce(1, true, &[(1, 2, 19), (30, 3, 20)]));
     rig.settle(&mut objects);
-    let maps: Vec<String> = objects.0.keys().filter(|key| key.contains("/map/")).cloned().collect();
-    assert_eq!(maps.len(), 2, "older checkpoints are deleted");
+    let roots: Vec<String> = objects.roots().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(roots.len(), 2, "older roots are deleted");
+    let expected = places(&rig.volume, &objects);
     for damaged in [0, 1, 2] {
         let mut objects = objects.clone();
-        for key in maps.iter().rev().take(damaged) {
+        for key in roots.iter().rev().take(damaged) {
             let at = objects.0[key].len() / 2;
             objects.damage(key, at);
         }
         let mut again = Rig::open(2, &config);
         again.settle(&mut objects);
         same_state(again.volume.state(), rig.volume.state());
-        let complaints =
-            again.events.iter().filter(|e| matches!(e, Event::CheckpointDamaged { .. })).count();
-        assert_eq!(complaints, damaged);
+        assert_eq!(places(&again.volume, &objects), expected);
+        let complaint = |event: &&Event| matches!(event, Event::RootDamaged { .. });
+        // Again when they are looked at to go on from.
+        assert!(again.events.iter().filter(complaint).count() >= damaged);
+        assert!(damaged > 0 || !again.events.iter().any(|event| complaint(&event)));
     }
 }
 
@@ -554,14 +556,14 @@ fn a_segment_of_another_history_is_noticed() {
 }
 
 #[test]
-fn a_log_shorter_than_its_checkpoint_is_refused() {
+fn a_log_shorter_than_its_root_is_refused() {
     let (mut objects, mut rig) = attached();
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
     rig.volume.handle_shutdown(rig.now);
     rig.collect();
     rig.settle(&mut objects);
-    let map = catalog::checkpoint_key(ID, 2);
-    assert!(rig.volume.is_idle() && objects.0.contains_key(&map));
+    let map = objects.roots().pop().unwrap().0;
+    assert!(rig.volume.is_idle());
     objects.damage(&map, 60);
     objects.0.remove(&catalog::segment_key(ID, 2));
     let again = opened(&mut objects, 2);
@@ -694,96 +696,6 @@ fn status_tells_data_zeroes_and_holes_apart() {
     assert_eq!(runs, [(2, Data), (4, Hole), (8, Data), (8, Zero), (8, Hole)]);
 }
 
-#[test]
-fn a_large_map_is_not_written_for_every_few_segments() {
-    let mut objects = Objects::default();
-    let config =
-        Config { checkpoint_every_segments: 2, checkpoint_segments_max: 5, ..Config::default() };
-    let large = VolumeSpec { created_sectors: 1 << 20, ..spec() };
-    for (entries, interval) in [(0, 2), (3 * 1024, 3), (9 * 1024, 5)] {
-        objects.0.clear();
-        let mut rig = Rig::open(1, &config);
-        rig.volume.spec = large.clone();
-        rig.settle(&mut objects);
-        rig.attach(&mut objects, 1, 1, None).unwrap();
-        for n in 0..entries {
-            rig.volume
-                .state
-                .map
-                .replace(Range::new(1000 + 2 * n, 1), Some(crate::store::map::Place::ZERO));
-        }
-        let mut written = Vec::new();
-        for n in 1..=16 {
-            commit(&mut rig, &mut objects, 1, n, &[data(n, 1, 1)]);
-            written.extend(rig.events.drain(..).filter_map(|event| match event {
-                Event::CheckpointWritten { number, .. } => Some(number),
-                _ => None,
-            }));
-        }
-        let apart: Vec<u64> = written.windows(2).map(|two| two[1] - two[0]).collect();
-        assert!(apart.len() > 1 && apart.iter().all(|&n| n == interval), "{entries}: {written:?}");
-    }
-}
-
-/// A checkpoint whose pages are made while segments go on being committed is right in the end.
-#[test]
-fn a_checkpoint_made_in_steps_is_right_after_replay() {
-    let big = VolumeSpec { created_sectors: 1 << 20, ..spec() };
-    let piece = |lba, seq| segment::Piece {
-        kind: if seq % 7 == 0 { Kind::Discard } else { Kind::Data },
-        range: Range::new(lba, 4),
-        seq,
-        offset: 0,
-        staged: None,
-        packed_bytes: 0,
-    };
-    let mut state = State::new(&big, 10);
-    for n in 0..10_000u64 {
-        let p = piece(n * 8, n + 1);
-        state.map.apply(1, &p);
-    }
-    (state.number, state.committed) = (1, 10_000);
-    let mut builder = Builder::new(&state, 10);
-    let later = |map: &mut crate::store::map::Map, number: u64| {
-        // An entry that reaches across the end of the page before.
-        if number == 3 {
-            map.replace(Range::new(0, 70_000), Some(crate::store::map::Place::ZERO));
-        }
-        for n in 0..400u64 {
-            let p = piece(((number * 7919 + n * 613) % 80_000) / 2 * 2, n + 1);
-            map.apply(number, &p);
-        }
-    };
-    let (mut number, mut done) = (1, false);
-    while !done {
-        number += 1;
-        later(&mut state.map, number);
-        done = builder.step(&state.map);
-    }
-    assert!(number > 2, "more than one page");
-    let object = builder.finish(number).concat();
-    let mut reader = Reader::new(&big, 1, 10);
-    for part in object.chunks(1000) {
-        reader.push(part).unwrap();
-    }
-    let mut read = reader.finish().unwrap();
-    assert_eq!(read.through, number);
-    for number in 2..=number {
-        later(&mut read.state.map, number);
-    }
-    assert!(read.state.map.iter_from(0).eq(state.map.iter_from(0)));
-    assert_eq!(read.state.map.mapped_bytes(), state.map.mapped_bytes());
-    // Any flipped bit, any cut is noticed.
-    for at in (0..object.len()).step_by(997) {
-        let mut bad = object.clone();
-        bad[at] ^= 1;
-        let whole = [Bytes::from(bad)];
-        assert!(check_checkpoint(&big, 1, whole).is_err(), "byte {at}");
-        let cut = [Bytes::copy_from_slice(&object[..at])];
-        assert!(check_checkpoint(&big, 1, cut).is_err(), "cut {at}");
-    }
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -795,9 +707,6 @@ fn golden_bytes() {
     rig.send(1, Lane::Control, announce(1, true, &[(8, 16, 1), (48, 8, 300)]));
     let discard = Write { kind: Kind::Discard, range: Range::new(8, 16), tag: 0 };
     commit(&mut rig, &mut objects, 1, 1, &[discard]);
-    rig.volume.handle_shutdown(rig.now);
-    rig.collect();
-    rig.settle(&mut objects);
     let object = &objects.0[&catalog::segment_key(ID, 2)];
     let parsed = segment::verify(object).unwrap();
     let tail = parsed.header.tail();
@@ -816,13 +725,6 @@ fn golden_bytes() {
          010000000000000080000000020000003008ab02"
     );
     assert_eq!(hex(trailer), "4c48535401000000b0000000000000003c000000c817f9f60de1d5df72a8c613");
-    assert_eq!(
-        hex(&objects.0[&catalog::checkpoint_key(ID, 2)]),
-        "4c48434b040000001000000000000000000000000000000002000000000000004000000000000000\
-         00000000b7cd72a44c484345000000005400000000000000b6dccc5ed0939ed60200000000000000\
-         0200000000000000010000000000000000000000000000000de1d5df000000000100000001000000\
-         01000000000000000000000000000000010000000000000000000000000000003008ab02"
-    );
 }
 
 #[test]

@@ -1,20 +1,36 @@
-//! What engines tell, as lines of the log.
+//! What engines tell, in words.
 
+use crate::units::show_bytes;
 use longhaul_core::block::SECTOR_BYTES;
 use longhaul_core::store::Event;
 
-/// Logs an event of a volume.
+/// Logs what happened to a volume.
 pub fn log(volume: &str, event: &Event) {
     match event {
         Event::Opened { segments, replayed, epoch, committed } => tracing::info!(
             "volume {volume}: opened, {segments} segments ({replayed} replayed), epoch {epoch}, committed {committed}"
         ),
         Event::Failed(error) => tracing::error!("volume {volume}: {error}"),
-        Event::CheckpointDamaged { key, reason } => {
-            tracing::warn!("volume {volume}: checkpoint {key} is not used: {reason}");
+        Event::RootDamaged { key, reason } => {
+            tracing::warn!("volume {volume}: {key} is not used: {reason}");
         }
-        Event::CheckpointWritten { number, entries } => {
-            tracing::debug!("volume {volume}: checkpoint at segment {number}, {entries} entries");
+        Event::Claimed { generation } => {
+            tracing::debug!("volume {volume}: has the map's generation {generation}");
+        }
+        Event::Superseded { generation } => tracing::warn!(
+            "volume {volume}: another store looks after the map since (generation {generation})"
+        ),
+        Event::Adopted { generation, through, .. } => tracing::debug!(
+            "volume {volume}: map goes on from the root of segment {through}, generation {generation}"
+        ),
+        Event::Flushed { through, fragments, bytes } => tracing::debug!(
+            "volume {volume}: map up to segment {through} flushed, {fragments} fragments, {bytes} bytes"
+        ),
+        Event::Merged { bytes } => tracing::debug!("volume {volume}: map merged, {bytes} bytes"),
+        Event::Deleted { objects } => {
+            tracing::debug!(
+                "volume {volume}: {objects} objects of the map are not needed any more"
+            );
         }
         Event::Attached { epoch, host, unclean } => match unclean {
             None => tracing::info!("volume {volume}: epoch {epoch}, host {host}"),
@@ -23,7 +39,7 @@ pub fn log(volume: &str, event: &Event) {
             ),
         },
         Event::Resized { sectors } => {
-            let size = crate::units::show_bytes(sectors * SECTOR_BYTES);
+            let size = show_bytes(sectors * SECTOR_BYTES);
             tracing::info!("volume {volume}: resized, it has {size}");
         }
         Event::LossAccepted { epoch, bytes } => {

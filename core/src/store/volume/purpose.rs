@@ -1,0 +1,78 @@
+//! What the operations on objects of a volume are for, and what comes of them.
+
+use super::super::ObjectMeta;
+use super::super::catalog::RootName;
+use super::super::map::Get;
+use super::super::map::fragment::FragmentId;
+use super::super::open::Part;
+use super::stage::Putting;
+use bytes::Bytes;
+
+/// What an operation on objects is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    ListRoots,
+    ReadRoot(RootName),
+    ListCheckpoints,
+    ReadCheckpoint,
+    ReadLog {
+        number: u64,
+        part: Part,
+    },
+    PutSegment,
+    ReadBack,
+    ListOwners,
+    PutOwner(u64),
+    ReadOwner(u64),
+    ListFragments,
+    /// What earlier versions wrote instead of roots.
+    ListOld,
+    PutFragment(FragmentId),
+    /// For a merge.
+    ReadFragment(Get),
+    /// For reads; whether the newest root is known to name it.
+    ReadPage(Get, bool),
+    PutRoot(RootName),
+    /// A part of a segment, for what it says about the map.
+    Rebuild {
+        number: u64,
+        part: Part,
+    },
+    Delete,
+    PutSize {
+        number: u64,
+    },
+    Fetch {
+        read: u64,
+        index: usize,
+    },
+    PutStaged(Putting),
+    /// A part of a segment, for a walk back along the log.
+    Walk {
+        walk: u64,
+        number: u64,
+        part: Part,
+    },
+}
+
+impl Purpose {
+    /// Whether the log, or the newest root, says that the object is there.
+    pub fn is_known(&self) -> bool {
+        matches!(
+            self,
+            Purpose::Fetch { .. }
+                | Purpose::Walk { .. }
+                | Purpose::ReadPage(_, true)
+                | Purpose::ReadRoot(_)
+        )
+    }
+}
+
+/// What an operation came to.
+pub(super) enum Outcome {
+    Done,
+    Exists,
+    Data(Bytes),
+    NotFound,
+    List(Vec<ObjectMeta>),
+}

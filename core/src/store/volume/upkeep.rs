@@ -1,0 +1,663 @@
+//! The upkeep of the map: flushes, merges, roots, and deleting what these replace.
+//!
+//! Whoever does it has claimed a *generation*: an object created if absent, whose number is one more than
+//! that of the last. Generations follow each other without gaps, so that it takes one look for the next
+//! to know whether somebody else has taken over; who has been superseded stops, goes on from the newest
+//! root, and claims anew when there is something to flush. Rules:
+//!
+//! - a generation is claimed when there is something to flush, not before: an idle volume costs nothing;
+//! - after a claim the newest root is adopted before anything is written;
+//! - a root is written when all that it names is there, of the map exactly after one segment;
+//! - an object is deleted by who has written a root of its own generation, if neither of the last two
+//!   roots names it, after a delay, and if *after* that delay no later generation has been claimed.
+//!
+//! Work goes on in bounded steps when there is no other: see [`Volume::poll_timeout`].
+
+use super::super::catalog::RootName;
+use super::super::log::State;
+use super::super::map::fragment::FragmentId;
+use super::super::map::table::Table;
+use super::super::map::tree::{self, Output};
+use super::super::map::{self, Get};
+use super::super::object::{Copies, GetError, ObjectMeta, ObjectOperation};
+use super::super::open::{self, OPEN_WINDOW, Part, Replay};
+use super::super::{Event, OpenError, catalog, root};
+use super::{Phase, Purpose, Volume};
+use crate::block::Time;
+use bytes::Bytes;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Roots kept: the newest, and one in case that is damaged.
+const ROOTS_KEPT: usize = 2;
+/// Entries of a table that is worth being flushed when memory is short.
+const CROWDED_ENTRIES: usize = 1024;
+/// Pause before fragments that could not be merged are read again.
+const MERGE_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is under way. One thing at a time, besides flush and merge.
+#[derive(Default)]
+enum Step {
+    #[default]
+    Idle,
+    /// Roots are being listed, or read. `claimed` is the generation on behalf of which.
+    Roots {
+        claimed: Option<u64>,
+    },
+    ReadRoot {
+        claimed: Option<u64>,
+        older: Vec<RootName>,
+    },
+    /// That root is the map of a segment that has not been applied here.
+    Behind {
+        claimed: Option<u64>,
+        name: RootName,
+        root: Box<root::Root>,
+        log: Log,
+    },
+    /// That root is the map of an earlier segment than the last one flushed here: what the segments after
+    /// it say is read again.
+    Ahead {
+        claimed: Option<u64>,
+        name: RootName,
+        root: Box<root::Root>,
+        replay: Replay,
+        table: Table,
+    },
+    /// A generation is being claimed.
+    Claim,
+    /// Objects of those before are being listed.
+    Orphans,
+    /// Somebody else may have claimed the next: a look that began at that time.
+    Look {
+        since: Time,
+    },
+    /// A root is being put that no longer names these.
+    Put {
+        gone: Vec<FragmentId>,
+    },
+}
+
+/// Whether the log has been read on account of a root that is ahead of what is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Log {
+    Unread,
+    Reading,
+    Read,
+}
+
+/// A root that is kept.
+struct Kept {
+    name: RootName,
+    /// What the one before it named, and this one does not.
+    gone: Vec<FragmentId>,
+}
+
+/// Who has the upkeep, and how far it is.
+#[derive(Default)]
+pub(super) struct Upkeep {
+    step: Step,
+    /// The generation claimed here, as long as nobody is known to have claimed a later one.
+    generation: Option<u64>,
+    /// The root that the map goes on from.
+    newest: Option<RootName>,
+    /// The state that the levels of the map are of; `None` if there are none.
+    flushed: Option<Box<State>>,
+    /// The same of what is being flushed.
+    freezing: Option<Box<State>>,
+    /// There is a flush without a root, or a merge.
+    flush_unwritten: bool,
+    merge_unwritten: bool,
+    /// What the newest root names and the map no longer does.
+    gone: Vec<FragmentId>,
+    kept: VecDeque<Kept>,
+    /// Objects of generations before this one that no kept root names.
+    orphans: Vec<String>,
+    /// What may be deleted, and when.
+    doomed: VecDeque<(Time, Vec<String>)>,
+    /// Roots written in this generation.
+    roots: u64,
+    /// The log up to there was read from what has to be flushed at once: an old checkpoint.
+    anew: Option<u64>,
+    /// No newer root was there a moment ago.
+    fresh: bool,
+    /// A fragment of ours was not there: somebody may have taken over.
+    suspicious: bool,
+    /// There is work that waits for nothing.
+    stepping: bool,
+    /// Fragments to be merged could not be read: no merge goes on before then.
+    paused: Option<Time>,
+    failures: u32,
+}
+
+impl Upkeep {
+    /// The map and its state are those of a root.
+    pub fn based_on(&mut self, name: RootName, state: State) {
+        self.newest = Some(name);
+        self.flushed = Some(Box::new(state));
+        self.anew = None;
+    }
+
+    /// The map was read from something else than a root, and is to be flushed.
+    pub fn begin_anew(&mut self, number: u64) {
+        self.anew = Some(number);
+    }
+
+    /// What was in the log when its reading began has been applied.
+    pub fn caught_up(&mut self) {
+        if let Step::Behind { log: log @ Log::Reading, .. } = &mut self.step {
+            *log = Log::Read;
+        }
+    }
+
+    /// The last segment in the levels of the map.
+    fn through(&self) -> u64 {
+        self.flushed.as_ref().map_or(0, |state| state.number)
+    }
+}
+
+impl Volume {
+    /// Whether nothing is under way, and nothing more will be.
+    pub(super) fn upkeep_is_idle(&self) -> bool {
+        let rests = self.upkeep.generation.is_none()
+            || self.shutting_down
+            || self.tree.is_idle() && !self.upkeep.stepping;
+        matches!(self.upkeep.step, Step::Idle)
+            && !self.tree.is_flushing()
+            && !self.is_flush_due()
+            && !self.is_root_due()
+            && rests
+    }
+
+    pub(super) fn upkeep_timeout(&self) -> Option<Time> {
+        if !matches!(self.phase, Phase::Running) || self.upkeep.generation.is_none() {
+            return None;
+        }
+        let step = self.is_stepping().then_some(self.now);
+        let paused = self.upkeep.paused.filter(|_| !self.shutting_down);
+        let idle = matches!(self.upkeep.step, Step::Idle) && !self.shutting_down;
+        let doomed = self.upkeep.doomed.front().filter(|_| idle).map(|(due, _)| *due);
+        [step, paused, doomed].into_iter().flatten().min()
+    }
+
+    fn is_stepping(&self) -> bool {
+        self.upkeep.stepping && (self.tree.is_flushing() || !self.shutting_down)
+    }
+
+    /// A step of a flush or a merge, if one can be taken.
+    pub(super) fn upkeep_step(&mut self) {
+        if !matches!(self.phase, Phase::Running) || self.upkeep.generation.is_none() {
+            return;
+        }
+        if self.upkeep.paused.take_if(|until| *until <= self.now).is_some() {
+            self.upkeep.stepping = true;
+        }
+        if !self.is_stepping() {
+            return;
+        }
+        let only_flush = self.shutting_down || self.upkeep.paused.is_some();
+        let stepped = {
+            let pages = &mut *self.config.pages.lock();
+            if only_flush { Ok(self.tree.step_flush(pages)) } else { self.tree.step(pages) }
+        };
+        match stepped {
+            Ok(more) => self.upkeep.stepping = more,
+            Err(damage) => self.merge_damaged(&damage),
+        }
+        self.tree_outputs();
+    }
+
+    fn merge_damaged(&mut self, damage: &map::Damage) {
+        self.upkeep.failures = self.upkeep.failures.saturating_add(1);
+        if self.upkeep.failures > 1 {
+            self.upkeep.paused = Some(self.now.after(MERGE_PAUSE));
+        }
+        self.upkeep.stepping = self.upkeep.paused.is_none() || self.tree.is_flushing();
+        let key = catalog::fragment_key(damage.fragment);
+        let (error, failures) = (damage.reason.to_string(), self.upkeep.failures);
+        self.event(Event::Retry { key, error, failures });
+    }
+
+    fn tree_outputs(&mut self) {
+        while let Some(output) = self.tree.poll() {
+            match output {
+                Output::Put(fragment, data) => {
+                    let key = catalog::fragment_key(fragment.id);
+                    let operation = ObjectOperation::Put { key, data };
+                    self.book.issue(Purpose::PutFragment(fragment.id), operation);
+                }
+                Output::Get(get) => {
+                    let copies =
+                        if self.upkeep.failures > 0 { Copies::Bad } else { Copies::Refused };
+                    self.read_fragment(Purpose::ReadFragment, get, copies);
+                }
+            }
+        }
+        while let Some(event) = self.tree.poll_event() {
+            match event {
+                tree::Event::Flushed { through, fragments, bytes } => {
+                    self.upkeep.flushed = self.upkeep.freezing.take();
+                    self.upkeep.flush_unwritten = true;
+                    self.upkeep.anew = None;
+                    self.event(Event::Flushed { through, fragments, bytes });
+                }
+                tree::Event::Merged { gone, bytes } => {
+                    self.upkeep.failures = 0;
+                    self.upkeep.merge_unwritten = true;
+                    for fragment in gone {
+                        self.config.pages.lock().forget(fragment.id);
+                        self.upkeep.gone.push(fragment.id);
+                    }
+                    self.event(Event::Merged { bytes });
+                }
+            }
+        }
+    }
+
+    pub(super) fn read_fragment(
+        &mut self,
+        purpose: impl FnOnce(Get) -> Purpose,
+        get: Get,
+        copies: Copies,
+    ) {
+        let key = catalog::fragment_key(get.fragment.id);
+        let range = Some(get.bytes.clone());
+        self.book.issue(purpose(get), ObjectOperation::Get { key, range, copies });
+    }
+
+    pub(super) fn fragment_put(&mut self, fragment: FragmentId) {
+        self.tree.handle_written(fragment);
+        self.upkeep.stepping = true;
+    }
+
+    /// A part of a fragment that is to be merged; nothing if that is gone.
+    pub(super) fn fragment_read(&mut self, get: &Get, data: Option<Bytes>) {
+        self.upkeep.suspicious |= data.is_none();
+        let handled = self.tree.handle_read(get, data.unwrap_or_default());
+        self.upkeep.stepping = true;
+        if let Err(damage) = handled {
+            self.merge_damaged(&damage);
+        }
+    }
+
+    /// Whether the table is to be written.
+    fn is_flush_due(&self) -> bool {
+        let since = self.state.number - self.upkeep.through().min(self.state.number);
+        if self.tree.is_flushing()
+            // Opening from a root, nobody would find out that a size is not noted.
+            || self.sizes.is_unnoted()
+            || self.tree.levels().runs().len() + 1 >= root::MAX_RUNS
+            || since == 0
+        {
+            return false;
+        }
+        if self.shutting_down {
+            return self.put.is_none() && self.announce_unsaved.is_none();
+        }
+        let table = self.tree.table();
+        since >= self.config.flush_every_segments.max(1)
+            || self.upkeep.anew.is_some()
+            || table.bytes() >= self.config.table_bytes
+            || table.len() >= CROWDED_ENTRIES && self.config.pages.lock().is_crowded()
+    }
+
+    /// Whether the map is no longer what the newest root says. Merges have one root together.
+    fn is_root_due(&self) -> bool {
+        let merged = self.upkeep.merge_unwritten && self.tree.is_settled() && !self.shutting_down;
+        self.upkeep.generation.is_some()
+            && self.upkeep.flushed.is_some()
+            && (self.upkeep.flush_unwritten || merged)
+    }
+
+    /// Begins whatever is next.
+    pub(super) fn advance_upkeep(&mut self) {
+        if !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        self.adopt_if_reached();
+        self.advance_rebuild();
+        let can_put = self.can_put();
+        match &mut self.upkeep.step {
+            Step::Idle => {}
+            Step::Behind { name, log: Log::Read, .. } => {
+                let key = catalog::root_key(self.spec.id, *name);
+                let (number, end) = (name.segment, self.state.number);
+                return self.fail(OpenError::Truncated { key, number, end });
+            }
+            Step::Behind { log: log @ Log::Unread, .. } if can_put => {
+                *log = Log::Reading;
+                return self.catch_up();
+            }
+            _ => return,
+        }
+        let due = self.is_flush_due();
+        let Some(generation) = self.upkeep.generation else {
+            if self.reads.is_stranded() || due && !self.upkeep.fresh {
+                self.look_for_roots(None);
+            } else if due {
+                self.begin_claim();
+            }
+            return;
+        };
+        let late = self.upkeep.doomed.front().is_some_and(|(due, _)| *due <= self.now);
+        if self.is_root_due() {
+            self.put_root(generation);
+        } else if due || late && !self.shutting_down || self.upkeep.suspicious {
+            self.upkeep.step = Step::Look { since: self.now };
+            self.read_owner(generation + 1);
+        } else if self.reads.is_stranded() {
+            self.look_for_roots(None);
+        }
+    }
+
+    fn look_for_roots(&mut self, claimed: Option<u64>) {
+        self.upkeep.step = Step::Roots { claimed };
+        self.reads.look_for_roots();
+        self.list_roots();
+    }
+
+    pub(super) fn upkeep_roots_listed(&mut self, names: Vec<RootName>) {
+        let Step::Roots { claimed } = self.upkeep.step else { return };
+        if claimed.is_some() {
+            let keys = names.iter().map(|name| catalog::root_key(self.spec.id, *name));
+            self.upkeep.orphans = keys.collect();
+        }
+        self.newer_root(claimed, names);
+    }
+
+    /// Reads the newest of these roots, if it is newer than the one that the map goes on from.
+    fn newer_root(&mut self, claimed: Option<u64>, mut older: Vec<RootName>) {
+        match older.pop().filter(|name| Some(*name) > self.upkeep.newest) {
+            Some(name) => {
+                self.upkeep.step = Step::ReadRoot { claimed, older };
+                self.read_root(name);
+            }
+            None => self.roots_seen(claimed, false),
+        }
+    }
+
+    pub(super) fn upkeep_root_read(&mut self, name: RootName, data: Option<Bytes>) {
+        let Step::ReadRoot { claimed, older } = std::mem::take(&mut self.upkeep.step) else {
+            return;
+        };
+        let Some(data) = data else { return self.look_for_roots(claimed) };
+        match self.parse_root(name, &data) {
+            Some(root) => {
+                let (root, log) = (Box::new(root), Log::Unread);
+                self.upkeep.step = Step::Behind { claimed, name, root, log };
+                self.adopt_if_reached();
+            }
+            None => self.newer_root(claimed, older),
+        }
+    }
+
+    /// Goes on from a newer root that was read, if the log has been applied up to there.
+    pub(super) fn adopt_if_reached(&mut self) {
+        let reached = |root: &root::Root| root.state.number <= self.state.number;
+        if !matches!(&self.upkeep.step, Step::Behind { root, .. } if reached(root)) {
+            return;
+        }
+        let Step::Behind { claimed, name, root, .. } = std::mem::take(&mut self.upkeep.step) else {
+            return;
+        };
+        let number = root.state.number;
+        if number < self.upkeep.through() {
+            // The table begins later than that.
+            let replay = Replay::new(self.spec.id, number + 1, OPEN_WINDOW);
+            let table = Table::new();
+            self.upkeep.step = Step::Ahead { claimed, name, root, replay, table };
+        } else {
+            self.adopt(claimed, name, *root, None);
+        }
+    }
+
+    /// Goes on from a newer root; `table` is what the segments after it say, if the present one is not
+    /// that.
+    fn adopt(
+        &mut self,
+        claimed: Option<u64>,
+        name: RootName,
+        root: root::Root,
+        table: Option<Table>,
+    ) {
+        let root::Root { generation, state, levels } = root;
+        let through = state.number;
+        let again = if table.is_some() { self.state.number - through } else { 0 };
+        self.event(Event::Adopted { generation, through, again });
+        {
+            let pages = &mut *self.config.pages.lock();
+            self.tree.adopt(levels, pages);
+            match table {
+                Some(table) => self.tree.load(table, pages),
+                None if state.number == self.state.number => self.tree.load(Table::new(), pages),
+                None => self.tree.forget_through(state.number, pages),
+            }
+        }
+        self.upkeep.based_on(name, state);
+        self.upkeep.gone.clear();
+        self.stop_upkeep();
+        self.roots_seen(claimed, true);
+    }
+
+    /// Reads again what the segments after a root say.
+    pub(super) fn advance_rebuild(&mut self) {
+        let id = self.spec.id;
+        while let Step::Ahead { root, replay, table, .. } = &mut self.upkeep.step {
+            if root.state.number + replay.applied == self.state.number {
+                let step = std::mem::take(&mut self.upkeep.step);
+                if let Step::Ahead { claimed, name, root, table, .. } = step {
+                    self.adopt(claimed, name, *root, Some(table));
+                }
+                return;
+            }
+            let number = root.state.number + replay.applied + 1;
+            let key = || catalog::segment_key(id, number);
+            match replay.step() {
+                open::Step::Apply(segment) => {
+                    if (segment.header.volume, segment.header.number) != (id, number) {
+                        let reason = "it is that of another volume or number".to_owned();
+                        return self.fail(OpenError::Damaged { key: key(), reason });
+                    }
+                    for piece in &segment.footer.pieces {
+                        table.apply(number, piece);
+                    }
+                }
+                open::Step::Wait => {
+                    for (number, part) in replay.reads() {
+                        let key = catalog::segment_key(id, number);
+                        let range = Some(Replay::range(part));
+                        self.book.issue(
+                            Purpose::Rebuild { number, part },
+                            ObjectOperation::Get { key, range, copies: Copies::Refused },
+                        );
+                    }
+                    return;
+                }
+                open::Step::End => return self.fail(OpenError::Missing { key: key() }),
+                open::Step::Failed(error) => return self.fail(error),
+            }
+        }
+    }
+
+    pub(super) fn rebuild_read(&mut self, number: u64, part: Part, data: Option<Bytes>) {
+        if let Step::Ahead { replay, .. } = &mut self.upkeep.step {
+            replay.handle(number, part, data.ok_or(GetError::NotFound));
+        }
+    }
+
+    /// What was begun comes to nothing: somebody else goes on from the newest root, or this does.
+    fn stop_upkeep(&mut self) {
+        let upkeep = &mut self.upkeep;
+        (upkeep.generation, upkeep.freezing) = (None, None);
+        (upkeep.flush_unwritten, upkeep.merge_unwritten, upkeep.stepping) = (false, false, false);
+        upkeep.paused = None;
+        upkeep.kept.clear();
+        upkeep.doomed.clear();
+    }
+
+    /// The map goes on from the newest root there is.
+    fn roots_seen(&mut self, claimed: Option<u64>, newer: bool) {
+        self.upkeep.step = Step::Idle;
+        self.upkeep.fresh = true;
+        // Before lookups go on with a map of the epoch that is now.
+        self.fence_reads();
+        {
+            let pages = &mut *self.config.pages.lock();
+            self.reads.roots_seen(newer, &self.tree, pages);
+        }
+        if let Some(generation) = claimed {
+            self.own(generation);
+        }
+    }
+
+    fn begin_claim(&mut self) {
+        self.upkeep.fresh = false;
+        self.upkeep.step = Step::Claim;
+        let prefix = catalog::owner_prefix(self.spec.id);
+        self.book.issue(Purpose::ListOwners, ObjectOperation::List { prefix });
+    }
+
+    pub(super) fn owners_listed(&mut self, list: &[ObjectMeta]) {
+        let prefix = catalog::owner_prefix(self.spec.id);
+        let claimed = list.iter().filter_map(|meta| catalog::parse_number(&prefix, &meta.key));
+        self.claim(claimed.max().unwrap_or(0) + 1);
+    }
+
+    fn claim(&mut self, generation: u64) {
+        let key = catalog::owner_key(self.spec.id, generation);
+        let data = vec![catalog::encode_owner(self.incarnation).into()];
+        self.book.issue(Purpose::PutOwner(generation), ObjectOperation::Put { key, data });
+    }
+
+    /// Nobody else has the generation, by this put or by one that was thought to have failed.
+    pub(super) fn claimed(&mut self, generation: u64) {
+        self.look_for_roots(Some(generation));
+    }
+
+    pub(super) fn read_owner(&mut self, generation: u64) {
+        let key = catalog::owner_key(self.spec.id, generation);
+        self.book.issue(
+            Purpose::ReadOwner(generation),
+            ObjectOperation::Get { key, range: None, copies: Copies::Refused },
+        );
+    }
+
+    /// Who has claimed a generation, if anybody has.
+    pub(super) fn owner_read(&mut self, generation: u64, data: Option<Bytes>) {
+        match std::mem::take(&mut self.upkeep.step) {
+            Step::Claim => {
+                self.upkeep.step = Step::Claim;
+                // An engine claims a generation once at most: what names it is its own.
+                match data {
+                    Some(data) if data == catalog::encode_owner(self.incarnation).as_bytes() => {
+                        self.claimed(generation);
+                    }
+                    Some(_) => self.claim(generation + 1),
+                    None => self.claim(generation),
+                }
+            }
+            Step::Look { since } => self.looked(generation, since, data.is_some()),
+            step => self.upkeep.step = step,
+        }
+    }
+
+    /// The generation is this engine's, and the newest root has been adopted.
+    fn own(&mut self, generation: u64) {
+        self.event(Event::Claimed { generation });
+        self.stop_upkeep();
+        self.tree.own(generation);
+        self.upkeep.generation = Some(generation);
+        self.upkeep.roots = 0;
+        self.upkeep.stepping = true;
+        if let Some(name) = self.upkeep.newest {
+            let key = catalog::root_key(self.spec.id, name);
+            self.upkeep.orphans.retain(|orphan| *orphan != key);
+            self.upkeep.kept.push_back(Kept { name, gone: Vec::new() });
+        }
+        self.upkeep.step = Step::Orphans;
+        let prefix = catalog::fragment_prefix(self.spec.id);
+        self.book.issue(Purpose::ListFragments, ObjectOperation::List { prefix });
+    }
+
+    /// Fragments of generations before this one that the newest root does not name belong to nobody.
+    pub(super) fn fragments_listed(&mut self, list: &[ObjectMeta]) {
+        let Some(own) = self.upkeep.generation else { return };
+        let levels = self.tree.levels().fragments().map(|fragment| fragment.id);
+        let named: BTreeSet<FragmentId> = levels.chain(self.upkeep.gone.iter().copied()).collect();
+        let found = list.iter().filter_map(|meta| {
+            let id = catalog::parse_fragment_key(self.spec.id, &meta.key)?;
+            (id.generation < own && !named.contains(&id)).then(|| meta.key.clone())
+        });
+        self.upkeep.orphans.extend(found);
+        let prefix = catalog::checkpoint_prefix(self.spec.id);
+        self.book.issue(Purpose::ListOld, ObjectOperation::List { prefix });
+    }
+
+    /// A root takes the place of what earlier versions wrote.
+    pub(super) fn old_listed(&mut self, list: &[ObjectMeta]) {
+        let prefix = catalog::checkpoint_prefix(self.spec.id);
+        let ours = |meta: &&ObjectMeta| catalog::parse_number(&prefix, &meta.key).is_some();
+        self.upkeep.orphans.extend(list.iter().filter(ours).map(|meta| meta.key.clone()));
+        self.upkeep.step = Step::Idle;
+    }
+
+    /// Whether somebody else has taken over is known, as of a moment after `since`.
+    fn looked(&mut self, next: u64, since: Time, superseded: bool) {
+        self.upkeep.suspicious = false;
+        if superseded {
+            self.event(Event::Superseded { generation: next });
+            // What the levels name is there for a while; then a newer root is.
+            let levels = self.tree.levels().clone();
+            self.tree.adopt(levels, &mut self.config.pages.lock());
+            self.stop_upkeep();
+            self.upkeep.fresh = false;
+            return;
+        }
+        let mut deleted = 0;
+        while let Some((_, keys)) = self.upkeep.doomed.pop_front_if(|(due, _)| *due <= since) {
+            deleted += keys.len() as u64;
+            for key in keys {
+                self.book.issue(Purpose::Delete, ObjectOperation::Delete { key });
+            }
+        }
+        if deleted > 0 {
+            self.event(Event::Deleted { objects: deleted });
+        }
+        if self.is_flush_due() && self.tree.freeze(self.state.number) {
+            self.upkeep.freezing = Some(Box::new(self.state.clone()));
+            self.upkeep.stepping = true;
+        }
+    }
+
+    fn put_root(&mut self, generation: u64) {
+        let Some(state) = &self.upkeep.flushed else { return };
+        let (segment, number) = (state.number, self.upkeep.roots);
+        let name = RootName { generation, segment, number };
+        let announce_max = self.config.announce_entries_max;
+        let data = root::encode(generation, state, self.tree.levels(), announce_max);
+        self.upkeep.roots += 1;
+        (self.upkeep.flush_unwritten, self.upkeep.merge_unwritten) = (false, false);
+        let gone = std::mem::take(&mut self.upkeep.gone);
+        self.upkeep.step = Step::Put { gone };
+        let key = catalog::root_key(self.spec.id, name);
+        self.book.issue(Purpose::PutRoot(name), ObjectOperation::Put { key, data: vec![data] });
+    }
+
+    /// The root is there: nobody else can have written one of this generation.
+    pub(super) fn root_put(&mut self, name: RootName) {
+        let Step::Put { gone } = std::mem::take(&mut self.upkeep.step) else { return };
+        self.upkeep.newest = Some(name);
+        self.upkeep.kept.push_back(Kept { name, gone });
+        let mut keys = std::mem::take(&mut self.upkeep.orphans);
+        while self.upkeep.kept.len() > ROOTS_KEPT {
+            let old = self.upkeep.kept.pop_front();
+            keys.extend(old.map(|old| catalog::root_key(self.spec.id, old.name)));
+            let next = self.upkeep.kept.front_mut();
+            let gone = next.map(|next| std::mem::take(&mut next.gone)).unwrap_or_default();
+            keys.extend(gone.into_iter().map(catalog::fragment_key));
+        }
+        if !keys.is_empty() {
+            self.upkeep.doomed.push_back((self.now.after(self.config.delete_delay), keys));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What the two sides of a connection remember of it, so that the next one can begin with data: TLS
+//! sessions for 0-RTT (RFC 8446 §2.3), and tokens that prove an address (RFC 9000 §8.1.3), without which a store
+//! may answer a first flight with three times its bytes at most.
+//!
+//! Promises: a store takes a session once, and a token once; memory is bounded at either side by the
+//! constants here. All of it is in memory: neither survives its process.
+
+use bytes::Bytes;
+use quinn::{TokenLog, TokenReuseError, TokenStore};
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls_pki_types::ServerName;
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Sessions that a host asks for with each connection, of some 90 bytes on the wire each. While a line is
+/// away each beginning of a connection uses one up, once a second.
+pub(super) const TICKETS: u8 = 32;
+/// Sessions that a store keeps, of some kilobyte each; more make it forget the oldest.
+pub(super) const SESSIONS_KEPT: usize = 1024;
+/// Tokens that a store remembers to have seen.
+const TOKENS_SEEN: usize = 4096;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a host remembers of its last connections to one store.
+#[derive(Debug, Default)]
+pub(super) struct Remembered(Mutex<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// The connection that is begun now is to go on with a session.
+    offering: bool,
+    /// The last connection was one that another can go on with.
+    usable: bool,
+    /// The newest last.
+    tickets: VecDeque<Tls13ClientSessionValue>,
+    token: Option<Bytes>,
+}
+
+impl Remembered {
+    /// Whether there is a session to go on with.
+    pub fn has_session(&self) -> bool {
+        let memory = lock(&self.0);
+        memory.usable && !memory.tickets.is_empty()
+    }
+
+    /// Lets the connection that `begin` begins go on with a session. Others do not, so that what is
+    /// remembered is there when data is to go along.
+    pub fn offer<T>(&self, begin: impl FnOnce() -> T) -> T {
+        lock(&self.0).offering = true;
+        let begun = begin();
+        lock(&self.0).offering = false;
+        begun
+    }
+
+    /// The store is connected, and what it gives now to go on with is usable or not.
+    pub fn set_usable(&self, usable: bool) {
+        let mut memory = lock(&self.0);
+        memory.usable = usable;
+        if !usable {
+            memory.tickets.clear();
+        }
+    }
+}
+
+impl ClientSessionStore for Remembered {
+    // Only ever one group is asked for first, and only TLS 1.3 is spoken.
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        let tickets = &mut lock(&self.0).tickets;
+        if tickets.len() >= usize::from(TICKETS) {
+            tickets.pop_front();
+        }
+        tickets.push_back(ticket);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        let mut memory = lock(&self.0);
+        if memory.offering && memory.usable { memory.tickets.pop_back() } else { None }
+    }
+}
+
+impl TokenStore for Remembered {
+    fn insert(&self, _: &str, token: Bytes) {
+        lock(&self.0).token = Some(token);
+    }
+
+    /// The same token for each beginning of a connection, until one has brought another: the store takes
+    /// it from the first that arrives. That a network could tell from it which of them are of one host
+    /// (RFC 9000 §8.1.3) says no more than their addresses do.
+    fn take(&self, _: &str) -> Option<Bytes> {
+        let memory = lock(&self.0);
+        memory.token.clone().filter(|_| memory.offering)
+    }
+}
+
+/// The tokens that a store has seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<Tokens>);
+
+#[derive(Debug, Default)]
+struct Tokens {
+    nonces: HashSet<u128>,
+    /// The same, with when they were issued, as they came.
+    order: VecDeque<(u128, SystemTime)>,
+    /// What was issued up to then may have been forgotten.
+    forgotten: Option<SystemTime>,
+}
+
+impl TokenLog for Seen {
+    fn check_and_insert(
+        &self,
+        nonce: u128,
+        issued: SystemTime,
+        _: Duration,
+    ) -> Result<(), TokenReuseError> {
+        let mut tokens = lock(&self.0);
+        if tokens.forgotten.is_some_and(|until| issued <= until) || !tokens.nonces.insert(nonce) {
+            return Err(TokenReuseError);
+        }
+        tokens.order.push_back((nonce, issued));
+        if tokens.order.len() > TOKENS_SEEN
+            && let Some((oldest, issued)) = tokens.order.pop_front()
+        {
+            tokens.nonces.remove(&oldest);
+            tokens.forgotten = tokens.forgotten.max(Some(issued));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_once_also_when_it_has_been_forgotten() {
+        let (seen, start) = (Seen::default(), SystemTime::UNIX_EPOCH);
+        let take = |nonce: u64| {
+            let issued = start + Duration::from_secs(nonce);
+            seen.check_and_insert(u128::from(nonce), issued, Duration::MAX).is_ok()
+        };
+        let all = TOKENS_SEEN as u64 + 100;
+        assert!((0..all).all(take));
+        assert!(!(0..all).any(take));
+        assert!(take(all));
+        assert!(lock(&seen.0).nonces.len() <= TOKENS_SEEN);
+    }
+}
