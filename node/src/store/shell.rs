@@ -610,10 +610,16 @@ impl Shell {
         if paused == std::mem::replace(&mut engine.paused, paused) {
             return;
         }
-        for session in engine.sessions.clone() {
-            let others = self.engines.values();
-            let any = others.clone().any(|other| other.paused && other.sessions.contains(&session));
-            self.listener.pause_drain(session, any);
+        let sessions = engine.sessions.clone();
+        self.pause_drains(&sessions);
+    }
+
+    /// Reads what sessions drain or not, as their volumes have room.
+    fn pause_drains(&self, sessions: &BTreeSet<u64>) {
+        for session in sessions {
+            let mut engines = self.engines.values();
+            let any = engines.any(|engine| engine.paused && engine.sessions.contains(session));
+            self.listener.pause_drain(*session, any);
         }
     }
 

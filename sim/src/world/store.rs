@@ -372,27 +372,19 @@ impl World {
         self.part_with(store, volume);
     }
 
-    /// The engine of a volume goes; those who use it are told to resume.
+    /// The engine of a volume goes; those who wait for it are told to come again.
     fn part_with(&mut self, store: usize, volume: usize) {
-        let Some(open) = self.stores[store].open.remove(&volume) else { return };
-        let incarnation = self.stores[store].incarnation;
-        let here: Vec<u64> = self
-            .sessions
-            .iter()
-            .filter(|(_, (session, _))| {
-                (session.store, session.volume) == (store, volume)
-                    && session.store_incarnation == incarnation
-                    && session.store_open
-            })
-            .map(|(number, _)| *number)
-            .collect();
-        let (id, epoch) = (self.volumes[volume].id, open.machine.state().epoch());
-        for number in here {
-            let reason = "the volume has moved to another store".to_owned();
-            let message = ToHost::BatchRefused { volume: id, epoch, reason };
-            self.send_down(store, volume, number, Lane::Control, &message.into());
+        let now = self.now;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        let waiting = open.leaving.take();
+        open.machine.handle_taken(now);
+        while let Some(open) = self.stores[store].open.get_mut(&volume)
+            && let Some((session, lane, frame)) = open.machine.poll_message()
+        {
+            self.send_down(store, volume, session.0, lane, &frame);
         }
-        for (number, lane, frame) in open.leaving.unwrap_or_default() {
+        self.stores[store].open.remove(&volume);
+        for (number, lane, frame) in waiting.unwrap_or_default() {
             self.hand_over_frame(number, store, volume, lane, frame);
         }
     }

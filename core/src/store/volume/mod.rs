@@ -257,6 +257,19 @@ impl Volume {
         self.advance();
     }
 
+    /// Another store has taken the volume: all who wait for something here are told to come again. What is
+    /// under way may have its effect or not; the engine is then to be dropped.
+    pub fn handle_taken(&mut self, now: Time) {
+        self.now = now;
+        self.shutting_down = true;
+        self.refuse_all("the volume has moved to another store");
+        for pending in self.book.take_all() {
+            if let Purpose::PutStaged(putting) = pending.purpose {
+                self.staged(putting, Err(StageError::Read(ReadError::NotAttached)));
+            }
+        }
+    }
+
     /// The next operation on objects. Operations are independent of each other.
     pub fn poll_object(&mut self) -> Option<(u64, ObjectOperation)> {
         self.book.poll()
@@ -413,11 +426,17 @@ impl Volume {
 
     /// Goes no further. Whoever waits for something is told; the holder learns why when it resumes.
     fn fail(&mut self, error: OpenError) {
-        if let Some(holder) = self.holder {
-            self.refuse_batch(holder.session, holder.epoch, error.to_string());
-        }
+        let reason = error.to_string();
         self.event(Event::Failed(error.clone()));
         self.phase = Phase::Failed(error);
+        self.refuse_all(&reason);
+    }
+
+    /// Answers all that waits: nothing of it will be done.
+    fn refuse_all(&mut self, reason: &str) {
+        if let Some(holder) = self.holder {
+            self.refuse_batch(holder.session, holder.epoch, reason.to_owned());
+        }
         if let Some(work) = self.put.take().and_then(Put::asked) {
             self.refuse_work(work);
         }

@@ -242,22 +242,21 @@ impl Shell {
         self.admit_again(id, waiting);
     }
 
-    /// Parts with an engine as if this process had ended: what it has under way may have its effect or
-    /// not, and the next engine, wherever it is, reads the log.
+    /// Parts with an engine: what it has under way may have its effect or not, and the next engine, wherever
+    /// it is, reads the log. Whoever waits for it is told to come again.
     fn drop_engine(&mut self, id: VolumeId) {
         self.known.remove(&id);
-        let Some(engine) = self.engines.remove(&id) else { return };
-        let epoch = engine.volume.state().epoch();
-        // A host that is still here learns by resuming what became of it, and asks again what it was not
-        // answered.
-        for session in engine.sessions {
-            let message = ToHost::BatchRefused { volume: id, epoch, reason: MOVED.to_owned() };
-            self.listener.send(session, Lane::Control, message.into());
+        let now = self.now();
+        let Some(mut engine) = self.engines.remove(&id) else { return };
+        engine.volume.handle_taken(now);
+        while let Some((session, lane, frame)) = engine.volume.poll_message() {
+            self.listener.send(session.0, lane, frame);
         }
         if !engine.deletions.is_empty() {
             let moved = VolumeError::Store(format!("{MOVED}; try again"));
             self.reply(&engine.deletions, &Err(moved));
         }
+        self.pause_drains(&engine.sessions);
     }
 
     /// Before something is asked of a volume that no host uses here: another store may have written to it
