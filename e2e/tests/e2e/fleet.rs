@@ -26,10 +26,7 @@ fn text(path: &Path) -> &str {
 /// Another store over the data of the first, with a state directory of its own; not started.
 fn invited(site: &Site, name: &str) -> Store {
     let dir = site.path(name);
-    let invitation = site.path(&format!("{name}.invitation"));
-    let printed = store_command(["invite", "--state", text(site.store.dir())]).ok().stdout;
-    std::fs::write(&invitation, printed).unwrap();
-    store_command(["join", "--state", text(&dir), text(&invitation)]).ok();
+    site.store.invite(&dir);
     let mut store = Store::stopped(&dir);
     store.set_data(text(site.store.dir()));
     store
@@ -164,11 +161,8 @@ fn a_killed_store_is_stood_in_for_over_a_bucket() {
         return;
     }
     let (site, gateway, _faults) = bucket::site();
-    let invitation = site.path("invitation");
-    let printed = store_command(["invite", "--state", text(site.store.dir())]).ok().stdout;
-    std::fs::write(&invitation, printed).unwrap();
     let dir = site.path("second");
-    store_command(["join", "--state", text(&dir), text(&invitation)]).ok();
+    site.store.invite(&dir);
     let mut other = bucket::store(&dir, "lab/one", &gateway.address());
     other.restart();
     is_killed(site, &mut [other]);
@@ -405,4 +399,29 @@ fn hosts_are_shared_out() {
     store_command(["rebalance", "--credential", text(&credential)]).ok();
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(volumes(), [2, 2]);
+}
+
+#[test]
+fn a_volume_is_scrubbed_by_the_store_that_has_it() {
+    let mut site = Site::with_volume("disk", 8);
+    site.store.set_flags(["--scrub-every", "1s"]);
+    site.store.restart();
+    let mut other = invited(&site, "second");
+    other.set_flags(["--scrub-every", "1s"]);
+    let mut host = site.host("host").with(["--volume", "disk", "--store", &site.store.address]);
+    host.start();
+    host.client("disk").write(0, &[1; 4096]).unwrap();
+    host.wait_drained("disk", LIMIT);
+    other.restart();
+    let scrubbed = |store: &Store| metric(&store.admin, "longhaul_store_scrub_objects_total");
+    let ended = |store: &Store| {
+        let status = "longhaul_store_scrub_ended_timestamp_seconds";
+        metric(&store.admin, status)
+    };
+    for store in [&site.store, &other] {
+        let first = ended(store);
+        wait_for("a whole pass", LIMIT, || ended(store) > first.max(1.0));
+    }
+    assert!(scrubbed(&site.store) > 0.0);
+    assert_eq!(scrubbed(&other), 0.0);
 }

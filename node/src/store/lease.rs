@@ -177,6 +177,20 @@ async fn newest(objects: &dyn Objects, volume: VolumeId) -> Result<(u64, Option<
     }
 }
 
+/// Which store has a volume and where that is, as its newest lease says; `None` if nobody has.
+///
+/// # Errors
+/// If the leases cannot be read.
+pub async fn holder(
+    objects: &dyn Objects,
+    volume: VolumeId,
+) -> Result<Option<(StoreId, Vec<String>)>, String> {
+    Ok(match newest(objects, volume).await? {
+        (_, Some(Lease::Held { store, addresses, .. })) => Some((store, addresses)),
+        (_, Some(Lease::Deleted) | None) => None,
+    })
+}
+
 /// Whether a volume still has its name.
 async fn is_there(objects: &dyn Objects, spec: &VolumeSpec) -> Result<bool, String> {
     let key = catalog::name_key(&spec.name);

@@ -40,7 +40,7 @@ use lease::Holder;
 use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::wire::link::StoreId;
 use peers::Peers;
-use scrub::Scrub;
+use scrub::{Scrub, Share};
 use serde::{Deserialize, Serialize};
 use shell::{Fleet, Shell};
 use std::collections::BTreeMap;
@@ -63,15 +63,15 @@ pub fn run(args: &StoreArgs) -> Result<()> {
     if let Some(asked) = &args.command {
         return command::run(asked);
     }
-    let data = args.data.as_deref().ok_or_else(|| Usage("no --data".into()))?;
-    let data = Location::parse(data)?;
+    let given = args.data.as_deref().ok_or_else(|| Usage("no --data".into()))?;
+    let data = Location::parse(given)?;
     let state = match (args.state.as_deref(), &data) {
         (Some(state), _) => state,
         (None, Location::Directory(dir)) => dir,
         (None, _) => {
             return Err(Usage(format!(
                 "--data {} is no directory: say with --state DIR where credentials and lock are",
-                data
+                given.display()
             ))
             .into());
         }
@@ -295,7 +295,9 @@ impl Store {
             Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
         }
         let scrub = Scrub::open(state, scrub);
-        tokio::spawn(scrub.clone().run(objects.clone()));
+        let share =
+            fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
+        tokio::spawn(scrub.clone().run(objects.clone(), share));
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub);
         let pages = SharedPages::new(map_memory);
