@@ -13,6 +13,9 @@ const METRIC: &str = "longhaul_stage_seconds";
 /// Which counts the host's requests, by kind.
 const REQUESTS: &str = "longhaul_host_request_seconds_count{";
 
+/// What a host's read cache counts.
+const CACHE: &str = "longhaul_cache_";
+
 /// The stages that requests pass, in the order of their way (docs/operations.md). `link` and `commit` contain
 /// the line and everything at the store.
 pub const EXPECTED: [&str; 10] = [
@@ -101,6 +104,8 @@ pub struct Reading {
     pub stages: BTreeMap<String, Histogram>,
     /// Requests that a host has answered; none at a store.
     pub requests: f64,
+    /// What a host's read caches have counted, without unit and prefix; none at a store.
+    pub cache: BTreeMap<String, f64>,
 }
 
 /// Reads the stage histograms out of a `/metrics` page; other metrics and lines that are none are passed
@@ -113,6 +118,10 @@ pub fn read(page: &str) -> Reading {
         let Some(value) = value else { continue };
         if line.starts_with(REQUESTS) {
             reading.requests += value;
+        }
+        let counter = line.strip_prefix(CACHE).and_then(|rest| rest.split_once("_bytes_total{"));
+        if let Some((name, _)) = counter {
+            *reading.cache.entry(name.to_owned()).or_default() += value;
         }
         let Some(rest) = line.strip_prefix(METRIC) else { continue };
         let Some((suffix, rest)) = rest.split_once('{') else { continue };
@@ -201,6 +210,9 @@ longhaul_stage_seconds_count{volume="b",stage="front"} 1
 longhaul_host_request_seconds_count{volume="a",kind="read"} 80
 longhaul_host_request_seconds_count{volume="a",kind="write"} 20
 longhaul_host_lag_bytes 7
+longhaul_cache_hit_bytes_total{volume="a"} 4096
+longhaul_cache_hit_bytes_total{volume="b"} 8192
+longhaul_cache_valid_bytes{volume="a"} 1
 longhaul_stage_seconds_sum{stage="broken"
 longhaul_stage_seconds_sum{stage="broken"} x
 "#;
@@ -214,6 +226,7 @@ longhaul_stage_seconds_sum{stage="broken"} x
         let reading = read(PAGE);
         assert_eq!(reading.stages.keys().collect::<Vec<_>>(), ["front", "link"]);
         assert!((reading.requests - 100.0).abs() < 1e-9);
+        assert_eq!(reading.cache, BTreeMap::from([("hit".to_owned(), 12288.0)]));
         let stages = between(&Reading::default(), &reading, reading.requests);
         assert_eq!(names(&stages), ["front", "link"]);
         // Both volumes' halves of a second, over a hundred requests.

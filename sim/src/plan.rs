@@ -27,6 +27,8 @@ pub struct CachePlan {
     pub ways: u16,
     /// How long a change of the index may stay out of the file, in nanoseconds.
     pub interval: u64,
+    /// Most bytes on their way to the file.
+    pub writing_bytes: u64,
     /// Disk faults.
     pub odds: DiskOdds,
     /// Odds in percent that a cache is taken along when only the journal was to be, that it stays
@@ -43,6 +45,7 @@ impl CachePlan {
             sets: if on { rng.between(1, 6) as u32 } else { 0 },
             ways: rng.between(1, 6) as u16,
             interval: rng.spread(2 * MS, 500 * MS),
+            writing_bytes: rng.fork(1).spread(4 << 10, 4 << 20),
             odds: DiskOdds {
                 write: ppm(rng, 2000),
                 sync: ppm(rng, 4000),
@@ -258,6 +261,7 @@ impl VolumePlan {
                 sets: 0,
                 ways: 1,
                 interval: 0,
+                writing_bytes: 0,
                 odds: DiskOdds::default(),
                 strange: 0,
             },

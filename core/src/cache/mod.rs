@@ -9,7 +9,7 @@
 //! - every block that comes from the disk is verified, and is the very one that was written there;
 //! - a disk that fails turns the cache off and fails no read;
 //! - bounded: memory is 15 bytes for each 16 KiB of the cache, and what is on its way to the disk
-//!   ([`WRITING_BYTES_MAX`]); what does not fit there is not cached.
+//!   ([`WRITING_BYTES_MAX`]); what does not fit there is not cached, unless it is offered again.
 //!
 //! It must not know where the data comes from, nor wait for anything.
 //!
@@ -194,6 +194,7 @@ pub struct Cache {
     dirty: Bits,
     /// How long a change may stay out of the file.
     interval: Duration,
+    writing_bytes_max: u64,
     /// When the first change since the last round was made.
     changed: Option<Time>,
     round: Round,
@@ -243,6 +244,7 @@ impl Cache {
             stamps: 0,
             dirty: Bits::new(pages),
             interval: Duration::ZERO,
+            writing_bytes_max: WRITING_BYTES_MAX,
             changed: None,
             round: Round::None,
             pages: Bits::new(pages),
@@ -268,6 +270,11 @@ impl Cache {
     /// How long a change of the index may stay out of the file.
     pub fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
+    }
+
+    /// How many bytes may be on their way to the disk, instead of [`WRITING_BYTES_MAX`].
+    pub fn set_writing_bytes_max(&mut self, bytes: u64) {
+        self.writing_bytes_max = bytes;
     }
 
     // --- what the volume asks ---
@@ -425,6 +432,25 @@ impl Cache {
         self.counters.behind_bytes == behind
     }
 
+    /// Whether a half of what may be on its way to the disk is: what can be offered later had better be.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.phase == Phase::Ready && self.is_filled(2)
+    }
+
+    /// Whether an `n`th of what may be on its way to the disk is.
+    fn is_filled(&self, n: u32) -> bool {
+        self.writing_bytes >= self.writing_bytes_max / u64::from(n)
+            || self.fills.len() >= FILLS_MAX / n as usize
+            || self.stamp.wrapping_sub(self.head.stamp)
+                >= STAMPS_SKIPPED - LINE_BLOCKS as u32 * 2 * n
+    }
+
+    /// Counts what was not offered because its disk was behind for too long.
+    pub fn passed_over(&mut self, bytes: u64) {
+        self.counters.behind_bytes += bytes;
+    }
+
     fn offer_line(
         &mut self,
         now: Time,
@@ -444,10 +470,7 @@ impl Cache {
         if have & wanted == wanted {
             return;
         }
-        let behind = self.writing_bytes >= WRITING_BYTES_MAX
-            || self.fills.len() >= FILLS_MAX
-            || self.stamp.wrapping_sub(self.head.stamp) >= STAMPS_SKIPPED - LINE_BLOCKS as u32 * 2;
-        if behind {
+        if self.is_filled(1) {
             self.counters.behind_bytes += bytes;
             return;
         }

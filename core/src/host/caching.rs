@@ -3,9 +3,12 @@
 //!
 //! What is offered is always the newest acknowledged content: an answer of the store only if nothing was
 //! written to its range that the store may not have had, and a write once it is committed and only as
-//! far as nothing newer came.
+//! far as nothing newer came. Commits come in bursts, and the cache's disk is slower than the journal's when
+//! both are one: writes wait for it, within limits, and leave half of its queue to what is read.
 
-use super::cache::{Cache, CacheStatus, Found, Outcome, Pins, Reader, Source, Unusable};
+use super::cache::{
+    Cache, CacheStatus, Found, LINE_SECTORS, Outcome, Pins, Reader, Source, Unusable,
+};
 use super::io::{DiskOperation, DiskResult, Event};
 use super::reads::{LinkUse, Slot};
 use super::volume::Volume;
@@ -15,16 +18,27 @@ use crate::wire::link::{Changes, Moment, ReadError, RequestId};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Most bytes of batches that are kept for the cache until they are committed.
+/// Most bytes of batches that are kept for the cache until they are committed and its disk has time for them.
 const SHIPPED_BYTES_MAX: u64 = 16 << 20;
 
 /// The read cache of a volume, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Caching {
     cache: Option<Box<Cache>>,
-    /// Batches under way to the store, with their last number.
-    shipped: VecDeque<(Seq, Bytes)>,
+    /// Batches under way to the store, or committed and not all offered.
+    shipped: VecDeque<Shipped>,
     shipped_bytes: u64,
+}
+
+/// A batch that is to be offered.
+#[derive(Debug)]
+struct Shipped {
+    /// Its last number.
+    last: Seq,
+    payload: Bytes,
+    /// Where the record begins that is to be offered next, and the sectors of it that have been.
+    at: usize,
+    sectors: u64,
 }
 
 impl Caching {
@@ -97,12 +111,15 @@ impl Caching {
         if !self.cache.as_ref().is_some_and(|cache| cache.is_ready()) {
             return;
         }
-        self.shipped.push_back((last, payload.clone()));
+        self.shipped.push_back(Shipped { last, payload: payload.clone(), at: 0, sectors: 0 });
         self.shipped_bytes += payload.len() as u64;
         while self.shipped_bytes > SHIPPED_BYTES_MAX
-            && let Some((_, payload)) = self.shipped.pop_front()
+            && let Some(Shipped { payload, at, .. }) = self.shipped.pop_front()
         {
             self.shipped_bytes -= payload.len() as u64;
+            if let Some(cache) = &mut self.cache {
+                cache.passed_over((payload.len() - at) as u64);
+            }
         }
     }
 }
@@ -119,6 +136,7 @@ impl Volume {
             cache.forget(self.now, range);
         }
         cache.set_interval(self.config.cache_interval);
+        cache.set_writing_bytes_max(self.config.cache_writing_bytes);
         let since = cache.asks();
         self.caching.cache = Some(Box::new(cache));
         if let Some(since) = since {
@@ -161,7 +179,7 @@ impl Volume {
     pub(super) fn cache_done(&mut self, result: DiskResult) {
         let Some(cache) = &mut self.caching.cache else { return };
         match cache.handle_disk(self.now, result) {
-            Outcome::None => {}
+            Outcome::None => self.cache_committed(),
             Outcome::Read(Reader { read, slot }, _, Ok(data)) => {
                 self.fill(read, slot, Ok(Slot::One(ReadPiece::Data(data))));
             }
@@ -231,37 +249,47 @@ impl Volume {
         }
     }
 
-    /// Offers the cache what was written and is committed now, as far as nothing newer has come.
+    /// Offers the cache what was written and is committed now, as far as nothing newer has come and its
+    /// disk has time for it.
     pub(super) fn cache_committed(&mut self) {
         let committed = self.committed;
-        while let Some((_, payload)) =
-            self.caching.shipped.pop_front_if(|(last, _)| *last <= committed)
+        while let Some(mut shipped) =
+            self.caching.shipped.pop_front_if(|shipped| shipped.last <= committed)
         {
-            self.caching.shipped_bytes -= payload.len() as u64;
-            let mut at = 0;
-            while at < payload.len() {
-                let bytes = payload.slice(at..);
+            while shipped.at < shipped.payload.len() {
+                let bytes = shipped.payload.slice(shipped.at..);
                 let Ok(record) = record::parse(&bytes) else { break };
-                at += record.header.record_bytes();
                 if matches!(record.header.kind, Kind::Data | Kind::Packed) {
-                    self.offer_record(&record, &bytes);
+                    let done = self.offer_record(&record, &bytes, shipped.sectors);
+                    if done < record.header.range.sectors {
+                        shipped.sectors = done;
+                        self.caching.shipped.push_front(shipped);
+                        return;
+                    }
                 }
+                shipped.at += record.header.record_bytes();
+                shipped.sectors = 0;
             }
+            self.caching.shipped_bytes -= shipped.payload.len() as u64;
         }
     }
 
-    /// Offers what of a record, with which `bytes` begin, is the newest. It is unpacked for that.
-    fn offer_record(&mut self, record: &Record, bytes: &Bytes) {
+    /// Offers what of a record, with which `bytes` begin, is the newest, without its first `skip` sectors. It is
+    /// unpacked for that. Up to where it came, in sectors.
+    fn offer_record(&mut self, record: &Record, bytes: &Bytes, skip: u64) -> u64 {
         let record::Header { kind, seq, range, .. } = record.header;
         let floor = self.journal.floor();
         let newest: Vec<Range> = self
             .dirty
-            .cover(range, floor)
+            .cover(Range::between(range.lba + skip, range.end()), floor)
             .filter(|(_, place)| place.is_some_and(|place| place.seq == seq))
             .map(|(part, _)| part)
             .collect();
-        let Some(cache) = &mut self.caching.cache else { return };
+        let Some(cache) = &mut self.caching.cache else { return range.sectors };
         for part in newest.into_iter().filter(|part| part.sectors >= BLOCK_SECTORS) {
+            if cache.is_busy() {
+                return Range::between(range.lba, part.lba).sectors;
+            }
             let data = if kind == Kind::Packed {
                 // What cannot be unpacked is for a read to complain of.
                 let Ok(data) = self.packer.unpack(bytes, part) else { continue };
@@ -270,7 +298,20 @@ impl Volume {
                 let skip = Range::between(range.lba, part.lba).bytes() as usize;
                 record.data.payload.slice(skip..skip + part.bytes() as usize)
             };
-            cache.offer(self.now, Source::Write, part, &[ReadPiece::Data(data)]);
+            // By lines: of a long record the rest has to wait.
+            let mut at = part.lba;
+            while at < part.end() {
+                if cache.is_busy() {
+                    return Range::between(range.lba, at).sectors;
+                }
+                let end = ((at / LINE_SECTORS + 1) * LINE_SECTORS).min(part.end());
+                let from = Range::between(part.lba, at).bytes() as usize;
+                let to = Range::between(part.lba, end).bytes() as usize;
+                let piece = ReadPiece::Data(data.slice(from..to));
+                cache.offer(self.now, Source::Write, Range::between(at, end), &[piece]);
+                at = end;
+            }
         }
+        range.sectors
     }
 }

@@ -1,5 +1,6 @@
 //! What the host engine can be told. Every limit on its memory is here or follows from here.
 
+use super::cache::WRITING_BYTES_MAX;
 use super::journal::Geometry;
 use crate::pack::Packing;
 use crate::record::packed::MAX_PACKED_SECTORS;
@@ -38,6 +39,8 @@ pub struct Config {
     /// How long a change of the read cache's index may stay out of its file: a crash costs what was cached
     /// since.
     pub cache_interval: Duration,
+    /// Most bytes on their way to the read cache's file.
+    pub cache_writing_bytes: u64,
     /// Most entries of the dirty map; when only entries that the store has not committed are left
     /// at the limit, writes wait.
     pub map_entries_max: u64,
@@ -69,6 +72,7 @@ impl Config {
             drain_linger: Duration::from_millis(100),
             sync_interval: Duration::from_millis(100),
             cache_interval: Duration::from_secs(10),
+            cache_writing_bytes: WRITING_BYTES_MAX,
             map_entries_max: bytes >> 10,
             packing: Packing::default(),
             packed_sectors_max: MAX_PACKED_SECTORS,

@@ -296,6 +296,10 @@ impl Run<'_, '_> {
         self.stages.clear();
         for (before, after) in before.iter().zip(&after) {
             self.stages.extend(between(before, after, requests));
+            for (name, count) in &after.cache {
+                let more = count - before.cache.get(name).unwrap_or(&0.0);
+                self.figures.insert(format!("cache_{name}_mb"), more / 1e6);
+            }
         }
         Ok((result, start))
     }

@@ -75,6 +75,7 @@ impl World {
             packing: self.packing(volume),
             packed_sectors_max: plan.packed_sectors,
             cache_interval: Duration::from_nanos(plan.cache.interval),
+            cache_writing_bytes: plan.cache.writing_bytes,
             ..Config::new(mode)
         }
     }

@@ -1,12 +1,14 @@
 //! The task set: which task may start when, and what becomes of its requests.
 //!
-//! Promises: tasks start in the order that their attributes ask for (SAM-5 §8.9); one that reads,
+//! Promises: tasks of a nexus start in the order that their attributes ask for (SAM-5 §8.9); one that reads,
 //! thinks and writes (COMPARE AND WRITE, ORWRITE, WRITE AND VERIFY) never overlaps another that
 //! writes the same blocks; a task that was ended keeps its claim on blocks until the last of its
 //! writes is answered, and until then task management is not done.
 //!
 //! There is one task set for all nexuses (TST is 0), and simple tasks may be reordered at will
-//! (QUEUE ALGORITHM MODIFIER is 1): they start as soon as their output is there.
+//! (QUEUE ALGORITHM MODIFIER is 1): they start as soon as their output is there. In one respect it is not one
+//! set: attributes are of no concern to tasks of other nexuses. An initiator that sends an ordered write and dies
+//! before its data would otherwise hold up all others until its session is given up.
 
 use super::cdb::Cdb;
 use super::copy;
@@ -138,12 +140,12 @@ pub(super) struct Tasks {
     requests: BTreeMap<u64, (TaskId, bool)>,
     next_seq: u64,
     next_request: u64,
-    /// By order of arrival: all that have not ended, those that are ready, and those of the
-    /// attributes that stop others.
-    order: BTreeSet<u64>,
+    /// By order of arrival: those that are ready.
     ready: BTreeMap<u64, TaskId>,
-    ordered: BTreeSet<u64>,
-    heads: BTreeSet<u64>,
+    /// By nexus and order of arrival: all that have not ended, and those of the attributes that stop others.
+    order: BTreeSet<(NexusId, u64)>,
+    ordered: BTreeSet<(NexusId, u64)>,
+    heads: BTreeSet<(NexusId, u64)>,
     claims: BTreeMap<u64, Claim>,
     exclusive: BTreeSet<u64>,
     internal: u64,
@@ -236,10 +238,11 @@ impl Tasks {
     ) {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.order.insert(seq);
+        let place = (context.nexus, seq);
+        self.order.insert(place);
         match attribute {
-            Attribute::Ordered => _ = self.ordered.insert(seq),
-            Attribute::HeadOfQueue => _ = self.heads.insert(seq),
+            Attribute::Ordered => _ = self.ordered.insert(place),
+            Attribute::HeadOfQueue => _ = self.heads.insert(place),
             Attribute::Simple | Attribute::Aca => {}
         }
         let task = Task::new(seq, context, attribute, work, wanted, collect);
@@ -350,19 +353,27 @@ impl Tasks {
         self.ready.range(seq..).next().map(|(seq, id)| (*seq, *id))
     }
 
+    /// Whether the tasks of its nexus let it start.
+    fn is_in_turn(&self, task: &Task) -> bool {
+        let (nexus, seq) = (task.nexus(), task.seq);
+        let first = |places: &BTreeSet<(NexusId, u64)>| {
+            places.range((nexus, 0)..=(nexus, u64::MAX)).next().map(|(_, seq)| *seq)
+        };
+        match task.attribute {
+            Attribute::HeadOfQueue => true,
+            Attribute::Ordered => first(&self.heads).is_none() && first(&self.order) == Some(seq),
+            Attribute::Simple | Attribute::Aca => {
+                first(&self.heads).is_none() && first(&self.ordered).is_none_or(|first| first > seq)
+            }
+        }
+    }
+
     fn may_start(&self, id: TaskId) -> bool {
         let Some(task) = self.tasks.get(&id) else { return false };
-        let seq = task.seq;
-        let in_turn = match task.attribute {
-            Attribute::HeadOfQueue => true,
-            Attribute::Ordered => self.heads.is_empty() && self.order.first() == Some(&seq),
-            Attribute::Simple | Attribute::Aca => {
-                self.heads.is_empty() && self.ordered.first().is_none_or(|first| *first > seq)
-            }
-        };
-        if !in_turn {
+        if !self.is_in_turn(task) {
             return false;
         }
+        let seq = task.seq;
         let internal = match &task.work {
             Work::Medium(io) => io.internal_bytes(),
             _ => 0,
@@ -373,8 +384,13 @@ impl Tasks {
         let Some(mine) = self.claims.get(&seq) else { return true };
         // What is ready and older goes first, or a stream of younger tasks could keep it waiting for
         // ever. A head of queue does not wait for what waits for it.
+        let waits = |other: u64| {
+            let older = self.ready.get(&other).and_then(|id| self.tasks.get(id));
+            older.is_some_and(|older| self.is_in_turn(older))
+        };
         let first = |other: u64, claim: &Claim| {
-            claim.started || other < seq && task.attribute != Attribute::HeadOfQueue
+            let head = task.attribute == Attribute::HeadOfQueue;
+            claim.started || other < seq && !head && waits(other)
         };
         let stops = |other: u64, claim: &Claim| {
             other != seq && first(other, claim) && claim.range.intersect(mine.range).is_some()
@@ -430,13 +446,13 @@ impl Tasks {
         task.stage = Stage::Gone;
         task.data = Vec::new();
         let ended = Ended { wanted: task.wanted, part: task.part, error: task.error };
-        let seq = task.seq;
+        let (seq, place) = (task.seq, (task.nexus(), task.seq));
         let (idle, harmless) = (task.pending == 0, task.changing == 0);
         self.ended += 1;
-        self.order.remove(&seq);
         self.ready.remove(&seq);
-        self.ordered.remove(&seq);
-        self.heads.remove(&seq);
+        self.order.remove(&place);
+        self.ordered.remove(&place);
+        self.heads.remove(&place);
         if harmless {
             self.unclaim(id);
         }

@@ -1,6 +1,7 @@
 //! The engine against a plain array, a disk that tears, a store and a link that lose things.
 
 mod ahead;
+mod caching;
 mod copy;
 mod damage;
 mod durability;

@@ -11,10 +11,10 @@ fn read(lba: u32) -> [u8; 10] {
 fn ordered_tasks_wait_and_are_waited_for() {
     let mut world = World::new(512);
     let first = world.submit(1, &read(0), Simple, &[]);
-    let ordered = world.submit(2, &read(1), Ordered, &[]);
+    let ordered = world.submit(1, &read(1), Ordered, &[]);
     let after = world.submit(1, &read(2), Simple, &[]);
     assert_eq!(world.requests.len(), 1);
-    let head = world.submit(2, &read(3), HeadOfQueue, &[]);
+    let head = world.submit(1, &read(3), HeadOfQueue, &[]);
     assert_eq!(world.requests.len(), 2);
     world.answer(0);
     assert!(world.responses.contains_key(&first));
@@ -38,6 +38,25 @@ fn an_ordered_task_waits_for_output_of_older_ones() {
     assert!(world.responses.is_empty());
     world.answer(0);
     assert_eq!(world.responses[&ordered].status, Status::Good);
+}
+
+#[test]
+fn what_one_initiator_keeps_back_holds_up_no_other() {
+    let mut world = World::new(512);
+    for attribute in [Ordered, HeadOfQueue] {
+        // Its data never comes.
+        world.submit(1, &cdb10(0x2a, 0, 0, 1), attribute, &[1; 512]);
+    }
+    let compare = world.submit(1, &caw(0, 1), Simple, &[0; 1024]);
+    // That of this one does, but it has to wait for those.
+    let at = world.wants.iter().position(|(task, ..)| *task == compare).unwrap();
+    world.send(at);
+    world.wants.clear();
+    for (cdb, data) in [(&read(0)[..], &[][..]), (&cdb10(0x2a, 0, 0, 1), &[2; 512])] {
+        assert_eq!(world.run_by(2, cdb, data).status, Status::Good);
+    }
+    assert_eq!(world.run_by(2, &caw(0, 1), &[[2; 512], [3; 512]].concat()).status, Status::Good);
+    assert!(!world.responses.contains_key(&compare));
 }
 
 #[test]
