@@ -684,7 +684,7 @@ impl Shell {
                     self.catalog.remove(&spec.name);
                     self.removing += 1;
                     self.known.remove(&spec.id);
-                    self.claims.remove(spec.id);
+                    self.forget_claims(spec.id);
                     self.tell_stores();
                 } else {
                     self.names.insert(spec.id, spec.name);

@@ -17,6 +17,8 @@ use longhaul_core::wire::link::{
 use std::path::PathBuf;
 use tokio::sync::oneshot;
 
+mod several;
+
 struct Running {
     dir: PathBuf,
     address: SocketAddr,
@@ -30,9 +32,13 @@ async fn start(dir: &Path) -> Running {
 }
 
 async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
+    start_over(dir, dir, change).await
+}
+
+async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) -> Running {
     let options = Options {
-        data: &Location::Directory(dir.into()),
-        state: dir,
+        data: &Location::Directory(data.into()),
+        state,
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
         cache_bytes: 0,
@@ -51,7 +57,7 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
         },
         std::future::pending(),
     ));
-    Running { dir: dir.to_owned(), address, view, stop, task }
+    Running { dir: state.to_owned(), address, view, stop, task }
 }
 
 impl Running {

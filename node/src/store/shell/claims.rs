@@ -29,14 +29,19 @@ pub(super) struct Claims {
     all: HashMap<VolumeId, State>,
 }
 
+/// A frame with the session and lane that it came in.
+type Waiting = (u64, Lane, Frame<ToStore>);
+
 #[derive(Default)]
 struct State {
     /// Number of the lease by which it is this store's.
     lease: Option<u64>,
     /// Whose it is was asked and is not known yet.
     pending: bool,
-    /// Frames that came meanwhile, or while it is being let go.
-    waiting: VecDeque<(u64, Lane, Frame<ToStore>)>,
+    /// For this frame, unless its session has ended since.
+    asker: Option<Waiting>,
+    /// Frames that came meanwhile, or while it is being let go; and reads that came before their Resume.
+    waiting: VecDeque<Waiting>,
     /// Where it was found.
     elsewhere: Option<(StoreId, Vec<String>, Instant)>,
     /// Stores that wait for it to be let go.
@@ -54,14 +59,10 @@ impl Claims {
         self.all.get(&id).and_then(|state| state.lease)
     }
 
-    /// The volume is gone.
-    pub(super) fn remove(&mut self, id: VolumeId) {
-        self.all.remove(&id);
-    }
-
     /// A session is over: nobody waits for what it asked.
     pub(super) fn forget(&mut self, session: u64) {
         for state in self.all.values_mut() {
+            state.asker.take_if(|(other, ..)| *other == session);
             state.waiting.retain(|(other, ..)| *other != session);
         }
     }
@@ -121,7 +122,7 @@ impl Shell {
         let Some(name) = self.names.get(&id) else { return };
         let Some(spec) = self.catalog.get(name).map(|entry| entry.spec.clone()) else { return };
         state.pending = true;
-        state.waiting.push_front((session, lane, frame));
+        state.asker = Some((session, lane, frame));
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
         let (peers, me) = (fleet.peers.clone(), fleet.me.clone());
         tokio::spawn(async move {
@@ -135,8 +136,7 @@ impl Shell {
         let Some(state) = self.claims.all.get_mut(&id) else { return };
         state.pending = false;
         let mut waiting = std::mem::take(&mut state.waiting);
-        // Whoever it was asked for may have left.
-        let first = waiting.pop_front();
+        let asker = state.asker.take();
         match outcome {
             lease::Outcome::Mine { number, taken } => {
                 let before = state.lease.replace(number);
@@ -160,20 +160,20 @@ impl Shell {
                     Some(Source::Nobody) => tracing::debug!("volume {name}: lease {number}"),
                     None => {}
                 }
-                if let Some((session, lane, frame)) = first {
+                if let Some((session, lane, frame)) = asker {
                     self.hand_to_engine(id, session, lane, frame);
                 }
             }
             lease::Outcome::Elsewhere(store, addresses) => {
                 state.lease = None;
                 state.elsewhere = Some((store, addresses.clone(), Instant::now()));
-                if let Some((session, lane, frame)) = first {
+                if let Some((session, lane, frame)) = asker {
                     self.forward(store, addresses, session, lane, frame, None);
                 }
             }
             lease::Outcome::Refused(error) => {
                 state.lease = None;
-                if let Some((session, lane, frame)) = first
+                if let Some((session, lane, frame)) = asker
                     && let ToStore::Attach { request, .. } | ToStore::Resume { request, .. } =
                         frame.message
                 {
@@ -183,7 +183,7 @@ impl Shell {
                 }
             }
             lease::Outcome::Gone => {
-                if let Some((session, lane, frame)) = first {
+                if let Some((session, lane, frame)) = asker {
                     self.gone(id, session, lane, frame);
                 }
             }
@@ -192,7 +192,7 @@ impl Shell {
     }
 
     /// Reads that came along with what a session was refused are not answered either.
-    fn refuse_behind(&self, session: u64, waiting: &mut VecDeque<(u64, Lane, Frame<ToStore>)>) {
+    fn refuse_behind(&self, session: u64, waiting: &mut VecDeque<Waiting>) {
         for (other, lane, frame) in std::mem::take(waiting) {
             if other != session || !matches!(frame.message, ToStore::ReadBehind { .. }) {
                 waiting.push_back((other, lane, frame));
@@ -202,7 +202,7 @@ impl Shell {
         }
     }
 
-    fn admit_again(&mut self, id: VolumeId, waiting: VecDeque<(u64, Lane, Frame<ToStore>)>) {
+    fn admit_again(&mut self, id: VolumeId, waiting: VecDeque<Waiting>) {
         for (session, lane, frame) in waiting {
             if self.names.contains_key(&id) {
                 self.admit(id, session, lane, frame);
@@ -238,8 +238,13 @@ impl Shell {
         let id = entry.spec.id;
         self.names.remove(&id);
         self.drop_engine(id);
-        let waiting = self.claims.all.remove(&id).map(|state| state.waiting).unwrap_or_default();
-        self.admit_again(id, waiting);
+        self.forget_claims(id);
+    }
+
+    /// Whoever waits to know whose a volume is hears that there is none.
+    pub(super) fn forget_claims(&mut self, id: VolumeId) {
+        let Some(state) = self.claims.all.remove(&id) else { return };
+        self.admit_again(id, state.asker.into_iter().chain(state.waiting).collect());
     }
 
     /// Parts with an engine: what it has under way may have its effect or not, and the next engine, wherever

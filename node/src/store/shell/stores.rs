@@ -115,6 +115,10 @@ impl Shell {
                 self.look_around();
                 self.reply_store(asked, Ok(StoreReply::Done));
             }
+            StoreOperation::Release { .. } if !self.stores.contains(&asked.session) => {
+                let why = "only another store may ask for that".to_owned();
+                self.reply_store(asked, Err(VolumeError::Invalid(why)));
+            }
             StoreOperation::Release { volume, lease, host, claim } => {
                 self.release(asked, volume, lease, host, claim);
             }
