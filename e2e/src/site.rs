@@ -289,6 +289,22 @@ impl Store {
         &self.dir
     }
 
+    /// Makes `dir` the state directory of another store of this one's installation.
+    #[track_caller]
+    pub fn invite(&self, dir: &Path) {
+        let store = |what: &str, dir: &Path| {
+            let mut store = command(longhaul());
+            store.args(["store", what, "--state"]).arg(dir);
+            store
+        };
+        let invitation = dir.with_extension("invitation");
+        let printed = run_within(store("invite", &self.dir), LIMIT).ok().stdout;
+        std::fs::write(&invitation, printed).unwrap();
+        let mut join = store("join", dir);
+        join.arg(&invitation);
+        run_within(join, LIMIT).ok();
+    }
+
     /// The credential it wrote.
     #[must_use]
     pub fn credential(&self) -> PathBuf {

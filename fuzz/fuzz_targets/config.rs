@@ -36,6 +36,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         "[host]\nvolume = [1, 2.5, \"a\"]\ndrain-limit = \"10s\"\n[status]\n",
         "[store]\ndata = \"s3://bucket/prefix\"\nstate = \"/s\"\n",
         "[hosts]\n",
+        "[store]\ndata = \"/d\"\nnew-ca = true\nscrub-every = \"1d\"\n",
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()

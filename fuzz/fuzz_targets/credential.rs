@@ -1,4 +1,4 @@
-//! Credential files: whatever the text, an error or a credential, no panic.
+//! Credential files and invitations: whatever the text, an error or what it says, no panic.
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
@@ -29,11 +29,16 @@ fn make_seeds() -> Vec<Vec<u8>> {
              ca = '''{certificate}'''\ncertificate = '''{certificate}'''\nkey = '''{key}'''\n"
         )
     };
+    let invitation = format!(
+        "version = 1\nca = '''{CERTIFICATE}'''\nca_key = '''{KEY}'''\ngeneration = 2\n\
+         [accepted]\n\"01ab\" = \"2031-01-01T00:00:00Z\"\n"
+    );
     vec![
         file(CERTIFICATE, KEY).into_bytes(),
         file(&CERTIFICATE[..200], KEY).into_bytes(),
         b"version = 99\nstores = []\n".to_vec(),
         CERTIFICATE.as_bytes().to_vec(),
+        invitation.into_bytes(),
     ]
 }
 
@@ -42,6 +47,9 @@ fuzz_target!(init: seeds("credential", make_seeds), |data: &[u8]| {
     match credential::Credential::parse(text) {
         Ok(credential) => drop(credential.key()),
         Err(error) => assert!(!format!("{error:#}").is_empty()),
+    }
+    if let Err(error) = credential::Invited::parse(text) {
+        assert!(!format!("{error:#}").is_empty());
     }
     // A certificate in DER, as it comes over the link.
     let _ = credential::inspect(&rustls_pki_types::CertificateDer::from(data));

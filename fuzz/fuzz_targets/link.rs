@@ -10,8 +10,9 @@ use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::Range;
 use longhaul_core::record::Fragment;
 use longhaul_core::wire::link::{
-    Announced, AttachError, FRAME_PREFIX_BYTES, Frame, HostId, MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES,
-    Piece, ReadPart, ToHost, ToStore, VolumeOperation, decode_data, encode_data,
+    Announced, AttachError, Claim, FRAME_PREFIX_BYTES, Frame, HostId, LiveInfo, MAX_HEAD_BYTES,
+    MAX_PAYLOAD_BYTES, Piece, ReadPart, Served, StoreId, StoreOperation, StoreReply, StoreReport,
+    ToHost, ToStore, VolumeOperation, decode_data, encode_data,
 };
 use longhaul_fuzz::{Input, pieces, seeds, world};
 use serde::{Serialize, de::DeserializeOwned};
@@ -30,6 +31,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let hello = ToStore::Hello { min_version: 1, max_version: 1, software: "x".into() };
     let (volume, host) = (world::VOLUME, world::HOST);
     let create = VolumeOperation::Create { name: "v".into(), sectors: 1024, block_bytes: 512 };
+    let claim = Claim::Resume(1);
+    let release = StoreOperation::Release { volume, lease: 2, host, claim };
     let to_store = vec![
         hello.into(),
         ToStore::Attach { request: 1, name: "v".into(), host, journal: None }.into(),
@@ -38,6 +41,10 @@ fn make_seeds() -> Vec<Vec<u8>> {
         ToStore::Read { request: 2, volume, epoch: 1, range: Range::new(0, 8) }.into(),
         ToStore::Volume { request: 3, operation: create }.into(),
         world::stage(4, 1),
+        ToStore::ReadBehind { request: 5, volume, epoch: 1, committed: 3, range: Range::new(0, 8) }
+            .into(),
+        ToStore::Store { request: 6, operation: release }.into(),
+        ToStore::Store { request: 7, operation: StoreOperation::Drain { on: true } }.into(),
     ];
     let lost = AttachError::LossPending { host: HostId(3), bytes: 4096 };
     let fragment = Fragment {
@@ -46,6 +53,26 @@ fn make_seeds() -> Vec<Vec<u8>> {
         payload: Bytes::from_static(&[2; 4096]),
     };
     let parts = [ReadPart::Hole(3), ReadPart::Data { wanted: Range::new(3, 4), fragment }];
+    let live = LiveInfo {
+        epoch: 1,
+        host: Some(host),
+        connected: true,
+        clean: false,
+        committed: 3,
+        segments: 4,
+        mapped_bytes: 4096,
+        announced_bytes: 512,
+    };
+    let report = StoreReport {
+        id: StoreId(1),
+        addresses: vec!["a:7777".into()],
+        software: "x".into(),
+        draining: false,
+        hosts: 1,
+        attached: 1,
+        bytes_per_second: 4096,
+        volumes: vec![Served { volume, live }],
+    };
     let to_host = vec![
         ToHost::Attached { request: 1, result: Ok(world::attached(1, 0)) }.into(),
         ToHost::Attached { request: 2, result: Err(lost) }.into(),
@@ -53,6 +80,9 @@ fn make_seeds() -> Vec<Vec<u8>> {
         encode_data(2, volume, &parts),
         ToHost::Fenced { volume, epoch: 2 }.into(),
         world::staged(4),
+        ToHost::Store { request: 6, result: Ok(StoreReply::Released) }.into(),
+        ToHost::Store { request: 7, result: Ok(StoreReply::Report(report)) }.into(),
+        ToHost::Stores { stores: vec!["b:7777".into()], leave: true }.into(),
     ];
     // A block that no volume can have.
     let cover = Range::new(u64::MAX - 8, 8);

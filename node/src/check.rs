@@ -82,9 +82,12 @@ struct Damage {
 /// # Errors
 /// If it is not one of ours, is in use, or something in it is damaged.
 pub fn check(dir: &Path, json: bool) -> Result<()> {
-    let (_lock, report) = match Location::parse(dir)? {
-        Location::Directory(dir) => (lock(&dir)?, check_directory(&dir)?),
-        Location::Device(path) => (None, check_device(&path)?),
+    let (_locks, report): (Vec<File>, _) = match Location::parse(dir)? {
+        Location::Directory(dir) => (
+            lock(&dir, "lock")?.into_iter().chain(lock(&dir, "shared.lock")?).collect(),
+            check_directory(&dir)?,
+        ),
+        Location::Device(path) => (Vec::new(), check_device(&path)?),
         Location::Bucket { .. } => bail!(
             "check takes a directory or a device, and {0} is a bucket: copy what is in it (`aws s3 sync {0} DIR`) while its \
              store is stopped, and check the copy",
@@ -120,12 +123,20 @@ fn print(dir: &Path, report: &Report, json: bool) -> Result<()> {
 }
 
 /// Sees to it that nobody writes in the meantime, without writing itself.
-fn lock(dir: &Path) -> Result<Option<File>> {
-    let path = dir.join("lock");
+fn lock(dir: &Path, name: &str) -> Result<Option<File>> {
+    let path = dir.join(name);
     // Nobody has ever used it, or it was copied without.
     let Ok(file) = File::open(&path) else { return Ok(None) };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+    // The one that stores share is free if none of them has it.
+    let operation = match name {
+        "lock" => FlockOperation::NonBlockingLockShared,
+        _ => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(&file, operation) {
         Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) if name != "lock" => {
+            bail!("{} is in use by a store: stop all of them, then check", dir.display())
+        }
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = std::fs::read_to_string(&path).unwrap_or_default();
             bail!(

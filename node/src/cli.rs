@@ -6,8 +6,11 @@
 // Also found from where the fuzz targets include this file.
 #[path = "cli/hidden.rs"]
 mod hidden;
+#[path = "cli/stores.rs"]
+mod stores;
 
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
+pub use stores::{StoreCommand, StoresArgs};
 
 use crate::host::Schedule;
 use crate::link::Transport;
@@ -118,7 +121,10 @@ pub struct DemoArgs {
 }
 
 #[derive(Args)]
+#[command(subcommand_negates_reqs = true)]
 pub struct StoreArgs {
+    #[command(subcommand)]
+    pub command: Option<StoreCommand>,
     /// Where volumes are kept: a directory; `s3://BUCKET/PREFIX`, with credentials, region and endpoint as
     /// the AWS tools take them from the environment and from profiles; a blank block device, or a file of
     /// fixed size, as in `file:///dev/sdb`; or `mem://SIZE`, memory of this process, to measure with: half of
@@ -126,9 +132,10 @@ pub struct StoreArgs {
     #[arg(
         long,
         value_name = "DIR|s3://BUCKET/PREFIX|file:///DEVICE|mem://SIZE",
-        env = "LONGHAUL_DATA"
+        env = "LONGHAUL_DATA",
+        required = true
     )]
-    pub data: PathBuf,
+    pub data: Option<PathBuf>,
     /// UDP address for hosts, and TCP where UDP does not get through.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
     pub listen: SocketAddr,
@@ -153,6 +160,10 @@ pub struct StoreArgs {
     /// of the rest, which are read when they are needed. From 1MiB.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::bytes, env = "LONGHAUL_MAP_MEMORY")]
     pub map_memory: u64,
+    /// Take over data whose stores are gone for good, and their credentials with them: hosts then need
+    /// this store's.
+    #[arg(long)]
+    pub new_ca: bool,
     /// How often all objects are read and verified, in the background; 0 for never. In a bucket each costs a
     /// request.
     #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = units::duration, env = "LONGHAUL_SCRUB_EVERY")]

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `ca.pem` | certificate and key of the CA, made once: hosts pin the certificate |
 //! | `server.pem` | certificate and key of the store, renewed at start when it has served half its time |
+//! | `peer.pem` | the same, to be shown to other stores of the installation |
 //! | `issued.json` | serial numbers of the client certificates that are accepted |
 //! | `admin.toml` | the credential to give to hosts and administrators |
 //!
@@ -14,7 +15,11 @@
 //! becomes valid; a first start that was interrupted before it starts over.
 //!
 //! The server is known by its CA and the fixed name [`SERVER_NAME`], not by its address: a store may
-//! move, and a host may reach it through a relay.
+//! move, and a host may reach it through a relay. A client certificate of that name is another store's:
+//! whoever can make one has the CA's key, so there is no list of them.
+//!
+//! All stores over one data location have the same CA: the second gets it by an *invitation*, a text that
+//! an operator carries from one state directory to the other. It never lies where the objects are.
 
 use crate::files;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -31,9 +36,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
+use x509_parser::extensions::GeneralName;
 
 /// The name in every store's certificate.
 pub const SERVER_NAME: &str = "longhaul-store";
+/// Beginning of the serial number, as [`inspect`] gives it, of a certificate of a store.
+pub const OF_STORE: &str = "store:";
 
 const CA_DAYS: i64 = 20 * 365;
 const SERVER_DAYS: i64 = 10 * 365;
@@ -155,6 +163,8 @@ pub struct ServerIdentity {
     pub certificate: CertificateDer<'static>,
     /// Its key.
     pub key: PrivatePkcs8KeyDer<'static>,
+    /// What it shows to other stores; without their addresses.
+    pub peer: Credential,
 }
 
 /// Makes what a store needs and does not have yet, and writes `stores` into what it hands out.
@@ -174,6 +184,7 @@ pub fn prepare(state: &Path, stores: &[String]) -> Result<ServerIdentity> {
             // What another CA signed is of no use any more.
             remove(&dir.join("issued.json"))?;
             remove(&dir.join("server.pem"))?;
+            remove(&dir.join("peer.pem"))?;
             ca
         }
     };
@@ -181,22 +192,26 @@ pub fn prepare(state: &Path, stores: &[String]) -> Result<ServerIdentity> {
         let seen = inspect(&pair.certificate)?;
         Ok(seen.not_after - now > Duration::days(SERVER_DAYS / 2) && seen.not_before <= now)
     };
-    let server = match Pair::read(&dir.join("server.pem"))? {
-        Some(pair) if fresh(&pair)? => pair,
-        old => {
-            let server = new_leaf(&ca, now, SERVER_DAYS, true)?;
-            server.write(&dir.join("server.pem"))?;
-            if old.is_some() {
-                tracing::info!("renewed the server certificate in {}", dir.display());
-            }
-            server
+    let own = |name: &str, of: Leaf| -> Result<Pair> {
+        let old = match Pair::read(&dir.join(name))? {
+            Some(pair) if fresh(&pair)? => return Ok(pair),
+            old => old,
+        };
+        let new = new_leaf(&ca, now, SERVER_DAYS, of)?;
+        new.write(&dir.join(name))?;
+        if old.is_some() {
+            tracing::info!("renewed {} in {}", name, dir.display());
         }
+        Ok(new)
     };
+    let server = own("server.pem", Leaf::Server)?;
+    let peer = own("peer.pem", Leaf::Peer)?;
     match IssuedFile::read(&dir)? {
         None => {
-            let client = new_leaf(&ca, now, CLIENT_DAYS, false)?;
+            let client = new_leaf(&ca, now, CLIENT_DAYS, Leaf::Client)?;
             write_credential(&dir, stores, &ca, &client)?;
-            IssuedFile { version: 1, stores: stores.to_vec(), accepted: entry(&client)? }
+            let accepted = entry(&client)?;
+            IssuedFile { version: 1, stores: stores.to_vec(), accepted, generation: 0 }
                 .write(&dir)?;
             tracing::info!("wrote the credential {}", dir.join("admin.toml").display());
         }
@@ -213,14 +228,138 @@ pub fn prepare(state: &Path, stores: &[String]) -> Result<ServerIdentity> {
         }
         Some(_) => {}
     }
-    Ok(ServerIdentity { ca: ca.certificate, certificate: server.certificate, key: server.key })
+    let seen = inspect(&peer.certificate)?;
+    let peer = Credential {
+        stores: Vec::new(),
+        ca: ca.certificate.clone(),
+        certificate: peer.certificate,
+        serial: seen.serial,
+        not_after: seen.not_after,
+        key: peer.key.into(),
+    };
+    Ok(ServerIdentity {
+        ca: ca.certificate,
+        certificate: server.certificate,
+        key: server.key,
+        peer,
+    })
 }
 
-/// Writes a new admin credential and withdraws all earlier ones. Returns its path.
+/// What one store of an installation gives to the next, for [`join`].
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Invitation {
+    version: u32,
+    /// Certificate of the CA, and its key, in PEM.
+    ca: String,
+    ca_key: String,
+    /// As in `issued.json`.
+    generation: u64,
+    accepted: BTreeMap<String, String>,
+}
+
+/// What another store needs to become one of this installation: the CA with its key.
 ///
 /// # Errors
-/// If `state` is not that of a store, or a file cannot be written.
-pub fn rotate(state: &Path) -> Result<PathBuf> {
+/// If `state` is not that of a store.
+pub fn invite(state: &Path) -> Result<String> {
+    let (ca, issued) = installation(state)?;
+    let invitation = Invitation {
+        version: 1,
+        ca: pem("CERTIFICATE", &ca.certificate),
+        ca_key: pem("PRIVATE KEY", ca.key.secret_pkcs8_der()),
+        generation: issued.generation,
+        accepted: issued.accepted,
+    };
+    let text = toml::to_string_pretty(&invitation)?;
+    Ok(format!(
+        "# Whoever has this can make credentials for everything: give it to `longhaul store join`, and delete it.\n{text}"
+    ))
+}
+
+/// What an invitation says.
+pub struct Invited {
+    ca: Pair,
+    accepted: Accepted,
+}
+
+impl Invited {
+    /// Takes the text of an invitation apart.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Invited> {
+        let invitation: Invitation = toml::from_str(text)
+            .context("this is no invitation: give what `longhaul store invite` printed")?;
+        if invitation.version != 1 {
+            bail!("the invitation was written by a newer longhaul: use that one");
+        }
+        let ca = Pair {
+            certificate: certificate(&invitation.ca).context("`ca`")?,
+            key: PrivatePkcs8KeyDer::from_pem_slice(invitation.ca_key.as_bytes())
+                .map_err(|error| anyhow!("`ca_key` is not a PKCS#8 key in PEM: {error}"))?,
+        };
+        // That they belong together shows when something is signed with it.
+        new_leaf(&ca, OffsetDateTime::now_utc(), 1, Leaf::Peer).context("`ca` and `ca_key`")?;
+        let Invitation { generation, accepted: serials, .. } = invitation;
+        Ok(Invited { ca, accepted: Accepted { generation, serials } })
+    }
+}
+
+/// Makes the state directory of a store that is to be one of the installation of an invitation.
+///
+/// # Errors
+/// If the text is no invitation, `state` is that of another installation, or it cannot be written.
+pub fn join(state: &Path, text: &str) -> Result<()> {
+    let Invited { ca, accepted } = Invited::parse(text)?;
+    let dir = directory(state);
+    files::create_dir(&dir)?;
+    if let Some(other) = Pair::read(&dir.join("ca.pem"))?
+        && other.certificate != ca.certificate
+    {
+        bail!(
+            "{} is the state of a store of another installation: give another directory with --state",
+            state.display()
+        );
+    }
+    // First, since a start with the CA alone would hand out credentials of its own.
+    let Accepted { generation, serials: accepted } = accepted;
+    if IssuedFile::read(&dir)?.is_none_or(|issued| issued.generation < generation) {
+        IssuedFile { version: 1, stores: Vec::new(), accepted, generation }.write(&dir)?;
+    }
+    ca.write(&dir.join("ca.pem"))
+}
+
+/// The client certificates that are accepted by all stores: how often that changed, and serial numbers
+/// with the end of their validity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Of two the higher one counts.
+    pub generation: u64,
+    /// Serial number to the end of its validity.
+    pub serials: BTreeMap<String, String>,
+}
+
+/// What a store accepts.
+///
+/// # Errors
+/// If `state` is not that of a store that has been started.
+pub fn accepted(state: &Path) -> Result<Accepted> {
+    let (_, issued) = installation(state)?;
+    Ok(Accepted { generation: issued.generation, serials: issued.accepted })
+}
+
+/// Makes a store accept what another one of its installation does.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn accept(state: &Path, accepted: Accepted) -> Result<()> {
+    let (_, mut issued) = installation(state)?;
+    (issued.generation, issued.accepted) = (accepted.generation, accepted.serials);
+    issued.write(&directory(state))
+}
+
+fn installation(state: &Path) -> Result<(Pair, IssuedFile)> {
     let dir = directory(state);
     let (Some(ca), Some(issued)) = (Pair::read(&dir.join("ca.pem"))?, IssuedFile::read(&dir)?)
     else {
@@ -229,14 +368,27 @@ pub fn rotate(state: &Path) -> Result<PathBuf> {
             state.display()
         );
     };
-    let client = new_leaf(&ca, OffsetDateTime::now_utc(), CLIENT_DAYS, false)?;
+    Ok((ca, issued))
+}
+
+/// Writes a new admin credential and withdraws all earlier ones. Returns its path.
+///
+/// # Errors
+/// If `state` is not that of a store, or a file cannot be written.
+pub fn rotate(state: &Path) -> Result<PathBuf> {
+    let dir = directory(state);
+    let (ca, issued) = installation(state)?;
+    let client = new_leaf(&ca, OffsetDateTime::now_utc(), CLIENT_DAYS, Leaf::Client)?;
     let new = entry(&client)?;
     // Both are accepted until the new one is in place, so that a crash leaves one that works.
     let mut both = issued.accepted.clone();
     both.extend(new.clone());
-    IssuedFile { version: 1, stores: issued.stores.clone(), accepted: both }.write(&dir)?;
-    let path = write_credential(&dir, &issued.stores, &ca, &client)?;
-    IssuedFile { version: 1, stores: issued.stores, accepted: new }.write(&dir)?;
+    let generation = issued.generation + 1;
+    let stores = issued.stores;
+    IssuedFile { version: 1, stores: stores.clone(), accepted: both, generation }.write(&dir)?;
+    let path = write_credential(&dir, &stores, &ca, &client)?;
+    let generation = generation + 1;
+    IssuedFile { version: 1, stores, accepted: new, generation }.write(&dir)?;
     Ok(path)
 }
 
@@ -248,7 +400,7 @@ pub struct Issued {
 }
 
 /// Replacing a file gives it another inode, even within the clock's granularity.
-type Stamp = (SystemTime, u64);
+pub type Stamp = (SystemTime, u64);
 
 impl Issued {
     /// Of the store with this state directory, after [`prepare`].
@@ -259,6 +411,9 @@ impl Issued {
     /// Whether a certificate with this serial number is accepted now. If the file cannot be read
     /// nobody new is.
     pub fn accepts(&self, serial: &str) -> bool {
+        if serial.starts_with(OF_STORE) {
+            return true;
+        }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = self.stamp();
         if stamp.is_none() || seen.0 != stamp {
@@ -280,7 +435,8 @@ impl Issued {
         seen.1.iter().any(|accepted| accepted == serial)
     }
 
-    fn stamp(&self) -> Option<Stamp> {
+    /// Changes whenever what is accepted does.
+    pub fn stamp(&self) -> Option<Stamp> {
         use std::os::unix::fs::MetadataExt as _;
         let metadata = std::fs::metadata(self.dir.join("issued.json")).ok()?;
         Some((metadata.modified().ok()?, metadata.ino()))
@@ -294,6 +450,9 @@ struct IssuedFile {
     stores: Vec<String>,
     /// Serial number to the end of its validity.
     accepted: BTreeMap<String, String>,
+    /// How often that changed.
+    #[serde(default)]
+    generation: u64,
 }
 
 impl IssuedFile {
@@ -382,17 +541,28 @@ fn new_ca(now: OffsetDateTime) -> Result<Pair> {
     Ok(Pair { certificate: certificate.der().clone(), key: key.serialize_der().into() })
 }
 
-fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, server: bool) -> Result<Pair> {
+/// Whose a certificate is.
+#[derive(Clone, Copy)]
+enum Leaf {
+    /// A store's, to hosts.
+    Server,
+    /// A store's, to other stores.
+    Peer,
+    /// A host's or an administrator's.
+    Client,
+}
+
+fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, of: Leaf) -> Result<Pair> {
     let signer = KeyPair::from_pkcs8_der_and_sign_algo(&ca.key, &rcgen::PKCS_ECDSA_P256_SHA256)?;
     let issuer = Issuer::from_ca_cert_der(&ca.certificate, signer)?;
     let key = KeyPair::generate()?;
-    let (name, usage) = if server {
-        (SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth)
-    } else {
-        ("admin", ExtendedKeyUsagePurpose::ClientAuth)
+    let (name, usage) = match of {
+        Leaf::Server => (SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth),
+        Leaf::Peer => (SERVER_NAME, ExtendedKeyUsagePurpose::ClientAuth),
+        Leaf::Client => ("admin", ExtendedKeyUsagePurpose::ClientAuth),
     };
     let mut params = params(name, now, days)?;
-    if server {
+    if !matches!(of, Leaf::Client) {
         params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into()?)];
     }
     params.use_authority_key_identifier_extension = true;
@@ -419,7 +589,7 @@ fn params(name: &str, now: OffsetDateTime, days: i64) -> Result<CertificateParam
 /// What a certificate says.
 #[derive(Debug)]
 pub struct Seen {
-    /// Serial number in hexadecimal.
+    /// Serial number in hexadecimal, after [`OF_STORE`] if it is a store's.
     pub serial: String,
     /// Start of its validity.
     pub not_before: OffsetDateTime,
@@ -442,8 +612,11 @@ pub fn inspect(certificate: &CertificateDer<'_>) -> Result<Seen> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| anyhow!("not an X.509 certificate: {error}"))?;
     let serial: String = parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect();
+    let names = parsed.subject_alternative_name().ok().flatten();
+    let is_ours = |name: &GeneralName<'_>| matches!(name, GeneralName::DNSName(SERVER_NAME));
+    let of_store = names.is_some_and(|names| names.value.general_names.iter().any(is_ours));
     Ok(Seen {
-        serial,
+        serial: if of_store { format!("{OF_STORE}{serial}") } else { serial },
         not_before: parsed.validity().not_before.to_datetime(),
         not_after: parsed.validity().not_after.to_datetime(),
     })
@@ -495,132 +668,7 @@ fn warn_if_others_can_read(path: &Path, metadata: &std::fs::Metadata) {
     }
 }
 
+// Also found from where the fuzz targets include this file.
 #[cfg(test)]
-pub mod tests {
-    use super::*;
-
-    fn addresses() -> Vec<String> {
-        vec!["127.0.0.1:7777".to_owned()]
-    }
-
-    #[test]
-    fn a_first_start_makes_everything_and_the_next_one_keeps_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = prepare(dir.path(), &addresses()).unwrap();
-        let path = dir.path().join("credentials/admin.toml");
-        let credential = Credential::load(&path).unwrap();
-        assert_eq!(credential.stores, addresses());
-        assert_eq!(credential.ca, first.ca);
-        assert!(Issued::new(dir.path()).accepts(&credential.serial));
-        for entry in std::fs::read_dir(dir.path().join("credentials")).unwrap() {
-            use std::os::unix::fs::PermissionsExt as _;
-            let metadata = entry.unwrap().metadata().unwrap();
-            assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
-        }
-        // The credential was moved to the host: it is not written again.
-        std::fs::remove_file(&path).unwrap();
-        let again = prepare(dir.path(), &addresses()).unwrap();
-        assert_eq!((first.ca, first.certificate), (again.ca, again.certificate));
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn a_first_start_that_was_interrupted_anywhere_starts_over() {
-        for kept in [&[][..], &["ca.pem"], &["ca.pem", "server.pem"], &["ca.pem", "admin.toml"]] {
-            let dir = tempfile::tempdir().unwrap();
-            prepare(dir.path(), &addresses()).unwrap();
-            for name in ["ca.pem", "server.pem", "issued.json", "admin.toml"] {
-                if !kept.contains(&name) {
-                    std::fs::remove_file(dir.path().join("credentials").join(name)).unwrap();
-                }
-            }
-            prepare(dir.path(), &addresses()).unwrap();
-            let path = dir.path().join("credentials/admin.toml");
-            let credential = Credential::load(&path).unwrap();
-            assert!(Issued::new(dir.path()).accepts(&credential.serial), "{kept:?}");
-        }
-    }
-
-    #[test]
-    fn a_new_address_reaches_the_credential() {
-        let dir = tempfile::tempdir().unwrap();
-        prepare(dir.path(), &addresses()).unwrap();
-        prepare(dir.path(), &["store.example:7777".to_owned()]).unwrap();
-        let path = dir.path().join("credentials/admin.toml");
-        assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
-        rotate(dir.path()).unwrap();
-        assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
-    }
-
-    #[test]
-    fn a_server_certificate_past_half_its_time_is_renewed() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = prepare(dir.path(), &addresses()).unwrap();
-        let path = dir.path().join("credentials");
-        let ca = Pair::read(&path.join("ca.pem")).unwrap().unwrap();
-        let long_ago = OffsetDateTime::now_utc() - Duration::days(SERVER_DAYS / 2 + 1);
-        let old = new_leaf(&ca, long_ago, SERVER_DAYS, true).unwrap();
-        old.write(&path.join("server.pem")).unwrap();
-        let second = prepare(dir.path(), &addresses()).unwrap();
-        assert_ne!(second.certificate, old.certificate);
-        assert_eq!(second.ca, first.ca);
-    }
-
-    #[test]
-    fn rotation_is_noticed_by_a_running_store() {
-        let dir = tempfile::tempdir().unwrap();
-        prepare(dir.path(), &addresses()).unwrap();
-        let path = dir.path().join("credentials/admin.toml");
-        let issued = Issued::new(dir.path());
-        let old = Credential::load(&path).unwrap();
-        assert!(issued.accepts(&old.serial));
-        assert_eq!(rotate(dir.path()).unwrap(), path);
-        let new = Credential::load(&path).unwrap();
-        assert!(!issued.accepts(&old.serial));
-        assert!(issued.accepts(&new.serial));
-        std::fs::remove_file(dir.path().join("credentials/issued.json")).unwrap();
-        assert!(!issued.accepts(&new.serial));
-    }
-
-    #[test]
-    fn each_mistake_has_its_message() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("admin.toml");
-        let message = |path: &Path| format!("{:#}", Credential::load(path).unwrap_err());
-        assert!(message(&path).contains("there is no credential file"));
-        assert!(message(dir.path()).contains("is not a file"));
-        std::fs::write(&path, "not = toml = at all").unwrap();
-        assert!(message(&path).contains("not valid TOML"), "{}", message(&path));
-        std::fs::write(&path, "version = 1").unwrap();
-        assert!(message(&path).contains("missing field"), "{}", message(&path));
-        assert!(format!("{:#}", rotate(dir.path()).unwrap_err()).contains("holds no credentials"));
-
-        let old = expired(dir.path());
-        std::fs::write(&path, old).unwrap();
-        assert!(message(&path).contains("expired on"), "{}", message(&path));
-        assert!(message(&path).contains("credential rotate"));
-    }
-
-    /// Lets the store in `state` accept a credential that ends after this time, and writes it.
-    pub fn ending(state: &Path, after: std::time::Duration) {
-        let dir = directory(state);
-        let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
-        let then = OffsetDateTime::now_utc() - Duration::days(9) + after;
-        let client = new_leaf(&ca, then, 9, false).unwrap();
-        let mut issued = IssuedFile::read(&dir).unwrap().unwrap();
-        issued.accepted.extend(entry(&client).unwrap());
-        issued.write(&dir).unwrap();
-        write_credential(&dir, &addresses(), &ca, &client).unwrap();
-    }
-
-    /// A credential of the store in `state` that ended a day ago.
-    pub fn expired(state: &Path) -> String {
-        prepare(state, &addresses()).unwrap();
-        let dir = directory(state);
-        let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
-        let then = OffsetDateTime::now_utc() - Duration::days(10);
-        let client = new_leaf(&ca, then, 9, false).unwrap();
-        write_credential(&dir, &addresses(), &ca, &client).unwrap();
-        std::fs::read_to_string(dir.join("admin.toml")).unwrap()
-    }
-}
+#[path = "credential/tests.rs"]
+pub mod tests;

@@ -110,6 +110,69 @@ impl Lock {
     }
 }
 
+/// The use of a directory beside others who know how to, until dropped.
+#[derive(Debug)]
+pub struct Sharing {
+    file: OwnedFd,
+    alone: bool,
+}
+
+impl Sharing {
+    /// Takes the lock file `shared.lock` in `dir`: for oneself, if nobody else uses the directory.
+    ///
+    /// # Errors
+    /// If there are no locks there, or somebody keeps it to himself.
+    pub fn acquire(dir: &Path) -> Result<Sharing> {
+        let path = dir.join("shared.lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+            .with_context(|| format!("cannot open the lock file {}", path.display()))?;
+        let until = std::time::Instant::now() + SHARING_LIMIT;
+        loop {
+            for (operation, alone) in [
+                (FlockOperation::NonBlockingLockExclusive, true),
+                (FlockOperation::NonBlockingLockShared, false),
+            ] {
+                match rustix::fs::flock(&file, operation) {
+                    Ok(()) => return Ok(Sharing { file, alone }),
+                    Err(rustix::io::Errno::WOULDBLOCK) => {}
+                    Err(error) => {
+                        return Err(error).with_context(|| {
+                            format!(
+                                "cannot lock {}: is it on a file system with locks?",
+                                path.display()
+                            )
+                        });
+                    }
+                }
+            }
+            // Another one has it for itself only while it starts.
+            if std::time::Instant::now() > until {
+                bail!("{} is in use by another process, which keeps it to itself", dir.display());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Whether nobody else uses the directory, until [`Sharing::share`].
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Lets others use it too.
+    ///
+    /// # Errors
+    /// If the file system does not.
+    pub fn share(mut self) -> Result<Sharing> {
+        rustix::fs::flock(&self.file, FlockOperation::LockShared).context("cannot share a lock")?;
+        self.alone = false;
+        Ok(self)
+    }
+}
+
+/// How long another process may take to start.
+const SHARING_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,5 +197,20 @@ mod tests {
         assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
         drop(first);
         Lock::acquire(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn one_is_alone_until_it_shares() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Sharing::acquire(dir.path()).unwrap();
+        assert!(first.is_alone());
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| Sharing::acquire(dir.path()).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert!(!second.is_finished(), "it waits for the other one to have started");
+            let _first = first.share().unwrap();
+            second.join().unwrap()
+        });
+        assert!(!second.is_alone());
     }
 }

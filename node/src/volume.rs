@@ -266,17 +266,17 @@ fn done(json: bool, message: &str) -> Result<()> {
 }
 
 /// A message for people.
-fn tell(message: &str) {
+pub(crate) fn tell(message: &str) {
     eprintln!("{message}");
 }
 
 /// Data, to stdout.
-fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
 }
 
-fn pretty(value: &Value) -> Result<String> {
+pub(crate) fn pretty(value: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
@@ -328,7 +328,7 @@ fn fields(all: &[(&str, String)]) -> String {
     all.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 
-fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
+pub(crate) fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
     let mut widths: Vec<usize> = head.iter().map(String::len).collect();
     for row in &rows {

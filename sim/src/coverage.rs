@@ -209,6 +209,14 @@ counters! {
     detaches,
     /// Times a store found that another had written to a log that it had open.
     rivals,
+    /// Volumes that a store let go in order, for another one to serve.
+    handed_over,
+    /// Of them such that a host had attached there.
+    handed_over_attached,
+    /// Engines that a store parted with at once, another one having taken the volume.
+    engines_dropped,
+    /// Of them such that had something under way.
+    engines_dropped_busy,
     /// Batches refused by the store.
     batches_refused,
     /// Medium errors answered, all after the disk had damaged the data.

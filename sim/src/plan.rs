@@ -151,6 +151,8 @@ pub struct Weights {
     pub cut: u64,
     /// The object store goes away.
     pub outage: u64,
+    /// A store leaves a volume to another one, or finds that another one has taken it.
+    pub hand_over: u64,
 }
 
 /// A world.
@@ -203,6 +205,7 @@ impl Plan {
             store_shutdown: some(rng, 40, 2),
             cut: some(rng, 75, 6),
             outage: some(rng, 50, 2),
+            hand_over: some(&mut rng.fork(7), 50, 4),
         };
         let faulty_objects = rng.percent(60);
         let ppm = |rng: &mut Rng, on: bool, high: u64| if on { rng.spread(500, high) } else { 0 };

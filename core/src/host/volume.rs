@@ -631,6 +631,10 @@ impl Volume {
     /// Asks the store to resume after a pause that grows.
     pub(super) fn hold(&mut self) {
         self.drain.abandon();
+        // A store that the volume has left does not answer it.
+        if let Detach::Sent(_) = self.detach {
+            self.detach = Detach::No;
+        }
         self.link = Link::Held(self.now.after(self.retry));
         self.retry = (self.retry * 2).min(RETRY_LAST);
     }

@@ -10,6 +10,7 @@
 //! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
+//! v/ID/lease/0000000000000001      which store serves it: the last one counts ([`super::lease`])
 //! ```
 //!
 //! The log decides how large a volume is. The sizes beside it say the same to whoever lists volumes
@@ -95,6 +96,14 @@ pub enum CatalogError {
         "object {key} does not describe a volume: {reason}; bring it back from a copy of the object store"
     )]
     Spec {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not a lease.
+    #[error("object {key} does not say which store has a volume: {reason}; delete it")]
+    Lease {
         /// Of the object.
         key: String,
         /// What is wrong with it.

@@ -23,6 +23,7 @@
 //! | [`attach`] | who may attach, as a function |
 //! | [`log`] | the state that a log adds up to, segment by segment |
 //! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
+//! | [`lease`] | which store serves a volume |
 //! | [`check`] | verifies objects offline |
 //! | [`cache`] | pieces of objects on a local disk, in front of the object store |
 //! | [`Volume`] | the engine |
@@ -33,6 +34,7 @@ pub mod cache;
 pub mod catalog;
 pub mod check;
 pub mod checkpoint;
+pub mod lease;
 pub mod log;
 mod lookups;
 pub mod map;

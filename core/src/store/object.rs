@@ -167,6 +167,13 @@ impl<P> Book<P> {
         self.paused.insert((now.after(pause), id));
     }
 
+    /// Takes out all operations.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Pending<P>> + use<P> {
+        self.outgoing.clear();
+        self.paused.clear();
+        std::mem::take(&mut self.pending).into_values()
+    }
+
     /// Takes a finished operation out of the book; `None` for one that is not under way.
     pub fn finish(&mut self, id: u64) -> Option<Pending<P>> {
         self.pending.remove(&id)

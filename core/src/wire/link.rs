@@ -13,11 +13,17 @@
 //! - 5: small reads and status queries in datagrams ([`crate::link`]).
 //! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
 //! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
+//! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
 
 mod data;
+mod fleet;
 mod frame;
 
 pub use data::{Piece, ReadPart, decode_data, encode_data};
+pub use fleet::{
+    Claim, MAX_SERVED, MAX_STORES, Served, StoreId, StoreOperation, StoreReply, StoreReport,
+    StoreState,
+};
 pub use frame::{Frame, FrameError};
 
 use crate::block::{
@@ -29,7 +35,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 7;
+pub const MAX_VERSION: u16 = 8;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -44,6 +50,8 @@ pub const DATAGRAM_VERSION: u16 = 5;
 pub const PACKED_VERSION: u16 = 6;
 /// First version in which reads need not wait for the answer to Resume.
 pub const BEHIND_VERSION: u16 = 7;
+/// First version in which stores speak to each other, and to hosts about each other.
+pub const FLEET_VERSION: u16 = 8;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -254,6 +262,14 @@ pub enum ToStore {
         /// What to read.
         range: Range,
     },
+    /// Something about stores: from another store, or an administrator. From version [`FLEET_VERSION`]
+    /// on.
+    Store {
+        /// For the reply.
+        request: RequestId,
+        /// What.
+        operation: StoreOperation,
+    },
 }
 
 /// A moment in the log of a volume, as a host remembers it.
@@ -275,6 +291,7 @@ impl ToStore {
             ToStore::Stage { .. } => version >= COPY_VERSION,
             ToStore::Changed { .. } => version >= CHANGED_VERSION,
             ToStore::ReadBehind { .. } => version >= BEHIND_VERSION,
+            ToStore::Store { .. } => version >= FLEET_VERSION,
             _ => true,
         }
     }
@@ -385,6 +402,21 @@ pub enum ToHost {
         /// What was written between that moment and the request at least, or why there is no answer.
         result: Result<Changes, ReadError>,
     },
+    /// Answers [`ToStore::Store`].
+    Store {
+        /// Of the request.
+        request: RequestId,
+        /// The outcome.
+        result: Result<StoreReply, VolumeError>,
+    },
+    /// Which stores there are has changed, or the host is to leave this one. From version
+    /// [`FLEET_VERSION`] on.
+    Stores {
+        /// Addresses of all stores of this installation; or of those to go to, the first of them first.
+        stores: Vec<String>,
+        /// Whether the host is to go to one of these, as soon as one answers.
+        leave: bool,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -409,6 +441,7 @@ impl ToHost {
                 version >= PACKED_VERSION || !pieces.iter().any(packed)
             }
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
+            ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
             _ => true,
         }
     }

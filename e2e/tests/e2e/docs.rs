@@ -83,6 +83,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["write", "read"] {
         all.push(vec!["bench-link", command]);
     }
+    for command in ["list", "drain", "rebalance", "invite", "join"] {
+        all.push(vec!["store", command]);
+    }
     for command in ["rotate", "show", "new-key"] {
         all.push(vec!["credential", command]);
     }

@@ -12,6 +12,7 @@ mod crashes;
 mod damage;
 mod docs;
 mod filesystems;
+mod fleet;
 mod harness;
 mod hosts;
 mod iscsi;

@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A workload in a thread of its own, to do something to its world meanwhile.
-struct Busy<'a> {
+pub struct Busy<'a> {
     done: &'a AtomicBool,
     changes: &'a AtomicUsize,
 }
 
 impl Busy<'_> {
     /// How many changes were asked for so far.
-    fn changes(&self) -> usize {
+    pub fn changes(&self) -> usize {
         self.changes.load(Ordering::Relaxed)
     }
 }
 
 /// Runs `meanwhile` beside a workload, which must not fail; returns the slowest reply.
-fn beside(
+pub fn beside(
     host: &Host,
     history: &mut History,
     shape: Shape,

@@ -286,6 +286,11 @@ impl Front {
             for event in batch.drain(..) {
                 match event {
                     LinkEvent::Frame(frame) => frames.extend(self.router.route(frame)),
+                    LinkEvent::Stores(stores) => {
+                        if let Err(error) = self.state.save_stores(&stores) {
+                            tracing::warn!("stores will have to be asked for again: {error:#}");
+                        }
+                    }
                     LinkEvent::Early { version } => {
                         self.router.set_version(version);
                         self.router.set_early();

@@ -66,8 +66,11 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     if let Some(name) = &options.warm {
         check_name(name)?;
     }
-    let credential = Credential::load(&args.credential)?;
+    let mut credential = Credential::load(&args.credential)?;
     let state = Arc::new(StateDir::open(&args.state)?);
+    let heard = state.stores().into_iter();
+    let heard: Vec<_> = heard.filter(|store| !credential.stores.contains(store)).collect();
+    credential.stores.extend(heard);
     let kept = state.volumes()?;
     let tls = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
         (Some(cert), Some(key)) => Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?),

@@ -3,6 +3,7 @@
 //! ```text
 //! lock                        held while a host runs, with its process id
 //! host.toml                   the identity drawn when the directory was made
+//! stores.json                 where the stores are that this host has heard of; may be missing
 //! volumes/ID/volume.json      what the journal beside it belongs to
 //! volumes/ID/journal.NNNN     the journal's files, preallocated
 //! volumes/ID/cache.0000      the read cache; may be missing
@@ -46,6 +47,12 @@ pub struct StateDir {
 struct HostFile {
     version: u32,
     id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoresFile {
+    version: u32,
+    stores: Vec<String>,
 }
 
 /// The shape of a journal.
@@ -198,6 +205,23 @@ impl StateDir {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Addresses of the stores that this host has heard of.
+    pub fn stores(&self) -> Vec<String> {
+        let text = std::fs::read(self.path.join("stores.json")).ok();
+        let file: Option<StoresFile> = text.and_then(|text| serde_json::from_slice(&text).ok());
+        // Without it there is the credential.
+        file.filter(|file| file.version == VERSION).map_or_else(Vec::new, |file| file.stores)
+    }
+
+    /// Remembers [`StateDir::stores`].
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn save_stores(&self, stores: &[String]) -> Result<()> {
+        let file = StoresFile { version: VERSION, stores: stores.to_vec() };
+        files::replace(&self.path.join("stores.json"), &serde_json::to_vec_pretty(&file)?, 0o600)
     }
 
     /// What it keeps of volumes, in order of identity.

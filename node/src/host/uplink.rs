@@ -137,7 +137,7 @@ impl Router {
     /// or nobody does.
     pub fn route(&self, mut frame: Frame<ToHost>) -> Option<(VolumeId, Frame<ToHost>)> {
         let request = match &mut frame.message {
-            ToHost::Hello { .. } => return None,
+            ToHost::Hello { .. } | ToHost::Store { .. } | ToHost::Stores { .. } => return None,
             ToHost::Committed { volume, .. }
             | ToHost::Fenced { volume, .. }
             | ToHost::Resized { volume, .. }

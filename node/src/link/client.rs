@@ -7,12 +7,14 @@ use super::LinkError;
 use super::Transport;
 use super::connect::{self, Greeting, Known, Opening, Senders};
 use super::dial::Dialer;
+use super::elsewhere::{self, Elsewhere, Found};
 use super::quic::EarlyCounters;
 use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
 use longhaul_core::link::AskCounters;
-use longhaul_core::wire::link::{BEHIND_VERSION, Frame, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{BEHIND_VERSION, FLEET_VERSION, Frame, Lane, ToHost, ToStore};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -55,6 +57,8 @@ pub enum LinkEvent {
     },
     /// A frame from the store.
     Frame(Frame<ToHost>),
+    /// These are the stores there are, to be remembered.
+    Stores(Vec<String>),
 }
 
 /// The link's state at a moment.
@@ -162,17 +166,28 @@ struct State {
     past: Statistics,
     last_error: Option<String>,
     connections: u64,
+    /// Those to try, in order.
     stores: Vec<String>,
+    /// Those that were given, and are never forgotten.
+    given: Vec<String>,
     early: Arc<EarlyCounters>,
 }
 
 impl State {
-    fn learn(&mut self, greeting: &Greeting) {
-        for store in &greeting.stores {
-            if !self.stores.contains(store) {
-                self.stores.push(store.clone());
-            }
-        }
+    /// A store has said which stores there are; returns whether that is new.
+    fn learn(&mut self, said: &[String], all: bool) -> bool {
+        let mut stores = said.to_vec();
+        // An older store names only itself.
+        stores.extend(if all { self.given.clone() } else { self.stores.clone() });
+        let mut seen = BTreeSet::new();
+        stores.retain(|store| seen.insert(store.clone()));
+        let new = seen != self.stores.iter().cloned().collect();
+        self.stores = stores;
+        new
+    }
+
+    fn learn_from(&mut self, greeting: &Greeting) -> bool {
+        self.learn(&greeting.stores, greeting.version >= FLEET_VERSION)
     }
 }
 
@@ -188,7 +203,7 @@ impl Client {
         transport: Transport,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
         let mut dialer = Dialer::new(&credential, transport)?;
-        dialer.remember();
+        dialer.remember(Arc::default());
         Client::start_with(dialer, credential, store)
     }
 
@@ -198,6 +213,7 @@ impl Client {
         store: Option<String>,
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
         let fixed = store.is_some();
+        let elsewhere = Elsewhere::new(credential.clone(), &dialer);
         let stores = store.map_or(credential.stores, |store| vec![store]);
         let (events, receiver) = unbounded_channel();
         let inner = Arc::new(Inner {
@@ -211,6 +227,7 @@ impl Client {
                 past: Statistics::default(),
                 last_error: None,
                 connections: 0,
+                given: stores.clone(),
                 stores,
                 early: dialer.early(),
             }),
@@ -222,7 +239,7 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new()
             .name("link".into())
-            .spawn(move || runtime.block_on(run(shared, dialer, events, fixed)))
+            .spawn(move || runtime.block_on(run(shared, dialer, elsewhere, events, fixed)))
             .context("cannot start the link's thread")?;
         *lock(&inner.thread) = Some(thread);
         Ok((Client { inner }, receiver))
@@ -295,47 +312,64 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 async fn run(
     inner: Arc<Inner>,
     mut dialer: Dialer,
+    elsewhere: Elsewhere,
     events: UnboundedSender<LinkEvent>,
     fixed: bool,
 ) {
     let mut closing = inner.closing.subscribe();
     let mut pause = BACK_OFF.0;
     let mut known: Option<Known> = None;
-    // Others have their turn after the one that data goes to has not answered.
+    // Others have their turn after the store that data goes to has been out of reach at once.
     let mut others = false;
+    let mut next = None;
     while !*closing.borrow() {
-        let mut stores = lock(&inner.state).stores.clone();
+        let stores = lock(&inner.state).stores.clone();
         let may_be_early = |known: &&Known| {
             known.greeting.version >= BEHIND_VERSION && dialer.may_be_early(known.socket)
         };
-        let early = known.as_ref().filter(may_be_early).filter(|_| !others);
-        others = early.is_some() && stores.len() > 1;
+        let early = known.as_ref().filter(may_be_early).filter(|_| next.is_none() && !others);
         let opening = Opening::new(early.is_some());
         let is_early = opening.early;
-        if let Some(Known { address, greeting, .. }) = early {
-            stores = vec![address.clone()];
+        if let Some(Known { greeting, .. }) = early {
             *lock(&inner.senders) = Some(opening.senders.clone());
             if events.send(LinkEvent::Early { version: greeting.version }).is_err() {
                 break;
             }
         }
-        let connected = tokio::select! {
-            _ = closing.wait_for(|closing| *closing) => break,
-            connected = connect::connect(&mut dialer, &stores, known.as_ref(), opening) => connected,
+        let begun = Instant::now();
+        let connected = match next.take() {
+            Some((other, established)) => Ok((Some(other), established)),
+            None => tokio::select! {
+                _ = closing.wait_for(|closing| *closing) => break,
+                connected = elsewhere.first(&mut dialer, &stores, known.as_ref(), opening) => connected,
+            },
         };
+        others = is_early && connected.is_err() && begun.elapsed() < elsewhere::HEAD_START;
         if is_early && connected.is_err() {
             *lock(&inner.senders) = None;
         }
         match connected {
-            Ok(established) => {
-                others = false;
+            Ok((other, established)) => {
+                if let Some(other) = other {
+                    dialer = other;
+                    // What was queued for the store that is known goes nowhere.
+                    if is_early && events.send(LinkEvent::Unreachable).is_err() {
+                        break;
+                    }
+                }
                 let begun = Instant::now();
                 if events.is_closed() {
                     break;
                 }
-                match session(&inner, &mut dialer, established, &events, fixed).await {
+                let elsewhere = Some(&elsewhere).filter(|_| !fixed);
+                match session(&inner, &mut dialer, elsewhere, established, &events).await {
                     Ended::Closed => break,
                     Ended::Lost(store) => known = store,
+                    Ended::Moved(found) => {
+                        next = Some(*found);
+                        pause = BACK_OFF.0;
+                        continue;
+                    }
                 }
                 if begun.elapsed() > Duration::from_secs(1) {
                     pause = BACK_OFF.0;
@@ -376,16 +410,19 @@ enum Ended {
     Closed,
     /// It is to be connected again; the store if it said Hello and nothing speaks against it.
     Lost(Option<Known>),
+    /// Another store is connected already.
+    Moved(Box<Found>),
 }
 
 /// Serves one connection.
 async fn session(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     dialer: &mut Dialer,
+    elsewhere: Option<&Elsewhere>,
     established: connect::Established,
     events: &UnboundedSender<LinkEvent>,
-    fixed: bool,
 ) -> Ended {
+    let fixed = elsewhere.is_none();
     let mut closing = inner.closing.subscribe();
     let greeting = established.greeting.clone();
     let peer = established.address.clone();
@@ -396,6 +433,7 @@ async fn session(
         software: established.software.clone(),
         version: established.version,
     };
+    let mut learned = None;
     {
         let mut state = lock(&inner.state);
         state.connection = Some(established.connection.clone());
@@ -404,7 +442,7 @@ async fn session(
         state.connections += 1;
         state.peer = Some(peer.clone());
         if !fixed && let Some(greeting) = greeting.get() {
-            state.learn(greeting);
+            learned = state.learn_from(greeting).then(|| state.stores.clone());
         }
         // The one that answered is the first to be tried next time.
         if let Some(at) = state.stores.iter().position(|store| *store == peer) {
@@ -414,10 +452,38 @@ async fn session(
     let (connection, senders, moving) = established.split();
     *lock(&inner.senders) = Some(senders);
     let mut open = events.send(up).is_ok();
+    if let Some(stores) = learned {
+        open &= events.send(LinkEvent::Stores(stores)).is_ok();
+    }
+    // The store wants to be left, for one of these.
+    let (told, leave) = watch::channel(Vec::new());
     let deliver = {
-        let events = events.clone();
-        move |_, frame| events.send(LinkEvent::Frame(frame)).is_ok()
+        let (events, inner, told) = (events.clone(), inner.clone(), Arc::new(told));
+        move |_, frame: Frame<ToHost>| match &frame.message {
+            ToHost::Stores { stores, leave } if !fixed => {
+                let mut state = lock(&inner.state);
+                let new = state.learn(stores, !*leave).then(|| state.stores.clone());
+                drop(state);
+                if *leave {
+                    told.send_replace(stores.clone());
+                }
+                new.is_none_or(|stores| events.send(LinkEvent::Stores(stores)).is_ok())
+            }
+            _ => events.send(LinkEvent::Frame(frame)).is_ok(),
+        }
     };
+    let others = || {
+        let mut stores = lock(&inner.state).stores.clone();
+        stores.retain(|store| *store != peer);
+        stores
+    };
+    let moved = async {
+        match elsewhere {
+            Some(elsewhere) => elsewhere.instead(&*connection, others, leave).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut next = None;
     let urgent = inner.drain_urgent.subscribe();
     let mut pump = std::pin::pin!(connect::pump(connection.clone(), moving, urgent, deliver));
     let ended = tokio::select! {
@@ -426,6 +492,12 @@ async fn session(
         () = dialer.wait_for_quic(&*connection) => {
             connection.close(super::CloseCode::Done, "UDP gets through again");
             Some(Err(LinkError::Closed("UDP gets through again, changing to QUIC".into())))
+        }
+        found = moved => {
+            connection.close(super::CloseCode::Done, "another store is gone to");
+            let reason = format!("going to the store at {}", found.1.address);
+            next = Some(Box::new(found));
+            Some(Err(LinkError::Closed(reason)))
         }
     };
     *lock(&inner.senders) = None;
@@ -459,13 +531,20 @@ async fn session(
         state.past.sent_bytes += last.sent_bytes;
         state.past.received_bytes += last.received_bytes;
         state.last_error = Some(reason.clone());
-        if !fixed && let Some(greeting) = greeting.get() {
-            state.learn(greeting);
+        if !fixed
+            && next.is_none()
+            && let Some(greeting) = greeting.get()
+            && state.learn_from(greeting)
+        {
+            open &= events.send(LinkEvent::Stores(state.stores.clone())).is_ok();
         }
     }
     open &= events.send(LinkEvent::Down { reason }).is_ok();
     if closed || !open {
         return Ended::Closed;
+    }
+    if let Some(found) = next {
+        return Ended::Moved(found);
     }
     let socket = connection.peer();
     let greeting = greeting.get().filter(|_| !doubtful).cloned();

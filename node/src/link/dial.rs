@@ -35,15 +35,25 @@ impl Dialer {
         Ok(Dialer { quic, tcp, transport, again: QUIC_AGAIN })
     }
 
+    /// What it may take.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// Tries QUIC again this often while TCP is in use.
     #[cfg(test)]
     pub fn try_again_every(&mut self, again: Duration) {
         self.again = again;
     }
 
-    /// Remembers sessions from now on, to begin connections with data.
-    pub fn remember(&mut self) {
-        self.quic.remember();
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    pub fn remember(&mut self, counters: Arc<EarlyCounters>) {
+        self.quic.remember(counters);
+    }
+
+    /// Whether sessions are remembered.
+    pub fn remembers(&self) -> bool {
+        self.quic.remembers()
     }
 
     /// How often data was offered, and what became of it.

@@ -10,7 +10,7 @@ use super::quic::{Acceptor, Arriving};
 use super::tcp;
 use super::transport::{Connection, LaneStreams};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
-use crate::credential::Issued;
+use crate::credential::{Issued, OF_STORE};
 use anyhow::Result;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
@@ -86,7 +86,8 @@ struct Shared {
     /// Sessions that were begun with data.
     early: AtomicU64,
     issued: Arc<Issued>,
-    stores: Vec<String>,
+    /// Addresses of all stores, which hosts are told.
+    stores: Mutex<Vec<String>>,
     versions: (u16, u16),
     next: AtomicU64,
 }
@@ -126,6 +127,10 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn stores(&self) -> MutexGuard<'_, Vec<String>> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn past_lone(&self) -> MutexGuard<'_, AnswerCounters> {
         self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,7 +164,7 @@ impl Listener {
             past_lone: Mutex::default(),
             early: AtomicU64::new(0),
             issued,
-            stores,
+            stores: Mutex::new(stores),
             versions,
             next: AtomicU64::new(1),
         });
@@ -237,6 +242,37 @@ impl Listener {
         if let Some(session) = self.shared.sessions().get(&session) {
             session.connection.close(code, reason);
         }
+    }
+
+    /// Tells hosts these addresses of stores from now on, when they say Hello.
+    pub fn set_stores(&self, stores: Vec<String>) {
+        *self.shared.stores() = stores;
+    }
+
+    /// Tells a host something in its control lane.
+    pub fn tell_host(&self, session: u64, message: &ToHost) {
+        self.send(session, Lane::Control, message.clone().into());
+    }
+
+    /// Tells all hosts something, as far as they are of a version that knows it. Other stores are no hosts.
+    pub fn tell_hosts(&self, message: &ToHost) {
+        let sessions = self.shared.sessions();
+        let hosts = sessions.iter().filter(|(_, session)| !session.serial.starts_with(OF_STORE));
+        let hosts: Vec<u64> = hosts.map(|(number, _)| *number).collect();
+        drop(sessions);
+        for host in hosts {
+            self.tell_host(host, message);
+        }
+    }
+
+    /// Bytes to and from each session so far.
+    pub fn traffic(&self) -> Vec<(u64, u64)> {
+        let sessions = self.shared.sessions();
+        let traffic = sessions.iter().map(|(number, session)| {
+            let statistics = session.connection.statistics();
+            (*number, statistics.sent_bytes + statistics.received_bytes)
+        });
+        traffic.collect()
     }
 
     /// Whether the host of a session has proven that it is there now; what came before may be a copy of
@@ -386,7 +422,7 @@ async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, Li
         version,
         supported: shared.versions,
         software: self::software(),
-        stores: shared.stores.clone(),
+        stores: shared.stores().clone(),
     };
     let head = Frame::from(hello).encode_head();
     let mut chunks = [head.map_err(|error| LinkError::Protocol(error.to_string()))?];

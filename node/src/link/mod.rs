@@ -12,6 +12,7 @@
 //! - `first`: what is sent before the store has answered, with what `sessions` remembers.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
+//! - `elsewhere`: from one store to another.
 //! - [`request`]: one connection for one command.
 //! - [`listener`]: the store's side.
 //!
@@ -22,6 +23,7 @@ pub mod client;
 pub mod congestion;
 mod connect;
 mod dial;
+mod elsewhere;
 mod ends;
 mod first;
 pub mod lane;

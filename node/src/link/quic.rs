@@ -210,9 +210,15 @@ impl Dialer {
         Ok(Dialer { tls, config, stores, early, v4: None, v6: None })
     }
 
-    /// Remembers sessions from now on, to begin connections with data.
-    pub(super) fn remember(&mut self) {
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    pub(super) fn remember(&mut self, counters: Arc<EarlyCounters>) {
         self.stores.get_or_insert_default();
+        self.early = counters;
+    }
+
+    /// Whether sessions are remembered.
+    pub(super) fn remembers(&self) -> bool {
+        self.stores.is_some()
     }
 
     /// How often data was offered, and what became of it.

@@ -3,10 +3,12 @@
 use super::Transport;
 use super::connect::{self, Senders};
 use super::dial::Dialer;
+use super::transport::Connection;
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
-    Frame, Lane, RESIZE_VERSION, RequestId, ToHost, ToStore, VolumeOperation, VolumeReply,
+    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply, ToHost,
+    ToStore, VolumeOperation, VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +30,7 @@ pub struct Requests {
     waiting: Arc<Waiting>,
     next: AtomicU64,
     ended: watch::Receiver<Option<String>>,
+    connection: Arc<dyn Connection>,
     notices: tokio::sync::Mutex<mpsc::UnboundedReceiver<ToHost>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -47,6 +50,7 @@ impl Requests {
         };
         let (address, version) = (established.address.clone(), established.version);
         let (connection, senders, moving) = established.split();
+        let kept = connection.clone();
         let waiting = Arc::new(Waiting::default());
         let (notify, notices) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
@@ -83,9 +87,21 @@ impl Requests {
             waiting,
             next: AtomicU64::new(1),
             ended,
+            connection: kept,
             notices: tokio::sync::Mutex::new(notices),
             task,
         })
+    }
+
+    /// Whether the connection has not ended.
+    pub fn is_open(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// Bytes that have come, whatever they say; nothing where the kernel sees to it that the peer lives.
+    pub fn received_bytes(&self) -> Option<u64> {
+        let quic = self.connection.transport() == "quic";
+        quic.then(|| self.connection.statistics().received_bytes)
     }
 
     /// Version of the protocol that is spoken.
@@ -150,6 +166,21 @@ impl Requests {
         }
     }
 
+    /// Asks for something about stores.
+    ///
+    /// # Errors
+    /// What the store says, or that the connection ended.
+    pub async fn store(&self, operation: StoreOperation) -> Result<StoreReply> {
+        if self.version < FLEET_VERSION {
+            bail!("the store at {} is too old to know of other stores: upgrade it", self.address);
+        }
+        let ask = |request| ToStore::Store { request, operation };
+        match self.call(Lane::Control, ask).await?.message {
+            ToHost::Store { result, .. } => result.context("the store refused"),
+            _ => bail!("the store at {} gave an answer that does not fit", self.address),
+        }
+    }
+
     /// Sends what is queued and closes the connection.
     pub async fn close(self) {
         drop(self.senders);
@@ -171,11 +202,13 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Status { request, .. }
         | ToHost::Staged { request, .. }
         | ToHost::Changed { request, .. }
+        | ToHost::Store { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }
         | ToHost::Fenced { .. }
         | ToHost::Resized { .. }
+        | ToHost::Stores { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

@@ -73,9 +73,10 @@ impl Store {
 /// The next one, but for those that say that an attempt begins.
 async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
     loop {
-        let next = tokio::time::timeout(Duration::from_secs(20), events.recv()).await;
-        match next.unwrap().unwrap() {
-            LinkEvent::Early { .. } => {}
+        let next = tokio::time::timeout(Duration::from_secs(20), events.recv());
+        match next.await.unwrap().unwrap() {
+            // The address of the store is news to a credential that was written before it had one.
+            LinkEvent::Early { .. } | LinkEvent::Stores(_) => {}
             event => return event,
         }
     }
@@ -407,7 +408,10 @@ async fn a_store_that_is_not_what_it_was_is_asked_first() {
                     }
                 }
                 // Taken for what it was once, at most, before it has said otherwise.
-                LinkEvent::Up { .. } | LinkEvent::Down { .. } | LinkEvent::Early { .. } => {}
+                LinkEvent::Up { .. }
+                | LinkEvent::Down { .. }
+                | LinkEvent::Early { .. }
+                | LinkEvent::Stores(_) => {}
                 LinkEvent::Frame(frame) => panic!("{frame:?}"),
             }
         };
@@ -455,6 +459,7 @@ async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_th
                     break;
                 }
             }
+            LinkEvent::Stores(_) => {}
             LinkEvent::Frame(frame) => panic!("{frame:?}"),
         }
     }

@@ -87,6 +87,11 @@ pub(super) async fn probe(connection: &dyn Connection) -> Infallible {
     }
 }
 
+/// Asks a peer for a sign of life. Nothing is sent where there are no datagrams.
+pub(super) fn poke(connection: &dyn Connection) {
+    connection.send_datagram(Bytes::from_static(PROBE));
+}
+
 /// How long after the last thing that was sent a probe follows it: not in the same packet, nor in the same
 /// burst of losses.
 fn tail_pause(rtt: Duration) -> Duration {

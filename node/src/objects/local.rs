@@ -7,6 +7,7 @@
 
 use super::{GetError, ObjectMeta, Objects, PutError};
 use crate::files;
+use crate::random;
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};
@@ -34,6 +35,8 @@ pub struct LocalObjects {
 struct Inner {
     root: PathBuf,
     temporary: PathBuf,
+    /// Tells its files in `temporary` from those of other processes.
+    process: u128,
     next: AtomicU64,
     open: Mutex<OpenFiles>,
 }
@@ -45,29 +48,39 @@ struct OpenFiles {
 }
 
 impl LocalObjects {
-    /// Objects in `data`/objects. Nobody else may use it at the same time: the caller holds a lock.
+    /// Objects in `data`/objects. Nobody else uses it at this moment: the caller holds a lock.
     ///
     /// # Errors
     /// If the directory cannot be created or cleaned up.
     pub fn open(data: &Path) -> Result<LocalObjects> {
-        let (root, temporary) = (data.join("objects"), data.join("tmp"));
-        files::create_dir(&root)?;
-        files::create_dir(&temporary)?;
-        let left = std::fs::read_dir(&temporary)
+        let objects = LocalObjects::beside(data)?;
+        let temporary = &objects.inner.temporary;
+        let left = std::fs::read_dir(temporary)
             .with_context(|| format!("cannot read {}", temporary.display()))?;
         for entry in left {
             let path = entry?.path();
             std::fs::remove_file(&path)
                 .with_context(|| format!("cannot remove the left-over {}", path.display()))?;
         }
-        Ok(LocalObjects {
-            inner: Arc::new(Inner {
-                root,
-                temporary,
-                next: AtomicU64::new(0),
-                open: Mutex::default(),
-            }),
-        })
+        Ok(objects)
+    }
+
+    /// As [`LocalObjects::open`], where others may be at work: what is in `tmp/` is left to them.
+    ///
+    /// # Errors
+    /// If the directory cannot be created.
+    pub fn beside(data: &Path) -> Result<LocalObjects> {
+        let (root, temporary) = (data.join("objects"), data.join("tmp"));
+        files::create_dir(&root)?;
+        files::create_dir(&temporary)?;
+        let inner = Inner {
+            root,
+            temporary,
+            process: random::identity()?,
+            next: AtomicU64::new(0),
+            open: Mutex::default(),
+        };
+        Ok(LocalObjects { inner: Arc::new(inner) })
     }
 
     async fn blocking<T: Send + 'static>(
@@ -128,7 +141,7 @@ impl Inner {
     fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
         let path = self.path(key).map_err(PutError::Failed)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.temporary.join(format!("{number:x}"));
+        let temporary = self.temporary.join(format!("{:032x}-{number:x}", self.process));
         let result = self.put_as(&temporary, &path, data);
         if !matches!(result, Ok(())) {
             let _ = std::fs::remove_file(&temporary);
@@ -172,8 +185,10 @@ impl Inner {
         Some(file.clone())
     }
 
-    fn file(&self, key: &str) -> Result<Arc<File>, GetError> {
-        if let Some(file) = self.cached(key) {
+    /// Opens a file; `keep` is for those of which more will be read. A name like a volume's may be used
+    /// again after another process has deleted it, and such objects are read whole.
+    fn file(&self, key: &str, keep: bool) -> Result<Arc<File>, GetError> {
+        if let Some(file) = self.cached(key).filter(|_| keep) {
             return Ok(file);
         }
         let path = self.path(key).map_err(GetError::Failed)?;
@@ -182,6 +197,9 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(GetError::NotFound),
             Err(error) => return Err(failed(&path, &error)),
         };
+        if !keep {
+            return Ok(file);
+        }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.files.len() >= OPEN_FILES {
             let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
@@ -195,7 +213,7 @@ impl Inner {
     }
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
-        let file = self.file(key)?;
+        let file = self.file(key, range.is_some())?;
         let read = || -> std::io::Result<Bytes> {
             let length = file.metadata()?.len();
             let range = range.unwrap_or(0..length);
@@ -316,6 +334,26 @@ mod tests {
         tests::keeps_the_contract(Arc::new(objects)).await;
         assert!(!dir.path().join("objects/v").exists());
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn two_processes_share_a_directory() {
+        let (dir, one) = objects();
+        let two = LocalObjects::beside(dir.path()).unwrap();
+        one.put("volumes/a", vec![Bytes::from("first")]).await.unwrap();
+        assert_eq!(two.get("volumes/a", None).await.unwrap(), "first");
+        let taken = two.put("volumes/a", vec![Bytes::from("x")]).await;
+        assert_eq!(taken, Err(PutError::Exists));
+        one.delete("volumes/a").await.unwrap();
+        one.put("volumes/a", vec![Bytes::from("second")]).await.unwrap();
+        assert_eq!(two.get("volumes/a", None).await.unwrap(), "second");
+        let puts = (0..50).map(|n| {
+            let store = if n % 2 == 0 { &one } else { &two };
+            async move { store.put(&format!("v/{n}/x"), vec![Bytes::from("x")]).await }
+        });
+        for put in futures_util::future::join_all(puts).await {
+            put.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -29,6 +29,18 @@ pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
         ToStore::Volume { request, .. } => {
             Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })
         }
-        ToStore::Hello { .. } | ToStore::Announce { .. } => None,
+        ToStore::Hello { .. } | ToStore::Announce { .. } | ToStore::Store { .. } => None,
+    }
+}
+
+/// What to answer when a message names a volume that its host has to resume first: this store does not
+/// serve it, or no longer.
+pub fn not_here(message: ToStore) -> Option<ToHost> {
+    let reason = || "the volume is not in use at this store: resume".to_owned();
+    match message {
+        ToStore::Detach { volume, epoch, .. } | ToStore::Batch { volume, epoch, .. } => {
+            Some(ToHost::BatchRefused { volume, epoch, reason: reason() })
+        }
+        other => no_such_volume(other),
     }
 }

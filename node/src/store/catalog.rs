@@ -48,6 +48,41 @@ pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, Entry>> {
     Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
 }
 
+/// What is otherwise than a store knows.
+pub struct Changes {
+    /// Volumes that it does not know.
+    pub new: Vec<Entry>,
+    /// Names of those that are deleted.
+    pub gone: Vec<String>,
+}
+
+/// Looks for volumes that were created or deleted elsewhere since `known` was read.
+///
+/// # Errors
+/// As for [`load`].
+pub async fn changes(objects: &dyn Objects, known: Vec<VolumeSpec>) -> Result<Changes> {
+    let list = objects.list(VOLUMES_PREFIX).await.map_err(anyhow::Error::msg);
+    let list = list.context("cannot read the catalog")?;
+    let mut missing: BTreeMap<String, VolumeSpec> =
+        known.into_iter().map(|spec| (catalog::name_key(&spec.name), spec)).collect();
+    let unknown = list.into_iter().filter(|meta| missing.remove(&meta.key).is_none());
+    let unknown: Vec<_> = unknown.collect();
+    let new = futures_util::stream::iter(unknown)
+        .map(|meta| async move { entry(objects, &meta.key).await })
+        .buffer_unordered(READ_AT_ONCE);
+    let new: Vec<Option<Entry>> = new.try_collect().await?;
+    let mut gone = Vec::new();
+    for (key, spec) in missing {
+        // A list may lag behind a creation.
+        match objects.get(&key, None).await {
+            Err(GetError::NotFound) => gone.push(spec.name),
+            Ok(_) => {}
+            Err(error) => return Err(error).context("cannot read the catalog"),
+        }
+    }
+    Ok(Changes { new: new.into_iter().flatten().collect(), gone })
+}
+
 /// The volume that an object describes; `None` if it is not there.
 async fn entry(objects: &dyn Objects, key: &str) -> Result<Option<Entry>> {
     let bytes = match objects.get(key, None).await {
@@ -428,6 +463,18 @@ mod tests {
         }
         let second = catalog::attribute_key(VolumeId(7), "b", 2, 2);
         assert_eq!(objects.get(&second, None).await.unwrap(), "two");
+    }
+
+    #[tokio::test]
+    async fn what_another_store_creates_and_deletes_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let a = create(&objects, "a".into(), 2048, 512).await.unwrap();
+        let b = create(&objects, "b".into(), 2048, 512).await.unwrap();
+        delete(&objects, &a).await.unwrap();
+        let changes = changes(&objects, vec![a]).await.unwrap();
+        assert_eq!(changes.gone, ["a"]);
+        assert_eq!(changes.new, [Entry { sectors: 2048, spec: b }]);
     }
 
     #[tokio::test]

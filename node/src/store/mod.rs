@@ -4,9 +4,14 @@
 //! Objects are written and read by threads that know nothing of volumes.
 
 mod absent;
+mod balance;
 mod bucket;
 mod catalog;
+pub mod command;
 mod events;
+mod lease;
+mod peers;
+mod registry;
 mod scrub;
 mod shell;
 #[cfg(test)]
@@ -19,7 +24,7 @@ pub use view::info_json;
 use crate::cli::StoreArgs;
 use crate::commands::Usage;
 use crate::credential::{self, Issued};
-use crate::files::{self, Lock};
+use crate::files::{self, Lock, Sharing};
 use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
@@ -31,10 +36,14 @@ use crate::service::{Stop, notify};
 use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
+use lease::Holder;
 use longhaul_core::store::map::pages::SharedPages;
-use scrub::Scrub;
+use longhaul_core::wire::link::StoreId;
+use peers::Peers;
+use scrub::{Scrub, Share};
 use serde::{Deserialize, Serialize};
-use shell::Shell;
+use shell::{Fleet, Shell};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
@@ -51,14 +60,18 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// If it cannot start, or cannot go on.
 pub fn run(args: &StoreArgs) -> Result<()> {
-    let data = Location::parse(&args.data)?;
+    if let Some(asked) = &args.command {
+        return command::run(asked);
+    }
+    let given = args.data.as_deref().ok_or_else(|| Usage("no --data".into()))?;
+    let data = Location::parse(given)?;
     let state = match (args.state.as_deref(), &data) {
         (Some(state), _) => state,
         (None, Location::Directory(dir)) => dir,
         (None, _) => {
             return Err(Usage(format!(
                 "--data {} is no directory: say with --state DIR where credentials and lock are",
-                args.data.display()
+                given.display()
             ))
             .into());
         }
@@ -79,6 +92,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
             map_memory: args.map_memory,
+            new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
         })
         .await?;
@@ -121,6 +135,8 @@ pub struct Options<'a> {
     pub cache_dir: Option<&'a Path>,
     /// Bytes of memory for the maps of all volumes.
     pub map_memory: u64,
+    /// The stores that were there with another CA are gone for good.
+    pub new_ca: bool,
     /// How objects are verified in the background.
     pub scrub: scrub::Settings,
 }
@@ -131,6 +147,7 @@ pub struct Store {
     address: SocketAddr,
     view: view::View,
     _locks: Vec<Lock>,
+    _sharing: Option<Sharing>,
 }
 
 impl Store {
@@ -139,8 +156,17 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let Options { data, state, listen, advertise, cache_bytes, cache_dir, map_memory, scrub } =
-            *options;
+        let Options {
+            data,
+            state,
+            listen,
+            advertise,
+            cache_bytes,
+            cache_dir,
+            map_memory,
+            new_ca,
+            scrub,
+        } = *options;
         if map_memory < MAP_MEMORY_LEAST {
             bail!(
                 "--map-memory {} is too little: give the maps at least {}",
@@ -156,15 +182,21 @@ impl Store {
         let mut locks = vec![Lock::acquire(state)?];
         let mut dirs = vec![state];
         let installation;
+        let mut sharing = None;
         let mut objects: Arc<dyn Objects> = match data {
             Location::Directory(dir) => {
                 files::create_dir(dir)?;
                 if dir.canonicalize()? != state.canonicalize()? {
-                    locks.push(Lock::acquire(dir)?);
                     dirs.push(dir);
                 }
+                let taken = Sharing::acquire(dir)?;
                 installation = marker(dir)?;
-                Arc::new(LocalObjects::open(dir)?)
+                let objects = match taken.is_alone() {
+                    true => LocalObjects::open(dir)?,
+                    false => LocalObjects::beside(dir)?,
+                };
+                sharing = Some(taken.share()?);
+                Arc::new(objects)
             }
             Location::Device(path) => {
                 let device = DeviceObjects::open(path)?;
@@ -203,8 +235,33 @@ impl Store {
                 .with_context(|| format!("cannot listen on {listen} (UDP)"))?,
             _ => listen,
         };
-        let stores = vec![advertise.map_or_else(|| reachable(listen), str::to_owned)];
+        let own = vec![advertise.map_or_else(|| reachable(listen), str::to_owned)];
+        // Others can use a directory or a bucket, too.
+        let shared = matches!(data, Location::Directory(_) | Location::Bucket { .. });
+        let known = if shared { registry::stores(&*objects).await? } else { BTreeMap::new() };
+        let me = Holder {
+            id: registry::identity(state)?,
+            incarnation: random::identity()?,
+            addresses: own,
+        };
+        let addresses =
+            |(id, store): (&StoreId, &registry::Registered)| (*id, store.addresses.clone());
+        let mut others: BTreeMap<_, _> = known.iter().map(addresses).collect();
+        others.remove(&me.id);
+        let stores = shell::addresses(&me, &others, false);
         let identity = credential::prepare(state, &stores)?;
+        let ca = registry::fingerprint(&identity.ca);
+        let foreign: Vec<StoreId> =
+            known.iter().filter(|(_, store)| store.ca != ca).map(|(id, _)| *id).collect();
+        if !foreign.is_empty() && !new_ca {
+            bail!(
+                "the data in {data} has stores ({}) with another CA than {}: have them invite this one (`longhaul store \
+                 invite --state DIR` there, `longhaul store join` here, into a new state directory); or, if they are gone \
+                 for good with their state, start this one once with --new-ca, and give its admin.toml to all hosts",
+                stores_in_words(&known, &foreign),
+                state.display()
+            );
+        }
         let acceptor = Acceptor::bind(listen, &identity, issued.clone())?;
         let address = acceptor.local_addr()?;
         let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
@@ -214,6 +271,23 @@ impl Store {
         if matches!(data, Location::Directory(_)) {
             catalog::warn_of_leftovers(&*objects, &catalog).await;
         }
+        let fleet = if shared {
+            registry::forget(&*objects, &known, &foreign).await?;
+            registry::register(&*objects, &known, me.id, &me.addresses, &ca).await?;
+            registry::agree(&*objects, state).await?;
+            let peers = Peers::new(identity.peer);
+            others.retain(|id, _| !foreign.contains(id));
+            for (id, addresses) in &others {
+                tracing::info!(
+                    "another store of the installation: {id} at {}",
+                    addresses.join(", ")
+                );
+            }
+            peers.set(others);
+            Some(Fleet::new(me, peers, state.to_owned()))
+        } else {
+            None
+        };
         let mut listener = Listener::start(acceptor, issued, stores);
         match tcp {
             Ok(tcp) => listener.add_tcp(tcp),
@@ -221,11 +295,15 @@ impl Store {
             Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
         }
         let scrub = Scrub::open(state, scrub);
-        tokio::spawn(scrub.clone().run(objects.clone()));
+        let share =
+            fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
+        tokio::spawn(scrub.clone().run(objects.clone(), share));
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub);
-        let shell = Shell::new(listener, objects, catalog, questions, SharedPages::new(map_memory));
-        Ok(Store { shell, address, view, _locks: locks })
+        let pages = SharedPages::new(map_memory);
+        let shell = Shell::new(listener, objects, catalog, questions, pages, fleet);
+        shell.tell_stores();
+        Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }
 
     /// Where it listens.
@@ -259,6 +337,13 @@ impl Store {
         }
         self.shell.close().await;
     }
+}
+
+fn stores_in_words(known: &BTreeMap<StoreId, registry::Registered>, ids: &[StoreId]) -> String {
+    let words = ids
+        .iter()
+        .filter_map(|id| Some(format!("{id} at {}", known.get(id)?.addresses.join(", "))));
+    words.collect::<Vec<_>>().join("; ")
 }
 
 /// Makes the directory of the cache, and takes it unless it is one of those that are taken.
@@ -341,7 +426,8 @@ fn refuse_foreign(data: &Path) -> Result<()> {
         let name = name.to_string_lossy();
         // What a start that was cut short leaves, a credential brought from elsewhere, and what
         // mkfs puts at the root of a file system.
-        let ours = ["credentials", "lock", "lost+found"].contains(&&*name)
+        let ours = ["credentials", "lock", "shared.lock", "store.json", "lost+found"]
+            .contains(&&*name)
             || name.strip_prefix(MARKER).is_some_and(|rest| rest.ends_with(".tmp"));
         if !ours {
             bail!(

@@ -3,14 +3,16 @@
 //! Where it is, and what it found, is kept in `scrub.json` in the state directory, so that it goes on after a
 //! restart, and that what was found is not forgotten. It changes no object.
 
-use super::{catalog, now};
+use super::peers::Peers;
+use super::{catalog, lease, now};
 use crate::admin::Metrics;
 use crate::files;
 use crate::objects::{GetError, Objects};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use longhaul_core::block::Range;
+use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::store::{VolumeSpec, scrub};
+use longhaul_core::wire::link::{StoreId, StoreOperation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -81,6 +83,40 @@ struct Shared {
     failures: u64,
 }
 
+/// Which volumes a store scrubs that is one of several: those that it has, and of those that no store has which
+/// answers, its part.
+pub struct Share {
+    /// This store.
+    pub me: StoreId,
+    /// The others.
+    pub peers: Peers,
+}
+
+impl Share {
+    async fn has(&self, objects: &dyn Objects, volume: VolumeId) -> Result<bool> {
+        let mut stores: Vec<StoreId> = self.peers.list().into_keys().collect();
+        let holder = lease::holder(objects, volume).await.map_err(anyhow::Error::msg)?;
+        if let Some((holder, addresses)) = holder {
+            if holder == self.me {
+                return Ok(true);
+            }
+            let report = self.peers.operate(holder, &addresses, StoreOperation::Report);
+            if stores.contains(&holder) && report.await.is_ok() {
+                return Ok(false);
+            }
+            stores.retain(|store| *store != holder);
+        }
+        // Each store comes to the same without asking.
+        stores.push(self.me);
+        let weight = |store: &StoreId| {
+            let both = [volume.0.to_be_bytes(), store.0.to_be_bytes()].concat();
+            let digest = ring::digest::digest(&ring::digest::SHA256, &both);
+            digest.as_ref().to_vec()
+        };
+        Ok(stores.into_iter().min_by_key(weight) == Some(self.me))
+    }
+}
+
 /// A scrub that may be under way.
 #[derive(Clone, Debug)]
 pub struct Scrub {
@@ -106,8 +142,9 @@ impl Scrub {
         Scrub { settings, file, shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// Scrubs for ever, or not at all if the settings say so.
-    pub async fn run(self, objects: Arc<dyn Objects>) {
+    /// Scrubs for ever, or not at all if the settings say so: this store's share, or everything where there are no
+    /// others.
+    pub async fn run(self, objects: Arc<dyn Objects>, share: Option<Share>) {
         if self.settings.every.is_zero() || self.settings.bytes_per_second == 0 {
             return;
         }
@@ -121,7 +158,7 @@ impl Scrub {
                 }
                 _ => {}
             }
-            if let Err(error) = self.pass(&*objects).await {
+            if let Err(error) = self.pass(&*objects, share.as_ref()).await {
                 tracing::warn!("the scrub pauses: {error:#}");
                 tokio::time::sleep(RETRY_PAUSES[2]).await;
             }
@@ -129,7 +166,7 @@ impl Scrub {
     }
 
     /// One pass, or the rest of it.
-    async fn pass(&self, objects: &dyn Objects) -> Result<()> {
+    async fn pass(&self, objects: &dyn Objects, share: Option<&Share>) -> Result<()> {
         {
             let state = &mut self.shared().state;
             if state.at.is_none() {
@@ -141,7 +178,13 @@ impl Scrub {
         let mut volumes: Vec<_> = catalog::load(objects).await?.into_values().collect();
         volumes.sort_by_key(|entry| entry.spec.id);
         for entry in volumes {
-            self.volume(objects, &entry.spec).await?;
+            let ours = match share {
+                Some(share) => share.has(objects, entry.spec.id).await?,
+                None => true,
+            };
+            if ours {
+                self.volume(objects, &entry.spec).await?;
+            }
         }
         let ended = {
             let state = &mut self.shared().state;
@@ -152,9 +195,9 @@ impl Scrub {
         };
         self.note().await;
         match ended {
-            0 => tracing::info!("all objects have been verified, none is damaged"),
+            0 => tracing::info!("the scrub has come to its end, no object is damaged"),
             damaged => tracing::error!(
-                "all objects have been verified: {damaged} are damaged, see /status at the admin address"
+                "the scrub has come to its end: {damaged} objects are damaged, see /status at the admin address"
             ),
         }
         Ok(())
@@ -391,4 +434,59 @@ fn read(file: &Path) -> Result<Option<State>> {
         state.version
     );
     Ok(Some(state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credential;
+    use crate::objects::LocalObjects;
+    use longhaul_core::store::lease::{Lease, key};
+
+    const STORES: [StoreId; 3] = [StoreId(1), StoreId(2), StoreId(3)];
+
+    #[tokio::test]
+    async fn each_volume_is_of_one_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let identity = credential::prepare(dir.path(), &[]).unwrap();
+        // Nobody listens there.
+        let nowhere = || vec!["127.0.0.1:1".to_owned()];
+        let share = |me: StoreId| {
+            let peers = Peers::new(identity.peer.clone());
+            let others = STORES.into_iter().filter(|store| *store != me);
+            peers.set(others.map(|store| (store, nowhere())).collect());
+            Share { me, peers }
+        };
+        let shares = STORES.map(share);
+        let mut parts = [0; 3];
+        for volume in (1..=40).map(VolumeId) {
+            let holder = match volume.0 {
+                1..=2 => Some(STORES[0]),
+                // Of a store that is there no more.
+                3 => Some(StoreId(9)),
+                _ => None,
+            };
+            if let Some(store) = holder {
+                let held = Lease::Held { store, incarnation: 1, addresses: nowhere() };
+                objects.put(&key(volume, 1), vec![held.encode().into()]).await.unwrap();
+            }
+            let mut ours = Vec::new();
+            for share in &shares {
+                ours.push(share.has(&objects, volume).await.unwrap());
+            }
+            match holder {
+                // It does not answer: another one takes its place, until it is back.
+                Some(store) if STORES.contains(&store) => {
+                    assert!(ours[0] && ours[1] != ours[2], "{volume}: {ours:?}");
+                }
+                _ => {
+                    let one = ours.iter().position(|ours| *ours).unwrap();
+                    assert_eq!(ours.iter().filter(|ours| **ours).count(), 1, "{volume}: {ours:?}");
+                    parts[one] += 1;
+                }
+            }
+        }
+        assert!(parts.iter().all(|part| *part > 4), "{parts:?}");
+    }
 }

@@ -1,24 +1,31 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
+mod claims;
+mod jobs;
+mod stores;
+
+pub use stores::{Fleet, addresses};
+
 use super::absent::no_such_volume;
-use super::catalog::{self, Entry, NotCreated};
+use super::catalog::{Entry, NotCreated};
 use super::events::log;
-use super::view::{Counts, MapMemory, Question, SessionState, Snapshot, VolumeState};
+use super::lease;
+use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::{self, Objects};
 use crate::random;
 use bytes::Bytes;
+use claims::Claims;
 use longhaul_core::block::{Epoch, Time, VolumeId};
-use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::store::{
     Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
 };
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, MAX_ATTRIBUTE_BYTES, ReadError, RequestId, StageError, ToHost, ToStore,
-    VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, ToHost,
+    ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -29,6 +36,9 @@ const FRAMES_AT_ONCE: usize = 64;
 /// How often engines are looked for that nobody needs: one goes after one to two of these. A guess:
 /// longer than the pause between an operator's commands.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long hosts get to go to other stores before this one stops.
+const AWAY_LIMIT: Duration = Duration::from_secs(5);
 
 /// A volume that cannot be used is opened anew when somebody wants it, so much later; each time twice as much, up to
 /// sixteen times: it takes a list and some reads.
@@ -60,10 +70,27 @@ pub struct Shell {
     /// Time that the present piece of work has spent reading objects.
     elsewhere: Duration,
     origin: Instant,
+    /// Engines opened so far.
+    engines_opened: u64,
+    /// The other stores, if there may be any.
+    fleet: Option<Fleet>,
+    claims: Claims,
+    /// Sessions of other stores.
+    stores: HashSet<u64>,
+    /// The location is being looked at for what other stores did; and once more after that.
+    looking: bool,
+    look_again: bool,
+    /// Frames about volumes that are not known, and requests for a list, until it has been.
+    strangers: Vec<(u64, Lane, Frame<ToStore>)>,
+    lists: Vec<Asked>,
+    /// When to remind hosts that are to leave.
+    remind: Interval,
 }
 
 struct Engine {
     volume: Volume,
+    /// What an engine before it asked of the objects is not answered to this one.
+    number: u64,
     /// Sessions that have spoken to it.
     sessions: BTreeSet<u64>,
     paused: bool,
@@ -107,15 +134,29 @@ struct Job {
 }
 
 enum Work {
-    Create { name: String, sectors: u64, block_bytes: u32 },
-    Delete(VolumeSpec),
-    GetAttribute { volume: VolumeId, attribute: String },
-    SetAttribute { volume: VolumeId, epoch: Epoch, attribute: String, data: Bytes },
+    Create {
+        name: String,
+        sectors: u64,
+        block_bytes: u32,
+    },
+    /// With the lease by which it is this store's.
+    Delete(VolumeSpec, Option<u64>),
+    GetAttribute {
+        volume: VolumeId,
+        attribute: String,
+    },
+    SetAttribute {
+        volume: VolumeId,
+        epoch: Epoch,
+        attribute: String,
+        data: Bytes,
+    },
 }
 
 enum Outcome {
     Object {
         volume: VolumeId,
+        engine: u64,
         id: u64,
         key: String,
         result: ObjectResult,
@@ -128,6 +169,19 @@ enum Outcome {
     Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>),
     /// The data of a deleted volume is removed, as far as that works.
     Removed,
+    /// It is known whose a volume is.
+    Claimed(VolumeId, lease::Outcome),
+    /// Another store has done what was asked here.
+    Forwarded(u64, Lane, Frame<ToHost>),
+    /// It could not: it is to be looked up again who has the volume.
+    Again(VolumeId, u64, Lane, Frame<ToStore>),
+    /// The location was looked at.
+    Found(Result<stores::Found, String>),
+    /// What other stores say of themselves, for a list, and to share what there is to do.
+    Stores(Asked, Vec<StoreState>),
+    Loads(Option<Asked>, Vec<StoreReport>),
+    /// What other stores know of volumes.
+    Lives(Vec<Asked>, Vec<StoreReport>),
 }
 
 impl Shell {
@@ -138,6 +192,7 @@ impl Shell {
         catalog: BTreeMap<String, Entry>,
         questions: mpsc::Receiver<Question>,
         pages: SharedPages,
+        fleet: Option<Fleet>,
     ) -> Shell {
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
@@ -158,6 +213,15 @@ impl Shell {
             counts: Counts::default(),
             elsewhere: Duration::ZERO,
             origin: Instant::now(),
+            engines_opened: 0,
+            fleet,
+            claims: Claims::default(),
+            stores: HashSet::new(),
+            looking: false,
+            look_again: false,
+            strangers: Vec::new(),
+            lists: Vec::new(),
+            remind: tokio::time::interval(stores::REMIND),
         }
     }
 
@@ -170,6 +234,15 @@ impl Shell {
 
     /// Lets the engines finish what is under way.
     pub async fn finish(&mut self) {
+        if self.send_away() {
+            let away = async {
+                while self.has_hosts() {
+                    self.step().await;
+                }
+            };
+            // Those that find no other store wait for this one.
+            let _ = tokio::time::timeout(AWAY_LIMIT, away).await;
+        }
         let now = self.now();
         for id in self.engines.keys().copied().collect::<Vec<_>>() {
             if let Some(engine) = self.engines.get_mut(&id) {
@@ -221,7 +294,11 @@ impl Shell {
                 let _ = question.send(self.snapshot());
             }
             () = timeout => self.timeouts(),
-            _ = self.look.tick() => self.put_away(),
+            _ = self.look.tick() => {
+                self.put_away();
+                self.tick();
+            }
+            _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
         }
     }
 
@@ -275,9 +352,13 @@ impl Shell {
         match event {
             ListenerEvent::Opened { session, peer, serial, software } => {
                 tracing::info!("session {session}: {peer} ({software}, credential {serial})");
+                self.session_opened(session, &serial);
             }
             ListenerEvent::Closed { session, reason } => {
                 tracing::info!("session {session} closed: {reason}");
+                self.stores.remove(&session);
+                self.claims.forget(session);
+                self.strangers.retain(|(other, ..)| *other != session);
                 let now = self.now();
                 for id in self.engines.keys().copied().collect::<Vec<_>>() {
                     let Some(engine) = self.engines.get_mut(&id) else { continue };
@@ -300,10 +381,53 @@ impl Shell {
     }
 
     fn frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        if self.fleet.is_some() && self.is_strange(&frame.message) {
+            // Another store may have created it a moment ago.
+            self.strangers.push((session, lane, frame));
+            return self.look_around();
+        }
+        self.known_frame(session, lane, frame);
+    }
+
+    /// Whether a message names a volume that is not known.
+    fn is_strange(&self, message: &ToStore) -> bool {
+        match message {
+            // What may be a copy of an old flight has nothing looked up.
+            ToStore::Hello { .. } | ToStore::Store { .. } | ToStore::ReadBehind { .. } => false,
+            ToStore::Attach { name, .. } => !self.catalog.contains_key(name),
+            ToStore::Resume { volume, .. }
+            | ToStore::Detach { volume, .. }
+            | ToStore::Batch { volume, .. }
+            | ToStore::Announce { volume, .. }
+            | ToStore::Read { volume, .. }
+            | ToStore::Status { volume, .. }
+            | ToStore::Changed { volume, .. } => !self.names.contains_key(volume),
+            ToStore::Stage { volume, into, .. } => {
+                !self.names.contains_key(volume) || !self.names.contains_key(into)
+            }
+            ToStore::Volume { operation, .. } => match operation {
+                VolumeOperation::Create { .. } | VolumeOperation::List => false,
+                VolumeOperation::Show { name }
+                | VolumeOperation::Lost { name, .. }
+                | VolumeOperation::AcceptLoss { name }
+                | VolumeOperation::Resize { name, .. }
+                | VolumeOperation::Delete { name } => !self.catalog.contains_key(name),
+                VolumeOperation::GetAttribute { volume, .. }
+                | VolumeOperation::SetAttribute { volume, .. } => !self.names.contains_key(volume),
+            },
+        }
+    }
+
+    /// A frame, after the location has been looked at if it names a volume that was not known.
+    fn known_frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
         let volume = match &frame.message {
             ToStore::Hello { .. } => {
                 let code = crate::link::CloseCode::Protocol;
                 return self.listener.close_session(session, code, "a second Hello");
+            }
+            ToStore::Store { request, operation } => {
+                let asked = Asked { session, lane, request: *request };
+                return self.store_operation(asked, operation.clone());
             }
             ToStore::Attach { name, .. } => self.catalog.get(name).map(|entry| entry.spec.id),
             ToStore::Resume { volume, .. }
@@ -342,13 +466,30 @@ impl Shell {
                 }
             }
         };
-        let opened = volume.is_some_and(|volume| self.open(volume));
-        let (Some(id), true) = (volume, opened) else {
-            if let Some(reply) = no_such_volume(frame.message) {
-                self.listener.send(session, lane, reply.into());
+        match volume {
+            Some(id) => self.admit(id, session, lane, frame),
+            None => self.refuse(session, lane, frame.message),
+        }
+    }
+
+    /// There is no such volume.
+    fn refuse(&self, session: u64, lane: Lane, message: ToStore) {
+        if let Some(reply) = no_such_volume(message) {
+            self.listener.send(session, lane, reply.into());
+        }
+    }
+
+    /// A frame for the engine of a volume, which is this store's.
+    fn hand_to_engine(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        if let ToStore::Volume { request, operation } = &frame.message {
+            self.reopen_if_unused(id);
+            if let VolumeOperation::Delete { .. } = operation {
+                return self.begin_delete(id, Asked { session, lane, request: *request });
             }
-            return;
-        };
+        }
+        if !self.open(id) {
+            return self.refuse(session, lane, frame.message);
+        }
         let now = self.now();
         if let Some(engine) = self.engines.get_mut(&id) {
             if engine.sessions.insert(session) && engine.paused {
@@ -358,110 +499,6 @@ impl Shell {
             engine.volume.handle_message(now, SessionId(session), lane, frame);
         }
         self.drive(id);
-    }
-
-    /// Does what concerns the catalog; returns the volume whose engine is to do the rest.
-    fn volume_operation(&mut self, asked: Asked, operation: &VolumeOperation) -> Option<VolumeId> {
-        match operation {
-            VolumeOperation::Create { name, sectors, block_bytes } => {
-                let (name, sectors, block_bytes) = (name.clone(), *sectors, *block_bytes);
-                let work = Work::Create { name, sectors, block_bytes };
-                self.jobs.push_back(Job { asked: vec![asked], work });
-                self.next_job();
-                None
-            }
-            VolumeOperation::List => {
-                let list = self.catalog.values().map(|entry| self.info(entry));
-                let reply = VolumeReply::List(list.collect());
-                self.reply(&[asked], &Ok(reply));
-                None
-            }
-            VolumeOperation::Show { name }
-            | VolumeOperation::Lost { name, .. }
-            | VolumeOperation::AcceptLoss { name }
-            | VolumeOperation::Resize { name, .. } => match self.catalog.get(name) {
-                Some(entry) => Some(entry.spec.id),
-                None => {
-                    self.reply(&[asked], &Err(VolumeError::NotFound));
-                    None
-                }
-            },
-            VolumeOperation::GetAttribute { volume, attribute } => {
-                let work = Work::GetAttribute { volume: *volume, attribute: attribute.clone() };
-                let allowed = self.attribute_is_known(*volume, attribute, 0);
-                self.attribute_job(asked, allowed, work);
-                None
-            }
-            VolumeOperation::SetAttribute { volume, epoch, attribute, data } => {
-                let work = Work::SetAttribute {
-                    volume: *volume,
-                    epoch: *epoch,
-                    attribute: attribute.clone(),
-                    data: Bytes::copy_from_slice(data),
-                };
-                let allowed = self
-                    .attribute_is_known(*volume, attribute, data.len())
-                    .and_then(|()| self.epoch_is_current(*volume, *epoch));
-                self.attribute_job(asked, allowed, work);
-                None
-            }
-            VolumeOperation::Delete { name } => {
-                let Some(Entry { spec, .. }) = self.catalog.get(name) else {
-                    self.reply(&[asked], &Err(VolumeError::NotFound));
-                    return None;
-                };
-                // Whether it is attached, its log says.
-                let id = spec.id;
-                if self.open(id) {
-                    if let Some(engine) = self.engines.get_mut(&id) {
-                        engine.deletions.push(asked);
-                    }
-                    self.drive(id);
-                } else {
-                    self.reply(&[asked], &Err(VolumeError::NotFound));
-                }
-                None
-            }
-        }
-    }
-
-    fn attribute_job(&mut self, asked: Asked, allowed: Result<(), VolumeError>, work: Work) {
-        match allowed {
-            Ok(()) => {
-                self.jobs.push_back(Job { asked: vec![asked], work });
-                self.next_job();
-            }
-            Err(error) => self.reply(&[asked], &Err(error)),
-        }
-    }
-
-    fn attribute_is_known(
-        &self,
-        volume: VolumeId,
-        attribute: &str,
-        bytes: usize,
-    ) -> Result<(), VolumeError> {
-        let invalid = |what: &str| Err(VolumeError::Invalid(what.to_owned()));
-        if !self.names.contains_key(&volume) {
-            return Err(VolumeError::NotFound);
-        }
-        if !is_attribute_name(attribute) {
-            return invalid("an attribute's name has at most 32 small letters and dashes");
-        }
-        if bytes > MAX_ATTRIBUTE_BYTES {
-            return invalid("an attribute has at most 192 KiB");
-        }
-        Ok(())
-    }
-
-    /// Whether an epoch is the last one, as far as this store knows.
-    fn epoch_is_current(&mut self, volume: VolumeId, epoch: Epoch) -> Result<(), VolumeError> {
-        match self.live(volume) {
-            Some(live) if live.epoch == epoch => Ok(()),
-            Some(live) if live.epoch > epoch => Err(VolumeError::Fenced(live.epoch)),
-            // Its host has yet to resume at this store.
-            _ => Err(VolumeError::Store("the volume is not open here yet; try again".to_owned())),
-        }
     }
 
     fn info(&self, entry: &Entry) -> VolumeInfo {
@@ -492,9 +529,11 @@ impl Shell {
                 return false;
             }
         };
+        self.engines_opened += 1;
         let config = Config { pages: self.pages.clone(), ..Config::default() };
         let engine = Engine {
             volume: Volume::open(self.now(), spec, incarnation, config),
+            number: self.engines_opened,
             sessions: BTreeSet::new(),
             paused: false,
             used: true,
@@ -529,7 +568,8 @@ impl Shell {
                     again = true;
                 } else {
                     engine.under_way += 1;
-                    start(&self.objects, &self.outcomes.0, id, number, operation);
+                    let of = (id, engine.number, number);
+                    start(&self.objects, &self.outcomes.0, of, operation);
                 }
             }
             while let Some((session, lane, frame)) = engine.volume.poll_message() {
@@ -560,6 +600,7 @@ impl Shell {
         }
         self.pause(id);
         self.delete(id);
+        self.let_go(id);
     }
 
     /// Stops reading what a volume's sessions drain while the volume has no room.
@@ -569,98 +610,26 @@ impl Shell {
         if paused == std::mem::replace(&mut engine.paused, paused) {
             return;
         }
-        for session in engine.sessions.clone() {
-            let others = self.engines.values();
-            let any = others.clone().any(|other| other.paused && other.sessions.contains(&session));
-            self.listener.pause_drain(session, any);
-        }
+        let sessions = engine.sessions.clone();
+        self.pause_drains(&sessions);
     }
 
-    /// Goes on with the deletion of a volume, if one waits for its engine.
-    fn delete(&mut self, id: VolumeId) {
-        let now = self.now();
-        let Some(engine) = self.engines.get_mut(&id) else { return };
-        if engine.deletions.is_empty() {
-            return;
+    /// Reads what sessions drain or not, as their volumes have room.
+    fn pause_drains(&self, sessions: &BTreeSet<u64>) {
+        for session in sessions {
+            let mut engines = self.engines.values();
+            let any = engines.any(|engine| engine.paused && engine.sessions.contains(session));
+            self.listener.pause_drain(*session, any);
         }
-        if !engine.leaving {
-            let failed = engine.volume.failed().is_some();
-            let refusal = match engine.volume.info() {
-                None if !failed => return,
-                // What cannot be opened cannot be attached either.
-                None => None,
-                Some(_) if failed => None,
-                Some(live) => match live.host {
-                    Some(host) if live.connected => Some(VolumeError::InUse(host)),
-                    Some(host) if !live.clean => Some(VolumeError::Invalid(format!(
-                        "host {host} has the volume attached but is not connected: start it and let it stop in order, \
-                         or see with `longhaul volume lost {0}` what it owes and give that up with \
-                         `longhaul volume accept-loss {0}`, then delete",
-                        engine.volume.spec().name
-                    ))),
-                    _ => None,
-                },
-            };
-            if let Some(error) = refusal {
-                let asked = std::mem::take(&mut engine.deletions);
-                return self.reply(&asked, &Err(error));
-            }
-            engine.leaving = true;
-            engine.volume.handle_shutdown(now);
-            // What that asks for is taken like any other.
-            return self.drive(id);
-        }
-        if engine.volume.is_idle()
-            && let Some(engine) = self.engines.remove(&id)
-        {
-            let work = Work::Delete(engine.volume.spec().clone());
-            self.names.remove(&id);
-            self.jobs.push_back(Job { asked: engine.deletions, work });
-            self.next_job();
-        }
-    }
-
-    fn next_job(&mut self) {
-        if self.working {
-            return;
-        }
-        let Some(Job { asked, work }) = self.jobs.pop_front() else { return };
-        self.working = true;
-        let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
-        tokio::spawn(async move {
-            match work {
-                Work::Create { name, sectors, block_bytes } => {
-                    let result = catalog::create(&*objects, name, sectors, block_bytes).await;
-                    let _ = outcomes.send(Outcome::Created(asked, result));
-                }
-                Work::Delete(spec) => {
-                    let result = catalog::delete(&*objects, &spec).await;
-                    let deleted = result.is_ok();
-                    let _ = outcomes.send(Outcome::Deleted(asked, spec.clone(), result));
-                    if deleted {
-                        catalog::remove_data(&*objects, &spec).await;
-                        let _ = outcomes.send(Outcome::Removed);
-                    }
-                }
-                Work::GetAttribute { volume, attribute } => {
-                    let result = catalog::attribute(&*objects, volume, &attribute).await;
-                    let _ = outcomes
-                        .send(Outcome::Attribute(asked, result.map(VolumeReply::Attribute)));
-                }
-                Work::SetAttribute { volume, epoch, attribute, data } => {
-                    let result =
-                        catalog::set_attribute(&*objects, volume, epoch, &attribute, data).await;
-                    let reply = result.map(|()| VolumeReply::Done);
-                    let _ = outcomes.send(Outcome::Attribute(asked, reply));
-                }
-            }
-        });
     }
 
     fn outcome(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Object { volume, id, key, result, bytes, took } => {
+            Outcome::Object { volume, engine: number, id, key, result, bytes, took } => {
                 self.counts.add(&result, bytes, took);
+                if self.engines.get(&volume).is_none_or(|engine| engine.number != number) {
+                    return;
+                }
                 let begun = Instant::now();
                 self.elsewhere = Duration::ZERO;
                 let now = self.now();
@@ -688,6 +657,7 @@ impl Shell {
                         let sectors = spec.created_sectors;
                         let info = spec.info(sectors, None);
                         self.learn(Entry { spec, sectors });
+                        self.tell_stores();
                         Ok(VolumeReply::Volume(info))
                     }
                     Err(NotCreated { error, taken }) => {
@@ -714,6 +684,8 @@ impl Shell {
                     self.catalog.remove(&spec.name);
                     self.removing += 1;
                     self.known.remove(&spec.id);
+                    self.forget_claims(spec.id);
+                    self.tell_stores();
                 } else {
                     self.names.insert(spec.id, spec.name);
                 }
@@ -726,6 +698,13 @@ impl Shell {
                 self.next_job();
             }
             Outcome::Removed => self.removing -= 1,
+            Outcome::Claimed(id, outcome) => self.claimed(id, outcome),
+            Outcome::Forwarded(session, lane, frame) => self.listener.send(session, lane, frame),
+            Outcome::Again(id, session, lane, frame) => self.again(id, session, lane, frame),
+            Outcome::Found(found) => self.found(found),
+            Outcome::Stores(asked, stores) => self.listed(asked, stores),
+            Outcome::Loads(asked, reports) => self.loads(asked, reports),
+            Outcome::Lives(asked, reports) => self.list_with(&asked, &reports),
         }
     }
 
@@ -755,6 +734,11 @@ impl Shell {
         Snapshot {
             volumes: volumes.collect(),
             open: self.engines.len(),
+            fleet: self.fleet.as_ref().map(|fleet| FleetState {
+                leases: self.claims.count(),
+                stores: fleet.peers.list().len() + 1,
+                draining: fleet.is_draining(),
+            }),
             sessions: sessions.collect(),
             counts: self.counts.clone(),
             map: MapMemory::of(&self.pages.lock()),
@@ -770,8 +754,7 @@ impl Shell {
 fn start(
     objects: &Arc<dyn Objects>,
     outcomes: &mpsc::UnboundedSender<Outcome>,
-    volume: VolumeId,
-    id: u64,
+    (volume, engine, id): (VolumeId, u64, u64),
     operation: ObjectOperation,
 ) {
     let bytes = match &operation {
@@ -784,7 +767,7 @@ fn start(
         let begun = Instant::now();
         let result = objects::execute(&*objects, operation).await;
         let took = begun.elapsed();
-        let _ = outcomes.send(Outcome::Object { volume, id, key, result, bytes, took });
+        let _ = outcomes.send(Outcome::Object { volume, engine, id, key, result, bytes, took });
     });
 }
 

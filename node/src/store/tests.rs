@@ -17,6 +17,8 @@ use longhaul_core::wire::link::{
 use std::path::PathBuf;
 use tokio::sync::oneshot;
 
+mod several;
+
 struct Running {
     dir: PathBuf,
     address: SocketAddr,
@@ -30,14 +32,19 @@ async fn start(dir: &Path) -> Running {
 }
 
 async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
+    start_over(dir, dir, change).await
+}
+
+async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) -> Running {
     let options = Options {
-        data: &Location::Directory(dir.into()),
-        state: dir,
+        data: &Location::Directory(data.into()),
+        state,
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
         cache_bytes: 0,
         cache_dir: None,
         map_memory: MAP_MEMORY,
+        new_ca: false,
         scrub: Default::default(),
     };
     let mut store = Store::start(&options).await.unwrap();
@@ -50,7 +57,7 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
         },
         std::future::pending(),
     ));
-    Running { dir: dir.to_owned(), address, view, stop, task }
+    Running { dir: state.to_owned(), address, view, stop, task }
 }
 
 impl Running {
@@ -244,6 +251,7 @@ async fn one_store_over_a_directory() {
         cache_bytes: 0,
         cache_dir: None,
         map_memory: MAP_MEMORY,
+        new_ca: false,
         scrub: Default::default(),
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
@@ -466,6 +474,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         cache_bytes: 0,
         cache_dir: None,
         map_memory: MAP_MEMORY,
+        new_ca: false,
         scrub: Default::default(),
     };
     let store = Store::start(&options).await.unwrap();
@@ -502,6 +511,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
             cache_bytes,
             cache_dir,
             map_memory: MAP_MEMORY,
+            new_ca: false,
             scrub: Default::default(),
         };
         let before = names(data);

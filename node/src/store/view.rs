@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub volumes: Vec<VolumeState>,
     /// How many of them are open, and take memory.
     pub open: usize,
+    /// What it is among others, if it may be.
+    pub fleet: Option<FleetState>,
     /// Connected hosts.
     pub sessions: Vec<SessionState>,
     /// Counters since the start.
@@ -40,6 +42,17 @@ pub struct Snapshot {
     pub cache: Option<CacheReport>,
     /// What was asked of a bucket, if the objects are in one.
     pub usage: Option<Usage>,
+}
+
+/// A store among others at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct FleetState {
+    /// Volumes that it has.
+    pub leases: usize,
+    /// Stores there are, with it.
+    pub stores: usize,
+    /// Whether hosts are to leave it.
+    pub draining: bool,
 }
 
 /// A volume at a moment.
@@ -92,6 +105,16 @@ pub struct Counts {
     pub deletes: u64,
     /// Operations on objects that failed.
     pub failures: u64,
+    /// Volumes taken from a store that did not answer.
+    pub failovers: u64,
+    /// Volumes taken from a store that let go of them.
+    pub taken_over: u64,
+    /// Volumes let go for another store.
+    pub handed_over: u64,
+    /// Requests passed on to the store that has the volume.
+    pub forwarded: u64,
+    /// Hosts asked to go to a store with less to do.
+    pub rebalanced: u64,
     /// Of the volumes' maps.
     pub map: MapCounts,
 }
@@ -245,6 +268,45 @@ impl Report for View {
             "Volumes that are open: those in use, and for a minute after.",
             snapshot.open as f64,
         );
+        if let Some(fleet) = snapshot.fleet {
+            let draining = usize::from(fleet.draining);
+            for (name, help, value) in [
+                ("longhaul_store_leases", "Volumes that this store has.", fleet.leases),
+                ("longhaul_store_stores", "Stores of the installation.", fleet.stores),
+                ("longhaul_store_draining", "Whether hosts are to leave it.", draining),
+            ] {
+                out.single(name, "gauge", help, value as f64);
+            }
+            for (name, help, value) in [
+                (
+                    "longhaul_store_failovers_total",
+                    "Volumes taken from a store that did not answer.",
+                    counts.failovers,
+                ),
+                (
+                    "longhaul_store_taken_over_total",
+                    "Volumes taken from a store that let go of them.",
+                    counts.taken_over,
+                ),
+                (
+                    "longhaul_store_handed_over_total",
+                    "Volumes let go for another store.",
+                    counts.handed_over,
+                ),
+                (
+                    "longhaul_store_forwarded_total",
+                    "Requests passed on to the store that has the volume.",
+                    counts.forwarded,
+                ),
+                (
+                    "longhaul_store_rebalanced_total",
+                    "Hosts asked to go to a store with less to do.",
+                    counts.rebalanced,
+                ),
+            ] {
+                out.single(name, "counter", help, value as f64);
+            }
+        }
         for (name, help, value) in [
             ("longhaul_store_frames_total", "Frames from hosts.", counts.frames),
             (

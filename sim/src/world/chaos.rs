@@ -24,6 +24,7 @@ impl World {
             w.store_shutdown,
             w.cut,
             w.outage,
+            w.hand_over,
         ];
         let host = self.chaos_rng.index(self.hosts.len());
         let store = self.chaos_rng.index(self.stores.len());
@@ -53,6 +54,7 @@ impl World {
                         self.cut(number);
                     }
                 }
+                10 => self.hand_over(store),
                 _ => {
                     let length = self.chaos_rng.spread(20 * MS, 1500 * MS);
                     note!(self, "the object store goes away for {} ms", length / MS);

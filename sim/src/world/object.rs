@@ -10,7 +10,8 @@ use longhaul_core::store::{Copies, GetError, ObjectMeta, ObjectOperation, Object
 /// An operation under way.
 pub struct Pending {
     store: usize,
-    incarnation: u64,
+    /// Of the process, and of the engine in it.
+    incarnation: (u64, u64),
     volume: usize,
     id: u64,
     operation: ObjectOperation,
@@ -42,7 +43,7 @@ impl World {
             number,
             Pending {
                 store,
-                incarnation: self.stores[store].incarnation,
+                incarnation: self.engine_now(store, volume),
                 volume,
                 id,
                 operation,
@@ -76,7 +77,7 @@ impl World {
                         key,
                         &bytes,
                     );
-                    if self.stores[pending.store].incarnation == pending.incarnation {
+                    if self.stores[pending.store].incarnation == pending.incarnation.0 {
                         self.keep_copy(pending.store, key, &bytes);
                     }
                     match pending.fate {
@@ -161,7 +162,7 @@ impl World {
             pending.answered = true;
             self.pending_objects.insert(number, pending);
         }
-        if self.stores[store].incarnation == incarnation {
+        if self.engine_now(store, volume) == incarnation {
             self.object_done(store, volume, id, result);
         }
     }

@@ -92,7 +92,7 @@ impl World {
         };
         note!(self, "s{store} observer {number} <- {message:?}");
         let lane = if lost { Lane::Control } else { Lane::Read };
-        self.hand_over(number, store, volume, lane, message.into());
+        self.hand_over_frame(number, store, volume, lane, message.into());
     }
 
     /// An operator makes a volume larger, or asks for what it has or had.
@@ -108,7 +108,7 @@ impl World {
         let operation = VolumeOperation::Resize { name, sectors };
         let message = ToStore::Volume { request, operation };
         note!(self, "s{store} operator {number} <- {message:?}");
-        self.hand_over(number, store, volume, Lane::Control, message.into());
+        self.hand_over_frame(number, store, volume, Lane::Control, message.into());
     }
 
     /// Remembers a question whose answer depends on when it was asked.

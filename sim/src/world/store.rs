@@ -31,6 +31,10 @@ pub struct Process {
 /// A volume that a store process has open, and what the model knows it was told.
 pub struct Open {
     pub(super) machine: store::Volume,
+    /// Tells it from others of the same process, before and after.
+    number: u64,
+    /// It finishes what is under way, then the volume is another store's; what comes for it meanwhile.
+    leaving: Option<Vec<(u64, Lane, Frame<ToStore>)>>,
     timer: Option<Time>,
     /// The session that holds the epoch here, and the epoch.
     holder: Option<(u64, Epoch)>,
@@ -109,7 +113,7 @@ impl World {
     fn volume_of(&self, message: &ToStore) -> Option<usize> {
         let by_name = |name: &String| self.volumes.iter().position(|v| v.name == *name);
         match message {
-            ToStore::Hello { .. } => None,
+            ToStore::Hello { .. } | ToStore::Store { .. } => None,
             ToStore::Attach { name, .. } => by_name(name),
             ToStore::Volume { operation, .. } => match operation {
                 VolumeOperation::Show { name }
@@ -169,11 +173,11 @@ impl World {
         let Some(volume) = self.volume_of(&frame.message) else {
             return self.fail(format!("a frame for no volume: {:?}", frame.message));
         };
-        self.hand_over(number, store, volume, lane, frame);
+        self.hand_over_frame(number, store, volume, lane, frame);
     }
 
     /// A store gets a message about a volume; it opens the volume if it has not.
-    pub(super) fn hand_over(
+    pub(super) fn hand_over_frame(
         &mut self,
         number: u64,
         store: usize,
@@ -181,6 +185,12 @@ impl World {
         lane: Lane,
         frame: Frame<ToStore>,
     ) {
+        if let Some(open) = self.stores[store].open.get_mut(&volume)
+            && let Some(waiting) = &mut open.leaving
+        {
+            waiting.push((number, lane, frame));
+            return;
+        }
         if !self.stores[store].open.contains_key(&volume) {
             self.open_volume(store, volume);
         }
@@ -222,8 +232,11 @@ impl World {
         let config = store::Config { pages, ..self.store_config() };
         let machine = store::Volume::open(self.now, spec, incarnation, config);
         note!(self, "s{store} opens v{volume}");
+        let number = self.number();
         let open = Open {
             machine,
+            number,
+            leaving: None,
             timer: None,
             holder: None,
             known: Vec::new(),
@@ -310,6 +323,70 @@ impl World {
         }
         self.release_held(store, volume);
         self.arm_store(store, volume);
+        self.leave_volume(store, volume);
+    }
+
+    /// The process of a store and the engine of a volume in it, 0 if it has none.
+    pub(super) fn engine_now(&self, store: usize, volume: usize) -> (u64, u64) {
+        let process = &self.stores[store];
+        (process.incarnation, process.open.get(&volume).map_or(0, |open| open.number))
+    }
+
+    /// A volume of a store becomes another one's: in order, because that has asked for it, or without a
+    /// word, because it has not been reached.
+    pub(super) fn hand_over(&mut self, store: usize) {
+        let now = self.now;
+        let process = &self.stores[store];
+        if !process.up || process.stopping || process.open.is_empty() {
+            return;
+        }
+        let volumes: Vec<usize> = process.open.keys().copied().collect();
+        let volume = volumes[self.chaos_rng.index(volumes.len())];
+        let in_order = self.chaos_rng.percent(60);
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        if open.leaving.is_some() {
+            return;
+        }
+        if in_order {
+            note!(self, "s{store} is asked for v{volume}");
+            self.coverage.handed_over += 1;
+            self.coverage.handed_over_attached += u64::from(open.machine.session().is_some());
+            open.leaving = Some(Vec::new());
+            open.machine.handle_shutdown(now);
+            self.pump_store(store, volume);
+        } else {
+            note!(self, "s{store} has lost v{volume}");
+            self.coverage.engines_dropped += 1;
+            self.coverage.engines_dropped_busy += u64::from(!open.machine.is_idle());
+            self.part_with(store, volume);
+        }
+    }
+
+    /// Parts with a volume once nothing is under way, and tells those who use it to resume.
+    fn leave_volume(&mut self, store: usize, volume: usize) {
+        let leaves = |open: &Open| open.leaving.is_some() && open.machine.is_idle();
+        if !self.stores[store].open.get(&volume).is_some_and(leaves) {
+            return;
+        }
+        note!(self, "s{store} lets v{volume} go");
+        self.part_with(store, volume);
+    }
+
+    /// The engine of a volume goes; those who wait for it are told to come again.
+    fn part_with(&mut self, store: usize, volume: usize) {
+        let now = self.now;
+        let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
+        let waiting = open.leaving.take();
+        open.machine.handle_taken(now);
+        while let Some(open) = self.stores[store].open.get_mut(&volume)
+            && let Some((session, lane, frame)) = open.machine.poll_message()
+        {
+            self.send_down(store, volume, session.0, lane, &frame);
+        }
+        self.stores[store].open.remove(&volume);
+        for (number, lane, frame) in waiting.unwrap_or_default() {
+            self.hand_over_frame(number, store, volume, lane, frame);
+        }
     }
 
     /// Delivers what was put off, as soon as the store takes input again.

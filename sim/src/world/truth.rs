@@ -197,7 +197,7 @@ impl World {
     pub(super) fn object_created(
         &mut self,
         store: usize,
-        incarnation: u64,
+        incarnation: (u64, u64),
         volume: usize,
         key: &str,
         object: &Bytes,
@@ -223,7 +223,7 @@ impl World {
         let Some(number) = catalog::parse_number(&catalog::segment_prefix(id), key) else {
             return self.fail(format!("a store put an object of unknown name {key}"));
         };
-        let live = (self.stores[store].incarnation == incarnation).then_some(store);
+        let live = (self.engine_now(store, volume) == incarnation).then_some(store);
         let checked = self.segment_created(live, volume, number, key, object);
         self.require(checked.map_err(|e| format!("segment {key}: {e}")));
     }

@@ -527,3 +527,41 @@ fn what_somebody_waits_for_goes_with_the_resume_and_is_answered_once() {
     assert!(!world.is_outstanding(later));
     world.check_settled();
 }
+
+#[test]
+fn what_a_store_that_lets_the_volume_go_has_not_answered_is_asked_again() {
+    let mut world = world();
+    let volume = super::world::VOLUME;
+    let gone = |world: &mut World| {
+        let reason = "the volume has moved".to_owned();
+        world.to_host.push_back(ToHost::BatchRefused { volume, epoch: 1, reason }.into());
+        world.answer();
+    };
+    let read = world.read(16, 16);
+    let request = only_read(&mut world);
+    let refused = ToHost::Data { request, volume, result: Err(ReadError::NotAttached) };
+    world.to_host.push_back(refused.into());
+    gone(&mut world);
+    world.settle();
+    assert!(!world.is_outstanding(read));
+    // The same with the end of the epoch.
+    world.write(0, 8, false);
+    world.volume.handle_shutdown(world.now);
+    let is_detach = |frame: &Frame<ToStore>| matches!(frame.message, ToStore::Detach { .. });
+    let asks = |world: &World| world.lanes[&Lane::Control].iter().any(is_detach);
+    while !asks(&world) {
+        world.finish_mutation();
+        world.poll();
+        if !asks(&world) {
+            for lane in Lane::ALL {
+                world.deliver(lane);
+            }
+            world.answer();
+            world.poll();
+        }
+    }
+    world.lanes.get_mut(&Lane::Control).unwrap().retain(|frame| !is_detach(frame));
+    gone(&mut world);
+    world.settle();
+    assert!(world.volume.is_detached());
+}

@@ -29,7 +29,8 @@ impl Volume {
             Some(reason) => AttachError::Damaged(reason.clone()),
             None => AttachError::ShuttingDown,
         };
-        let store = failed.unwrap_or_else(|| "it is shutting down; try again".to_owned());
+        let store =
+            failed.unwrap_or_else(|| "the volume is being closed here; try again".to_owned());
         match work {
             Work::Batch(_) => {}
             Work::Attach { session, lane, request, .. }

@@ -21,11 +21,11 @@ use super::map::{self, Place, Tree};
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
 use super::open::Replay;
 use super::reads::{Damage, Finished, Next, Reads, Request, Stage, What};
-use super::{Config, Event, OpenError, SessionId, VolumeSpec, catalog, segment};
+use super::{Config, Event, OpenError, SessionId, VolumeSpec, attach, catalog, segment};
 use crate::block::{BlockState, Epoch, Range, SECTOR_BYTES, StatusRun, Time};
 use crate::wire::link::{
-    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS, ReadError, RequestId,
-    StageError, ToHost, ToStore,
+    self, AttachError, Frame, JournalState, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS,
+    ReadError, RequestId, StageError, ToHost, ToStore,
 };
 use behind::Behind;
 use bytes::Bytes;
@@ -257,6 +257,19 @@ impl Volume {
         self.advance();
     }
 
+    /// Another store has taken the volume: all who wait for something here are told to come again. What is
+    /// under way may have its effect or not; the engine is then to be dropped.
+    pub fn handle_taken(&mut self, now: Time) {
+        self.now = now;
+        self.shutting_down = true;
+        self.refuse_all("the volume has moved to another store");
+        for pending in self.book.take_all() {
+            if let Purpose::PutStaged(putting) = pending.purpose {
+                self.staged(putting, Err(StageError::Read(ReadError::NotAttached)));
+            }
+        }
+    }
+
     /// The next operation on objects. Operations are independent of each other.
     pub fn poll_object(&mut self) -> Option<(u64, ObjectOperation)> {
         self.book.poll()
@@ -339,11 +352,28 @@ impl Volume {
         })
     }
 
+    /// The session of the host that has the volume attached, if that is connected.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        self.holder.filter(|holder| holder.connected).map(|holder| holder.session)
+    }
+
     /// The size of the volume in sectors; `None` until it is open.
     #[must_use]
     pub fn sectors(&self) -> Option<u64> {
         let open = !matches!(self.phase, Phase::Opening(_) | Phase::Failed(_));
         open.then_some(self.state.sectors)
+    }
+
+    /// Whether a host could attach now, going by what is known here and without changing anything.
+    ///
+    /// # Errors
+    /// As for [`attach::decide`]; [`AttachError::ShuttingDown`] until the volume is open.
+    pub fn may_attach(&self, journal: Option<JournalState>) -> Result<(), AttachError> {
+        if self.info().is_none() {
+            return Err(AttachError::ShuttingDown);
+        }
+        attach::decide(self.state.lineage(), journal).map(|_| ())
     }
 
     /// The state of the log as far as it has been applied.
@@ -396,11 +426,17 @@ impl Volume {
 
     /// Goes no further. Whoever waits for something is told; the holder learns why when it resumes.
     fn fail(&mut self, error: OpenError) {
-        if let Some(holder) = self.holder {
-            self.refuse_batch(holder.session, holder.epoch, error.to_string());
-        }
+        let reason = error.to_string();
         self.event(Event::Failed(error.clone()));
         self.phase = Phase::Failed(error);
+        self.refuse_all(&reason);
+    }
+
+    /// Answers all that waits: nothing of it will be done.
+    fn refuse_all(&mut self, reason: &str) {
+        if let Some(holder) = self.holder {
+            self.refuse_batch(holder.session, holder.epoch, reason.to_owned());
+        }
         if let Some(work) = self.put.take().and_then(Put::asked) {
             self.refuse_work(work);
         }

@@ -27,6 +27,7 @@ mod copy;
 mod resize;
 mod rivals;
 mod scenarios;
+mod taken;
 mod upkeep;
 
 pub(super) const SECTORS: u64 = 64;

@@ -27,7 +27,7 @@ fn host(store: &Store, at: SocketAddr, remember: bool) -> (Client, UnboundedRece
     let credential = store.credential();
     let mut dialer = dial::Dialer::new(&credential, Transport::Quic).unwrap();
     if remember {
-        dialer.remember();
+        dialer.remember(Arc::default());
     }
     Client::start_with(dialer, credential, Some(at.to_string())).unwrap()
 }

@@ -117,9 +117,11 @@ impl Site {
     }
 
     fn next(&self) -> Option<ToHost> {
-        match self.events.borrow_mut().blocking_recv().unwrap() {
+        let event = self.events.borrow_mut().blocking_recv().unwrap();
+        match event {
             LinkEvent::Frame(frame) => Some(frame.message),
             LinkEvent::Up { .. } => None,
+            LinkEvent::Stores(_) => self.next(),
             LinkEvent::Down { reason } => panic!("{reason}"),
             LinkEvent::Early { .. } => None,
             LinkEvent::Unreachable => panic!("unreachable"),
@@ -325,6 +327,7 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
             LinkEvent::Frame(Frame { message: ToHost::Data { .. }, .. }) => break,
             LinkEvent::Frame(_) => {}
             LinkEvent::Down { .. } | LinkEvent::Unreachable => asked = false,
+            LinkEvent::Stores(_) => {}
         }
     }
     let read = returned.elapsed().as_secs_f64() * 1e3;

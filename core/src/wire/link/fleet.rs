@@ -1,0 +1,127 @@
+//! What the stores of an installation say to each other, and to hosts about each other.
+
+use super::{AttachError, HostId, JournalState, LiveInfo, MAX_HEAD_BYTES};
+use crate::block::{Epoch, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// Most stores of an installation that are told to hosts.
+pub const MAX_STORES: usize = 64;
+/// Most volumes of one [`StoreReport`].
+pub const MAX_SERVED: usize = 2048;
+
+const _: () = assert!(MAX_SERVED * 110 + 4096 <= MAX_HEAD_BYTES, "postcard takes ≤ 110 B a volume");
+
+/// The identity of a store, drawn at random when its state directory is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StoreId(pub u128);
+
+impl std::fmt::Display for StoreId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl std::str::FromStr for StoreId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<StoreId, Self::Err> {
+        u128::from_str_radix(text, 16).map(StoreId)
+    }
+}
+
+/// What is asked of a store as such.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreOperation {
+    /// What it is, and what it serves.
+    Report,
+    /// What all stores of the installation are and serve, as far as it reaches them.
+    List,
+    /// Something that stores have in common is no longer as it was: which stores there are, which
+    /// volumes, which credentials count. It looks.
+    Refresh,
+    /// To leave a volume to the store that asks, where a host wants it.
+    Release {
+        /// Which.
+        volume: VolumeId,
+        /// Number of the lease by which the asked store is taken to have it.
+        lease: u64,
+        /// Who wants it.
+        host: HostId,
+        /// How.
+        claim: Claim,
+    },
+    /// To send its hosts to other stores, and go on doing so; or to stop that.
+    Drain {
+        /// Whether to.
+        on: bool,
+    },
+    /// To hand hosts to stores that have clearly less to do, until that is even.
+    Rebalance,
+}
+
+/// How a host wants a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Claim {
+    /// It begins a new epoch, with that journal or none.
+    Attach(Option<JournalState>),
+    /// It goes on with this epoch.
+    Resume(Epoch),
+}
+
+/// The outcome of a [`StoreOperation`] that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreReply {
+    /// Done.
+    Done,
+    /// What a store is and serves.
+    Report(StoreReport),
+    /// The same of all.
+    List(Vec<StoreState>),
+    /// The store that was asked does not use the volume, or no longer: it has nothing under way.
+    Released,
+    /// The host cannot have the volume, and the store goes on with it.
+    Refused(AttachError),
+    /// So many hosts were asked to go to other stores.
+    Moved(u32),
+}
+
+/// What a store says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreReport {
+    /// Who it is.
+    pub id: StoreId,
+    /// Where hosts reach it.
+    pub addresses: Vec<String>,
+    /// For logs.
+    pub software: String,
+    /// Whether it sends its hosts to others.
+    pub draining: bool,
+    /// Connected hosts.
+    pub hosts: u32,
+    /// Volumes that connected hosts have attached here.
+    pub attached: u32,
+    /// Payload bytes to and from hosts a second, of the last half minute.
+    pub bytes_per_second: u64,
+    /// Volumes that it has open, at most [`MAX_SERVED`].
+    pub volumes: Vec<Served>,
+}
+
+/// A volume that a store has open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// Which.
+    pub volume: VolumeId,
+    /// What is known of it.
+    pub live: LiveInfo,
+}
+
+/// A store of the installation, as another one sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreState {
+    /// Who it is.
+    pub id: StoreId,
+    /// Where hosts reach it.
+    pub addresses: Vec<String>,
+    /// What it says, without its volumes; nothing if it does not answer.
+    pub report: Option<StoreReport>,
+}

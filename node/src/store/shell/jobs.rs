@@ -1,0 +1,208 @@
+//! What changes the catalog or lies beside the volumes' logs: creations, deletions, attributes.
+
+use super::{Asked, Job, Outcome, Shell, Work};
+use crate::store::catalog;
+use crate::store::lease;
+use bytes::Bytes;
+use longhaul_core::block::{Epoch, VolumeId};
+use longhaul_core::store::catalog::is_attribute_name;
+use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperation, VolumeReply};
+
+impl Shell {
+    /// Does what concerns the catalog; returns the volume whose engine is to do the rest.
+    pub(super) fn volume_operation(
+        &mut self,
+        asked: Asked,
+        operation: &VolumeOperation,
+    ) -> Option<VolumeId> {
+        match operation {
+            VolumeOperation::Create { name, sectors, block_bytes } => {
+                let (name, sectors, block_bytes) = (name.clone(), *sectors, *block_bytes);
+                let work = Work::Create { name, sectors, block_bytes };
+                self.jobs.push_back(Job { asked: vec![asked], work });
+                self.next_job();
+                None
+            }
+            VolumeOperation::List if self.fleet.is_some() => {
+                self.lists.push(asked);
+                self.look_around();
+                None
+            }
+            VolumeOperation::List => {
+                let list = self.catalog.values().map(|entry| self.info(entry));
+                let reply = VolumeReply::List(list.collect());
+                self.reply(&[asked], &Ok(reply));
+                None
+            }
+            VolumeOperation::Show { name }
+            | VolumeOperation::Lost { name, .. }
+            | VolumeOperation::AcceptLoss { name }
+            | VolumeOperation::Delete { name }
+            | VolumeOperation::Resize { name, .. } => match self.catalog.get(name) {
+                Some(entry) => Some(entry.spec.id),
+                None => {
+                    self.reply(&[asked], &Err(VolumeError::NotFound));
+                    None
+                }
+            },
+            VolumeOperation::GetAttribute { volume, attribute } => {
+                let work = Work::GetAttribute { volume: *volume, attribute: attribute.clone() };
+                let allowed = self.attribute_is_known(*volume, attribute, 0);
+                self.attribute_job(asked, allowed, work);
+                None
+            }
+            VolumeOperation::SetAttribute { volume, epoch, attribute, data } => {
+                let work = Work::SetAttribute {
+                    volume: *volume,
+                    epoch: *epoch,
+                    attribute: attribute.clone(),
+                    data: Bytes::copy_from_slice(data),
+                };
+                let allowed = self
+                    .attribute_is_known(*volume, attribute, data.len())
+                    .and_then(|()| self.epoch_is_current(*volume, *epoch));
+                self.attribute_job(asked, allowed, work);
+                None
+            }
+        }
+    }
+
+    /// Deletes a volume, if no host has it attached, which its log says.
+    pub(super) fn begin_delete(&mut self, id: VolumeId, asked: Asked) {
+        if !self.open(id) {
+            return self.reply(&[asked], &Err(VolumeError::NotFound));
+        }
+        if let Some(engine) = self.engines.get_mut(&id) {
+            engine.deletions.push(asked);
+        }
+        self.drive(id);
+    }
+
+    fn attribute_job(&mut self, asked: Asked, allowed: Result<(), VolumeError>, work: Work) {
+        match allowed {
+            Ok(()) => {
+                self.jobs.push_back(Job { asked: vec![asked], work });
+                self.next_job();
+            }
+            Err(error) => self.reply(&[asked], &Err(error)),
+        }
+    }
+
+    fn attribute_is_known(
+        &self,
+        volume: VolumeId,
+        attribute: &str,
+        bytes: usize,
+    ) -> Result<(), VolumeError> {
+        let invalid = |what: &str| Err(VolumeError::Invalid(what.to_owned()));
+        if !self.names.contains_key(&volume) {
+            return Err(VolumeError::NotFound);
+        }
+        if !is_attribute_name(attribute) {
+            return invalid("an attribute's name has at most 32 small letters and dashes");
+        }
+        if bytes > MAX_ATTRIBUTE_BYTES {
+            return invalid("an attribute has at most 192 KiB");
+        }
+        Ok(())
+    }
+
+    /// Whether an epoch is the last one, as far as this store knows.
+    fn epoch_is_current(&mut self, volume: VolumeId, epoch: Epoch) -> Result<(), VolumeError> {
+        match self.live(volume) {
+            Some(live) if live.epoch == epoch => Ok(()),
+            Some(live) if live.epoch > epoch => Err(VolumeError::Fenced(live.epoch)),
+            // Its host has yet to resume at this store.
+            _ => Err(VolumeError::Store("the volume is not open here yet; try again".to_owned())),
+        }
+    }
+
+    /// Goes on with the deletion of a volume, if one waits for its engine.
+    pub(super) fn delete(&mut self, id: VolumeId) {
+        let now = self.now();
+        let Some(engine) = self.engines.get_mut(&id) else { return };
+        if engine.deletions.is_empty() {
+            return;
+        }
+        if !engine.leaving {
+            let failed = engine.volume.failed().is_some();
+            let refusal = match engine.volume.info() {
+                None if !failed => return,
+                // What cannot be opened cannot be attached either.
+                None => None,
+                Some(_) if failed => None,
+                Some(live) => match live.host {
+                    Some(host) if live.connected => Some(VolumeError::InUse(host)),
+                    Some(host) if !live.clean => Some(VolumeError::Invalid(format!(
+                        "host {host} has the volume attached but is not connected: start it and let it stop in order, \
+                         or see with `longhaul volume lost {0}` what it owes and give that up with \
+                         `longhaul volume accept-loss {0}`, then delete",
+                        engine.volume.spec().name
+                    ))),
+                    _ => None,
+                },
+            };
+            if let Some(error) = refusal {
+                let asked = std::mem::take(&mut engine.deletions);
+                return self.reply(&asked, &Err(error));
+            }
+            engine.leaving = true;
+            engine.volume.handle_shutdown(now);
+            // What that asks for is taken like any other.
+            return self.drive(id);
+        }
+        if engine.volume.is_idle()
+            && let Some(engine) = self.engines.remove(&id)
+        {
+            let lease = self.fleet.as_ref().and_then(|_| self.claims.lease(id));
+            let work = Work::Delete(engine.volume.spec().clone(), lease);
+            self.names.remove(&id);
+            self.jobs.push_back(Job { asked: engine.deletions, work });
+            self.next_job();
+        }
+    }
+
+    pub(super) fn next_job(&mut self) {
+        if self.working {
+            return;
+        }
+        let Some(Job { asked, work }) = self.jobs.pop_front() else { return };
+        self.working = true;
+        let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+        tokio::spawn(async move {
+            match work {
+                Work::Create { name, sectors, block_bytes } => {
+                    let result = catalog::create(&*objects, name, sectors, block_bytes).await;
+                    let _ = outcomes.send(Outcome::Created(asked, result));
+                }
+                Work::Delete(spec, lease) => {
+                    let closed = match lease {
+                        Some(number) => lease::close(&*objects, spec.id, number).await,
+                        None => Ok(()),
+                    };
+                    let result = match closed {
+                        Ok(()) => catalog::delete(&*objects, &spec).await,
+                        Err(error) => Err(VolumeError::Store(error)),
+                    };
+                    let deleted = result.is_ok();
+                    let _ = outcomes.send(Outcome::Deleted(asked, spec.clone(), result));
+                    if deleted {
+                        catalog::remove_data(&*objects, &spec).await;
+                        let _ = outcomes.send(Outcome::Removed);
+                    }
+                }
+                Work::GetAttribute { volume, attribute } => {
+                    let result = catalog::attribute(&*objects, volume, &attribute).await;
+                    let _ = outcomes
+                        .send(Outcome::Attribute(asked, result.map(VolumeReply::Attribute)));
+                }
+                Work::SetAttribute { volume, epoch, attribute, data } => {
+                    let result =
+                        catalog::set_attribute(&*objects, volume, epoch, &attribute, data).await;
+                    let reply = result.map(|()| VolumeReply::Done);
+                    let _ = outcomes.send(Outcome::Attribute(asked, reply));
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,395 @@
+//! This store among the others of its installation: what they ask of it, and where its hosts go.
+
+use super::{Asked, Outcome, Shell};
+use crate::credential::{Issued, OF_STORE, Stamp};
+use crate::store::balance::{self, Guest, Load};
+use crate::store::catalog;
+use crate::store::lease::Holder;
+use crate::store::peers::Peers;
+use crate::store::registry::{self, Registered};
+use longhaul_core::block::VolumeId;
+use longhaul_core::wire::link::{
+    LiveInfo, MAX_SERVED, MAX_STORES, Served, StoreId, StoreOperation, StoreReply, StoreReport,
+    StoreState, ToHost, VolumeError, VolumeReply,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How often hosts that are to leave are told so: some may not have found another store yet.
+pub(super) const REMIND: Duration = Duration::from_secs(2);
+
+/// This store as one of several. A store that has its objects for itself is none.
+pub struct Fleet {
+    /// It, as leases name it.
+    pub me: Holder,
+    /// The others.
+    pub peers: Peers,
+    /// Its state directory.
+    pub state: PathBuf,
+    draining: bool,
+    issued: Issued,
+    /// What was accepted when the other stores agreed.
+    accepted: Option<Stamp>,
+    /// To be told that something has changed, once it is in the location.
+    tell: bool,
+    /// When traffic was looked at last.
+    measured: Instant,
+    /// Of each session: bytes until then, and how many a second before.
+    traffic: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Fleet {
+    /// A store among others.
+    pub fn new(me: Holder, peers: Peers, state: PathBuf) -> Fleet {
+        let (measured, traffic) = (Instant::now(), BTreeMap::new());
+        let issued = Issued::new(&state);
+        let accepted = issued.stamp();
+        let (draining, tell) = (false, false);
+        Fleet { me, peers, state, draining, issued, accepted, tell, measured, traffic }
+    }
+
+    /// Whether hosts are to leave it.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    fn rate(&self, session: u64) -> u64 {
+        self.traffic.get(&session).map_or(0, |(_, rate)| *rate)
+    }
+}
+
+/// What was found in the location.
+pub(super) struct Found {
+    stores: BTreeMap<StoreId, Registered>,
+    volumes: catalog::Changes,
+}
+
+/// The addresses of all stores as hosts are told them: this one's first, unless hosts are to leave it.
+pub fn addresses(me: &Holder, others: &BTreeMap<StoreId, Vec<String>>, last: bool) -> Vec<String> {
+    let others = others.values().flatten().cloned();
+    let own = me.addresses.iter().cloned();
+    let mut all: Vec<String> =
+        if last { others.chain(own).collect() } else { own.chain(others).collect() };
+    let mut seen = BTreeSet::new();
+    all.retain(|address| seen.insert(address.clone()));
+    all.truncate(MAX_STORES);
+    all
+}
+
+impl Shell {
+    /// A session has begun.
+    pub(super) fn session_opened(&mut self, session: u64, serial: &str) {
+        // A host that is to leave is told when hosts are reminded.
+        if serial.starts_with(OF_STORE) {
+            self.stores.insert(session);
+        }
+    }
+
+    /// Something about stores is asked.
+    pub(super) fn store_operation(&mut self, asked: Asked, operation: StoreOperation) {
+        let Some(fleet) = &mut self.fleet else {
+            let why = "this store has its data for itself: there are no others".to_owned();
+            return self.reply_store(asked, Err(VolumeError::Invalid(why)));
+        };
+        match operation {
+            StoreOperation::Report => {
+                let report = self.report();
+                let reply = report.map(StoreReply::Report).ok_or(VolumeError::NotFound);
+                self.reply_store(asked, reply);
+            }
+            StoreOperation::List => {
+                let (peers, outcomes) = (fleet.peers.clone(), self.outcomes.0.clone());
+                tokio::spawn(async move {
+                    let reports = peers.reports().await;
+                    let others = reports.into_iter().map(|(id, addresses, report)| {
+                        let report =
+                            report.map(|report| StoreReport { volumes: Vec::new(), ..report });
+                        StoreState { id, addresses, report }
+                    });
+                    let _ = outcomes.send(Outcome::Stores(asked, others.collect()));
+                });
+            }
+            StoreOperation::Refresh => {
+                fleet.peers.heard();
+                self.look_around();
+                self.reply_store(asked, Ok(StoreReply::Done));
+            }
+            StoreOperation::Release { .. } if !self.stores.contains(&asked.session) => {
+                let why = "only another store may ask for that".to_owned();
+                self.reply_store(asked, Err(VolumeError::Invalid(why)));
+            }
+            StoreOperation::Release { volume, lease, host, claim } => {
+                self.release(asked, volume, lease, host, claim);
+            }
+            StoreOperation::Drain { on } => {
+                if on && fleet.peers.list().is_empty() {
+                    let why = "there is no other store to go to".to_owned();
+                    return self.reply_store(asked, Err(VolumeError::Invalid(why)));
+                }
+                if fleet.draining != on {
+                    tracing::info!(
+                        "{}",
+                        if on {
+                            "draining: hosts are sent to other stores"
+                        } else {
+                            "not draining"
+                        }
+                    );
+                }
+                fleet.draining = on;
+                self.tell_hosts();
+                self.reply_store(asked, Ok(StoreReply::Done));
+            }
+            StoreOperation::Rebalance => self.rebalance(Some(asked)),
+        }
+    }
+
+    /// All other stores have said what they have to say.
+    pub(super) fn listed(&mut self, asked: Asked, mut stores: Vec<StoreState>) {
+        if let Some(report) = self.report() {
+            let report = StoreReport { volumes: Vec::new(), ..report };
+            let (id, addresses) = (report.id, report.addresses.clone());
+            stores.push(StoreState { id, addresses, report: Some(report) });
+        }
+        stores.sort_unstable_by_key(|store| store.id);
+        self.reply_store(asked, Ok(StoreReply::List(stores)));
+    }
+
+    /// What this store says of itself.
+    pub(super) fn report(&self) -> Option<StoreReport> {
+        let fleet = self.fleet.as_ref()?;
+        let open = self.engines.iter();
+        let open = open.filter_map(|(id, engine)| Some((*id, engine.volume.info()?)));
+        let mut volumes: Vec<Served> = open.map(|(volume, live)| Served { volume, live }).collect();
+        let attached = volumes.iter().filter(|served| served.live.connected).count();
+        volumes.truncate(MAX_SERVED);
+        Some(StoreReport {
+            id: fleet.me.id,
+            addresses: fleet.me.addresses.clone(),
+            software: crate::link::software(),
+            draining: fleet.draining,
+            hosts: u32::try_from(self.hosts().len()).unwrap_or(u32::MAX),
+            attached: u32::try_from(attached).unwrap_or(u32::MAX),
+            bytes_per_second: fleet.traffic.values().map(|(_, rate)| rate).sum(),
+            volumes,
+        })
+    }
+
+    /// Sessions that have a volume attached, with how many.
+    fn hosts(&self) -> BTreeMap<u64, usize> {
+        let mut hosts = BTreeMap::new();
+        for engine in self.engines.values() {
+            if let Some(session) = engine.volume.session() {
+                *hosts.entry(session.0).or_default() += 1;
+            }
+        }
+        hosts
+    }
+
+    /// Tells hosts which stores there are, or to leave.
+    fn tell_hosts(&self) {
+        let Some(fleet) = &self.fleet else { return };
+        let others = fleet.peers.list();
+        let stores = addresses(&fleet.me, &others, fleet.draining);
+        self.listener.set_stores(stores.clone());
+        let leave = fleet.draining && !others.is_empty();
+        // Those that leave are told where to, and nothing that could be this store again.
+        let stores = if leave { others.into_values().flatten().collect() } else { stores };
+        self.listener.tell_hosts(&ToHost::Stores { stores, leave });
+    }
+
+    /// This store is about to stop: sends its hosts to others, and says whether there are any of both.
+    pub(super) fn send_away(&mut self) -> bool {
+        let Some(fleet) = &mut self.fleet else { return false };
+        if fleet.peers.list().is_empty() {
+            return false;
+        }
+        fleet.draining = true;
+        self.tell_hosts();
+        self.has_hosts()
+    }
+
+    /// Whether a host has a volume attached here.
+    pub(super) fn has_hosts(&self) -> bool {
+        self.engines.values().any(|engine| engine.volume.session().is_some())
+    }
+
+    /// Every now and then.
+    pub(super) fn tick(&mut self) {
+        let Some(fleet) = &mut self.fleet else { return };
+        fleet.peers.tidy();
+        let elapsed = std::mem::replace(&mut fleet.measured, Instant::now()).elapsed();
+        let seconds = elapsed.as_secs().max(1);
+        let before = std::mem::take(&mut fleet.traffic);
+        for (session, total) in self.listener.traffic() {
+            let last = before.get(&session).map_or(0, |(total, _)| *total);
+            fleet.traffic.insert(session, (total, total.saturating_sub(last) / seconds));
+        }
+        self.rebalance(None);
+    }
+
+    /// Sees to hosts that are to leave and have not yet, and to credentials that were rotated.
+    pub(super) fn remind(&mut self) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let stamp = fleet.issued.stamp();
+        let rotated = stamp.is_some() && stamp != fleet.accepted;
+        if rotated {
+            fleet.accepted = stamp;
+            fleet.tell = true;
+        }
+        if fleet.draining {
+            self.tell_hosts();
+        }
+        if rotated {
+            self.look_around();
+        }
+    }
+
+    /// Looks in the location for what stores have in common, unless that is under way.
+    pub(super) fn look_around(&mut self) {
+        let Some(fleet) = &self.fleet else { return };
+        if std::mem::replace(&mut self.looking, true) {
+            self.look_again = true;
+            return;
+        }
+        let known = self.catalog.values().map(|entry| entry.spec.clone()).collect();
+        let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+        let state = fleet.state.clone();
+        tokio::spawn(async move {
+            let look = async {
+                let stores = registry::stores(&*objects).await?;
+                registry::agree(&*objects, &state).await?;
+                let volumes = catalog::changes(&*objects, known).await?;
+                anyhow::Ok(Found { stores, volumes })
+            };
+            let found = look.await.map_err(|error| format!("{error:#}"));
+            let _ = outcomes.send(Outcome::Found(found));
+        });
+    }
+
+    /// What was looked for is there.
+    pub(super) fn found(&mut self, found: Result<Found, String>) {
+        self.looking = false;
+        match found {
+            Ok(Found { stores, volumes }) => {
+                for name in &volumes.gone {
+                    tracing::info!("volume {name} was deleted at another store");
+                    self.forget_volume(name);
+                }
+                for entry in volumes.new {
+                    if !self.catalog.contains_key(&entry.spec.name) {
+                        tracing::info!("volume {} was created at another store", entry.spec.name);
+                        self.learn(entry);
+                    }
+                }
+                self.know_stores(stores);
+                let tell = self.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.tell));
+                if tell == Some(true) {
+                    self.tell_stores();
+                }
+            }
+            Err(error) => tracing::warn!("what other stores do cannot be told: {error}"),
+        }
+        if std::mem::take(&mut self.look_again) {
+            return self.look_around();
+        }
+        let lists = std::mem::take(&mut self.lists);
+        if let Some(fleet) = self.fleet.as_ref().filter(|_| !lists.is_empty()) {
+            let (peers, outcomes) = (fleet.peers.clone(), self.outcomes.0.clone());
+            tokio::spawn(async move {
+                let reports = peers.reports().await.into_iter();
+                let reports = reports.filter_map(|(_, _, report)| report).collect();
+                let _ = outcomes.send(Outcome::Lives(lists, reports));
+            });
+        }
+        for (session, lane, frame) in std::mem::take(&mut self.strangers) {
+            self.known_frame(session, lane, frame);
+        }
+    }
+
+    /// Lists all volumes with what the stores know that have them open.
+    pub(super) fn list_with(&self, asked: &[Asked], reports: &[StoreReport]) {
+        let lives = reports.iter().flat_map(|report| &report.volumes);
+        let lives: BTreeMap<VolumeId, &LiveInfo> =
+            lives.map(|served| (served.volume, &served.live)).collect();
+        let list = self.catalog.values().map(|entry| {
+            let id = entry.spec.id;
+            match lives.get(&id).filter(|_| self.claims.lease(id).is_none()) {
+                Some(live) => entry.spec.info(entry.sectors, Some((*live).clone())),
+                None => self.info(entry),
+            }
+        });
+        self.reply(asked, &Ok(VolumeReply::List(list.collect())));
+    }
+
+    fn know_stores(&mut self, mut stores: BTreeMap<StoreId, Registered>) {
+        let Some(fleet) = &self.fleet else { return };
+        stores.remove(&fleet.me.id);
+        let stores: BTreeMap<_, _> =
+            stores.into_iter().map(|(id, store)| (id, store.addresses)).collect();
+        if stores != fleet.peers.list() {
+            for (id, addresses) in &stores {
+                tracing::info!("store {id} at {}", addresses.join(", "));
+            }
+            fleet.peers.set(stores);
+            self.tell_hosts();
+        }
+    }
+
+    /// Tells the other stores that they should look around.
+    pub fn tell_stores(&self) {
+        if let Some(fleet) = &self.fleet {
+            let peers = fleet.peers.clone();
+            tokio::spawn(async move { peers.tell().await });
+        }
+    }
+
+    /// Has hosts go to stores that have clearly less to do: one each time it is looked at, so that what
+    /// comes of it is seen first, and all that are too many when asked to.
+    fn rebalance(&mut self, asked: Option<Asked>) {
+        let Some(fleet) = &self.fleet else { return };
+        let busy = self.hosts().len() > 1 && !fleet.draining && !fleet.peers.list().is_empty();
+        if !busy {
+            if let Some(asked) = asked {
+                self.reply_store(asked, Ok(StoreReply::Moved(0)));
+            }
+            return;
+        }
+        let (peers, outcomes) = (fleet.peers.clone(), self.outcomes.0.clone());
+        tokio::spawn(async move {
+            let reports = peers.reports().await;
+            let reports = reports.into_iter().filter_map(|(_, _, report)| report).collect();
+            let _ = outcomes.send(Outcome::Loads(asked, reports));
+        });
+    }
+
+    /// What the other stores have to do is known.
+    pub(super) fn loads(&mut self, asked: Option<Asked>, reports: Vec<StoreReport>) {
+        let Some(fleet) = &self.fleet else { return };
+        let guest = |(session, volumes)| {
+            let load = Load { volumes, bytes: fleet.rate(session) };
+            Guest { session, load }
+        };
+        let guests: Vec<Guest> = self.hosts().into_iter().map(guest).collect();
+        let others: Vec<_> = reports.into_iter().filter(|report| !report.draining).collect();
+        let loads = others.iter().map(|report| Load {
+            volumes: report.attached as usize,
+            bytes: report.bytes_per_second,
+        });
+        let limit = if asked.is_some() { usize::MAX } else { 1 };
+        let moves = balance::plan(&guests, &loads.collect::<Vec<_>>(), limit);
+        for (session, to) in &moves {
+            let stores = others[*to].addresses.clone();
+            self.listener.tell_host(*session, &ToHost::Stores { stores, leave: true });
+        }
+        self.counts.rebalanced += moves.len() as u64;
+        if !moves.is_empty() {
+            tracing::info!("asked {} hosts to go to stores with less to do", moves.len());
+        }
+        if let Some(asked) = asked {
+            let moved = u32::try_from(moves.len()).unwrap_or(u32::MAX);
+            self.reply_store(asked, Ok(StoreReply::Moved(moved)));
+        }
+    }
+}
