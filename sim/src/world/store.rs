@@ -616,6 +616,10 @@ impl World {
             if open.holder.is_some_and(|(holder, _)| holder == number) {
                 open.holder = None;
             }
+            // Nobody waits for what it asked while the volume was being let go.
+            if let Some(waiting) = &mut open.leaving {
+                waiting.retain(|(other, ..)| *other != number);
+            }
             open.machine.handle_session_closed(now, SessionId(number));
             self.pump_store(store, volume);
         }

@@ -149,7 +149,9 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
         tokio::select! {
             _ = serve(&mut store, &mut session) => {}
             next = events.recv() => match next.unwrap() {
-                LinkEvent::Early { .. } => {
+                // On a busy machine an attempt may be given up, and the next one has no session left: a host asks
+                // again whenever there is a link.
+                LinkEvent::Early { .. } | LinkEvent::Up { .. } => {
                     client.send(Lane::Control, resume(1));
                     client.send(Lane::Read, behind(2));
                 }
@@ -159,7 +161,7 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
         }
     }
     let early = client.status().early;
-    assert!(early.rejected == 1 && early.accepted == 0, "{early:?}");
+    assert!(early.rejected >= 1 && early.accepted == 0, "{early:?}");
     assert_eq!(store.listener.early(), 0);
     // A store that was started anew knows no sessions.
     drop(others);
@@ -175,8 +177,11 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
             frame = serve(&mut store, &mut session) => if let Some(frame) = frame {
                 got += u64::from(frame == behind(3));
             },
-            next = events.recv() => if let LinkEvent::Early { .. } = next.unwrap() {
-                client.send(Lane::Read, behind(3));
+            next = events.recv() => match next.unwrap() {
+                LinkEvent::Early { .. } | LinkEvent::Up { .. } => {
+                    client.send(Lane::Read, behind(3));
+                }
+                _ => {}
             },
         }
     }
