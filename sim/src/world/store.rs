@@ -383,7 +383,9 @@ impl World {
         {
             self.send_down(store, volume, session.0, lane, &frame);
         }
-        self.stores[store].open.remove(&volume);
+        let held = self.stores[store].open.remove(&volume).map(|open| open.held);
+        // Nothing is put off on its account any more.
+        self.deliver_held(held.unwrap_or_default());
         for (number, lane, frame) in waiting.unwrap_or_default() {
             self.hand_over_frame(number, store, volume, lane, frame);
         }
@@ -395,7 +397,12 @@ impl World {
         if open.held.is_empty() || !open.machine.wants_input() {
             return;
         }
-        for (number, lane) in std::mem::take(&mut open.held) {
+        let held = std::mem::take(&mut open.held);
+        self.deliver_held(held);
+    }
+
+    fn deliver_held(&mut self, held: BTreeSet<(u64, Lane)>) {
+        for (number, lane) in held {
             let Some((session, _)) = self.sessions.get_mut(&number) else { continue };
             let pipe = session.pipe(Direction::Up, lane);
             let due = std::mem::take(&mut pipe.held);
