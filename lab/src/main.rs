@@ -6,6 +6,7 @@
 
 mod bench;
 mod charts;
+mod gc;
 mod html;
 mod initiator;
 mod iscsi;
@@ -78,7 +79,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read, write;
-    /// `bench-store`: commit, requests, read, volumes.
+    /// `bench-store`: gc, commit, requests, read, volumes.
     only: Vec<String>,
 }
 

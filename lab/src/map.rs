@@ -13,6 +13,7 @@ use bytes::Bytes;
 use longhaul_core::block::{Range, SECTOR_BYTES, VolumeId};
 use longhaul_core::record::Kind;
 use longhaul_core::store::catalog::VolumeSpec;
+use longhaul_core::store::gc::moved::Moved;
 use longhaul_core::store::log::State;
 use longhaul_core::store::map::fragment::{Fragment, FragmentId, Index};
 use longhaul_core::store::map::levels::Levels;
@@ -260,6 +261,7 @@ impl Bench {
                             self.pages.forget(fragment.id);
                         }
                     }
+                    Event::RolledBack { .. } => unreachable!("nobody rolls back"),
                 }
             }
             if !more {
@@ -304,8 +306,16 @@ impl Bench {
             created_sectors: size / BLOCK_BYTES * BLOCK_SECTORS,
             block_bytes: BLOCK_BYTES as u32,
             created: 0,
+            parents: Vec::new(),
         };
-        let object = root::encode(1, &State::new(&spec, 1), self.tree.levels(), 1);
+        let object = root::encode(
+            1,
+            &State::new(&spec, 1),
+            self.tree.levels(),
+            &root::Pins::new(),
+            &Moved::default(),
+            1,
+        );
         let path = self.objects.dir.join("root");
         std::fs::write(&path, &object)?;
         let start = Instant::now();

@@ -1,6 +1,7 @@
 //! The store by itself, loaded over the link without a host, beside the disk it writes to.
 
 use crate::BenchArgs;
+use crate::gc;
 use crate::node::{Site, free_port};
 use crate::process::{Server, output};
 use crate::report::{Pair, Report};
@@ -63,6 +64,12 @@ struct Bench {
 
 /// Runs what was asked for, or everything.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if args.only.is_empty() || args.only.iter().any(|only| only == "gc") {
+        gc::run().context("benchmark `gc`")?;
+    }
+    if args.only == ["gc"] {
+        return Ok(());
+    }
     let bench = Bench {
         site: Site::new(args)?,
         rounds: args.rounds,
@@ -76,7 +83,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         ("volumes", Bench::volumes),
     ];
     for name in &args.only {
-        if !steps.iter().any(|(step, _)| step == name) {
+        if name != "gc" && !steps.iter().any(|(step, _)| step == name) {
             bail!("there is no benchmark `{name}`");
         }
     }

@@ -20,7 +20,7 @@ use longhaul_core::store::catalog::{self, VolumeSpec};
 use longhaul_core::store::check::{LogCheck, check_checkpoint};
 use longhaul_core::store::map::Place;
 use longhaul_core::store::map::table::Table;
-use longhaul_core::store::segment::{Segment, SegmentKind};
+use longhaul_core::store::segment::{self, Segment, SegmentKind};
 use longhaul_core::store::staged;
 use map::MapCheck;
 use rustix::fs::FlockOperation;
@@ -364,9 +364,40 @@ fn check_objects(objects: &dyn Stored, report: &mut Report) -> Result<()> {
         }
     }
     for spec in specs.values() {
-        check_volume(objects, spec, report)?;
+        check_volume(objects, &specs, spec, report)?;
     }
     Ok(())
+}
+
+/// The log of a volume as it begins: of a clone, with that of its parent. Damage of that is told where the parent is
+/// checked.
+fn begin_log(
+    objects: &dyn Stored,
+    specs: &BTreeMap<String, VolumeSpec>,
+    spec: &VolumeSpec,
+) -> Result<LogCheck, String> {
+    let Some(parent) = spec.parents.first() else { return Ok(LogCheck::new(spec)) };
+    let of = specs.get(&parent.volume.to_string()).filter(|of| of.parents == spec.parents[1..]);
+    let of =
+        of.ok_or_else(|| format!("it is a clone of volume {}, which is not there", parent.volume))?;
+    let listed = MapCheck::list(objects, of).map_err(|error| format!("{error:#}"))?;
+    if let Some(log) = listed.log_of_snapshot(parent.segment) {
+        return Ok(log.begin_clone(spec));
+    }
+    let mut log = begin_log(objects, specs, of)?;
+    while log.next() <= parent.segment && log.is_whole() {
+        match read(objects, &catalog::segment_key(of.id, log.next())) {
+            Ok(object) => drop(log.handle_segment(&object)),
+            Err(_) => log.handle_missing(1),
+        }
+    }
+    if log.is_whole() {
+        return Ok(log.begin_clone(spec));
+    }
+    Err(format!(
+        "it is a clone of {}, whose log is damaged: only its own part has been verified",
+        of.name
+    ))
 }
 
 /// Segments from the next one to the one before `until` are not there. Of a long gap only the
@@ -390,7 +421,12 @@ fn handle_gap(
     log.handle_missing(missing);
 }
 
-fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) -> Result<()> {
+fn check_volume(
+    objects: &dyn Stored,
+    specs: &BTreeMap<String, VolumeSpec>,
+    spec: &VolumeSpec,
+    report: &mut Report,
+) -> Result<()> {
     let before = report.damage.len();
     let numbers = |prefix: String| -> Result<BTreeSet<u64>> {
         let found = objects.list(&prefix)?;
@@ -400,10 +436,41 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
     let checkpoints = numbers(catalog::checkpoint_prefix(spec.id))?;
     let mut map = MapCheck::list(objects, spec)?;
     let sizes = numbers(catalog::size_prefix(spec.id))?;
-    let mut log = LogCheck::new(spec);
+    let mut log = begin_log(objects, specs, spec).unwrap_or_else(|problem| {
+        report.notes.push(format!("volume {}: {problem}", spec.name));
+        let mut log = LogCheck::new(spec);
+        log.handle_missing(spec.begins_after());
+        log
+    });
+    map.check_roots_of(spec.begins_after(), Some(&log).filter(|log| log.is_whole()), report);
     let mut resized = BTreeMap::new();
     let mut bytes = 0;
-    for &number in &segments {
+    // Segments that an old root was made of may have been given back: they are looked at one by one, and the log is
+    // followed from that root.
+    let base = map.base(report);
+    let through = base.as_ref().map_or(0, |(through, _)| *through);
+    if let Some((_, after)) = base {
+        log = after;
+    }
+    for &number in segments.range(..=through) {
+        let key = catalog::segment_key(spec.id, number);
+        let checked = read(objects, &key).map_err(|error| error.to_string()).and_then(|object| {
+            bytes += object.len() as u64;
+            segment::verify(&object).map_err(|error| error.to_string())
+        });
+        match checked {
+            Ok(Segment { header, .. }) if header.kind == SegmentKind::Resize => {
+                resized.insert(number, header.sectors);
+            }
+            Ok(_) => {}
+            Err(problem) => {
+                let offset = offset_in(&problem);
+                let (file, advice) = (objects.place(&key), SEGMENT_ADVICE.into());
+                report.damage.push(Damage { file, offset, problem, advice });
+            }
+        }
+    }
+    for &number in segments.range(through + 1..) {
         handle_gap(objects, spec, &mut log, number, report);
         let key = catalog::segment_key(spec.id, number);
         let problem = match read(objects, &key) {
@@ -427,7 +494,7 @@ fn check_volume(objects: &dyn Stored, spec: &VolumeSpec, report: &mut Report) ->
             let (file, advice) = (objects.place(&key), SEGMENT_ADVICE.into());
             report.damage.push(Damage { file, offset, problem, advice });
         }
-        let sound = report.damage.len() == before;
+        let sound = report.damage.len() == before && log.is_whole();
         map.check_roots_of(number, sound.then_some(&log), report);
     }
     let roots = map.roots.keys().map(|name| name.segment);
@@ -627,158 +694,4 @@ fn in_words(report: &Report) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::state::{JournalShape, StateDir};
-    use crate::objects::{DeviceObjects, Objects as _};
-    use bytes::BytesMut;
-    use longhaul_core::block::{STAGED_BIT, StagedData, VolumeId};
-    use longhaul_core::host::journal::create_plan;
-    use longhaul_core::record;
-
-    fn host() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::open(dir.path()).unwrap();
-        let shape = JournalShape { file_bytes: 64 << 10, files: 2 };
-        let volume = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
-        let plan = create_plan(shape.geometry(), volume.journal_number().unwrap(), VolumeId(7));
-        state.create_journal(&volume, &plan.unwrap()).unwrap();
-        let journal = state.volume_dir(VolumeId(7));
-        (dir, journal)
-    }
-
-    #[test]
-    fn an_intact_host_passes_and_damage_is_placed() {
-        let (dir, journal) = host();
-        let report = check_host(dir.path()).unwrap();
-        assert!(report.damage.is_empty() && report.volumes[0].ok, "{report:?}");
-        check(dir.path(), true).unwrap();
-        let path = state::journal_path(&journal, 1);
-        File::options().write(true).open(&path).unwrap().write_all_at(b"XX", 0).unwrap();
-        let report = check_host(dir.path()).unwrap();
-        assert_eq!(report.damage.len(), 1);
-        assert_eq!((&report.damage[0].file, report.damage[0].offset), (&path, Some(0)));
-        assert!(in_words(&report).contains("DAMAGE in"));
-        assert!(check(dir.path(), false).unwrap_err().to_string().contains("one place"));
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(check_host(dir.path()).unwrap().damage.len(), 1);
-    }
-
-    #[test]
-    fn a_directory_in_use_or_of_someone_else_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(check(dir.path(), false).unwrap_err().to_string().contains("neither"));
-        let held = StateDir::open(dir.path()).unwrap();
-        let error = check(dir.path(), false).unwrap_err().to_string();
-        assert!(error.contains(&std::process::id().to_string()), "{error}");
-        drop(held);
-        check(dir.path(), false).unwrap();
-    }
-
-    #[test]
-    fn staged_objects_are_checked_against_the_log() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = dir.path().join("objects");
-        let id = VolumeId(9);
-        let (name, created_sectors, block_bytes) = ("v".to_owned(), 2048, 512);
-        let spec = VolumeSpec { id, name, created_sectors, block_bytes, created: 0 };
-        let number = STAGED_BIT | 7;
-        let path = objects.join(catalog::staged_key(id, number));
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let record = Range::new(16, 8);
-        let mut object = BytesMut::new();
-        record::encode_data(1, number, record, &[5; 8 * 512], &mut object);
-        std::fs::write(&path, &object).unwrap();
-        std::fs::write(objects.join(catalog::staged_key(id, number + 1)), b"left").unwrap();
-        let mut table = Table::new();
-        let data = StagedData { object: number, offset: 0, record };
-        let place = Place::staged(18, &data);
-        table.replace(Range::new(18, 4), place);
-        let check = || {
-            let mut report = Report::default();
-            check_staged(&Directory(objects.clone()), &spec, &table, &mut report).unwrap();
-            (report.damage, report.notes)
-        };
-        let (damage, notes) = check();
-        assert!(damage.is_empty(), "{damage:?}");
-        assert!(notes[0].contains("1 staged objects"), "{notes:?}");
-        object[900] ^= 1;
-        std::fs::write(&path, &object).unwrap();
-        let (damage, _) = check();
-        assert_eq!((damage.len(), damage[0].offset), (1, Some(0)));
-        assert!(damage[0].problem.contains("sectors 18+4"), "{damage:?}");
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(check().0.len(), 1);
-    }
-
-    #[test]
-    fn store_objects_that_are_none_are_placed() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = dir.path().join("objects");
-        let spec = VolumeSpec {
-            id: VolumeId(9),
-            name: "v".into(),
-            created_sectors: 2048,
-            block_bytes: 512,
-            created: 0,
-        };
-        let put = |key: &str, data: &[u8]| {
-            let path = objects.join(key);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, data).unwrap();
-        };
-        put(&catalog::name_key("v"), &catalog::encode_spec(&spec));
-        assert!(check_store(dir.path()).unwrap().damage.is_empty());
-        put(&catalog::segment_key(spec.id, 2), b"nonsense");
-        put(&catalog::checkpoint_key(spec.id, 1), b"nonsense");
-        put(&catalog::name_key("w"), b"nonsense");
-        put(&catalog::size_key(spec.id, 1), &catalog::encode_size(4096));
-        put(&catalog::size_key(spec.id, 2), &catalog::encode_size(1024));
-        let report = check_store(dir.path()).unwrap();
-        let key = |path: &Path| path.strip_prefix(&objects).unwrap().to_string_lossy().into_owned();
-        let damaged: BTreeSet<String> =
-            report.damage.iter().map(|damage| key(&damage.file)).collect();
-        let expected = BTreeSet::from([
-            catalog::name_key("w"),
-            catalog::segment_key(spec.id, 1),
-            catalog::segment_key(spec.id, 2),
-            catalog::checkpoint_key(spec.id, 1),
-            catalog::size_key(spec.id, 2),
-        ]);
-        assert_eq!(damaged, expected);
-        assert!(check(dir.path(), true).is_err());
-    }
-
-    #[tokio::test]
-    async fn a_device_is_checked_as_a_directory_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("device");
-        File::create(&path).unwrap().set_len(64 << 20).unwrap();
-        let location = PathBuf::from(format!("file://{}", path.display()));
-        assert!(format!("{:#}", check(&location, true).unwrap_err()).contains("blank"));
-        let (name, created_sectors, block_bytes) = ("v".to_owned(), 2048, 512);
-        let spec = VolumeSpec { id: VolumeId(9), name, created_sectors, block_bytes, created: 0 };
-        let encoded = catalog::encode_spec(&spec);
-        let put = async |key: String, data: &[u8]| {
-            let device = DeviceObjects::open(&path).unwrap();
-            device.put(&key, vec![Bytes::copy_from_slice(data)]).await.unwrap();
-            assert!(format!("{:#}", check(&location, true).unwrap_err()).contains("in use"));
-        };
-        put(catalog::name_key("v"), &encoded).await;
-        check(&location, true).unwrap();
-        put(catalog::segment_key(spec.id, 2), b"nonsense").await;
-        let damaged = || {
-            let report = check_device(&path).unwrap();
-            let damage = report.damage.into_iter();
-            damage.map(|damage| (damage.file, damage.problem)).collect::<BTreeMap<_, _>>()
-        };
-        let segment = |number| path.join(catalog::segment_key(spec.id, number));
-        assert!(damaged().keys().eq([&segment(1), &segment(2)]), "{:?}", damaged());
-        let bytes = std::fs::read(&path).unwrap();
-        let place = bytes.windows(encoded.len()).position(|part| part == encoded).unwrap();
-        let file = File::options().write(true).open(&path).unwrap();
-        file.write_all_at(b"X", place as u64).unwrap();
-        let problem = &damaged()[&path.join(catalog::name_key("v"))];
-        assert!(!problem.is_empty() && check(&location, false).is_err());
-    }
-}
+mod tests;

@@ -6,11 +6,17 @@
 // Also found from where the fuzz targets include this file.
 #[path = "cli/hidden.rs"]
 mod hidden;
+#[path = "cli/snapshot.rs"]
+mod snapshot;
 #[path = "cli/stores.rs"]
 mod stores;
+#[path = "cli/volume.rs"]
+mod volume;
 
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
+pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
 pub use stores::{StoreCommand, StoresArgs};
+pub use volume::{VolumeArgs, VolumeCommand};
 
 use crate::host::Schedule;
 use crate::link::Transport;
@@ -70,6 +76,8 @@ pub enum Command {
     Host(Box<HostArgs>),
     /// Create, list, show, resize, delete, import and export volumes.
     Volume(VolumeArgs),
+    /// Take, list, delete and go back to snapshots of volumes.
+    Snapshot(SnapshotArgs),
     /// Renew or withdraw the credentials of a store.
     Credential(CredentialArgs),
     /// Say which iSCSI initiators may use what at a running host, and show who does.
@@ -171,6 +179,13 @@ pub struct StoreArgs {
     /// Most that this reads in a second.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = units::bytes, env = "LONGHAUL_SCRUB_RATE")]
     pub scrub_rate: u64,
+    /// Give space back once the segments of a volume take more than so many percent of what is needed of them:
+    /// 145 writes what is overwritten at random about twice. From 110; 0 for never.
+    #[arg(long, value_name = "PERCENT", default_value = "0", env = "LONGHAUL_GC_PERCENT")]
+    pub gc_percent: u64,
+    /// Most that this reads and writes in a second; 0 for no limit.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_GC_RATE")]
+    pub gc_rate: u64,
 }
 
 #[derive(Args)]
@@ -274,96 +289,6 @@ pub enum OnJournalFailureArg {
     Continue,
     /// Fail all requests.
     Stop,
-}
-
-#[derive(Args)]
-pub struct VolumeArgs {
-    /// Credential file that the store wrote.
-    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_CREDENTIAL")]
-    pub credential: Option<PathBuf>,
-    /// Address of the store, if not the one in the credential (HOST:PORT).
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
-    pub store: Option<String>,
-    /// Key file of encrypted volumes (see `longhaul credential new-key`).
-    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
-    pub key_file: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    pub json: bool,
-    #[command(subcommand)]
-    pub command: VolumeCommand,
-}
-
-#[derive(Subcommand)]
-pub enum VolumeCommand {
-    /// Create a volume. It takes no space until it is written.
-    Create {
-        /// Its name: letters, digits, `.`, `_` and `-`.
-        name: String,
-        /// Its size, as in `10GiB`.
-        #[arg(long, value_parser = units::bytes)]
-        size: u64,
-        /// Logical block size in bytes.
-        #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
-        block_size: String,
-        /// Encrypt all that hosts write to it, with data keys that only the --key-file opens.
-        #[arg(long)]
-        encrypt: bool,
-    },
-    /// Encrypt new writes to a volume with a new data key; hosts that have it attached take it up
-    /// within half a minute. What was written keeps its key. With --new-key-file, put the data keys
-    /// under another key file instead.
-    RotateKey {
-        /// Which.
-        name: String,
-        /// Key file that replaces the --key-file of this volume.
-        #[arg(long, value_name = "FILE")]
-        new_key_file: Option<PathBuf>,
-    },
-    /// List all volumes.
-    List,
-    /// Show one volume.
-    Show {
-        /// Which.
-        name: String,
-    },
-    /// Make a volume larger, also while a host has it attached.
-    Resize {
-        /// Which.
-        name: String,
-        /// Its size from now on, as in `20GiB`: at least what it has.
-        #[arg(value_parser = units::bytes)]
-        size: u64,
-    },
-    /// Delete a volume and all its data.
-    Delete {
-        /// Which.
-        name: String,
-    },
-    /// Copy a raw image file into a volume.
-    Import {
-        /// Into which volume; it must be at least as large as the file and not attached.
-        name: String,
-        /// The file, or `-` for standard input.
-        file: PathBuf,
-    },
-    /// Copy what is committed of a volume into a raw image file.
-    Export {
-        /// Which volume.
-        name: String,
-        /// The file to write (sparse), or `-` for standard output.
-        file: PathBuf,
-    },
-    /// Show what a host acknowledged and has not delivered: lost, if it never comes back.
-    Lost {
-        /// Of which volume.
-        name: String,
-    },
-    /// Give up what a dead host never delivered, so that the volume can be attached elsewhere.
-    AcceptLoss {
-        /// Of which volume.
-        name: String,
-    },
 }
 
 #[derive(Args)]
@@ -662,7 +587,7 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
         .with_context(|| format!("cannot read the config file {}", path.display()))?;
     let config: toml::Table = toml::from_str(&text)
         .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
-    let commands = ["demo", "store", "host", "volume", "credential", "status", "check"];
+    let commands = ["demo", "store", "host", "volume", "snapshot", "credential", "status", "check"];
     let unknown = |key: &&String| !commands.contains(&key.as_str()) && *key != ISCSI_TABLE;
     if let Some(unknown) = config.keys().find(unknown) {
         bail!(

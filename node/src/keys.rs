@@ -9,17 +9,17 @@ use crate::commands::Usage;
 use crate::files;
 use crate::link::Requests;
 use crate::random;
+use crate::volume::attributes;
 use anyhow::{Context as _, Result, anyhow, bail};
 use longhaul_core::block::VolumeId;
 use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys};
 use longhaul_core::record::packed::SALT_BYTES;
-use longhaul_core::wire::link::{PACKED_VERSION, VolumeInfo, VolumeOperation, VolumeReply};
+use longhaul_core::wire::link::{PACKED_VERSION, VolumeInfo};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// The attribute of a volume that holds its wrapped keys.
@@ -27,10 +27,6 @@ pub const ATTRIBUTE: &str = "keys";
 
 const VERSION: u32 = 1;
 const CIPHER: &str = "AES-256-GCM";
-
-/// How often a store that is opening the volume is asked again, and how long after.
-const TRIES: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The key of a key file. It is wiped from memory when it is dropped, and never printed.
 #[derive(Clone)]
@@ -120,6 +116,9 @@ struct Wrapped {
     /// Fingerprint of the key file.
     key_file: String,
     keys: Vec<WrappedKey>,
+    /// Of a clone: the volumes behind it, the nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parents: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -130,8 +129,11 @@ struct WrappedKey {
     wrapped: String,
 }
 
-fn aad(volume: VolumeId, number: u32) -> Aad<Vec<u8>> {
-    Aad::from(format!("longhaul data key {volume} {number}").into_bytes())
+/// What a wrapped key is for. The parents are in it so that no store can give a volume others.
+fn aad(volume: VolumeId, number: u32, parents: &[String]) -> Aad<Vec<u8>> {
+    let of = if parents.is_empty() { "" } else { " of " };
+    let parents = parents.join(" ");
+    Aad::from(format!("longhaul data key {volume} {number}{of}{parents}").into_bytes())
 }
 
 impl Wrapped {
@@ -152,14 +154,19 @@ impl Wrapped {
         serde_json::to_vec(self).context("cannot encode the keys")
     }
 
-    fn wrap(volume: VolumeId, keys: &BTreeMap<u32, DataKey>, file: &KeyFile) -> Result<Wrapped> {
+    fn wrap(
+        volume: VolumeId,
+        keys: &BTreeMap<u32, DataKey>,
+        parents: Vec<String>,
+        file: &KeyFile,
+    ) -> Result<Wrapped> {
         let cipher = file.cipher()?;
         let wrap = |(number, key): (&u32, &DataKey)| {
             let nonce: [u8; NONCE_LEN] = random::bytes()?;
             let mut data = Zeroizing::new(key.bytes().to_vec());
             let sealed = cipher.seal_in_place_separate_tag(
                 Nonce::assume_unique_for_key(nonce),
-                aad(volume, *number),
+                aad(volume, *number, &parents),
                 &mut data,
             );
             let tag = sealed.map_err(|_| anyhow!("a data key cannot be wrapped"))?;
@@ -171,6 +178,7 @@ impl Wrapped {
             cipher: CIPHER.into(),
             key_file: file.fingerprint(),
             keys: keys.iter().map(wrap).collect::<Result<_>>()?,
+            parents,
         })
     }
 
@@ -194,7 +202,9 @@ impl Wrapped {
                 let (nonce, sealed) = all.split_first_chunk::<NONCE_LEN>()?;
                 let mut sealed = Zeroizing::new(sealed.to_vec());
                 let nonce = Nonce::assume_unique_for_key(*nonce);
-                let plain = cipher.open_in_place(nonce, aad(volume, *number), &mut sealed).ok()?;
+                let plain = cipher
+                    .open_in_place(nonce, aad(volume, *number, &self.parents), &mut sealed)
+                    .ok()?;
                 Some(DataKey::new((&*plain).try_into().ok()?))
             });
             let key = opened.with_context(|| {
@@ -221,10 +231,12 @@ pub fn open(volume: VolumeId, data: &[u8], files: &[KeyFile]) -> Result<Option<K
     if data.is_empty() {
         return Ok(None);
     }
-    let keys = Wrapped::parse(data)?.unwrap(volume, files)?;
+    let wrapped = Wrapped::parse(data)?;
+    let keys = wrapped.unwrap(volume, files)?;
+    let parents = wrapped.parents.iter().map(|id| identity(id)).collect::<Result<_>>()?;
     let salt: [u8; SALT_BYTES] = random::bytes()?;
     let keys = Keys::new(salt, keys).context("the volume is encrypted and has no keys")?;
-    Ok(Some(keys))
+    Ok(Some(keys.with_parents(parents)))
 }
 
 /// The keys of a volume, for a command.
@@ -250,7 +262,47 @@ pub async fn of_volume(
 /// If the store is too old or fails, or the volume has been attached meanwhile.
 pub async fn encrypt(requests: &Requests, info: &VolumeInfo, file: &KeyFile) -> Result<()> {
     let keys = BTreeMap::from([(1, DataKey::new(random::secret()?))]);
-    set(requests, info, 0, &Wrapped::wrap(info.id, &keys, file)?).await
+    set(requests, info, 0, &Wrapped::wrap(info.id, &keys, Vec::new(), file)?).await
+}
+
+/// The keys of a volume, for clones of it; `None` if it is not encrypted.
+///
+/// # Errors
+/// If the store does not answer, or the key file is missing or does not open them.
+pub async fn for_clones(
+    requests: &Requests,
+    info: &VolumeInfo,
+    key_file: Option<&Path>,
+) -> Result<Option<Heritage>> {
+    let data = get(requests, info).await?;
+    if data.is_empty() {
+        return Ok(None);
+    }
+    let file = self::key_file(key_file)?;
+    let wrapped = Wrapped::parse(&data)?;
+    let keys = wrapped.unwrap(info.id, std::slice::from_ref(&file))?;
+    let parents = std::iter::once(info.id.to_string()).chain(wrapped.parents).collect();
+    Ok(Some(Heritage { file, keys, parents }))
+}
+
+/// What a clone has from the volume that it began as.
+pub struct Heritage {
+    file: KeyFile,
+    keys: BTreeMap<u32, DataKey>,
+    parents: Vec<String>,
+}
+
+impl Heritage {
+    /// Gives it to a clone that was just made.
+    ///
+    /// # Errors
+    /// If the store fails, or the clone has been attached meanwhile.
+    pub async fn pass_on(self, requests: &Requests, clone: &VolumeInfo) -> Result<()> {
+        let wrapped = Wrapped::wrap(clone.id, &self.keys, self.parents, &self.file)?;
+        // It goes on in the epoch of its parent, which it says once it is open.
+        let epoch = attributes::epoch(requests, &clone.name).await?;
+        set(requests, clone, epoch, &wrapped).await
+    }
 }
 
 /// Gives a volume a new data key for new writes, or, with `new`, puts those it has under that key
@@ -268,54 +320,35 @@ pub async fn rotate(
     if data.is_empty() {
         bail!("it is not encrypted");
     }
-    let mut keys = Wrapped::parse(&data)?.unwrap(info.id, std::slice::from_ref(file))?;
+    let wrapped = Wrapped::parse(&data)?;
+    let mut keys = wrapped.unwrap(info.id, std::slice::from_ref(file))?;
     let mut newest = keys.keys().next_back().copied().unwrap_or(0);
     if new.is_none() {
         newest += 1;
         keys.insert(newest, DataKey::new(random::secret()?));
     }
-    let wrapped = Wrapped::wrap(info.id, &keys, new.unwrap_or(file))?;
+    let wrapped = Wrapped::wrap(info.id, &keys, wrapped.parents, new.unwrap_or(file))?;
     let epoch = info.live.as_ref().map_or(0, |live| live.epoch);
     set(requests, info, epoch, &wrapped).await?;
     Ok(newest)
 }
 
 async fn get(requests: &Requests, info: &VolumeInfo) -> Result<Vec<u8>> {
-    let get = VolumeOperation::GetAttribute { volume: info.id, attribute: ATTRIBUTE.into() };
-    match requests.volume(get).await.context("cannot ask for the volume's keys")? {
-        VolumeReply::Attribute(data) => Ok(data),
-        _ => bail!("the store gave an answer that does not fit"),
-    }
+    let data = attributes::get(requests, info, ATTRIBUTE).await;
+    data.context("cannot ask for the volume's keys")
 }
 
 async fn set(requests: &Requests, info: &VolumeInfo, epoch: u64, keys: &Wrapped) -> Result<()> {
     if requests.version() < PACKED_VERSION {
         bail!("the store is too old for encrypted volumes: upgrade it");
     }
-    let data = keys.encode()?;
-    let mut tries = 0;
-    loop {
-        let set = VolumeOperation::SetAttribute {
-            volume: info.id,
-            epoch,
-            attribute: ATTRIBUTE.into(),
-            data: data.clone(),
-        };
-        // A store takes attributes of volumes that it has open; asking for one opens it.
-        let result = requests.volume(set).await;
-        if result.is_ok() || tries == TRIES {
-            return result.map(drop).context("cannot store the volume's keys");
-        }
-        tries += 1;
-        let show = VolumeOperation::Show { name: info.name.clone() };
-        let VolumeReply::Volume(now) = requests.volume(show).await? else {
-            bail!("the store gave an answer that does not fit");
-        };
-        if now.live.as_ref().is_some_and(|live| live.epoch != epoch) {
-            bail!("a host has attached the volume meanwhile: try again");
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+    let set = attributes::set(requests, info, epoch, ATTRIBUTE, keys.encode()?).await;
+    set.context("cannot store the volume's keys")
+}
+
+fn identity(text: &str) -> Result<VolumeId> {
+    let id = u128::from_str_radix(text, 16).ok().map(VolumeId);
+    id.with_context(|| format!("the volume's keys name {text:?} as a parent, which is no identity"))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -347,7 +380,7 @@ mod tests {
         let keys: BTreeMap<u32, DataKey> =
             (1..3).map(|number| (number, DataKey::new([number as u8; DATA_KEY_BYTES]))).collect();
         let id = VolumeId(7);
-        let data = Wrapped::wrap(id, &keys, &mine).unwrap().encode().unwrap();
+        let data = Wrapped::wrap(id, &keys, Vec::new(), &mine).unwrap().encode().unwrap();
         assert!(!data.windows(8).any(|window| window == [1; 8]));
         let both = [other.clone(), mine.clone()];
         assert_eq!(Wrapped::parse(&data).unwrap().unwrap(id, &both).unwrap(), keys);
@@ -359,7 +392,14 @@ mod tests {
             let error = error(id, files);
             assert!(error.contains("--key-file") && error.contains(&mine.fingerprint()), "{error}");
         }
-        assert!(error(VolumeId(8), &[mine]).contains("does not open"));
+        assert!(error(VolumeId(8), std::slice::from_ref(&mine)).contains("does not open"));
+        // Where a volume comes from is not for the store to say.
+        let of = vec![VolumeId(9).to_string()];
+        let mut wrapped = Wrapped::wrap(id, &keys, of, &mine).unwrap();
+        let opened = open(id, &wrapped.encode().unwrap(), &both).unwrap().unwrap();
+        assert_eq!(opened.parents(), [VolumeId(9)]);
+        wrapped.parents.push(VolumeId(5).to_string());
+        assert!(open(id, &wrapped.encode().unwrap(), &both).is_err());
     }
 
     #[test]

@@ -1,9 +1,16 @@
-//! `longhaul volume` and `longhaul credential`.
+//! `longhaul volume`, `longhaul snapshot` and `longhaul credential`.
 //!
 //! What was asked for goes to stdout, as a table or as JSON; everything else to stderr.
 
+pub mod attributes;
+mod diff;
 mod export;
 mod import;
+mod snapshot;
+mod stream;
+mod transfer;
+
+pub use snapshot::run as snapshot;
 
 use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
 use crate::commands::Usage;
@@ -17,13 +24,25 @@ use longhaul_core::block::{Range, SECTOR_BYTES};
 use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
 use serde_json::{Value, json};
 use std::io::Write as _;
+use std::path::Path;
 
 /// Runs `longhaul volume`.
 ///
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub fn run(args: &VolumeArgs) -> Result<()> {
-    let path = args.credential.as_deref().ok_or_else(|| {
+    connected(args.credential.as_deref(), args.store.as_deref(), async |requests| {
+        command(requests, args).await
+    })
+}
+
+/// Does something at the store of a credential, or at another address of it.
+fn connected(
+    credential: Option<&Path>,
+    store: Option<&str>,
+    work: impl AsyncFnOnce(&Requests) -> Result<()>,
+) -> Result<()> {
+    let path = credential.ok_or_else(|| {
         Usage(
             "no credential: give --credential FILE or LONGHAUL_CREDENTIAL, the admin.toml that the \
              store wrote"
@@ -33,8 +52,8 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
     let credential = Credential::load(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let requests = Requests::connect(&credential, args.store.as_deref()).await?;
-        let result = command(&requests, args).await;
+        let requests = Requests::connect(&credential, store).await?;
+        let result = work(&requests).await;
         requests.close().await;
         result
     })
@@ -116,6 +135,10 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             requests.volume(operation).await.with_context(|| named(name))?;
             done(args.json, &format!("deleted volume {name}"))
         }
+        VolumeCommand::Clone { snapshot, name } => {
+            snapshot::clone(requests, snapshot, name, key_file, args.json).await
+        }
+        VolumeCommand::Diff { since, until } => diff::run(requests, since, until, args.json).await,
         VolumeCommand::Lost { name } => lost(requests, name, args.json).await,
         VolumeCommand::AcceptLoss { name } => {
             let operation = VolumeOperation::AcceptLoss { name: name.clone() };

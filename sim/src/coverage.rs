@@ -183,6 +183,32 @@ counters! {
     resizes_told,
     /// Writes acknowledged beyond the size that a volume was created with.
     writes_beyond,
+    /// Snapshots taken.
+    snapshots,
+    /// Of them after the host had been asked for what it had acknowledged.
+    snapshots_barriered,
+    /// Snapshots not taken since the host had gone away.
+    snapshots_unbarriered,
+    /// Snapshots deleted.
+    snapshots_deleted,
+    /// Volumes rolled back.
+    rollbacks,
+    /// Volumes not rolled back since somebody wrote to them.
+    rollbacks_refused,
+    /// Caches dropped, since the volume had been rolled back.
+    caches_dropped,
+    /// Snapshots read whole and compared.
+    snapshots_read,
+    /// Of them by an engine that had been open for a while.
+    snapshots_read_again,
+    /// Of them before there was a root of them.
+    snapshots_replayed,
+    /// Snapshots that turned out to be gone.
+    snapshots_gone,
+    /// Roots of snapshots found as the segments say.
+    pins_verified,
+    /// Fragments that were left at the end, each named by a root.
+    fragments_named,
     /// Tables of maps flushed.
     map_flushes,
     /// Merges of fragments that wrote new ones.
@@ -201,6 +227,14 @@ counters! {
     roots_adopted,
     /// Segments whose map was read again, since such a root was of an earlier one.
     roots_behind,
+    /// Bundles put.
+    bundles,
+    /// Segments deleted.
+    segments_deleted,
+    /// Segments put in the place of deleted ones, by stores that had been out of touch.
+    segments_again,
+    /// Stores that found that the log had gone on far from what they knew.
+    left_behind,
     /// Objects of maps deleted.
     map_deletes,
     /// Most levels that a map had in a world.

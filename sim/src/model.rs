@@ -163,6 +163,9 @@ pub struct Branch {
     pub volume: usize,
     /// All writes; the one with number `seq` is at `seq - 1`.
     pub log: Vec<OpId>,
+    /// What the volume was rolled back to: writes before that are no longer seen.
+    base: Image,
+    rolled_back: bool,
     /// For each sector, the places (seq) in the log of the writes that touch it, in order.
     history: Vec<Vec<u32>>,
     /// For each sector, the oldest place whose effect a new read may still show.
@@ -174,18 +177,34 @@ pub struct Branch {
 }
 
 impl Branch {
-    /// A branch that starts from these writes, all of them certain.
+    /// A branch that starts from these writes, all of them certain, and from what the volume was rolled back to after
+    /// so many of them.
     #[must_use]
-    pub fn new(volume: usize, sectors: u64, log: Vec<OpId>, ops: &Ops) -> Branch {
+    pub fn new(
+        volume: usize,
+        sectors: u64,
+        log: Vec<OpId>,
+        base: Option<(Seq, Image)>,
+        ops: &Ops,
+    ) -> Branch {
+        let is_rolled_back = base.is_some();
+        let (rolled_back, base) =
+            base.unwrap_or_else(|| (0, vec![Stamp::default(); sectors as usize]));
         let mut branch = Branch {
             volume,
             log: Vec::new(),
+            base,
+            rolled_back: is_rolled_back,
             history: vec![Vec::new(); sectors as usize],
             floor: vec![0; sectors as usize],
             acknowledged: 0,
             flushed: 0,
         };
         for op in log {
+            if (branch.log.len() as Seq) < rolled_back {
+                branch.log.push(op);
+                continue;
+            }
             let range = ops.get(op).range;
             let seq = branch.push(op, range);
             branch.raise(range, seq as u32);
@@ -226,8 +245,10 @@ impl Branch {
 
     /// What a sector holds after a write that touches it.
     fn shows(&self, seq: u32, lba: u64, ops: &Ops) -> Stamp {
-        let id = seq.checked_sub(1).map_or(0, |at| self.log[at as usize]);
-        ops.shows(id, lba)
+        match seq.checked_sub(1) {
+            Some(at) => ops.shows(self.log[at as usize], lba),
+            None => self.base[lba as usize],
+        }
     }
 
     /// The places whose effect a read that began at `floor` may show at a sector.
@@ -335,7 +356,14 @@ impl Branch {
                     return Err(format!("a status of {range} was answered beyond its end"));
                 };
                 let allowed = self.candidates(lba, *floor).any(|seq| {
-                    let kind = if seq == 0 {
+                    // How what the volume was rolled back to has no data is not known.
+                    let rolled_back = seq == 0 && self.rolled_back;
+                    let shown = self.base[lba as usize];
+                    let kind = if rolled_back && shown == Stamp::default() {
+                        return true;
+                    } else if rolled_back {
+                        Kind::Data
+                    } else if seq == 0 {
                         Kind::Discard
                     } else {
                         ops.get(self.log[seq as usize - 1]).kind
@@ -435,7 +463,7 @@ mod tests {
     fn reads_show_the_newest_acknowledged_or_a_concurrent_write() {
         let writes = [op(0, 4), op(2, 4), op(2, 2)];
         let ops = ops(&writes);
-        let mut branch = Branch::new(1, 8, vec![1], &ops);
+        let mut branch = Branch::new(1, 8, vec![1], None, &ops);
         branch.push(2, writes[1].range);
         let range = Range::new(2, 2);
         let floors = branch.floors(range);

@@ -182,6 +182,8 @@ pub struct Plan {
     pub shadow: u64,
     /// Odds that an observer makes a volume larger instead of asking something, in percent.
     pub resize: u64,
+    /// Mean time between operations on snapshots, in nanoseconds; 0 for none.
+    pub snapshots: u64,
     /// Odds that a reconnecting host goes to the other store, in percent.
     pub wander: u64,
 }
@@ -235,10 +237,14 @@ impl Plan {
             shadow: 8,
             wander: rng.between(0, 40),
             resize: rng.between(0, 30),
+            snapshots: 0,
         };
         for volume in &mut plan.volumes {
             volume.cache = CachePlan::new(rng);
             volume.draw_packing(rng);
+        }
+        if rng.percent(60) {
+            plan.snapshots = rng.spread(10 * MS, 300 * MS);
         }
         plan
     }

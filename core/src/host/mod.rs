@@ -17,6 +17,7 @@
 
 mod ahead;
 mod announce;
+mod barrier;
 mod caching;
 mod config;
 mod copy;

@@ -6,6 +6,7 @@
 //! that arrive before the shell asks for disk work share a frame.
 
 use super::announce::Announcer;
+use super::barrier::Barriers;
 use super::caching::Caching;
 use super::config::{Config, Mode, OnJournalFailure};
 use super::copy::{Copies, Staging};
@@ -66,6 +67,7 @@ pub struct Volume {
     pub(super) warming: Warming,
     pub(super) reads: Reads,
     pub(super) copies: Copies,
+    pub(super) barriers: Barriers,
     pub(super) drain: Drain,
     pub(super) announcer: Announcer,
     pub(super) link: Link,
@@ -138,9 +140,8 @@ impl Volume {
             sectors: attached.sectors,
             journal,
             packer: Packer::new(attached.volume, config.packing.clone()),
-            // When the store has more than the journal, what the journal has may be outdated.
             dirty: recovered
-                .filter(|recovered| recovered.last >= committed)
+                .filter(|recovered| recovered.is_current(&attached))
                 .map(|recovered| recovered.map)
                 .unwrap_or_default(),
             readahead: ReadAhead::new(config.readahead_bytes),
@@ -148,6 +149,7 @@ impl Volume {
             warming: Warming::default(),
             reads: Reads::default(),
             copies: Copies::default(),
+            barriers: Barriers::default(),
             drain: Drain::new(committed, config.window_max_bytes),
             announcer: Announcer::default(),
             link: Link::Up,
@@ -272,6 +274,7 @@ impl Volume {
         }
         self.messages.clear();
         self.drain.abandon();
+        self.barriers.link_lost();
         let waiters = self.readahead.link_lost();
         self.reads.link_lost();
         self.ask_for(waiters);
@@ -315,6 +318,9 @@ impl Volume {
                 }
             }
             ToHost::Resized { volume, sectors } if volume == self.volume => self.resized(sectors),
+            ToHost::Barrier { volume, epoch, barrier } if ours(volume, epoch) => {
+                self.barrier(barrier);
+            }
             ToHost::Detached { request } if self.detach == Detach::Sent(request) => {
                 self.detach = Detach::Confirmed;
                 self.event(Event::Detached);
@@ -423,7 +429,8 @@ impl Volume {
     /// The last number that somebody waits to see committed.
     pub(super) fn awaited(&self) -> Option<Seq> {
         let flushes = self.commit_waiters.back().map(|(_, seq)| *seq);
-        flushes.max(self.copies.awaited()).max(self.reads.awaited())
+        let waited = flushes.max(self.copies.awaited()).max(self.reads.awaited());
+        waited.max(self.barriers.awaited())
     }
 
     /// Whether, after [`Volume::handle_shutdown`], nobody waits for anything and all that was
@@ -570,6 +577,7 @@ impl Volume {
         while let Some((id, _)) = self.commit_waiters.pop_front_if(|(_, seq)| *seq <= committed) {
             self.reply(id, Ok(Reply::Done));
         }
+        self.tell_barriers();
         self.stage_committed();
         self.read_committed();
     }

@@ -13,6 +13,9 @@
 //!
 //! What is authenticated along with a block: volume, epoch, write, sectors and method. So a block
 //! passes only for itself.
+//!
+//! A clone has the data keys of the volume that it began as, and reads what that one wrote under its name: the
+//! volumes behind it are tried in turn. A salt is one attachment's, so what opens one block of it opens all.
 
 use crate::block::{BLOCK_SECTORS, Epoch, Range, Seq, VolumeId};
 use crate::record::RecordError;
@@ -66,6 +69,7 @@ pub struct Keys {
     salt: [u8; SALT_BYTES],
     keys: BTreeMap<u32, DataKey>,
     newest: u32,
+    parents: Vec<VolumeId>,
 }
 
 impl Keys {
@@ -74,7 +78,26 @@ impl Keys {
     #[must_use]
     pub fn new(salt: [u8; SALT_BYTES], keys: BTreeMap<u32, DataKey>) -> Option<Keys> {
         let newest = *keys.keys().next_back()?;
-        (!keys.contains_key(&0)).then_some(Keys { salt, keys, newest })
+        (!keys.contains_key(&0)).then_some(Keys { salt, keys, newest, parents: Vec::new() })
+    }
+
+    /// The same for a volume whose blocks may have been written as these others' before.
+    #[must_use]
+    pub fn with_parents(self, parents: Vec<VolumeId>) -> Keys {
+        Keys { parents, ..self }
+    }
+
+    /// The same for a snapshot of that volume, whose keys these are.
+    #[must_use]
+    pub fn of_snapshot(mut self, volume: VolumeId) -> Keys {
+        self.parents.insert(0, volume);
+        self
+    }
+
+    /// The volumes whose blocks these keys are to open besides the volume's own.
+    #[must_use]
+    pub fn parents(&self) -> &[VolumeId] {
+        &self.parents
     }
 
     /// Number of the key for new writes.
@@ -120,20 +143,22 @@ impl Place {
     }
 }
 
-/// Subkeys that were derived.
+/// Subkeys that were derived, and the volume that each is of.
 #[derive(Default)]
-pub(super) struct Subkeys(BTreeMap<(Lock, Epoch), LessSafeKey>);
+pub(super) struct Subkeys(BTreeMap<(Lock, Epoch), (VolumeId, LessSafeKey)>);
 
 impl Subkeys {
+    /// The subkey of a block; `place` names the volume itself.
     fn get(&mut self, keys: &Keys, lock: &Lock, place: &Place) -> Option<&LessSafeKey> {
-        if !self.0.contains_key(&(*lock, place.epoch)) {
+        let at = (*lock, place.epoch);
+        if self.0.get(&at).is_none_or(|(volume, _)| *volume != place.volume) {
             let key = derive(keys.keys.get(&lock.key)?, lock, place)?;
             if self.0.len() >= SUBKEYS_MAX {
                 self.0.clear();
             }
-            self.0.insert((*lock, place.epoch), key);
+            self.0.insert(at, (place.volume, key));
         }
-        self.0.get(&(*lock, place.epoch))
+        self.0.get(&at).map(|(_, key)| key)
     }
 
     /// Encrypts a block in place and appends its tag.
@@ -157,12 +182,28 @@ impl Subkeys {
         data: &'a mut [u8],
     ) -> Result<&'a [u8], RecordError> {
         let range = place.block;
-        let key = keys.and_then(|keys| self.get(keys, lock, place));
-        let key = key.ok_or(RecordError::NoKey { range, key: lock.key })?;
-        match key.open_in_place(place.nonce(), place.aad(), data) {
-            Ok(plain) => Ok(plain),
-            Err(_) => Err(RecordError::Sealed(range)),
+        let no_key = RecordError::NoKey { range, key: lock.key };
+        let Some(keys) = keys else { return Err(no_key) };
+        let known = self.0.get(&(*lock, place.epoch)).map(|(volume, _)| *volume);
+        let parents = if known.is_some() { &[][..] } else { &keys.parents[..] };
+        // What does not open may have been changed.
+        let sealed = if parents.is_empty() { Vec::new() } else { data.to_vec() };
+        let first = known.unwrap_or(place.volume);
+        for (n, volume) in std::iter::once(&first).chain(parents).enumerate() {
+            if n > 0 {
+                data.copy_from_slice(&sealed);
+            }
+            let place = Place { volume: *volume, ..*place };
+            let Some(key) = self.get(keys, lock, &place) else { return Err(no_key) };
+            if let Ok(plain) = key.open_in_place(place.nonce(), place.aad(), data) {
+                let bytes = plain.len();
+                return Ok(&data[..bytes]);
+            }
         }
+        if known.is_none() {
+            self.0.remove(&(*lock, place.epoch));
+        }
+        Err(RecordError::Sealed(range))
     }
 }
 

@@ -152,6 +152,36 @@ fn without_the_key_nothing_opens_and_it_is_said_which() {
 }
 
 #[test]
+fn a_clone_reads_what_the_volumes_behind_it_wrote() {
+    let range = Range::new(8, 16);
+    let old = content(range, 1);
+    let mut parent = packer(Compression::None, true);
+    let before = pack(&mut parent, range, &old);
+    let of = |id: u128, salt: u8, parents: &[u128]| {
+        let parents = parents.iter().map(|id| VolumeId(*id)).collect();
+        let keys = Some(keys(salt, &[1, 2]).with_parents(parents));
+        Packer::new(VolumeId(id), Packing { compression: Compression::None, keys })
+    };
+    let mut clone = of(1, 8, &[5, VOLUME.0]);
+    let new = content(range, 2);
+    let after = pack(&mut clone, range, &new);
+    for _ in 0..2 {
+        assert_eq!(clone.unpack(&before, range).as_deref(), Ok(&old[..]));
+        assert_eq!(clone.unpack(&after, range).as_deref(), Ok(&new[..]));
+    }
+    // Damage is found, before and after it is known whose the record is; another volume's is not taken.
+    let mut damaged = before.to_vec();
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    for mut clone in [of(1, 8, &[5, VOLUME.0]), clone] {
+        assert!(clone.unpack(&damaged, range).is_err());
+        assert_eq!(clone.unpack(&before, range).as_deref(), Ok(&old[..]));
+    }
+    assert!(of(2, 8, &[5]).unpack(&before, range).is_err());
+    assert!(parent.unpack(&after, range).is_err());
+}
+
+#[test]
 fn plain_text_is_not_in_an_encrypted_record_and_equal_blocks_differ() {
     let data: Vec<u8> =
         (0..16).flat_map(|_| b"confidential...".repeat(274)[..4096].to_vec()).collect();

@@ -20,9 +20,10 @@ pub const MAX_HISTORY: usize = 1 << 20;
 pub struct HistoryEntry {
     /// The epoch.
     pub epoch: Epoch,
-    /// Whose it is; `None` for the one that accepting a loss begins.
+    /// Whose it is; `None` for one that accepting a loss or rolling back begins.
     pub host: Option<HostId>,
-    /// The last number that it builds on.
+    /// The last number that it builds on; 0 of one that rolling back begins, which builds on none of the writes
+    /// as they were then.
     pub base: Seq,
 }
 

@@ -5,28 +5,34 @@
 //! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
 //! v/ID/owner/0000000000000003      a generation that somebody has claimed, to write what follows:
 //! v/ID/root/GEN-SEGMENT-NUMBER     its roots: the generation, the last segment included, the how manieth
+//! v/ID/snap/SEGMENT-GEN-NUMBER     the roots of its snapshots: of the segment that took one, the generation, the how manieth
 //! v/ID/frag/GEN-NUMBER             the fragments of its map
+//! v/ID/bundle/GEN-NUMBER          what was moved out of its segments
 //! v/ID/map/0000000000000040        its checkpoints, which earlier versions wrote instead of roots
 //! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
 //! v/ID/lease/0000000000000001      which store serves it: the last one counts ([`super::lease`])
+//! snapshots/ID                     whose snapshot that is, and as of which segment, once a host has read it
 //! ```
 //!
 //! The log decides how large a volume is. The sizes beside it say the same to whoever lists volumes
 //! without opening them; they are written before a new size is acknowledged, and again from the log
 //! if that did not come to pass.
 
+use super::gc::bundle::BundleId;
 use super::map::fragment::FragmentId;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
-use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, VolumeInfo};
+use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, Parent, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
 /// Beginning of the keys of all volume names.
 pub const VOLUMES_PREFIX: &str = "volumes/";
 
 /// Most bytes of an encoded [`VolumeSpec`].
-pub const MAX_SPEC_BYTES: usize = 4096;
+pub const MAX_SPEC_BYTES: usize = 8192;
+/// Most volumes behind a clone.
+pub const MAX_PARENTS: usize = 32;
 
 /// What never changes about a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +47,25 @@ pub struct VolumeSpec {
     pub block_bytes: u32,
     /// When it was created, seconds since 1970.
     pub created: u64,
+    /// Of a clone: where what it did not write itself comes from, the nearest first; at most
+    /// [`MAX_PARENTS`].
+    pub parents: Vec<Parent>,
 }
 
 impl VolumeSpec {
+    /// The last segment that is not its own: 0 unless it is a clone.
+    #[must_use]
+    pub fn begins_after(&self) -> u64 {
+        self.parents.first().map_or(0, |parent| parent.segment)
+    }
+
+    /// Whose segment the one of that number is, as this volume counts.
+    #[must_use]
+    pub fn owner_of(&self, segment: u64) -> VolumeId {
+        let parents = self.parents.iter().take_while(|parent| segment <= parent.segment);
+        parents.last().map_or(self.id, |parent| parent.volume)
+    }
+
     /// The same for the link, with its size now and what an open volume knows.
     #[must_use]
     pub fn info(&self, sectors: u64, live: Option<LiveInfo>) -> VolumeInfo {
@@ -244,6 +266,27 @@ pub fn parse_root_key(prefix: &str, key: &str) -> Option<RootName> {
     parts.next().is_none().then_some(name)
 }
 
+/// Beginning of the keys of the roots of a volume's snapshots.
+#[must_use]
+pub fn pin_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/snap/")
+}
+
+/// The key of the root of a snapshot, in order of the snapshots.
+#[must_use]
+pub fn pin_key(volume: VolumeId, name: RootName) -> String {
+    let RootName { generation, segment, number } = name;
+    format!("v/{volume}/snap/{segment:016x}-{generation:016x}-{number:016x}")
+}
+
+/// The name of a snapshot's root whose key begins with `prefix`, if it is one of ours.
+#[must_use]
+pub fn parse_pin_key(prefix: &str, key: &str) -> Option<RootName> {
+    let RootName { generation: segment, segment: generation, number } =
+        parse_root_key(prefix, key)?;
+    Some(RootName { generation, segment, number })
+}
+
 /// Beginning of the keys of the fragments of a volume's map.
 #[must_use]
 pub fn fragment_prefix(volume: VolumeId) -> String {
@@ -264,6 +307,28 @@ pub fn parse_fragment_key(volume: VolumeId, key: &str) -> Option<FragmentId> {
     let (generation, number) = rest.split_once('-')?;
     let (generation, number) = (parse_number("", generation)?, parse_number("", number)?);
     Some(FragmentId { volume, generation, number })
+}
+
+/// Beginning of the keys of a volume's bundles.
+#[must_use]
+pub fn bundle_prefix(volume: VolumeId) -> String {
+    format!("v/{volume}/bundle/")
+}
+
+/// The key of a bundle.
+#[must_use]
+pub fn bundle_key(bundle: BundleId) -> String {
+    let BundleId { volume, generation, number } = bundle;
+    format!("v/{volume}/bundle/{generation:016x}-{number:016x}")
+}
+
+/// The bundle of a key that [`bundle_key`] gives for this volume.
+#[must_use]
+pub fn parse_bundle_key(volume: VolumeId, key: &str) -> Option<BundleId> {
+    let rest = key.strip_prefix(&bundle_prefix(volume))?;
+    let (generation, number) = rest.split_once('-')?;
+    let (generation, number) = (parse_number("", generation)?, parse_number("", number)?);
+    Some(BundleId { volume, generation, number })
 }
 
 /// Longest name of an attribute, in bytes.
@@ -353,20 +418,37 @@ struct Stored {
     sectors: u64,
     block_bytes: u32,
     created: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parents: Vec<StoredParent>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredParent {
+    volume: String,
+    segment: u64,
+    snapshot: String,
 }
 
 const SPEC_VERSION: u32 = 1;
+/// Of a description with parents: what does not know them must not open such a volume.
+const CLONE_VERSION: u32 = 2;
 
 /// The content of the object at [`name_key`].
 #[must_use]
 pub fn encode_spec(spec: &VolumeSpec) -> Vec<u8> {
+    let parents = spec.parents.iter().map(|parent| StoredParent {
+        volume: parent.volume.to_string(),
+        segment: parent.segment,
+        snapshot: parent.snapshot.to_string(),
+    });
     let stored = Stored {
-        version: SPEC_VERSION,
+        version: if spec.parents.is_empty() { SPEC_VERSION } else { CLONE_VERSION },
         name: spec.name.clone(),
         id: spec.id.to_string(),
         sectors: spec.created_sectors,
         block_bytes: spec.block_bytes,
         created: spec.created,
+        parents: parents.collect(),
     };
     // Serializing strings and integers into memory cannot fail.
     let mut out = serde_json::to_vec(&stored).unwrap_or_default();
@@ -384,7 +466,7 @@ pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> 
         return Err(bad(format!("it has {} bytes", bytes.len())));
     }
     let stored: Stored = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-    if stored.version != SPEC_VERSION {
+    if !(SPEC_VERSION..=CLONE_VERSION).contains(&stored.version) {
         return Err(bad(format!(
             "it is of version {}, which needs a newer longhaul",
             stored.version
@@ -394,16 +476,25 @@ pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> 
         return Err(bad(format!("it names volume {:?}", stored.name)));
     }
     check_size(stored.sectors, stored.block_bytes).map_err(|error| bad(error.to_string()))?;
-    let id = Some(&stored.id)
-        .filter(|id| id.len() == 32)
-        .and_then(|id| u128::from_str_radix(id, 16).ok())
-        .ok_or_else(|| bad(format!("{:?} is not an identity", stored.id)))?;
+    let identity =
+        |text: &str| identity(text).ok_or_else(|| bad(format!("{text:?} is not an identity")));
+    let mut parents = Vec::new();
+    for StoredParent { volume, segment, snapshot } in &stored.parents {
+        let (volume, snapshot) = (identity(volume)?, identity(snapshot)?);
+        parents.push(Parent { volume, segment: *segment, snapshot });
+    }
+    let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
+    let known = stored.version == CLONE_VERSION;
+    if parents.len() > MAX_PARENTS || !falling || parents.is_empty() == known {
+        return Err(bad("its parents make no sense".to_owned()));
+    }
     Ok(VolumeSpec {
-        id: VolumeId(id),
+        id: identity(&stored.id)?,
         name: stored.name,
         created_sectors: stored.sectors,
         block_bytes: stored.block_bytes,
         created: stored.created,
+        parents,
     })
 }
 
@@ -446,9 +537,72 @@ pub fn decode_size(spec: &VolumeSpec, key: &str, bytes: &[u8]) -> Result<u64, Ca
     Ok(stored.sectors)
 }
 
+/// The key of what says where a snapshot is.
+#[must_use]
+pub fn snapshot_key(snapshot: VolumeId) -> String {
+    format!("snapshots/{snapshot}")
+}
+
+/// What is stored of where a snapshot is.
+#[derive(Serialize, Deserialize)]
+struct StoredPlace {
+    version: u32,
+    volume: String,
+    segment: u64,
+}
+
+/// The content of the object at [`snapshot_key`]: of which volume it is, and the segment that took it.
+#[must_use]
+pub fn encode_place(volume: VolumeId, segment: u64) -> Vec<u8> {
+    let stored = StoredPlace { version: SPEC_VERSION, volume: volume.to_string(), segment };
+    // Serializing strings and integers into memory cannot fail.
+    let mut out = serde_json::to_vec(&stored).unwrap_or_default();
+    out.push(b'\n');
+    out
+}
+
+/// Reads that object.
+///
+/// # Errors
+/// [`CatalogError::Spec`] if it does not say that.
+pub fn decode_place(key: &str, bytes: &[u8]) -> Result<(VolumeId, u64), CatalogError> {
+    let bad = |reason: String| CatalogError::Spec { key: key.to_owned(), reason };
+    if bytes.len() > MAX_SPEC_BYTES {
+        return Err(bad(format!("it has {} bytes", bytes.len())));
+    }
+    let stored: StoredPlace =
+        serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
+    if stored.version != SPEC_VERSION {
+        return Err(bad(format!(
+            "it is of version {}, which needs a newer longhaul",
+            stored.version
+        )));
+    }
+    let volume = identity(&stored.volume)
+        .ok_or_else(|| bad(format!("{:?} is not an identity", stored.volume)))?;
+    Ok((volume, stored.segment))
+}
+
+/// An identity, as it is written.
+fn identity(text: &str) -> Option<VolumeId> {
+    let text = Some(text).filter(|text| text.len() == 32);
+    text.and_then(|text| u128::from_str_radix(text, 16).ok()).map(VolumeId)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_of_snapshots_round_trip() {
+        let bytes = encode_place(VolumeId(0xfeed), 17);
+        assert_eq!(decode_place("snapshots/1", &bytes), Ok((VolumeId(0xfeed), 17)));
+        let text = String::from_utf8(bytes).unwrap();
+        for (from, to) in [("\"version\":1", "\"version\":2"), ("feed", "+eed"), ("17", "x")] {
+            let error = decode_place("snapshots/1", text.replace(from, to).as_bytes()).unwrap_err();
+            assert!(error.to_string().contains("snapshots/1"), "{error}");
+        }
+    }
 
     fn spec() -> VolumeSpec {
         VolumeSpec {
@@ -457,7 +611,32 @@ mod tests {
             created_sectors: 80,
             block_bytes: 4096,
             created: 1_700_000_000,
+            parents: Vec::new(),
         }
+    }
+
+    #[test]
+    fn clones_say_where_they_come_from() {
+        let parent = |volume, segment| Parent {
+            volume: VolumeId(volume),
+            segment,
+            snapshot: VolumeId(volume + 1),
+        };
+        let clone = VolumeSpec { parents: vec![parent(7, 20), parent(5, 9)], ..spec() };
+        let bytes = encode_spec(&clone);
+        let text = std::str::from_utf8(&bytes).unwrap();
+        assert!(text.starts_with("{\"version\":2,"), "{text}");
+        assert_eq!(decode_spec("volumes/db-1.main", &bytes), Ok(clone.clone()));
+        let owners = [1, 9, 10, 20, 21].map(|segment| clone.owner_of(segment).0);
+        assert_eq!((owners, clone.begins_after()), ([5, 5, 7, 7, 0xfeed], 20));
+        for parents in [vec![parent(7, 9), parent(5, 9)], vec![parent(7, 9); MAX_PARENTS + 1]] {
+            let bytes = encode_spec(&VolumeSpec { parents, ..spec() });
+            assert!(decode_spec("volumes/db-1.main", &bytes).is_err());
+        }
+        let whole = (0..MAX_PARENTS as u64).map(|n| parent(n.into(), u64::MAX - n)).collect();
+        let longest = VolumeSpec { name: "x".repeat(MAX_NAME_BYTES), parents: whole, ..spec() };
+        let bytes = encode_spec(&longest);
+        assert_eq!(decode_spec(&name_key(&longest.name), &bytes), Ok(longest));
     }
 
     #[test]
@@ -497,8 +676,12 @@ mod tests {
         assert!(decode_spec("volumes/other", &bytes).is_err());
         assert!(decode_spec("volumes/db-1.main", &bytes[..20]).is_err());
         let text = String::from_utf8(bytes).unwrap();
-        for (from, to) in [("\"version\":1", "\"version\":2"), ("\":80", "\":81"), ("feed", "+eed")]
-        {
+        for (from, to) in [
+            ("\"version\":1", "\"version\":3"),
+            ("\"version\":1", "\"version\":2"),
+            ("\":80", "\":81"),
+            ("feed", "+eed"),
+        ] {
             let changed = text.replace(from, to);
             assert!(decode_spec("volumes/db-1.main", changed.as_bytes()).is_err(), "{to}");
         }

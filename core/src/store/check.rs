@@ -3,8 +3,11 @@
 //! Segments are to be given in order from the first; a root when the segment has been that it is of, then
 //! its fragments; old checkpoints each on its own.
 
-use super::catalog::{RootName, VolumeSpec};
+use super::announce::Outstanding;
+use super::catalog::{self, RootName, VolumeSpec};
 use super::checkpoint::{Checkpoint, CheckpointError, Reader};
+use super::gc::bundle::Bundle;
+use super::gc::moved;
 use super::log::State;
 use super::map::fragment::{Fragment, Index};
 use super::map::page::Entry;
@@ -12,18 +15,27 @@ use super::map::table::Table;
 use super::map::{MapError, Place};
 use super::root::{self, Root};
 use super::segment::{self, Segment, SegmentKind};
+use super::snapshot::Snapshots;
 use crate::block::{MAX_VOLUME_SECTORS, Range};
 use crate::extent::Extent;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 /// Verifies a log segment by segment.
 #[derive(Debug)]
 pub struct LogCheck {
     state: State,
     table: Table,
+    /// What was said since the last snapshot, or since a rollback to it.
+    said: Table,
+    /// That snapshot.
+    since: Option<u64>,
+    /// What each snapshot had beyond another, and which.
+    taken: BTreeMap<u64, (Option<u64>, Table)>,
     skipped: bool,
     /// A damaged segment may have resized the volume.
     size_unknown: bool,
+    damaged: bool,
 }
 
 impl LogCheck {
@@ -31,7 +43,38 @@ impl LogCheck {
     #[must_use]
     pub fn new(spec: &VolumeSpec) -> LogCheck {
         let state = State::new(spec, segment::MAX_ANNOUNCED);
-        LogCheck { state, table: Table::new(), skipped: false, size_unknown: false }
+        let (table, said, since, taken) = (Table::new(), Table::new(), None, BTreeMap::new());
+        let (skipped, size_unknown, damaged) = (false, false, false);
+        LogCheck { state, table, said, since, taken, skipped, size_unknown, damaged }
+    }
+
+    /// Goes on with a clone that begins with what has been verified: the log of its parent up to the segment
+    /// that took the snapshot.
+    #[must_use]
+    pub fn begin_clone(self, spec: &VolumeSpec) -> LogCheck {
+        let announced = Outstanding::new(segment::MAX_ANNOUNCED);
+        let snapshots = Snapshots::default();
+        let state = State { volume: spec.id, clean: true, announced, snapshots, ..self.state };
+        // Its own snapshots have all that the parent had; none is beyond one of the parent's.
+        let said = self.table.clone();
+        LogCheck { state, said, since: None, taken: BTreeMap::new(), ..self }
+    }
+
+    /// Whether all segments so far were there and intact.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.damaged
+    }
+
+    /// Begins after the segment that a root is of, once all of that root's fragments were given: the
+    /// segments before need not be there any more.
+    #[must_use]
+    pub fn after(root: &RootCheck) -> LogCheck {
+        let (state, table, said) =
+            (root.root.state.clone(), root.table.clone(), root.table.clone());
+        let (skipped, size_unknown, damaged) = (false, false, false);
+        let (since, taken) = (None, BTreeMap::new());
+        LogCheck { state, table, said, since, taken, skipped, size_unknown, damaged }
     }
 
     /// The number of the segment that comes next.
@@ -65,7 +108,9 @@ impl LogCheck {
                     self.state.commit(&segment);
                     for piece in &segment.footer.pieces {
                         self.table.apply(number, piece);
+                        self.said.apply(number, piece);
                     }
+                    self.mark(&segment);
                     Ok(segment)
                 }
                 // Which epochs began in a damaged segment is not known either.
@@ -82,12 +127,38 @@ impl LogCheck {
         result
     }
 
+    /// Keeps what a snapshot is, or goes back to it.
+    fn mark(&mut self, segment: &Segment) {
+        let Some(note) = &segment.footer.note else { return };
+        match segment.header.kind {
+            SegmentKind::Snapshot => {
+                let said = std::mem::take(&mut self.said);
+                self.taken.insert(note.segment, (self.since, said));
+                self.since = Some(note.segment);
+            }
+            SegmentKind::Rollback => {
+                (self.said, self.since) = (Table::new(), Some(note.segment));
+                // It was taken before what this began with.
+                self.damaged |= !self.taken.contains_key(&note.segment);
+                let mut parts = Vec::new();
+                let mut at = self.since;
+                while let Some((before, said)) = at.and_then(|segment| self.taken.get(&segment)) {
+                    parts.push(said);
+                    at = *before;
+                }
+                let oldest_first = parts.into_iter().rev().cloned();
+                self.table = oldest_first.fold(Table::new(), Table::overwritten_by);
+            }
+            _ => {}
+        }
+    }
+
     /// The next segments, this many, are not there or cannot be read.
     pub fn handle_missing(&mut self, segments: u64) {
         self.state.number = self.state.number.saturating_add(segments);
         self.skipped |= segments > 0;
         if segments > 0 {
-            self.size_unknown = true;
+            (self.size_unknown, self.damaged) = (true, true);
             self.state.sectors = MAX_VOLUME_SECTORS;
         }
     }
@@ -105,11 +176,22 @@ impl LogCheck {
     }
 }
 
+/// What a root needs of an object.
+#[derive(Clone, Debug, Default)]
+pub struct Need {
+    /// Which bundle it is, if it is one.
+    pub bundle: Option<Bundle>,
+    /// Sectors, and where the segments had them.
+    pub runs: Vec<(Range, Place)>,
+}
+
 /// Verifies a root, and that its fragments are the map that the segments say.
 #[derive(Debug)]
 pub struct RootCheck {
+    spec: VolumeSpec,
     root: Root,
     table: Table,
+    moved: BTreeMap<u64, Bundle>,
 }
 
 impl RootCheck {
@@ -120,7 +202,8 @@ impl RootCheck {
     pub fn new(spec: &VolumeSpec, name: RootName, object: &[u8]) -> Result<RootCheck, MapError> {
         let root = root::parse(spec, object, segment::MAX_ANNOUNCED)?;
         if (root.generation, root.state.number) == (name.generation, name.segment) {
-            Ok(RootCheck { root, table: Table::new() })
+            let (table, moved) = (Table::new(), BTreeMap::new());
+            Ok(RootCheck { spec: spec.clone(), root, table, moved })
         } else {
             Err(MapError::Invalid("it is not the one of its name"))
         }
@@ -133,25 +216,92 @@ impl RootCheck {
         levels.runs().iter().chain(levels.sorted()).rev().flatten().copied().collect()
     }
 
+    /// The same of the second map, which says what has moved.
+    #[must_use]
+    pub fn moved_fragments(&self) -> Vec<Fragment> {
+        let levels = &self.root.moved.levels;
+        levels.runs().iter().chain(levels.sorted()).rev().flatten().copied().collect()
+    }
+
+    /// Whether segments may have been deleted when it was written.
+    #[must_use]
+    pub fn has_collected(&self) -> bool {
+        !self.root.moved.is_empty()
+    }
+
+    /// Verifies the next fragment of the second map.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn handle_moved(&mut self, named: &Fragment, object: &Bytes) -> Result<(), MapError> {
+        let volume = self.root.state.volume;
+        let moved = &mut self.moved;
+        entries(named, object, |Entry { range, place }| {
+            for segment in range.lba..range.end() {
+                match place {
+                    Some(place) => moved.insert(segment, moved::bundle_at(volume, place)),
+                    None => moved.remove(&segment),
+                };
+            }
+        })
+    }
+
+    /// The roots of the snapshots that it names.
+    pub fn pins(&self) -> impl Iterator<Item = RootName> + '_ {
+        self.root.pins.values().copied()
+    }
+
+    /// What it needs of which object, by key; of a clone, what its parents have is theirs to look at.
+    #[must_use]
+    pub fn needs(&self) -> BTreeMap<String, Need> {
+        let mut needs = BTreeMap::new();
+        for (range, place) in runs(&self.table) {
+            self.need(range, place, &mut needs);
+        }
+        needs
+    }
+
+    /// The same of all that is said by a fragment of a snapshot's root that it names.
+    ///
+    /// # Errors
+    /// What is wrong with the fragment.
+    pub fn needs_of(
+        &self,
+        named: &Fragment,
+        object: &Bytes,
+    ) -> Result<BTreeMap<String, Need>, MapError> {
+        let mut needs = BTreeMap::new();
+        entries(named, object, |Entry { range, place }| {
+            if let Some(place) = place {
+                self.need(range, place, &mut needs);
+            }
+        })?;
+        Ok(needs)
+    }
+
+    fn need(&self, range: Range, place: Place, needs: &mut BTreeMap<String, Need>) {
+        let (volume, segment) = (self.spec.id, place.segment());
+        let own = place.is_staged() || self.spec.owner_of(segment) == volume;
+        if place.is_zero() || !own || place.is_staged() && !self.spec.parents.is_empty() {
+            return;
+        }
+        let bundle = self.moved.get(&segment).filter(|_| !place.is_staged());
+        let key = match bundle {
+            Some(bundle) => catalog::bundle_key(bundle.id),
+            None => catalog::data_key(volume, segment),
+        };
+        let need = needs.entry(key).or_default();
+        need.bundle = bundle.copied();
+        need.runs.push((range, place));
+    }
+
     /// Verifies the next fragment: all of its checksums, and that it is the one that the root names.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn handle_fragment(&mut self, named: &Fragment, object: &Bytes) -> Result<(), MapError> {
-        if Fragment::verify(object)? != *named {
-            return Err(MapError::Invalid("it is another one than the root names"));
-        }
-        let range = named.index_range();
-        let index = Index::new(named, object.slice(range.start as usize..range.end as usize))?;
-        for page in 0..index.pages() {
-            let range = index.range(page);
-            let bytes = &object[range.start as usize..range.end as usize];
-            for entry in index.verified_entries(page, bytes)? {
-                let Entry { range, place } = entry?;
-                self.table.replace(range, place);
-            }
-        }
-        Ok(())
+        let table = &mut self.table;
+        entries(named, object, |Entry { range, place }| table.replace(range, place))
     }
 
     /// Compares it with what the segments up to its own say, once all fragments were given.
@@ -182,6 +332,23 @@ impl RootCheck {
             }
         }
     }
+}
+
+/// Verifies a fragment, and that it is the one that is named; gives its entries.
+fn entries(named: &Fragment, object: &Bytes, mut take: impl FnMut(Entry)) -> Result<(), MapError> {
+    if Fragment::verify(object)? != *named {
+        return Err(MapError::Invalid("it is another one than the root names"));
+    }
+    let range = named.index_range();
+    let index = Index::new(named, object.slice(range.start as usize..range.end as usize))?;
+    for page in 0..index.pages() {
+        let range = index.range(page);
+        let bytes = &object[range.start as usize..range.end as usize];
+        for entry in index.verified_entries(page, bytes)? {
+            take(entry?);
+        }
+    }
+    Ok(())
 }
 
 /// What is mapped, in order, in as few runs as possible.

@@ -5,6 +5,7 @@ use super::announce::Outstanding;
 use super::attach::{HistoryEntry, Lineage};
 use super::catalog::VolumeSpec;
 use super::segment::{Segment, SegmentKind};
+use super::snapshot::Snapshots;
 use crate::block::{Epoch, Seq, VolumeId};
 use crate::wire::link::HostId;
 
@@ -27,6 +28,8 @@ pub struct State {
     pub clean: bool,
     /// What is acknowledged and not committed.
     pub announced: Outstanding,
+    /// Its snapshots, and its clones.
+    pub snapshots: Snapshots,
 }
 
 impl State {
@@ -42,6 +45,7 @@ impl State {
             committed: 0,
             clean: true,
             announced: Outstanding::new(announce_max),
+            snapshots: Snapshots::default(),
         }
     }
 
@@ -94,7 +98,7 @@ impl State {
         let host = (header.host != HostId(0)).then_some(header.host);
         let whose = match header.kind {
             SegmentKind::Attach => host.is_some(),
-            SegmentKind::AcceptLoss => host.is_none(),
+            SegmentKind::AcceptLoss | SegmentKind::Rollback => host.is_none(),
             _ => host == self.host(),
         };
         if !whose {
@@ -107,7 +111,7 @@ impl State {
         if segment.footer.pieces.iter().any(|piece| !piece.range.fits(self.sectors)) {
             return Err("it holds writes beyond the end of the volume");
         }
-        Ok(())
+        self.snapshots.follows(segment)
     }
 
     /// Applies the next segment as read from the log.
@@ -128,11 +132,18 @@ impl State {
         self.number = header.number;
         self.header_crc = segment.header_crc;
         self.committed = header.last;
-        if header.kind == SegmentKind::Resize {
-            self.sectors = header.sectors;
-        } else {
-            self.clean = matches!(header.kind, SegmentKind::Detach | SegmentKind::AcceptLoss);
+        match header.kind {
+            SegmentKind::Resize => self.sectors = header.sectors,
+            SegmentKind::Data | SegmentKind::Attach | SegmentKind::Announce => self.clean = false,
+            SegmentKind::Detach | SegmentKind::AcceptLoss | SegmentKind::Rollback => {
+                self.clean = true;
+            }
+            SegmentKind::Snapshot
+            | SegmentKind::DeleteSnapshot
+            | SegmentKind::Clone
+            | SegmentKind::Forget => {}
         }
+        self.snapshots.commit(segment, self.sectors);
         if header.kind.begins_epoch() {
             self.history.push(HistoryEntry {
                 epoch: header.epoch,

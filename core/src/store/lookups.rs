@@ -1,40 +1,98 @@
-//! Lookups under way, and the pages of the map that they wait for. Several that want the same page have it
+//! Lookups under way, and the pages of the maps that they wait for. Several that want the same page have it
 //! read once.
 //!
-//! A lookup that has waited begins anew with the map as it is then. A fragment that is not there any more
-//! has been replaced: by a merge here, or by another store's, and then the newest root has to be read
+//! A lookup that has waited begins anew with the map as it is then. A fragment, bundle or segment that is not there any more
+//! has been replaced: by a merge or the collector here, or by another store's, and then the newest root has to be read
 //! before it can be said that it is missing.
 
 use super::Copies;
+use super::catalog;
+use super::gc::bundle::{Bundle, BundleId};
 use super::map::fragment::{Fragment, FragmentId};
 use super::map::lookup::{Answer, Lookup};
-use super::map::pages::{Key, Pages, Part};
-use super::map::{Damage, Get, MapError, Place, Tree, What};
-use super::reads::Request;
+use super::map::pages::{Key, Pages};
+use super::map::{Damage, MapError, Place};
+use super::moves::{Lost, Maps, Moves, Placed, Step, Want};
+use super::reads::{self, Request};
 use crate::block::Range;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a lookup came to.
+/// What a lookup came to: from its beginning in order and without gaps.
 pub(super) enum Looked {
-    /// From its beginning in order and without gaps.
-    Found(Request, Vec<(Range, Option<Place>)>),
-    Damaged(Request, Damage),
+    /// Where it lies; whether the objects are known to be the newest there are.
+    Found(Request, Vec<Placed>, bool),
+    /// The answer to a status query.
+    Status(Request, Vec<(Range, Option<Place>)>),
+    Damaged(Request, Lost),
 }
 
 struct Looking {
     request: Request,
     lookup: Lookup,
+    /// What the first map says, once it has.
+    moves: Option<Moves>,
     /// Pages that it waits for.
     outstanding: usize,
-    /// A fragment that is gone although the map names it, and how often newer roots had been looked for
-    /// when that was found.
-    lost: Option<(Fragment, u64)>,
+    /// Something is gone although a map names it, or the map is not known, and how often newer roots had been
+    /// looked for when that was found.
+    gone: Option<(Gone, u64)>,
+    /// It began anew because the maps were not of one moment.
+    again: bool,
+    /// The newest root has been looked for on its behalf.
+    known: bool,
+}
+
+/// What is not there.
+#[derive(Clone, Copy, Debug)]
+enum Gone {
+    Fragment(Fragment),
+    Bundle(Bundle),
+    /// An object with data, or the map itself.
+    Data,
+}
+
+/// The name of what a lookup needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Fragment(FragmentId),
+    Bundle(BundleId),
+}
+
+impl Gone {
+    fn name(&self) -> Option<Name> {
+        match self {
+            Gone::Fragment(fragment) => Some(Name::Fragment(fragment.id)),
+            Gone::Bundle(bundle) => Some(Name::Bundle(bundle.id)),
+            Gone::Data => None,
+        }
+    }
+
+    /// Whether the maps still name it, as far as that can be told.
+    fn is_named(&self, maps: Maps<'_>) -> bool {
+        match self {
+            Gone::Fragment(fragment) => maps.names(fragment),
+            Gone::Bundle(_) => true,
+            Gone::Data => false,
+        }
+    }
+
+    fn lost(&self, range: Range) -> Lost {
+        let reason = MapError::Invalid("the object is missing");
+        match self {
+            Gone::Fragment(Fragment { id, span, .. }) => {
+                let range = span.intersect(range).unwrap_or(range);
+                Lost { key: catalog::fragment_key(*id), range, reason }
+            }
+            Gone::Bundle(bundle) => Lost { key: catalog::bundle_key(bundle.id), range, reason },
+            Gone::Data => Lost { key: String::new(), range, reason },
+        }
+    }
 }
 
 /// A page that is being read, or is to be.
 struct Coming {
-    get: Get,
+    want: Want,
     copies: Copies,
     issued: bool,
     waiting: Vec<u64>,
@@ -49,18 +107,37 @@ pub(super) struct Lookups {
     /// By class, as the reads are.
     backlog: [VecDeque<Key>; 2],
     stranded: usize,
-    /// Fragments that were not there although the newest root names them.
-    missed: BTreeSet<FragmentId>,
+    /// What was not there although the newest root names it.
+    missed: BTreeSet<Name>,
     /// Times that newer roots have been looked for.
     round: u64,
 }
 
-fn key(get: &Get) -> Key {
-    let part = match &get.what {
-        What::Index => Part::Index,
-        What::Pages(pages) => Part::Page(pages.start),
-    };
-    (get.fragment.id, part)
+impl Looking {
+    fn supply(&mut self, want: &Want, data: &Bytes, pages: &mut Pages) -> Result<(), Lost> {
+        let range = self.request.range;
+        match (want, &mut self.moves) {
+            (Want::Page(get), None) => {
+                let supplied = self.lookup.supply(get, data.clone(), pages);
+                supplied.map_err(|damage| lost(damage, range))
+            }
+            (Want::Page(get), Some(moves)) => {
+                let supplied = moves.supply(get, data, pages);
+                supplied.map_err(|damage| moves.lost_page(&damage))
+            }
+            (Want::Bundle(bundle), Some(moves)) => {
+                let supplied = moves.supply_index(bundle, data, pages);
+                supplied.map_err(|reason| moves.lost_bundle(bundle, reason))
+            }
+            (Want::Bundle(_), None) => Ok(()),
+        }
+    }
+}
+
+fn lost(damage: Damage, range: Range) -> Lost {
+    let Damage { fragment, span, reason } = damage;
+    let range = span.intersect(range).unwrap_or(range);
+    Lost { key: catalog::fragment_key(fragment), range, reason }
 }
 
 impl Lookups {
@@ -73,63 +150,101 @@ impl Lookups {
         let taken = self.looking.extract_if(.., |_, looking| goes(&looking.request));
         let mut requests = Vec::new();
         for (_, looking) in taken {
-            self.stranded -= usize::from(looking.lost.is_some());
+            self.stranded -= usize::from(looking.gone.is_some());
             requests.push(looking.request);
         }
         requests
     }
 
     /// Begins a lookup; gives what it comes to if nothing has to be read for it.
-    pub fn begin(
-        &mut self,
-        request: Request,
-        lookup: Lookup,
-        tree: &Tree,
-        pages: &mut Pages,
-    ) -> Option<Looked> {
+    pub fn begin(&mut self, request: Request, maps: Maps<'_>, pages: &mut Pages) -> Option<Looked> {
+        let id = self.insert(request, None);
+        self.step(id, maps, pages)
+    }
+
+    /// What a read was to fetch is not there: it begins anew once newer roots have been looked for.
+    pub fn strand(&mut self, request: Request) {
+        let gone = Some((Gone::Data, self.round));
+        self.insert(request, gone);
+        self.stranded += 1;
+    }
+
+    fn insert(&mut self, request: Request, gone: Option<(Gone, u64)>) -> u64 {
         let id = self.next;
         self.next += 1;
-        let looking = Looking { request, lookup, outstanding: 0, lost: None };
+        let lookup = reads::lookup(&request);
+        let (moves, outstanding, again, known) = (None, 0, false, false);
+        let looking = Looking { request, lookup, moves, outstanding, gone, again, known };
         self.looking.insert(id, looking);
-        self.step(id, tree, pages)
+        id
     }
 
-    fn step(&mut self, id: u64, tree: &Tree, pages: &mut Pages) -> Option<Looked> {
+    fn step(&mut self, id: u64, maps: Maps<'_>, pages: &mut Pages) -> Option<Looked> {
         let looking = self.looking.get_mut(&id)?;
-        let class = looking.request.class();
-        match tree.look(&mut looking.lookup, pages) {
-            Ok(Answer::Parts(parts)) => {
-                let looking = self.looking.remove(&id)?;
-                Some(Looked::Found(looking.request, parts))
-            }
-            Ok(Answer::Needs(needs)) => {
-                looking.outstanding = needs.len();
-                for get in needs {
-                    let key = key(&get);
-                    let coming = self.coming.entry(key).or_insert_with(|| {
-                        let (copies, waiting) = (Copies::Welcome, Vec::new());
-                        Coming { get, copies, issued: false, waiting }
-                    });
-                    coming.waiting.push(id);
-                    // Once more, if it is there for one who is in less of a hurry.
-                    if !coming.issued {
-                        self.backlog[class].push_back(key);
+        if looking.moves.is_none() && maps.tree.is_lost() {
+            looking.gone = Some((Gone::Data, self.round));
+            self.stranded += 1;
+            return None;
+        }
+        let needs = loop {
+            if let Some(moves) = &mut looking.moves {
+                match moves.step(maps, pages) {
+                    Ok(Step::Needs(needs)) => break needs,
+                    Ok(Step::Found(parts)) => {
+                        let looking = self.looking.remove(&id)?;
+                        return Some(Looked::Found(looking.request, parts, looking.known));
+                    }
+                    Ok(Step::Stale(_)) if !looking.again => {
+                        looking.again = true;
+                        looking.moves = None;
+                        looking.lookup = reads::lookup(&looking.request);
+                    }
+                    Ok(Step::Stale(lost)) => return self.damaged(id, lost),
+                    Err(damage) => {
+                        let lost = moves.lost_page(&damage);
+                        return self.damaged(id, lost);
                     }
                 }
-                None
+                continue;
             }
-            Err(damage) => self.damaged(id, damage),
+            match maps.tree.look(&mut looking.lookup, pages) {
+                Ok(Answer::Parts(parts)) if looking.request.is_status() => {
+                    let looking = self.looking.remove(&id)?;
+                    return Some(Looked::Status(looking.request, parts));
+                }
+                Ok(Answer::Parts(parts)) => looking.moves = Some(Moves::new(parts, maps)),
+                Ok(Answer::Needs(needs)) => break needs.into_iter().map(Want::Page).collect(),
+                Err(damage) => {
+                    let lost = lost(damage, looking.request.range);
+                    return self.damaged(id, lost);
+                }
+            }
+        };
+        let class = looking.request.class();
+        looking.outstanding = needs.len();
+        for want in needs {
+            let key = want.key();
+            let coming = self.coming.entry(key).or_insert_with(|| {
+                let (copies, waiting) = (Copies::Welcome, Vec::new());
+                Coming { want, copies, issued: false, waiting }
+            });
+            coming.waiting.push(id);
+            // Once more, if it is there for one who is in less of a hurry.
+            if !coming.issued {
+                self.backlog[class].push_back(key);
+            }
         }
+        None
     }
 
-    fn damaged(&mut self, id: u64, damage: Damage) -> Option<Looked> {
+    fn damaged(&mut self, id: u64, lost: Lost) -> Option<Looked> {
         let looking = self.looking.remove(&id)?;
-        self.stranded -= usize::from(looking.lost.is_some());
-        Some(Looked::Damaged(looking.request, damage))
+        self.stranded -= usize::from(looking.gone.is_some());
+        Some(Looked::Damaged(looking.request, lost))
     }
 
     /// The next page to read for lookups of that class, and whether the newest root is known to name it.
-    pub fn poll(&mut self, class: usize) -> Option<(Get, Copies, bool)> {
+    pub fn poll(&mut self, class: usize) -> Option<(Want, Copies, bool)> {
         while let Some(key) = self.backlog[class].pop_front() {
             let looking = &self.looking;
             if let Some(coming) = self.coming.get_mut(&key)
@@ -137,8 +252,8 @@ impl Lookups {
             {
                 if coming.waiting.iter().any(|id| looking.contains_key(id)) {
                     coming.issued = true;
-                    let known = self.missed.contains(&coming.get.fragment.id);
-                    return Some((coming.get.clone(), coming.copies, known));
+                    let known = self.missed.contains(&name(&coming.want));
+                    return Some((coming.want.clone(), coming.copies, known));
                 }
                 self.coming.remove(&key);
             }
@@ -146,53 +261,66 @@ impl Lookups {
         None
     }
 
-    /// What reading a page gave; nothing if its fragment is gone.
+    /// What reading a page gave; nothing if its object is gone.
     pub fn handle(
         &mut self,
-        get: &Get,
+        want: &Want,
         data: Option<Bytes>,
-        tree: &Tree,
+        maps: Maps<'_>,
         pages: &mut Pages,
     ) -> Vec<Looked> {
-        let key = key(get);
+        let key = want.key();
         let Some(mut coming) = self.coming.remove(&key) else { return Vec::new() };
-        let whole = |data: &Bytes| data.len() as u64 == get.bytes.end - get.bytes.start;
+        let asked = match want {
+            Want::Page(get) => get.bytes.clone(),
+            Want::Bundle(bundle) => bundle.head_range(),
+        };
+        let whole = |data: &Bytes| data.len() as u64 == asked.end - asked.start;
         let mut bad = None;
         if let Some(data) = &data {
             for id in &coming.waiting {
                 let Some(looking) = self.looking.get_mut(id) else { continue };
-                let supplied = looking.lookup.supply(get, data.clone(), pages);
-                if let Err(damage) = supplied {
-                    let reason = if whole(data) { damage.reason } else { MapError::Short };
-                    bad = Some(Damage { reason, ..damage });
+                if let Err(lost) = looking.supply(want, data, pages) {
+                    let reason = if whole(data) { lost.reason } else { MapError::Short };
+                    bad = Some(reason);
                     break;
                 }
             }
         }
-        if let Some(damage) = bad {
+        if let Some(reason) = bad {
             if coming.copies != Copies::Bad {
                 (coming.copies, coming.issued) = (Copies::Bad, false);
                 self.coming.insert(key, coming);
                 self.backlog[0].push_back(key);
                 return Vec::new();
             }
-            let waiting = coming.waiting.into_iter();
-            return waiting.filter_map(|id| self.damaged(id, damage.clone())).collect();
+            let mut looked = Vec::new();
+            for id in coming.waiting {
+                let Some(looking) = self.looking.get_mut(&id) else { continue };
+                let data = data.clone().unwrap_or_default();
+                let Err(lost) = looking.supply(want, &data, pages) else { continue };
+                looked.extend(self.damaged(id, Lost { reason, ..lost }));
+            }
+            return looked;
         }
         if data.is_some() {
-            self.missed.remove(&get.fragment.id);
+            self.missed.remove(&name(want));
         }
-        let lost = data.is_none() && tree.levels().names(&get.fragment);
+        let gone = match want {
+            Want::Page(get) => Gone::Fragment(get.fragment),
+            Want::Bundle(bundle) => Gone::Bundle(*bundle),
+        };
+        let lost = data.is_none() && gone.is_named(maps);
         let mut looked = Vec::new();
         for id in coming.waiting {
             let Some(looking) = self.looking.get_mut(&id) else { continue };
             looking.outstanding -= 1;
             if lost {
-                let before = looking.lost.replace((get.fragment, self.round));
+                let before = looking.gone.replace((gone, self.round));
                 self.stranded += usize::from(before.is_none());
             }
-            if looking.outstanding == 0 && looking.lost.is_none() {
-                looked.extend(self.step(id, tree, pages));
+            if looking.outstanding == 0 && looking.gone.is_none() {
+                looked.extend(self.step(id, maps, pages));
             }
         }
         looked
@@ -210,29 +338,37 @@ impl Lookups {
 
     /// The map is the newest there is. If it is not a newer one than before, what was missing is asked for
     /// once more, as something that is known to exist, and then is missing.
-    pub fn roots_seen(&mut self, newer: bool, tree: &Tree, pages: &mut Pages) -> Vec<Looked> {
+    pub fn roots_seen(&mut self, newer: bool, maps: Maps<'_>, pages: &mut Pages) -> Vec<Looked> {
         let stranded = self.looking.iter().filter_map(|(id, looking)| {
-            let (fragment, round) = looking.lost?;
-            Some((*id, fragment, round < self.round && !newer, looking.outstanding == 0))
+            let (gone, round) = looking.gone?;
+            Some((*id, gone, round < self.round && !newer, looking.outstanding == 0))
         });
         let mut looked = Vec::new();
         let before = std::mem::take(&mut self.missed);
-        for (id, fragment, judged, ready) in stranded.collect::<Vec<_>>() {
-            let named = judged && tree.levels().names(&fragment);
-            if named && before.contains(&fragment.id) {
-                let reason = MapError::Invalid("the object is missing");
-                let damage = Damage { fragment: fragment.id, span: fragment.span, reason };
-                looked.extend(self.damaged(id, damage));
+        for (id, gone, judged, ready) in stranded.collect::<Vec<_>>() {
+            let named = gone.name().filter(|_| judged && gone.is_named(maps));
+            if named.is_some_and(|name| before.contains(&name)) {
+                let range = self.looking.get(&id).map(|looking| looking.request.range);
+                looked.extend(self.damaged(id, gone.lost(range.unwrap_or(Range::new(0, 1)))));
             } else if (newer || judged)
                 && ready
                 && let Some(looking) = self.looking.get_mut(&id)
             {
-                looking.lost = None;
+                looking.gone = None;
+                looking.known |= judged;
+                looking.moves = None;
                 self.stranded -= 1;
-                self.missed.extend(named.then_some(fragment.id));
-                looked.extend(self.step(id, tree, pages));
+                self.missed.extend(named);
+                looked.extend(self.step(id, maps, pages));
             }
         }
         looked
+    }
+}
+
+fn name(want: &Want) -> Name {
+    match want {
+        Want::Page(get) => Name::Fragment(get.fragment.id),
+        Want::Bundle(bundle) => Name::Bundle(bundle.id),
     }
 }

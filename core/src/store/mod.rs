@@ -21,10 +21,12 @@
 //! | [`checkpoint`] | what was in place of roots in earlier versions |
 //! | [`announce`] | what was acknowledged and has not arrived |
 //! | [`attach`] | who may attach, as a function |
+//! | [`snapshot`] | the snapshots and clones that the log knows of |
 //! | [`log`] | the state that a log adds up to, segment by segment |
 //! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
 //! | [`lease`] | which store serves a volume |
 //! | [`check`] | verifies objects offline |
+//! | [`differences`] | what differs between two maps |
 //! | [`cache`] | pieces of objects on a local disk, in front of the object store |
 //! | [`Volume`] | the engine |
 
@@ -34,20 +36,25 @@ pub mod cache;
 pub mod catalog;
 pub mod check;
 pub mod checkpoint;
+mod diff;
+pub mod gc;
 pub mod lease;
 pub mod log;
 mod lookups;
 pub mod map;
+mod moves;
 mod object;
 mod open;
 mod reads;
 pub mod root;
 pub mod scrub;
 pub mod segment;
+pub mod snapshot;
 pub mod staged;
 mod volume;
 
 pub use catalog::VolumeSpec;
+pub use diff::{Places, differences};
 pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
 pub use volume::Volume;
 
@@ -59,6 +66,9 @@ use std::time::Duration;
 /// A connection of a host, numbered by the shell and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
+
+/// The session in which the shell itself asks an engine for something; no connection has it.
+pub const SHELL_SESSION: SessionId = SessionId(u64::MAX);
 
 /// Limits of one volume's engine. Together with the map they bound its memory.
 #[derive(Clone, Debug)]
@@ -82,6 +92,11 @@ pub struct Config {
     /// What the map no longer needs is deleted so long after the root that says so: readers elsewhere may
     /// go by an older root until then.
     pub delete_delay: Duration,
+    /// When to give back the space of what is no longer named, and how much at a time; never if absent.
+    pub collect: Option<gc::usage::Policy>,
+    /// Bytes that may be left over for each snapshot, besides a part of the map, before a sweep reads the roots of all
+    /// snapshots to find out: what a read of one is worth.
+    pub sweep_bytes: u64,
     /// Announced ranges kept in memory (about 150 B each); beyond it neighbours are merged.
     pub announce_entries_max: usize,
     /// Announced ranges written into a segment; beyond it neighbours are merged there.
@@ -112,6 +127,8 @@ impl Default for Config {
             map: map::Limits::default(),
             pages: SharedPages::new(MAP_MEMORY),
             delete_delay: Duration::from_secs(600),
+            collect: None,
+            sweep_bytes: 64 << 10,
             announce_entries_max: 65_536,
             announce_in_segment_max: 16_384,
             announce_persist: Duration::from_secs(1),
@@ -186,6 +203,34 @@ pub enum Event {
         /// How many.
         objects: u64,
     },
+    /// What is named of all segments and bundles has been counted.
+    Counted {
+        /// Bytes of those of which something is.
+        stored_bytes: u64,
+        /// Bytes of them that are named, at most.
+        named_bytes: u64,
+    },
+    /// What was left of segments lies in a bundle now.
+    Moved {
+        /// How many segments.
+        segments: u64,
+        /// Bytes of the bundle.
+        bytes: u64,
+    },
+    /// Nobody needs these segments and bundles any more: they are deleted once readers of older roots had time.
+    Reclaimed {
+        /// How many.
+        objects: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// A segment or bundle is damaged, so that what is left of it cannot be moved: it stays.
+    NotCollected {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A host began an epoch.
     Attached {
         /// The new epoch.
@@ -207,6 +252,15 @@ pub enum Event {
         /// Bytes in the ranges given up.
         bytes: u64,
     },
+    /// The volume is what a snapshot of it is.
+    RolledBack {
+        /// The epoch that this began.
+        epoch: Epoch,
+        /// The segment that took the snapshot.
+        segment: u64,
+        /// Bytes in the ranges that a host never delivered, and that are given up.
+        bytes: u64,
+    },
     /// Another store wrote to this volume's log; what it wrote has been adopted.
     Rival {
         /// The epoch now.
@@ -215,6 +269,11 @@ pub enum Event {
         host: Option<HostId>,
         /// Segments adopted.
         segments: u64,
+    },
+    /// Other stores have gone on with the log so far that what this one knows of it has been deleted: it begins anew.
+    LeftBehind {
+        /// The last segment that was known here.
+        segment: u64,
     },
     /// A batch was refused.
     BatchRefused {
@@ -253,6 +312,21 @@ pub enum Event {
 /// Why a volume cannot be opened, or cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
+    /// The volume has no such snapshot, or none any more.
+    #[error("the volume has no such snapshot: it has been deleted")]
+    NoSnapshot,
+    /// What a clone begins with is not there.
+    #[error(
+        "the snapshot that this clone began with is gone: bring the roots of its parent back from a copy of the object \
+         store, and the volume is opened again; nothing has been changed"
+    )]
+    NoParent,
+    /// What a clone begins with is not to be had yet.
+    #[error(
+        "no root of its parent has the snapshot that this clone began with yet: the parent's engine writes one; the volume is \
+         opened again"
+    )]
+    ParentBehind,
     /// A segment in the middle of the log is not there.
     #[error(
         "segment {key} is missing although later ones exist: bring it back from a copy of the object store, and the \

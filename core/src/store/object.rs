@@ -140,12 +140,25 @@ impl<P> Book<P> {
         }
     }
 
+    /// Forgets all that are for something else.
+    pub fn retain(&mut self, keeps: impl Fn(&P) -> bool) {
+        self.pending.retain(|_, pending| keeps(&pending.purpose));
+        let pending = &self.pending;
+        self.paused.retain(|(_, id)| pending.contains_key(id));
+        self.outgoing.retain(|id| pending.contains_key(id));
+    }
+
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
     pub fn issue(&mut self, purpose: P, operation: ObjectOperation) {
         self.insert(Pending { purpose, operation, failures: 0, missing: 0 });
+    }
+
+    /// Issues one again that is to be done in another way.
+    pub fn reissue(&mut self, pending: Pending<P>) {
+        self.insert(pending);
     }
 
     fn insert(&mut self, pending: Pending<P>) -> u64 {

@@ -111,6 +111,12 @@ impl Replay {
         }
     }
 
+    /// The segment that was to be applied last comes again with the next step.
+    pub fn put_back(&mut self, segment: Box<Segment>) {
+        (self.next, self.applied) = (self.next - 1, self.applied - 1);
+        self.slots.insert(self.next, Entry { slot: Slot::Ready(segment), again: false });
+    }
+
     pub fn step(&mut self) -> Step {
         let key = || catalog::segment_key(self.volume, self.next);
         let later = self.slots.range(self.next + 1..);

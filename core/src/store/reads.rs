@@ -8,9 +8,10 @@
 //! exists; reads that someone waits for do not wait for that.
 
 use super::lookups::{Looked, Lookups};
+use super::map::Place;
 use super::map::lookup::Lookup;
 use super::map::pages::Pages;
-use super::map::{self, Get, Place, Tree};
+use super::moves::{Lost, Maps, Object, Placed, Want};
 use super::{Copies, SessionId};
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use crate::record::{Fragment, Location, RecordError, packed};
@@ -44,6 +45,8 @@ pub(super) enum What {
     Data,
     /// The host wants to know what kind it is.
     Status,
+    /// The shell wants to know where it lies.
+    Places,
     /// It does not go to the host but here.
     Stage(Stage),
 }
@@ -56,18 +59,20 @@ pub(super) struct Stage {
     pub object: u64,
 }
 
-/// A fetch of bytes of a segment.
+/// A fetch of bytes of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Fetch {
-    pub segment: u64,
+    pub object: Object,
     pub range: std::ops::Range<u64>,
     pub copies: Copies,
+    /// The newest root is known to name it.
+    pub known: bool,
     data: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Need {
-    segment: u64,
+    object: Object,
     offset: u64,
     seq: Seq,
     record: Range,
@@ -79,11 +84,13 @@ struct Need {
 #[derive(Debug)]
 struct Active {
     request: Request,
-    parts: Vec<(Range, Option<Place>)>,
-    needs: BTreeMap<(u64, u64), Need>,
+    parts: Vec<Placed>,
+    needs: BTreeMap<(Object, u64), Need>,
     fetches: Vec<Fetch>,
     outstanding: usize,
     retried: bool,
+    /// An object was not there.
+    gone: bool,
     bytes: u64,
 }
 
@@ -95,9 +102,9 @@ pub(super) struct Finished {
     pub bytes: u64,
 }
 
-/// Why a read failed: the segment, the sectors, and what is wrong.
+/// Why a read failed: the object, the sectors, and what is wrong.
 pub(super) struct Damage {
-    pub segment: u64,
+    pub object: Object,
     pub range: Range,
     pub reason: String,
 }
@@ -106,13 +113,13 @@ pub(super) struct Damage {
 pub(super) enum Next {
     /// Fetch this, for [`Reads::handle`].
     Fetch(u64, usize, Fetch),
-    /// Read this of a fragment, for [`Reads::handle_page`]; the newest root is known to name it, or not.
-    Page(Get, Copies, bool),
+    /// Read this, for [`Reads::handle_page`]; the newest root is known to name it, or not.
+    Page(Want, Copies, bool),
     Finished(Finished),
-    /// The answer to a status query.
-    Status(Request, Vec<(Range, Option<Place>)>),
+    /// The answer to a query of status or places.
+    Looked(Request, Vec<(Range, Option<Place>)>),
     /// The map does not say where it lies.
-    Lost(Request, map::Damage),
+    Lost(Request, Lost),
 }
 
 /// All reads of a volume.
@@ -143,6 +150,10 @@ impl Request {
 
     pub fn is_staging(&self) -> bool {
         matches!(self.what, What::Stage(_))
+    }
+
+    pub fn is_status(&self) -> bool {
+        matches!(self.what, What::Status | What::Places)
     }
 }
 
@@ -217,7 +228,7 @@ impl Reads {
         for outcome in std::mem::take(&mut self.outcomes) {
             match outcome {
                 Next::Finished(Finished { request, .. })
-                | Next::Status(request, _)
+                | Next::Looked(request, _)
                 | Next::Lost(request, _) => all.push(request),
                 Next::Fetch(..) | Next::Page(..) => {}
             }
@@ -246,7 +257,7 @@ impl Reads {
     }
 
     /// Begins waiting reads as far as the limits allow, and gives what comes next.
-    pub fn poll(&mut self, tree: &Tree, pages: &mut Pages) -> Option<Next> {
+    pub fn poll(&mut self, maps: Maps<'_>, pages: &mut Pages) -> Option<Next> {
         loop {
             if let Some(outcome) = self.outcomes.pop_front() {
                 return Some(outcome);
@@ -256,9 +267,9 @@ impl Reads {
                 if self.fetching >= self.operations_max >> class {
                     continue;
                 }
-                if let Some((get, copies, known)) = self.lookups.poll(class) {
+                if let Some((want, copies, known)) = self.lookups.poll(class) {
                     self.fetching += 1;
-                    return Some(Next::Page(get, copies, known));
+                    return Some(Next::Page(want, copies, known));
                 }
                 while let Some((id, index)) = self.backlog[class].pop_front() {
                     let Some(active) = self.active.get(&id) else { continue };
@@ -266,14 +277,14 @@ impl Reads {
                     return Some(Next::Fetch(id, index, active.fetches[index].clone()));
                 }
             }
-            if !self.begin(tree, pages) {
+            if !self.begin(maps, pages) {
                 return None;
             }
         }
     }
 
     /// Takes one read a step further, if the limits allow that.
-    fn begin(&mut self, tree: &Tree, pages: &mut Pages) -> bool {
+    fn begin(&mut self, maps: Maps<'_>, pages: &mut Pages) -> bool {
         let class = usize::from(self.waiting[0].is_empty() && self.ready[0].is_empty());
         let most = self.operations_max >> class;
         if self.fetching >= most || !self.backlog[class].is_empty() {
@@ -296,11 +307,7 @@ impl Reads {
             return false;
         }
         let Some(request) = self.waiting[class].pop_front() else { return false };
-        let lookup = match request.what {
-            What::Status => Lookup::bounded(request.range, STATUS_PAGES),
-            What::Data | What::Stage(_) => Lookup::new(request.range),
-        };
-        if let Some(looked) = self.lookups.begin(request, lookup, tree, pages) {
+        if let Some(looked) = self.lookups.begin(request, maps, pages) {
             self.looked(looked);
         }
         true
@@ -308,14 +315,12 @@ impl Reads {
 
     fn looked(&mut self, looked: Looked) {
         match looked {
-            Looked::Damaged(request, damage) => {
-                self.outcomes.push_back(Next::Lost(request, damage))
+            Looked::Damaged(request, lost) => self.outcomes.push_back(Next::Lost(request, lost)),
+            Looked::Status(request, parts) => {
+                self.outcomes.push_back(Next::Looked(request, parts));
             }
-            Looked::Found(request, parts) if matches!(request.what, What::Status) => {
-                self.outcomes.push_back(Next::Status(request, parts));
-            }
-            Looked::Found(request, parts) => {
-                let active = plan(request, parts);
+            Looked::Found(request, parts, known) => {
+                let active = plan(request, parts, known);
                 if active.fetches.is_empty() {
                     let finished = Finished { request, result: assemble(&active), bytes: 0 };
                     self.outcomes.push_back(Next::Finished(finished));
@@ -326,10 +331,16 @@ impl Reads {
         }
     }
 
-    /// What reading a part of a fragment gave; nothing if the fragment is gone.
-    pub fn handle_page(&mut self, get: &Get, data: Option<Bytes>, tree: &Tree, pages: &mut Pages) {
+    /// What reading a part of a map gave; nothing if the object is gone.
+    pub fn handle_page(
+        &mut self,
+        want: &Want,
+        data: Option<Bytes>,
+        maps: Maps<'_>,
+        pages: &mut Pages,
+    ) {
         self.fetching = self.fetching.saturating_sub(1);
-        for looked in self.lookups.handle(get, data, tree, pages) {
+        for looked in self.lookups.handle(want, data, maps, pages) {
             self.looked(looked);
         }
     }
@@ -345,19 +356,28 @@ impl Reads {
     }
 
     /// The map is the newest there is, and another one than before or not.
-    pub fn roots_seen(&mut self, newer: bool, tree: &Tree, pages: &mut Pages) {
-        for looked in self.lookups.roots_seen(newer, tree, pages) {
+    pub fn roots_seen(&mut self, newer: bool, maps: Maps<'_>, pages: &mut Pages) {
+        for looked in self.lookups.roots_seen(newer, maps, pages) {
             self.looked(looked);
         }
     }
 
-    /// What a fetch gave; nothing if the segment is gone.
-    pub fn handle(&mut self, id: u64, index: usize, data: Bytes) -> Option<Finished> {
+    /// What a fetch gave; nothing if the object is gone.
+    pub fn handle(&mut self, id: u64, index: usize, data: Option<Bytes>) -> Option<Finished> {
         self.fetching = self.fetching.saturating_sub(1);
         let active = self.active.get_mut(&id)?;
-        active.fetches.get_mut(index)?.data = Some(data);
+        let fetch = active.fetches.get_mut(index)?;
+        // It may have moved since it was looked up, or before in a newer map than this.
+        active.gone |= data.is_none() && !fetch.known;
+        fetch.data = Some(data.unwrap_or_default());
         active.outstanding -= 1;
         if active.outstanding > 0 {
+            return None;
+        }
+        if active.gone {
+            let active = self.active.remove(&id)?;
+            self.active_bytes -= active.bytes;
+            self.lookups.strand(active.request);
             return None;
         }
         let result = assemble(active);
@@ -380,19 +400,27 @@ impl Reads {
     }
 }
 
-fn plan(request: Request, parts: Vec<(Range, Option<Place>)>) -> Active {
-    let mut needs: BTreeMap<(u64, u64), Need> = BTreeMap::new();
+/// The lookup that a request begins with.
+pub(super) fn lookup(request: &Request) -> Lookup {
+    match request.what {
+        What::Status | What::Places => Lookup::bounded(request.range, STATUS_PAGES),
+        What::Data | What::Stage(_) => Lookup::new(request.range),
+    }
+}
+
+fn plan(request: Request, parts: Vec<Placed>, known: bool) -> Active {
+    let mut needs: BTreeMap<(Object, u64), Need> = BTreeMap::new();
     for &(part, place) in &parts {
-        let Some(place) = place.filter(|place| !place.is_zero()) else { continue };
+        let Some((object, place)) = place.filter(|(_, place)| !place.is_zero()) else { continue };
         let offset = u64::from(place.offset());
         needs
-            .entry((place.segment(), offset))
+            .entry((object, offset))
             .and_modify(|need| {
                 let lba = need.wanted.lba.min(part.lba);
                 need.wanted = Range::between(lba, need.wanted.end().max(part.end()));
             })
             .or_insert(Need {
-                segment: place.segment(),
+                object,
                 offset,
                 seq: place.seq(),
                 record: place.record(part.lba),
@@ -401,21 +429,22 @@ fn plan(request: Request, parts: Vec<(Range, Option<Place>)>) -> Active {
             });
     }
     let mut fetches: Vec<Fetch> = Vec::new();
-    // In order of segment and offset; prefix and payload of one record do not reach into the next.
+    // In order of object and offset; prefix and payload of one record do not reach into the next.
     for need in needs.values() {
         for range in spans(need).into_iter().flatten() {
             match fetches.last_mut() {
                 Some(last)
-                    if last.segment == need.segment
+                    if last.object == need.object
                         && range.start <= last.range.end + GAP_BYTES
                         && range.end - last.range.start <= JOINED_BYTES =>
                 {
                     last.range.end = last.range.end.max(range.end);
                 }
                 _ => fetches.push(Fetch {
-                    segment: need.segment,
+                    object: need.object,
                     range,
                     copies: Copies::Welcome,
+                    known,
                     data: None,
                 }),
             }
@@ -423,10 +452,11 @@ fn plan(request: Request, parts: Vec<(Range, Option<Place>)>) -> Active {
     }
     let bytes = fetches.iter().map(|fetch| fetch.range.end - fetch.range.start).sum();
     let outstanding = fetches.len();
-    Active { request, parts, needs, fetches, outstanding, retried: false, bytes }
+    let (retried, gone) = (false, false);
+    Active { request, parts, needs, fetches, outstanding, retried, gone, bytes }
 }
 
-/// The bytes of the segment that hold header and table, and the payload. Of a packed record: all up
+/// The bytes of the object that hold header and table, and the payload. Of a packed record: all up
 /// to where the payload wanted may end, since where it lies only the table says.
 fn spans(need: &Need) -> Option<[std::ops::Range<u64>; 2]> {
     if need.packed_bytes > 0 {
@@ -442,15 +472,15 @@ fn spans(need: &Need) -> Option<[std::ops::Range<u64>; 2]> {
     ])
 }
 
-/// The bytes at `range` of a segment, if they were fetched.
-fn fetched(fetches: &[Fetch], segment: u64, range: &std::ops::Range<u64>) -> Option<Bytes> {
-    let after = fetches
-        .partition_point(|fetch| (fetch.segment, fetch.range.start) <= (segment, range.start));
+/// The bytes at `range` of an object, if they were fetched.
+fn fetched(fetches: &[Fetch], object: Object, range: &std::ops::Range<u64>) -> Option<Bytes> {
+    let after =
+        fetches.partition_point(|fetch| (fetch.object, fetch.range.start) <= (object, range.start));
     let fetch = fetches.get(after.checked_sub(1)?)?;
     let data = fetch.data.as_ref()?;
     let start = range.start.checked_sub(fetch.range.start)? as usize;
     let end = start + (range.end - range.start) as usize;
-    (fetch.segment == segment && end <= data.len()).then(|| data.slice(start..end))
+    (fetch.object == object && end <= data.len()).then(|| data.slice(start..end))
 }
 
 /// What was found of a record.
@@ -460,14 +490,14 @@ enum Found {
 }
 
 fn extract(active: &Active, need: &Need) -> Result<Found, (Range, String)> {
-    let short = || (need.wanted, "the segment is missing or cut short".to_owned());
+    let short = || (need.wanted, "the object is missing or cut short".to_owned());
     let [prefix, payload] = spans(need).ok_or_else(short)?;
-    let prefix = fetched(&active.fetches, need.segment, &prefix).ok_or_else(short)?;
+    let prefix = fetched(&active.fetches, need.object, &prefix).ok_or_else(short)?;
     let found = if need.packed_bytes > 0 {
         packed::extract(need.seq, need.record, need.wanted, &prefix).map(Found::Packed)
     } else {
         let location = Location::new(need.record, need.wanted).ok_or_else(short)?;
-        let payload = fetched(&active.fetches, need.segment, &payload).ok_or_else(short)?;
+        let payload = fetched(&active.fetches, need.object, &payload).ok_or_else(short)?;
         location.extract(need.seq, &prefix, payload).map(Found::Data)
     };
     found.map_err(|error| {
@@ -485,13 +515,13 @@ fn assemble(active: &Active) -> Result<Vec<ReadPart>, Damage> {
         match extract(active, need) {
             Ok(fragment) => fragments.insert(*key, (need.record, fragment)),
             Err((range, reason)) => {
-                return Err(Damage { segment: need.segment, range, reason });
+                return Err(Damage { object: need.object, range, reason });
             }
         };
     }
-    let part = |&(part, place): &(Range, Option<Place>)| match place {
+    let part = |&(part, place): &Placed| match place {
         None => ReadPart::Hole(part.sectors),
-        Some(place) => match fragments.get(&(place.segment(), u64::from(place.offset()))) {
+        Some((object, place)) => match fragments.get(&(object, u64::from(place.offset()))) {
             None => ReadPart::Zero(part.sectors),
             Some((record, Found::Data(fragment))) => {
                 let cover = part.block_cover().intersect(*record).unwrap_or(part);

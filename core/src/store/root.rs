@@ -2,23 +2,33 @@
 //! all fragments that the map consisted of then (`docs/formats.md`).
 //!
 //! It is exact: applying the segments after that one, and no other, gives the state of the log. It is
-//! read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, and an epoch 32.
+//! read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, an epoch 32, a snapshot 58 and its name.
+//!
+//! The root of a snapshot is of the segment that took it, and nothing but its map and epochs: neither
+//! announced ranges nor snapshots. Which object that is, every later root says.
 
 use super::announce;
 use super::attach::{self, MAX_HISTORY};
-use super::catalog::VolumeSpec;
+use super::catalog::{RootName, VolumeSpec, check_name};
+use super::gc::moved::Moved;
 use super::log::State;
 use super::map::MapError;
 use super::map::fragment::{DESCRIPTION_BYTES, Fragment};
 use super::map::levels::{LEVELS_MAX, Levels};
 use super::segment::MAX_ANNOUNCED;
-use crate::block::MAX_VOLUME_SECTORS;
+use super::snapshot::{CloneOf, Snapshot, Snapshots};
+use crate::block::{MAX_VOLUME_SECTORS, VolumeId};
 use bytes::{BufMut, Bytes, BytesMut};
+use std::collections::BTreeMap;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
 pub const ROOT_VERSION: u16 = 1;
+/// Version of a root with snapshots or clones.
+pub const SNAPSHOT_VERSION: u16 = 2;
+/// Version of one that says what has moved, and what the second says behind that.
+pub const MOVED_VERSION: u16 = 3;
 /// Most runs of level 0.
 pub const MAX_RUNS: usize = 1 << 12;
 
@@ -49,6 +59,32 @@ struct RawHeader {
     crc: U32,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSnapshot {
+    segment: U64,
+    id: U128,
+    created: U64,
+    sectors: U64,
+    generation: U64,
+    number: U64,
+    flags: u8,
+    name_bytes: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawClone {
+    segment: U64,
+    id: U128,
+    name_bytes: u8,
+}
+
+const FLAG_HIDDEN: u8 = 1;
+
+/// The roots of snapshots, by the segments that took them.
+pub type Pins = BTreeMap<u64, RootName>;
+
 /// A root that has been read and verified.
 #[derive(Clone, Debug)]
 pub struct Root {
@@ -58,12 +94,24 @@ pub struct Root {
     pub state: State,
     /// The fragments.
     pub levels: Levels,
+    /// The roots of all snapshots that are in the state.
+    pub pins: Pins,
+    /// What is not in the segments any more.
+    pub moved: Moved,
 }
 
-/// Encodes a root: `levels` are to be the map after the last segment that is in `state`. It takes at
+/// Encodes a root: `levels` are to be the map after the last segment that is in `state`, and `pins` the roots
+/// of all snapshots in it; one without is left out, which whoever writes roots excludes; `moved` is of the same moment. It takes at
 /// most `announce_max` announced ranges along; what is beyond is merged with its neighbours.
 #[must_use]
-pub fn encode(generation: u64, state: &State, levels: &Levels, announce_max: usize) -> Bytes {
+pub fn encode(
+    generation: u64,
+    state: &State,
+    levels: &Levels,
+    pins: &Pins,
+    moved: &Moved,
+    announce_max: usize,
+) -> Bytes {
     let (announced, rounded) =
         state.announced.snapshot(state.committed, announce_max.min(MAX_ANNOUNCED));
     let flags = if state.clean { FLAG_CLEAN } else { 0 } | if rounded { FLAG_ROUNDED } else { 0 };
@@ -78,10 +126,21 @@ pub fn encode(generation: u64, state: &State, levels: &Levels, announce_max: usi
             out.put_slice(&fragment.describe());
         }
     }
+    let mut version = ROOT_VERSION;
+    if !state.snapshots.is_empty() {
+        version = SNAPSHOT_VERSION;
+    }
+    if !moved.is_empty() {
+        moved.encode(&mut out);
+        version = MOVED_VERSION;
+    }
+    if !state.snapshots.is_empty() {
+        put_snapshots(&state.snapshots, pins, &mut out);
+    }
     let body = &out[HEADER_BYTES..];
     let mut raw = RawHeader {
         magic: MAGIC.into(),
-        version: ROOT_VERSION.into(),
+        version: version.into(),
         flags: flags.into(),
         volume: state.volume.0.into(),
         generation: generation.into(),
@@ -103,7 +162,91 @@ pub fn encode(generation: u64, state: &State, levels: &Levels, announce_max: usi
     out.freeze()
 }
 
-/// Reads a root of a volume; keeps at most `announce_max` announced ranges.
+/// Encodes the root of a snapshot: `levels` are its map, and `state` that after the segment that took it.
+#[must_use]
+pub fn encode_pin(generation: u64, state: &State, levels: &Levels) -> Bytes {
+    let mut state = state.clone();
+    state.announced.clear();
+    state.snapshots = Snapshots::default();
+    encode(generation, &state, levels, &Pins::new(), &Moved::default(), 1)
+}
+
+fn put_snapshots(snapshots: &Snapshots, pins: &Pins, out: &mut BytesMut) {
+    let pinned = |snapshot: &&Snapshot| pins.contains_key(&snapshot.segment);
+    out.put_u32_le(snapshots.iter().filter(pinned).count() as u32);
+    out.put_u32_le(snapshots.clones().len() as u32);
+    for snapshot in snapshots.iter() {
+        let Some(pin) = pins.get(&snapshot.segment) else { continue };
+        let raw = RawSnapshot {
+            segment: snapshot.segment.into(),
+            id: snapshot.id.0.into(),
+            created: snapshot.created.into(),
+            sectors: snapshot.sectors.into(),
+            generation: pin.generation.into(),
+            number: pin.number.into(),
+            flags: if snapshot.hidden { FLAG_HIDDEN } else { 0 },
+            name_bytes: snapshot.name.len() as u8,
+        };
+        out.put_slice(raw.as_bytes());
+        out.put_slice(snapshot.name.as_bytes());
+    }
+    for clone in snapshots.clones() {
+        let raw = RawClone {
+            segment: clone.segment.into(),
+            id: clone.id.0.into(),
+            name_bytes: clone.name.len() as u8,
+        };
+        out.put_slice(raw.as_bytes());
+        out.put_slice(clone.name.as_bytes());
+    }
+}
+
+fn take_name(bytes: &[u8], length: u8) -> Option<(String, &[u8])> {
+    let (name, rest) = bytes.split_at_checked(usize::from(length))?;
+    let name = std::str::from_utf8(name).ok().filter(|name| check_name(name).is_ok())?;
+    Some((name.to_owned(), rest))
+}
+
+/// What [`put_snapshots`] wrote, of a volume of `sectors` after segment `number`.
+fn take_snapshots(bytes: &[u8], number: u64, sectors: u64) -> Option<(Snapshots, Pins)> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let (clones, mut rest) = rest.split_first_chunk()?;
+    let (mut list, mut pins) = (Vec::new(), Pins::new());
+    for _ in 0..u32::from_le_bytes(*count) {
+        let (raw, after) = RawSnapshot::ref_from_prefix(rest).ok()?;
+        let (name, after) = take_name(after, raw.name_bytes)?;
+        let snapshot = Snapshot {
+            segment: raw.segment.get(),
+            id: VolumeId(raw.id.get()),
+            name,
+            created: raw.created.get(),
+            sectors: raw.sectors.get(),
+            hidden: raw.flags & FLAG_HIDDEN != 0,
+        };
+        let pin = RootName {
+            generation: raw.generation.get(),
+            segment: snapshot.segment,
+            number: raw.number.get(),
+        };
+        let possible = raw.flags & !FLAG_HIDDEN == 0
+            && (1..=number).contains(&snapshot.segment)
+            && snapshot.sectors <= sectors;
+        pins.insert(snapshot.segment, pin);
+        list.push(possible.then_some(snapshot)?);
+        rest = after;
+    }
+    let mut found = Vec::new();
+    for _ in 0..u32::from_le_bytes(*clones) {
+        let (raw, after) = RawClone::ref_from_prefix(rest).ok()?;
+        let (name, after) = take_name(after, raw.name_bytes)?;
+        found.push(CloneOf { segment: raw.segment.get(), id: VolumeId(raw.id.get()), name });
+        rest = after;
+    }
+    let snapshots = Snapshots::new(list, found)?;
+    rest.is_empty().then_some((snapshots, pins))
+}
+
+/// Reads a root of a volume, or of a snapshot of it; keeps at most `announce_max` announced ranges.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -112,7 +255,8 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     if raw.magic.get() != MAGIC {
         return Err(MapError::Magic("root"));
     }
-    if raw.version.get() != ROOT_VERSION {
+    let version = raw.version.get();
+    if !(ROOT_VERSION..=MOVED_VERSION).contains(&version) {
         return Err(MapError::Version(raw.version.get()));
     }
     if crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]) != raw.crc.get() {
@@ -160,6 +304,18 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
         all.push(run);
         rest = after;
     }
+    let mut moved = Moved::default();
+    if version == MOVED_VERSION {
+        moved = Moved::take(&mut rest)?.filter(|moved| !moved.is_empty()).ok_or(bad)?;
+    }
+    let (mut snapshots, mut pins) = (Snapshots::default(), Pins::new());
+    if version == SNAPSHOT_VERSION || version == MOVED_VERSION && !rest.is_empty() {
+        (snapshots, pins) = take_snapshots(rest, raw.number.get(), sectors).ok_or(bad)?;
+        rest = &[];
+        if snapshots.is_empty() {
+            return Err(bad);
+        }
+    }
     if !rest.is_empty() {
         return Err(bad);
     }
@@ -173,7 +329,8 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     state.clean = raw.flags.get() & FLAG_CLEAN != 0;
     state.announced.replace(&announced, raw.flags.get() & FLAG_ROUNDED != 0);
     state.history = history;
-    Ok(Root { generation: raw.generation.get(), state, levels })
+    state.snapshots = snapshots;
+    Ok(Root { generation: raw.generation.get(), state, levels, pins, moved })
 }
 
 /// The descriptions of a run, and what follows it.
@@ -186,7 +343,7 @@ fn take_run(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::{Range, VolumeId};
+    use crate::block::Range;
     use crate::store::attach::HistoryEntry;
     use crate::store::map::fragment::FragmentId;
     use crate::wire::link::{Announced, HostId};
@@ -198,6 +355,7 @@ mod tests {
             created_sectors: 800,
             block_bytes: 512,
             created: 0,
+            parents: Vec::new(),
         }
     }
 
@@ -231,7 +389,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let (state, levels) = root();
-        let bytes = encode(5, &state, &levels, 100);
+        let bytes = encode(5, &state, &levels, &Pins::new(), &Moved::default(), 100);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = [
             "4c485254 0100 0000 edfe0000000000000000000000000000",
@@ -253,20 +411,83 @@ mod tests {
     #[test]
     fn roots_round_trip() {
         let (state, levels) = root();
-        let bytes = encode(5, &state, &levels, 100);
+        let bytes = encode(5, &state, &levels, &Pins::new(), &Moved::default(), 100);
         let root = parse(&spec(), &bytes, 100).unwrap();
         assert_eq!((root.generation, &root.levels), (5, &levels));
         let State { number, header_crc, sectors, committed, clean, .. } = root.state;
         assert_eq!((number, header_crc, sectors), (64, 0xdead_beef, 1000));
         assert_eq!((committed, clean), (9, false));
         assert_eq!(root.state.history, state.history);
-        assert_eq!(encode(5, &root.state, &root.levels, 100), bytes);
+        assert_eq!(encode(5, &root.state, &root.levels, &root.pins, &root.moved, 100), bytes);
+    }
+
+    /// Two snapshots, one of which is only there for its clone.
+    fn with_snapshots() -> (State, Levels, Pins) {
+        let (mut state, levels) = root();
+        let snapshot = |segment, hidden| Snapshot {
+            segment,
+            id: VolumeId(segment.into()),
+            name: format!("s{segment}"),
+            created: 1_700_000_000,
+            sectors: 900,
+            hidden,
+        };
+        let clone = CloneOf { segment: 8, id: VolumeId(0xc), name: "c".into() };
+        state.snapshots =
+            Snapshots::new(vec![snapshot(8, true), snapshot(64, false)], vec![clone]).unwrap();
+        let pin = |segment| RootName { generation: 3, segment, number: 2 };
+        (state, levels, Pins::from([(8, pin(8)), (64, pin(64))]))
+    }
+
+    #[test]
+    fn what_has_moved_is_told_by_the_third_version() {
+        let (plain, levels) = root();
+        let (state, _, pins) = with_snapshots();
+        let second = Levels::new(vec![vec![fragment(1 << 63, 7)]], Vec::new()).unwrap();
+        let moved = Moved { levels: second, stored_bytes: 1 << 40, named_bytes: 99 };
+        for (state, pins) in [(plain, Pins::new()), (state, pins)] {
+            let bytes = encode(5, &state, &levels, &pins, &moved, 100);
+            assert_eq!(bytes[4], 3);
+            let root = parse(&spec(), &bytes, 100).unwrap();
+            assert_eq!((&root.levels, &root.moved, &root.pins), (&levels, &moved, &pins));
+            assert_eq!(root.state.snapshots, state.snapshots);
+            assert_eq!(encode(5, &root.state, &root.levels, &root.pins, &root.moved, 100), bytes);
+            for at in 0..bytes.len() {
+                assert!(parse(&spec(), &bytes[..at], 100).is_err(), "cut at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn snapshots_and_clones_round_trip() {
+        let none = Moved::default();
+        let (state, levels, pins) = with_snapshots();
+        let bytes = encode(5, &state, &levels, &pins, &none, 100);
+        let plain = encode(5, &root().0, &levels, &Pins::new(), &none, 100);
+        assert_eq!((bytes[4], plain[4]), (2, 1), "what has none is as it was");
+        assert_eq!(bytes.len() - plain.len(), 8 + 2 * 58 + 2 + 3 + 25 + 1);
+        let expected = [
+            "02000000 01000000",
+            "0800000000000000 08000000000000000000000000000000 00f1536500000000 8403000000000000",
+            "0300000000000000 0200000000000000 01 02 7338",
+        ];
+        let hex: String = bytes[plain.len()..].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(hex.starts_with(&expected.concat().replace(' ', "")), "{hex}");
+        let found = parse(&spec(), &bytes, 100).unwrap();
+        assert_eq!((&found.state.snapshots, &found.pins), (&state.snapshots, &pins));
+        assert_eq!(encode(5, &found.state, &found.levels, &found.pins, &none, 100), bytes);
+        let pin = parse(&spec(), &encode_pin(5, &state, &levels), 100).unwrap();
+        assert!(pin.state.snapshots.is_empty() && pin.state.announced.is_empty());
+        assert_eq!((pin.levels, pin.state.history), (levels, state.history));
+        for at in 0..bytes.len() {
+            assert!(parse(&spec(), &bytes[..at], 100).is_err(), "cut at {at}");
+        }
     }
 
     #[test]
     fn damaged_or_foreign_roots_are_refused() {
         let (state, levels) = root();
-        let bytes = encode(5, &state, &levels, 100);
+        let bytes = encode(5, &state, &levels, &Pins::new(), &Moved::default(), 100);
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 4;

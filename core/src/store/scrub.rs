@@ -5,6 +5,7 @@
 
 use super::catalog::{self, VolumeSpec};
 use super::check::{RootCheck, check_checkpoint};
+use super::gc::bundle;
 use super::map::fragment::Fragment;
 use super::segment;
 use crate::block::{Range, STAGED_BIT};
@@ -47,12 +48,20 @@ pub fn verify(spec: &VolumeSpec, key: &str, object: &Bytes) -> Option<Result<(),
     } else if let Some(name) = catalog::parse_root_key(&catalog::root_prefix(spec.id), key) {
         let result = RootCheck::new(spec, name, object);
         Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
+    } else if let Some(name) = catalog::parse_pin_key(&catalog::pin_prefix(spec.id), key) {
+        let result = RootCheck::new(spec, name, object);
+        Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
     } else if let Some(id) = catalog::parse_fragment_key(spec.id, key) {
         Some(match Fragment::verify(object) {
             Ok(fragment) if fragment.id == id => Ok(()),
             Ok(_) => Err(Damage::whole("it is another fragment".to_owned())),
             Err(error) => Err(Damage::whole(error.to_string())),
         })
+    } else if let Some(id) = catalog::parse_bundle_key(spec.id, key) {
+        Some(bundle::verify(id, object).map_err(|(problem, ranges)| {
+            let unknown = ranges.is_empty();
+            Damage { problem, ranges, unknown }
+        }))
     } else if key.starts_with(&catalog::size_prefix(spec.id)) {
         let result = catalog::decode_size(spec, key, object);
         Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
@@ -118,7 +127,14 @@ mod tests {
 
     fn spec() -> VolumeSpec {
         let (name, created_sectors, block_bytes) = ("v".to_owned(), 1 << 20, 512);
-        VolumeSpec { id: VolumeId(9), name, created_sectors, block_bytes, created: 0 }
+        VolumeSpec {
+            id: VolumeId(9),
+            name,
+            created_sectors,
+            block_bytes,
+            created: 0,
+            parents: Vec::new(),
+        }
     }
 
     /// Three records of eight sectors each.

@@ -12,12 +12,13 @@
 //! history cannot stand in for the right one. `docs/formats.md` draws the fields.
 
 use super::announce;
+use super::catalog::check_name;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, Range, Seq, StagedData, VolumeId};
 use crate::record::packed::{self, MAX_PACKED_SECTORS};
 use crate::record::{
     self, HEADER_BYTES as RECORD_BYTES, Kind, MAX_RECORD_SECTORS, RecordError, STAGED_BYTES,
 };
-use crate::wire::link::{Announced, HostId};
+use crate::wire::link::{Announced, HostId, MAX_NAME_BYTES};
 use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -32,6 +33,9 @@ pub const RESIZE_VERSION: u16 = 2;
 pub const STAGED_VERSION: u16 = 3;
 /// Version in the header of a segment with packed records, and perhaps staged ones.
 pub const PACKED_VERSION: u16 = 4;
+/// Version in the header of a segment about snapshots or clones: what does not know them would delete
+/// what they need.
+pub const NOTE_VERSION: u16 = 5;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a trailer.
@@ -44,13 +48,15 @@ pub const MAX_ANNOUNCED: usize = 1 << 20;
 pub const MAX_FOOTER_BYTES: u64 = FOOTER_BYTES as u64
     + MAX_RECORDS_BYTES / (RECORD_BYTES + STAGED_BYTES) as u64
         * (PIECE_BYTES + STAGED_BYTES) as u64
-    + (MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES) as u64;
+    + (MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES) as u64
+    + (NOTE_BYTES + u8::MAX as usize) as u64;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHSG");
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LHSF");
 const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"LHST");
 const FOOTER_BYTES: usize = 24;
 const PIECE_BYTES: usize = 32;
+const NOTE_BYTES: usize = 33;
 const FLAG_ROUNDED: u16 = 1;
 
 const _: () = assert!(MAX_RECORDS_BYTES + MAX_FOOTER_BYTES < u32::MAX as u64, "offsets are u32");
@@ -70,6 +76,16 @@ pub enum SegmentKind {
     Announce,
     /// Changes the size of the volume.
     Resize,
+    /// Takes a snapshot: what the volume is after this segment.
+    Snapshot,
+    /// Deletes a snapshot.
+    DeleteSnapshot,
+    /// Makes the volume what a snapshot is, and begins an epoch that is nobody's.
+    Rollback,
+    /// A clone begins with a snapshot.
+    Clone,
+    /// A clone is gone.
+    Forget,
 }
 
 impl SegmentKind {
@@ -81,6 +97,11 @@ impl SegmentKind {
             SegmentKind::AcceptLoss => 4,
             SegmentKind::Announce => 5,
             SegmentKind::Resize => 6,
+            SegmentKind::Snapshot => 7,
+            SegmentKind::DeleteSnapshot => 8,
+            SegmentKind::Rollback => 9,
+            SegmentKind::Clone => 10,
+            SegmentKind::Forget => 11,
         }
     }
 
@@ -92,6 +113,11 @@ impl SegmentKind {
             4 => SegmentKind::AcceptLoss,
             5 => SegmentKind::Announce,
             6 => SegmentKind::Resize,
+            7 => SegmentKind::Snapshot,
+            8 => SegmentKind::DeleteSnapshot,
+            9 => SegmentKind::Rollback,
+            10 => SegmentKind::Clone,
+            11 => SegmentKind::Forget,
             _ => return None,
         })
     }
@@ -99,7 +125,20 @@ impl SegmentKind {
     /// Whether it begins an epoch.
     #[must_use]
     pub fn begins_epoch(self) -> bool {
-        matches!(self, SegmentKind::Attach | SegmentKind::AcceptLoss)
+        matches!(self, SegmentKind::Attach | SegmentKind::AcceptLoss | SegmentKind::Rollback)
+    }
+
+    /// Whether its footer has a [`Note`].
+    #[must_use]
+    pub fn has_note(self) -> bool {
+        matches!(
+            self,
+            SegmentKind::Snapshot
+                | SegmentKind::DeleteSnapshot
+                | SegmentKind::Rollback
+                | SegmentKind::Clone
+                | SegmentKind::Forget
+        )
     }
 }
 
@@ -108,8 +147,20 @@ impl SegmentKind {
 pub struct Token {
     /// Random, of the engine that wrote it.
     pub incarnation: u128,
-    /// Counts that engine's segments.
+    /// Counts that engine's segments; with [`BEGINS`] if it follows a segment of another engine.
     pub counter: u64,
+}
+
+/// In the counter of a [`Token`]: the segment before was written by another engine. Such a segment is never deleted,
+/// so that whoever believes that the log ends there is refused its number for ever.
+pub const BEGINS: u64 = 1 << 63;
+
+impl Token {
+    /// Whether the segment follows one of another engine.
+    #[must_use]
+    pub fn begins(&self) -> bool {
+        self.counter & BEGINS != 0
+    }
 }
 
 /// What a header says.
@@ -147,6 +198,7 @@ impl Header {
     fn version(&self) -> u16 {
         match self.kind {
             SegmentKind::Resize => RESIZE_VERSION,
+            kind if kind.has_note() => NOTE_VERSION,
             _ => match self.newest {
                 record::PACKED_VERSION => PACKED_VERSION,
                 record::STAGED_VERSION => STAGED_VERSION,
@@ -204,6 +256,21 @@ pub struct Footer {
     pub rounded: bool,
     /// For a segment that begins an epoch: the last number that the epoch builds on.
     pub base: Seq,
+    /// For a segment about a snapshot or a clone: which.
+    pub note: Option<Note>,
+}
+
+/// What a segment about a snapshot or a clone says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The segment that took the snapshot: perhaps this one.
+    pub segment: u64,
+    /// The identity of the snapshot; of a segment that is about a clone, the clone's.
+    pub id: VolumeId,
+    /// When it was taken or asked for, seconds since 1970; otherwise 0.
+    pub created: u64,
+    /// Its name; empty where the identity says enough.
+    pub name: String,
 }
 
 /// A segment's header and footer, verified.
@@ -292,6 +359,15 @@ struct RawPiece {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+struct RawNote {
+    segment: U64,
+    id: U128,
+    created: U64,
+    name_bytes: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
 struct RawTrailer {
     magic: U32,
     version: U16,
@@ -306,7 +382,9 @@ struct RawTrailer {
 const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawFooter>() == FOOTER_BYTES);
 const _: () = assert!(size_of::<RawPiece>() == PIECE_BYTES);
+const _: () = assert!(size_of::<RawNote>() == NOTE_BYTES);
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
+const _: () = assert!(MAX_NAME_BYTES <= u8::MAX as usize);
 
 /// Puts a segment together around `records`, which are not copied. Lengths in `header`, and whether
 /// records are staged, are filled in; offsets in the footer are those of the object already.
@@ -405,7 +483,38 @@ fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
     for staged in footer.pieces.iter().filter_map(|piece| piece.staged.as_ref()) {
         record::put_staged(staged, out);
     }
+    if let Some(note) = &footer.note {
+        put_note(note, out);
+    }
     announce::encode(&footer.announced, committed, out);
+}
+
+fn put_note(note: &Note, out: &mut BytesMut) {
+    let name = &note.name.as_bytes()[..note.name.len().min(MAX_NAME_BYTES)];
+    let raw = RawNote {
+        segment: note.segment.into(),
+        id: note.id.0.into(),
+        created: note.created.into(),
+        name_bytes: name.len() as u8,
+    };
+    out.extend_from_slice(raw.as_bytes());
+    out.extend_from_slice(name);
+}
+
+/// The note of a footer, and what follows it.
+fn take_note(kind: SegmentKind, bytes: &[u8]) -> Option<(Note, &[u8])> {
+    let (raw, rest) = RawNote::ref_from_prefix(bytes).ok()?;
+    let (name, rest) = rest.split_at_checked(usize::from(raw.name_bytes))?;
+    let name = std::str::from_utf8(name).ok()?;
+    let named = matches!(kind, SegmentKind::Snapshot | SegmentKind::Clone);
+    let good = if named { check_name(name).is_ok() } else { name.is_empty() };
+    let note = Note {
+        segment: raw.segment.get(),
+        id: VolumeId(raw.id.get()),
+        created: raw.created.get(),
+        name: name.to_owned(),
+    };
+    good.then_some((note, rest))
 }
 
 /// Reads the header at the start of `bytes`; gives it and its checksum.
@@ -417,7 +526,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
     if raw.magic.get() != HEADER_MAGIC {
         return Err(SegmentError::Magic("segment"));
     }
-    if !(SEGMENT_VERSION..=PACKED_VERSION).contains(&raw.version.get()) {
+    if !(SEGMENT_VERSION..=NOTE_VERSION).contains(&raw.version.get()) {
         return Err(SegmentError::Version(raw.version.get()));
     }
     let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -544,10 +653,16 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
     {
         return Err(bad);
     }
+    let mut note = None;
+    if header.kind.has_note() {
+        let bad = SegmentError::Invalid("impossible note");
+        let (found, after) = take_note(header.kind, rest).ok_or(bad)?;
+        (note, rest) = (Some(found), after);
+    }
     let announced = announce::decode(rest, raw.announced.get() as usize, header.last)
         .ok_or(SegmentError::Invalid("impossible announced ranges"))?;
     let rounded = raw.flags.get() & FLAG_ROUNDED != 0;
-    Ok(Footer { pieces, announced, rounded, base: raw.base.get() })
+    Ok(Footer { pieces, announced, rounded, base: raw.base.get(), note })
 }
 
 /// Verifies a whole segment with every checksum in it.

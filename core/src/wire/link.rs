@@ -14,10 +14,12 @@
 //! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
 //! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
 //! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
+//! - 9: snapshots and clones: [`VolumeOperation::Snapshot`], [`ToStore::Barrier`], [`ToHost::Barrier`].
 
 mod data;
 mod fleet;
 mod frame;
+mod snapshots;
 
 pub use data::{Piece, ReadPart, decode_data, encode_data};
 pub use fleet::{
@@ -25,6 +27,10 @@ pub use fleet::{
     StoreState,
 };
 pub use frame::{Frame, FrameError};
+pub use snapshots::{
+    MAX_SNAPSHOTS_LISTED, Parent, SnapshotError, SnapshotInfo, SnapshotKey, SnapshotOperation,
+    SnapshotReply,
+};
 
 use crate::block::{
     BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,
@@ -35,7 +41,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 8;
+pub const MAX_VERSION: u16 = 9;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -52,6 +58,8 @@ pub const PACKED_VERSION: u16 = 6;
 pub const BEHIND_VERSION: u16 = 7;
 /// First version in which stores speak to each other, and to hosts about each other.
 pub const FLEET_VERSION: u16 = 8;
+/// First version with snapshots and clones.
+pub const SNAPSHOT_VERSION: u16 = 9;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -270,6 +278,18 @@ pub enum ToStore {
         /// What.
         operation: StoreOperation,
     },
+    /// Answers [`ToHost::Barrier`], once the host's own journal has it on stable storage. From version
+    /// [`SNAPSHOT_VERSION`] on.
+    Barrier {
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// Of the question.
+        barrier: u64,
+        /// The last number that the host had acknowledged when it was asked, or later.
+        seq: Seq,
+    },
 }
 
 /// A moment in the log of a volume, as a host remembers it.
@@ -291,7 +311,14 @@ impl ToStore {
             ToStore::Stage { .. } => version >= COPY_VERSION,
             ToStore::Changed { .. } => version >= CHANGED_VERSION,
             ToStore::ReadBehind { .. } => version >= BEHIND_VERSION,
+            ToStore::Store { operation: StoreOperation::Forget { .. }, .. } => {
+                version >= SNAPSHOT_VERSION
+            }
             ToStore::Store { .. } => version >= FLEET_VERSION,
+            ToStore::Barrier { .. }
+            | ToStore::Volume { operation: VolumeOperation::Snapshot { .. }, .. } => {
+                version >= SNAPSHOT_VERSION
+            }
             _ => true,
         }
     }
@@ -417,6 +444,17 @@ pub enum ToHost {
         /// Whether the host is to go to one of these, as soon as one answers.
         leave: bool,
     },
+    /// Somebody wants to know that everything which the host has acknowledged so far is committed: the
+    /// host ships it without waiting for more, and says up to which number that is. From version
+    /// [`SNAPSHOT_VERSION`] on.
+    Barrier {
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// For the answer.
+        barrier: u64,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -442,6 +480,7 @@ impl ToHost {
             }
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
             ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
+            ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
             _ => true,
         }
     }
@@ -642,6 +681,13 @@ pub enum VolumeOperation {
         /// Its size from now on, in sectors. The size that it has already is a success too.
         sectors: u64,
     },
+    /// Something about its snapshots. From version [`SNAPSHOT_VERSION`] on.
+    Snapshot {
+        /// Which.
+        name: String,
+        /// What.
+        operation: SnapshotOperation,
+    },
 }
 
 /// The outcome of a [`VolumeOperation`] that succeeded.
@@ -670,6 +716,8 @@ pub enum VolumeReply {
     },
     /// An attribute; empty if it was never set.
     Attribute(Vec<u8>),
+    /// What became of the operation on snapshots.
+    Snapshot(SnapshotReply),
 }
 
 /// What is known of a volume.
@@ -732,6 +780,9 @@ pub enum VolumeError {
     /// The epoch is over.
     #[error("epoch {0} has ended the one in which this was asked for")]
     Fenced(Epoch),
+    /// What an operation on snapshots says of them.
+    #[error(transparent)]
+    Snapshot(SnapshotError),
 }
 
 #[cfg(test)]

@@ -196,6 +196,8 @@ pub mod state {
     pub const HOLE: u32 = 1 << 0;
     /// Reads as zeroes.
     pub const ZERO: u32 = 1 << 1;
+    /// Written in between; of contexts `qemu:dirty-bitmap:` (QEMU's `docs/interop/nbd.rst`).
+    pub const DIRTY: u32 = 1 << 0;
 }
 
 /// Error values of replies ("Error values").
@@ -669,13 +671,13 @@ impl Chunks {
         }
     }
 
-    /// Appends the status of a context as the last chunk: lengths in bytes with flags, at least
+    /// Appends the status of a context, as the last chunk or not: lengths in bytes with flags, at least
     /// one. Lengths must fit 32 bits under structured headers.
-    pub fn put_status(self, out: &mut BytesMut, context: u32, runs: &[(u64, u32)]) {
+    pub fn put_status(self, out: &mut BytesMut, done: bool, context: u32, runs: &[(u64, u32)]) {
         let count = runs.len() as u32;
         match self.headers {
             Headers::Structured => {
-                self.put_header(out, chunk::BLOCK_STATUS, true, 4 + 8 * count);
+                self.put_header(out, chunk::BLOCK_STATUS, done, 4 + 8 * count);
                 out.put_u32(context);
                 for &(length, flags) in runs {
                     out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
@@ -683,7 +685,7 @@ impl Chunks {
                 }
             }
             Headers::Extended => {
-                self.put_header(out, chunk::BLOCK_STATUS_EXT, true, 8 + 16 * count);
+                self.put_header(out, chunk::BLOCK_STATUS_EXT, done, 8 + 16 * count);
                 out.put_u32(context);
                 out.put_u32(count);
                 for &(length, flags) in runs {

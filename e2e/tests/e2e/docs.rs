@@ -70,20 +70,33 @@ fn links_lead_somewhere() {
 /// The commands with their help, subcommands after the command they belong to.
 fn commands() -> Vec<(Vec<&'static str>, String)> {
     let mut all: Vec<Vec<&str>> = Vec::new();
-    let shown =
-        ["demo", "store", "host", "volume", "credential", "iscsi", "limit", "cache", "trace"];
+    let shown = [
+        "demo",
+        "store",
+        "host",
+        "volume",
+        "snapshot",
+        "credential",
+        "iscsi",
+        "limit",
+        "cache",
+        "trace",
+    ];
     for command in shown.into_iter().chain(["status", "check", "relay", "bench-null", "bench-link"])
     {
         all.push(vec![command]);
     }
     let volume = ["create", "list", "show", "resize", "delete", "import", "export", "lost"];
-    for command in volume.into_iter().chain(["accept-loss", "rotate-key"]) {
+    for command in volume.into_iter().chain(["accept-loss", "rotate-key", "clone", "diff"]) {
         all.push(vec!["volume", command]);
+    }
+    for command in ["create", "list", "delete", "schedule", "rollback", "send", "receive"] {
+        all.push(vec!["snapshot", command]);
     }
     for command in ["write", "read"] {
         all.push(vec!["bench-link", command]);
     }
-    for command in ["list", "drain", "rebalance", "invite", "join"] {
+    for command in ["list", "drain", "rebalance", "forget", "invite", "join"] {
         all.push(vec!["store", command]);
     }
     for command in ["rotate", "show", "new-key"] {

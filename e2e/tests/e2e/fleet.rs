@@ -317,6 +317,45 @@ fn commands_reach_the_store_that_has_the_volume() {
 }
 
 #[test]
+fn a_store_that_is_gone_for_good_is_forgotten() {
+    let site = Site::with_volume("disk", 8);
+    let mut others = [another(&site, "second"), another(&site, "third")];
+    let credential = site.store.credential();
+    let ids = || -> Vec<(String, bool)> {
+        let all = list(&credential, &site.store);
+        let said = |store: &Value| store["state"] != "no-answer";
+        all.iter().map(|s| (s["id"].as_str().unwrap().to_owned(), said(s))).collect()
+    };
+    let forget = |id: &str| {
+        store_command([
+            "forget",
+            id,
+            "--credential",
+            text(&credential),
+            "--store",
+            &site.store.address,
+        ])
+    };
+    wait_for("all stores", LIMIT, || ids().len() == 3);
+    for (id, _) in ids() {
+        let refused = forget(&id);
+        assert!(!refused.status.success(), "{}", refused.stderr);
+        let why = &refused.stderr;
+        assert!(why.contains("stop it"), "{why}");
+    }
+    forget("nothing").fails(2, &["no store"]);
+    others[1].kill();
+    let dead = || ids().into_iter().find(|(_, answers)| !answers);
+    wait_for("one to be missed", LIMIT, || dead().is_some());
+    let (dead, _) = dead().unwrap();
+    forget(&dead[..8]).ok();
+    wait_for("it to be forgotten", LIMIT, || ids().iter().all(|(id, _)| *id != dead));
+    assert_eq!(ids().len(), 2);
+    others[1].restart();
+    wait_for("it to be back", LIMIT, || ids().contains(&(dead.clone(), true)));
+}
+
+#[test]
 fn another_host_gets_the_volume_at_another_store() {
     let site = Site::with_volume("disk", 8);
     let other = another(&site, "second");

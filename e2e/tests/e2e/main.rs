@@ -25,5 +25,6 @@ mod pins;
 mod power;
 mod refusals;
 mod resize;
+mod snapshots;
 mod store_cache;
 mod tls;

@@ -131,7 +131,13 @@ pub async fn attach(
             dir.display()
         )));
     }
-    if front.options.write_through {
+    // The volume itself, whose keys a snapshot has.
+    let volume = match snapshot_of(name) {
+        Some(volume) => show(front, volume).await?,
+        None => info.clone(),
+    };
+    let read_only = volume.id != info.id;
+    if front.options.write_through || read_only {
         refuse_undelivered(&front.state, &info)?;
         *journal = None;
     } else {
@@ -151,19 +157,25 @@ pub async fn attach(
         Some(opened) => claim(&front.state, &mut opened.kept.file)?,
         None => None,
     };
-    let keys = match open_keys(front, &info, journal.as_ref()).await {
+    let keys = match open_keys(front, &volume, read_only, journal.as_ref()).await {
         Ok(keys) => keys,
         Err(failure) => {
             undo(front, name, restore, journal);
             return Err(failure);
         }
     };
-    let cache = open_cache(front, name, info.id, keys.1.is_some()).await;
-    let asked = ask(front, name, &info, journal, keys, cache).await;
+    let cache =
+        if read_only { None } else { open_cache(front, name, info.id, keys.1.is_some()).await };
+    let asked = ask(front, name, (&info, &volume), journal, keys, cache).await;
     if asked.is_err() {
         undo(front, name, restore, journal);
     }
     asked
+}
+
+/// The volume of which a name names a snapshot.
+pub(super) fn snapshot_of(name: &str) -> Option<&str> {
+    name.split_once('@').map(|(volume, _)| volume)
 }
 
 /// Takes a claim back.
@@ -179,10 +191,11 @@ fn undo(front: &Front, name: &str, before: Option<VolumeFile>, journal: &mut Opt
 }
 
 /// The keys of a volume as the store has them now, and the attribute they come from. What is wrong
-/// with them is told before the volume is attached.
+/// with them is told before the volume is attached. `snapshot`: they are for one of its snapshots.
 async fn open_keys(
     front: &Rc<Front>,
     info: &VolumeInfo,
+    snapshot: bool,
     journal: Option<&Opened>,
 ) -> Result<(Vec<u8>, Option<Keys>), Failure> {
     let refused = |why: String| Failure::Refused(format!("volume {}: {why}", info.name));
@@ -202,7 +215,10 @@ async fn open_keys(
         }
     };
     let keys = keys::open(info.id, &data, &front.options.key_files);
-    let keys = keys.map_err(|error| refused(format!("{error:#}")))?;
+    let mut keys = keys.map_err(|error| refused(format!("{error:#}")))?;
+    if snapshot {
+        keys = keys.map(|keys| keys.of_snapshot(info.id));
+    }
     if keys.is_none() && journal.is_some_and(|opened| opened.kept.file.encrypted) {
         return Err(refused(
             "the store says that it is not encrypted, but it was when it was attached here last: nothing is written \
@@ -296,7 +312,7 @@ async fn open_cache(
 async fn ask(
     front: &Rc<Front>,
     name: &str,
-    info: &VolumeInfo,
+    (info, volume): (&VolumeInfo, &VolumeInfo),
     journal: &mut Option<Opened>,
     (mut known, mut keys): (Vec<u8>, Option<Keys>),
     cache: Option<CacheFile>,
@@ -315,13 +331,14 @@ async fn ask(
             "volume {name} was replaced while it was being attached; try again"
         )));
     }
+    let read_only = volume.id != info.id;
     if keys.is_some() {
         // The last host may have got newer ones until a moment ago, and used them.
-        (known, keys) = open_keys(front, info, journal.as_ref()).await?;
+        (known, keys) = open_keys(front, volume, read_only, journal.as_ref()).await?;
     }
     let encrypted = keys.is_some();
     let volume = start(front, name, attached, journal.take(), keys, cache)?;
-    if encrypted {
+    if encrypted && !read_only {
         let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
         tokio::task::spawn_local(follow);
     }

@@ -4,12 +4,15 @@
 //! operator may help), attached, or fenced off, which only a restart ends: this host taking the
 //! volume back by itself would only throw the other one out.
 
+mod reservations;
+
 use super::ahead::{Ahead, Limits};
 use super::attach::{self, Failure, Kept};
+use super::bitmaps::Bitmaps;
 use super::iscsi::{Opened, Volumes};
 use super::nbd::Exports;
 use super::state::{JournalShape, StateDir};
-use super::uplink::{LinkLost, Router};
+use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use crate::keys::KeyFile;
 use crate::link::LinkEvent;
@@ -22,8 +25,7 @@ use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErro
 use longhaul_core::host::{Durability, Event, OnJournalFailure};
 use longhaul_core::pack::Compression;
 use longhaul_core::wire::link::{
-    ATTRIBUTES_VERSION, AttachError, Frame, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError,
-    VolumeOperation, VolumeReply,
+    AttachError, Frame, ToHost, ToStore, VolumeOperation, VolumeReply,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,7 +33,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 
 /// How long a client waits for the link's first connection and for an attach before it is told to
 /// try again: less than the patience of clients, and enough for a journal to be made or recovered on
@@ -40,15 +41,6 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause before an attach that was refused is tried again.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// The attribute that holds persistent reservations.
-const RESERVATIONS: &str = "reservations";
-
-/// Pause before the store is asked again for what it could not do.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-
-/// Longer than any outage.
-const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 
 /// Link events taken at a time.
 const EVENT_BATCH: usize = 256;
@@ -425,6 +417,16 @@ impl Front {
                 tracing::info!(volume = name, committed, "resumed");
                 volume.end_trouble(&self.not_at_the_store(volume));
             }
+            Event::Refused(AttachError::NotFound) if volume.is_read_only() => {
+                let why = self.not_at_the_store(volume);
+                tracing::error!(volume = name, "{why}");
+                if let Some(gone) = &*self.gone.borrow() {
+                    gone(name, &why);
+                }
+                // There may be another one of that name.
+                self.entries.borrow_mut().remove(name);
+                self.by_id.borrow_mut().remove(&volume.attached().volume);
+            }
             Event::Refused(AttachError::NotFound) => {
                 let why = self.not_at_the_store(volume);
                 if volume.trouble().as_ref() != Some(&why) {
@@ -495,6 +497,9 @@ impl Front {
 
     /// What there is to say of a volume that was attached and that the store does not have any more.
     fn not_at_the_store(&self, volume: &Volume) -> String {
+        if volume.is_read_only() {
+            return "the store does not have this snapshot any more: it was deleted".into();
+        }
         format!(
             "the store does not have this volume any more: its data is another than it was, or was in memory only; \
              nothing is shipped until the volume is there again, and what was not delivered is kept in {}",
@@ -625,111 +630,6 @@ impl Front {
     }
 }
 
-/// Persistent reservations, which stay with the volume wherever it is attached.
-impl Front {
-    /// Reads what was saved, and saves it again: from then on nothing counts that a host of an older
-    /// epoch may still save at a store that has not heard of ours. Later, an initiator may come back
-    /// while the store is away, so the store is asked only once.
-    async fn reservations(&self, volume: &Volume) -> Result<Bytes, String> {
-        let known = self.reservations.borrow().get(&volume.attached().volume).cloned();
-        if let Some((epoch, saved)) = known
-            && epoch == volume.status().0.epoch
-        {
-            return Ok(saved);
-        }
-        if self.router.is_up() && self.router.version() < ATTRIBUTES_VERSION {
-            return Ok(Bytes::new());
-        }
-        let id = volume.attached().volume;
-        let get = || VolumeOperation::GetAttribute { volume: id, attribute: RESERVATIONS.into() };
-        let limit = Instant::now() + LOOKUP_LIMIT;
-        let saved = match self.insist(volume, get, limit).await? {
-            VolumeReply::Attribute(saved) => Bytes::from(saved),
-            _ => return Err("the store answered something else".into()),
-        };
-        if saved.is_empty() {
-            self.know_reservations(volume, Bytes::new());
-        } else {
-            self.set_reservations(volume, &saved, limit).await?;
-        }
-        Ok(saved)
-    }
-
-    /// Saves, however long the store is away: as a write, it fails for no outage.
-    async fn save_reservations(&self, volume: &Volume, data: &Bytes) -> Result<(), String> {
-        let ever = Instant::now() + FOR_EVER;
-        self.set_reservations(volume, data, ever).await
-    }
-
-    async fn set_reservations(
-        &self,
-        volume: &Volume,
-        data: &Bytes,
-        limit: Instant,
-    ) -> Result<(), String> {
-        if data.len() > MAX_ATTRIBUTE_BYTES {
-            return Err(format!(
-                "{} of registrations are more than a volume can keep ({}): unregister some initiators",
-                show_bytes(data.len() as u64),
-                show_bytes(MAX_ATTRIBUTE_BYTES as u64)
-            ));
-        }
-        let set = || VolumeOperation::SetAttribute {
-            volume: volume.attached().volume,
-            epoch: volume.status().0.epoch,
-            attribute: RESERVATIONS.into(),
-            data: data.to_vec(),
-        };
-        self.insist(volume, set, limit).await?;
-        self.know_reservations(volume, data.clone());
-        Ok(())
-    }
-
-    fn know_reservations(&self, volume: &Volume, saved: Bytes) {
-        let epoch = volume.status().0.epoch;
-        self.reservations.borrow_mut().insert(volume.attached().volume, (epoch, saved));
-    }
-
-    /// Asks the store until it answers, it refuses for good, or the limit has passed.
-    async fn insist(
-        &self,
-        volume: &Volume,
-        operation: impl Fn() -> VolumeOperation,
-        limit: Instant,
-    ) -> Result<VolumeReply, String> {
-        let mut link = self.link.subscribe();
-        loop {
-            link.mark_unchanged();
-            let too_old = self.router.is_up() && self.router.version() < ATTRIBUTES_VERSION;
-            if too_old {
-                return Err("the store is of an older version: update it".into());
-            }
-            let operation = operation();
-            let asked = self.router.call(|request| ToStore::Volume { request, operation });
-            let asked = tokio::time::timeout_at(limit, asked).await;
-            let why = match asked.unwrap_or(Err(LinkLost)) {
-                Ok(ToHost::Volume { result: Ok(reply), .. }) => return Ok(reply),
-                Ok(ToHost::Volume { result: Err(VolumeError::Store(why)), .. }) => why,
-                Ok(ToHost::Volume { result: Err(error), .. }) => return Err(error.to_string()),
-                Ok(_) => return Err("the store answered something else".into()),
-                Err(lost) => lost.to_string(),
-            };
-            if volume.status().0.fenced.is_some() {
-                return Err("the volume is fenced off here".into());
-            }
-            if Instant::now() >= limit || self.stopping.get() {
-                return Err(why);
-            }
-            tracing::debug!(volume = volume.name(), "asking again: {why}");
-            tokio::select! {
-                _ = link.changed() => {}
-                () = tokio::time::sleep_until(limit) => {}
-                () = tokio::time::sleep(ASK_AGAIN), if self.router.is_up() => {}
-            }
-        }
-    }
-}
-
 impl Volumes for Front {
     fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
         Box::pin(async move {
@@ -770,6 +670,10 @@ impl Exports for Front {
         _: bool,
     ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>> {
         Box::pin(self.lookup(name))
+    }
+
+    fn bitmaps(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Option<Bitmaps>> {
+        Box::pin(Bitmaps::of(self.router.clone(), name))
     }
 
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>> {

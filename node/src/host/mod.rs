@@ -7,6 +7,7 @@
 mod admin;
 mod ahead;
 mod attach;
+mod bitmaps;
 pub mod cache;
 mod cache_command;
 mod control;
@@ -60,6 +61,7 @@ fn export_info(volume: &volume::Volume) -> ExportInfo {
         // A block that is written whole keeps one checksum and needs no neighbour when read.
         preferred_block: 4096,
         max_payload: 32 << 20,
-        read_only: false,
+        read_only: volume.is_read_only(),
+        bitmaps: Vec::new(),
     }
 }

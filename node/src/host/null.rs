@@ -3,6 +3,7 @@
 //! It measures what session machine, engine and shell cost by themselves (`docs/performance.md`), and
 //! stands in for both ends in tests. Data lives only as long as the journal's lap.
 
+use super::bitmaps::Bitmaps;
 use super::iscsi::{self, Opened, Volumes};
 use super::nbd::{Address, Exports, Listener, Server};
 use super::volume::{Backing, Clock, Uplink, Volume};
@@ -90,6 +91,10 @@ impl Exports for One {
             }
             Ok((super::export_info(&self.0), self.0.clone()))
         })
+    }
+
+    fn bitmaps(self: Rc<Self>, _: String) -> LocalBoxFuture<'static, Option<Bitmaps>> {
+        Box::pin(async { None })
     }
 
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>> {

@@ -76,6 +76,9 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         (Some(cert), Some(key)) => Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?),
         _ => None,
     };
+    // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may take a while.
+    let (questions, asked) = mpsc::channel(16);
+    admin::start(&args.admin, iscsi::new_token(&args.state)?, questions)?;
     let listeners = args
         .nbd
         .iter()
@@ -91,8 +94,6 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let portals = portals.collect::<Result<Vec<_>>>()?;
     let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals };
-    let (questions, asked) = mpsc::channel(16);
-    admin::start(&args.admin, iscsi::new_token(&args.state)?, questions)?;
     let (client, events) = Client::start(credential, args.store.clone(), args.transport)?;
 
     let router = Rc::new(Router::new(client));

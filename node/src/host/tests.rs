@@ -51,6 +51,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         cache_bytes: 0,
         cache_dir: None,
         map_memory: longhaul_core::store::MAP_MEMORY,
+        collect: None,
         new_ca: false,
         scrub: Default::default(),
     };

@@ -145,7 +145,8 @@ impl Router {
             | ToHost::Data { volume, .. }
             | ToHost::Status { volume, .. }
             | ToHost::Staged { volume, .. }
-            | ToHost::Changed { volume, .. } => return Some((*volume, frame)),
+            | ToHost::Changed { volume, .. }
+            | ToHost::Barrier { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }
             | ToHost::Volume { request, .. } => request,

@@ -5,6 +5,7 @@
 //! wake-up reaches journal and link together. There is one owner, the front thread: nothing here is
 //! locked. It does not know the client protocol.
 
+use super::attach::snapshot_of;
 use super::cache::CacheFile;
 use super::disk::{Disk, DiskCounters};
 use super::metrics::{Kind, Metrics, Stages};
@@ -290,6 +291,11 @@ impl Volume {
     /// Its size in sectors now; it may grow.
     pub fn sectors(&self) -> u64 {
         self.inner.borrow().engine.sectors()
+    }
+
+    /// Whether it is a snapshot, which nothing is written to.
+    pub fn is_read_only(&self) -> bool {
+        snapshot_of(&self.name).is_some()
     }
 
     /// What the store said of it when it was attached.

@@ -275,6 +275,11 @@ impl Listener {
         traffic.collect()
     }
 
+    /// The version of the protocol that is spoken in a session.
+    pub fn version(&self, session: u64) -> Option<u16> {
+        self.shared.sessions().get(&session).map(|session| session.version)
+    }
+
     /// Whether the host of a session has proven that it is there now; what came before may be a copy of
     /// what it sent once.
     pub fn is_proven(&self, session: u64) -> bool {

@@ -209,6 +209,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Fenced { .. }
         | ToHost::Resized { .. }
         | ToHost::Stores { .. }
+        | ToHost::Barrier { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

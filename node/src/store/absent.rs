@@ -29,7 +29,10 @@ pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
         ToStore::Volume { request, .. } => {
             Some(ToHost::Volume { request, result: Err(VolumeError::NotFound) })
         }
-        ToStore::Hello { .. } | ToStore::Announce { .. } | ToStore::Store { .. } => None,
+        ToStore::Hello { .. }
+        | ToStore::Announce { .. }
+        | ToStore::Store { .. }
+        | ToStore::Barrier { .. } => None,
     }
 }
 

@@ -175,9 +175,23 @@ pub async fn create(
         .map_err(|error| VolumeError::Invalid(error.to_string()))?;
     let id = random::identity().map_err(|error| VolumeError::Store(error.to_string()))?;
     let id = VolumeId(id);
-    let spec =
-        VolumeSpec { id, name, created_sectors: sectors, block_bytes, created: super::now() };
-    let data = vec![Bytes::from(catalog::encode_spec(&spec))];
+    let spec = VolumeSpec {
+        id,
+        name,
+        created_sectors: sectors,
+        block_bytes,
+        created: super::now(),
+        parents: Vec::new(),
+    };
+    put_name(objects, &spec).await.map(|()| spec)
+}
+
+/// Gives a volume its name: from then on there is such a volume.
+///
+/// # Errors
+/// If the name is taken, or the objects cannot be written.
+pub async fn put_name(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), NotCreated> {
+    let data = vec![Bytes::from(catalog::encode_spec(spec))];
     let key = catalog::name_key(&spec.name);
     let mut result = objects.put(&key, data.clone()).await;
     if let Err(PutError::Failed(_)) = result {
@@ -185,11 +199,11 @@ pub async fn create(
         result = objects.put(&key, data).await;
     }
     match result {
-        Ok(()) => Ok(spec),
+        Ok(()) => Ok(()),
         Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
         // An answer that was lost makes one's own object look like another's: its identity tells.
         Err(PutError::Exists) => match entry(objects, &key).await {
-            Ok(Some(entry)) if entry.spec == spec => Ok(spec),
+            Ok(Some(entry)) if entry.spec == *spec => Ok(()),
             Ok(taken @ Some(_)) => Err(NotCreated { error: VolumeError::Exists, taken }),
             Ok(None) => {
                 Err(VolumeError::Store("the name is just being freed; try again".into()).into())
@@ -197,6 +211,31 @@ pub async fn create(
             Err(error) => Err(VolumeError::Store(format!("{error:#}")).into()),
         },
     }
+}
+
+/// Refuses if any of these clones exists.
+///
+/// # Errors
+/// With their names, or what keeps one from being read.
+pub async fn has_no_clones(
+    objects: &dyn Objects,
+    clones: &[(String, VolumeId)],
+) -> Result<(), VolumeError> {
+    let mut there = Vec::new();
+    for (name, id) in clones {
+        let entry = entry(objects, &catalog::name_key(name)).await;
+        match entry.map_err(|error| VolumeError::Store(format!("{error:#}")))? {
+            Some(entry) if entry.spec.id == *id => there.push(name.as_str()),
+            _ => {}
+        }
+    }
+    if there.is_empty() {
+        return Ok(());
+    }
+    Err(VolumeError::Invalid(format!(
+        "clones of it share its data: delete {} first",
+        there.join(", ")
+    )))
 }
 
 /// Deletes the name of a volume that no engine has open: from then on the volume is gone.

@@ -1,4 +1,4 @@
-//! `longhaul store list`, `drain`, `rebalance`, `invite` and `join`.
+//! `longhaul store list`, `drain`, `rebalance`, `forget`, `invite` and `join`.
 
 use crate::cli::{StoreCommand, StoresArgs};
 use crate::commands::Usage;
@@ -39,6 +39,7 @@ pub fn run(command: &StoreCommand) -> Result<()> {
                 drain(to, id.as_deref(), !off, *limit).await
             }
             StoreCommand::Rebalance(to) => rebalance(to).await,
+            StoreCommand::Forget { id, to } => forget(to, id).await,
             StoreCommand::Invite { .. } | StoreCommand::Join { .. } => Ok(()),
         }
     })
@@ -155,6 +156,24 @@ async fn drain(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> 
              or are too old to know others; when it is stopped they wait until it is back"
         );
     }
+    Ok(())
+}
+
+async fn forget(to: &StoresArgs, id: &str) -> Result<()> {
+    let requests = connect(to, None).await?;
+    let forgotten = async {
+        let all = stores(&requests).await?;
+        let store = named(&all, id)?.id;
+        requests.store(StoreOperation::Forget { id: store }).await?;
+        anyhow::Ok(store)
+    };
+    let forgotten = forgotten.await;
+    requests.close().await;
+    let store = forgotten?;
+    if to.json {
+        return print(&pretty(&json!({ "store": store.to_string() }))?);
+    }
+    tell(&format!("store {store} is forgotten"));
     Ok(())
 }
 

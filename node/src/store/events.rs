@@ -32,6 +32,21 @@ pub fn log(volume: &str, event: &Event) {
                 "volume {volume}: {objects} objects of the map are not needed any more"
             );
         }
+        Event::Counted { stored_bytes, named_bytes } => tracing::debug!(
+            "volume {volume}: {named_bytes} bytes of {stored_bytes} in segments and bundles are needed"
+        ),
+        Event::Moved { segments, bytes } => tracing::debug!(
+            "volume {volume}: what was left of {segments} segments is in a bundle of {bytes} bytes"
+        ),
+        Event::Reclaimed { objects, bytes } => tracing::debug!(
+            "volume {volume}: {objects} segments and bundles ({bytes} bytes) are not needed any more"
+        ),
+        Event::NotCollected { key, reason } => {
+            tracing::warn!("volume {volume}: the space of {key} cannot be given back: {reason}")
+        }
+        Event::LeftBehind { segment } => tracing::warn!(
+            "volume {volume}: other stores have gone on long after segment {segment}; beginning anew"
+        ),
         Event::Attached { epoch, host, unclean } => match unclean {
             None => tracing::info!("volume {volume}: epoch {epoch}, host {host}"),
             Some(before) => tracing::warn!(
@@ -45,6 +60,10 @@ pub fn log(volume: &str, event: &Event) {
         Event::LossAccepted { epoch, bytes } => {
             tracing::warn!("volume {volume}: epoch {epoch}, {bytes} undelivered bytes given up");
         }
+        Event::RolledBack { epoch, segment, bytes } => tracing::warn!(
+            "volume {volume}: epoch {epoch}, rolled back to the snapshot of segment {segment}; {bytes} undelivered bytes \
+             given up"
+        ),
         Event::Rival { epoch, host, segments } => tracing::error!(
             "volume {volume}: another store wrote {segments} segments (epoch {epoch}, host {host:?}): is it running twice \
              over the same data?"

@@ -12,6 +12,7 @@ mod events;
 mod lease;
 mod peers;
 mod registry;
+pub mod schedule;
 mod scrub;
 mod shell;
 #[cfg(test)]
@@ -37,6 +38,8 @@ use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
 use lease::Holder;
+use longhaul_core::store::Config;
+use longhaul_core::store::gc::usage::Policy;
 use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::wire::link::StoreId;
 use peers::Peers;
@@ -92,6 +95,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
             map_memory: args.map_memory,
+            collect: collect_policy(args.gc_percent, args.gc_rate)?,
             new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
         })
@@ -115,6 +119,22 @@ pub fn run(args: &StoreArgs) -> Result<()> {
     })
 }
 
+/// Least that may be stored before space is given back, in percent of what is needed: below it everything would be
+/// written again and again.
+const GC_PERCENT_LEAST: u64 = 110;
+
+fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>> {
+    if percent == 0 {
+        return Ok(None);
+    }
+    if percent < GC_PERCENT_LEAST {
+        bail!("--gc-percent {percent} is too little: at least {GC_PERCENT_LEAST}, or 0 for never");
+    }
+    let low_percent = percent - 5;
+    let high_percent = percent;
+    Ok(Some(Policy { high_percent, low_percent, bytes_per_second, ..Policy::default() }))
+}
+
 /// Least memory for the maps: some pages, and the table of a volume or two.
 const MAP_MEMORY_LEAST: u64 = 1 << 20;
 
@@ -135,6 +155,8 @@ pub struct Options<'a> {
     pub cache_dir: Option<&'a Path>,
     /// Bytes of memory for the maps of all volumes.
     pub map_memory: u64,
+    /// When space is given back, if ever.
+    pub collect: Option<Policy>,
     /// The stores that were there with another CA are gone for good.
     pub new_ca: bool,
     /// How objects are verified in the background.
@@ -164,6 +186,7 @@ impl Store {
             cache_bytes,
             cache_dir,
             map_memory,
+            collect,
             new_ca,
             scrub,
         } = *options;
@@ -301,7 +324,8 @@ impl Store {
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub);
         let pages = SharedPages::new(map_memory);
-        let shell = Shell::new(listener, objects, catalog, questions, pages, fleet);
+        let config = Config { pages, collect, ..Config::default() };
+        let shell = Shell::new(listener, objects, catalog, questions, config, fleet);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }

@@ -148,7 +148,8 @@ impl Scrub {
         if self.settings.every.is_zero() || self.settings.bytes_per_second == 0 {
             return;
         }
-        self.note().await;
+        let state = self.shared().state.clone();
+        self.note(&state).await;
         loop {
             let due = self.shared().state.due(self.settings.every);
             match due.duration_since(SystemTime::now()) {
@@ -186,14 +187,13 @@ impl Scrub {
                 self.volume(objects, &entry.spec).await?;
             }
         }
-        let ended = {
-            let state = &mut self.shared().state;
-            state.ended = Some(now());
-            state.at = None;
-            state.damage = std::mem::take(&mut state.found);
-            state.damage.len()
-        };
-        self.note().await;
+        let mut state = self.shared().state.clone();
+        state.ended = Some(now());
+        state.at = None;
+        state.damage = std::mem::take(&mut state.found);
+        let ended = state.damage.len();
+        self.note(&state).await;
+        self.shared().state = state;
         match ended {
             0 => tracing::info!("the scrub has come to its end, no object is damaged"),
             damaged => tracing::error!(
@@ -215,6 +215,19 @@ impl Scrub {
         keys.sort_unstable();
         for (number, key) in keys.into_iter().enumerate() {
             let damage = self.object(objects, spec, &key).await?;
+            let mut state = self.shared().state.clone();
+            state.damage.retain(|known| known.object != key);
+            for list in [&mut state.damage, &mut state.found] {
+                if list.len() < DAMAGE_MAX {
+                    list.extend(damage.clone());
+                }
+            }
+            state.at = Some(key.clone());
+            if damage.is_some() || number as u64 % NOTE_EVERY == NOTE_EVERY - 1 {
+                self.note(&state).await;
+            }
+            // What has been told is not forgotten.
+            self.shared().state = state;
             if let Some(damage) = &damage {
                 tracing::error!(
                     "volume {}: {key} is damaged: {}{}",
@@ -222,19 +235,6 @@ impl Scrub {
                     damage.problem,
                     in_words(damage)
                 );
-            }
-            {
-                let state = &mut self.shared().state;
-                state.damage.retain(|known| known.object != key);
-                for list in [&mut state.damage, &mut state.found] {
-                    if list.len() < DAMAGE_MAX {
-                        list.extend(damage.clone());
-                    }
-                }
-                state.at = Some(key);
-            }
-            if damage.is_some() || number as u64 % NOTE_EVERY == NOTE_EVERY - 1 {
-                self.note().await;
             }
         }
         Ok(())
@@ -292,8 +292,8 @@ impl Scrub {
     }
 
     /// Writes down how far it is, on another thread: a sync takes longer than hosts may wait.
-    async fn note(&self) {
-        let (state, file) = (self.shared().state.clone(), self.file.clone());
+    async fn note(&self, state: &State) {
+        let (state, file) = (state.clone(), self.file.clone());
         let write = move || files::replace(&file, &serde_json::to_vec_pretty(&state)?, 0o600);
         let written = tokio::task::spawn_blocking(write).await;
         if let Err(error) = written.map_err(anyhow::Error::from).flatten() {

@@ -1,31 +1,33 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
 mod claims;
+mod diffs;
+mod engines;
 mod jobs;
+mod snapshots;
 mod stores;
 
 pub use stores::{Fleet, addresses};
 
 use super::absent::no_such_volume;
 use super::catalog::{Entry, NotCreated};
-use super::events::log;
 use super::lease;
+use super::schedule::Schedule;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
-use crate::objects::{self, Objects};
-use crate::random;
+use crate::objects::Objects;
 use bytes::Bytes;
 use claims::Claims;
+use diffs::Diffs;
+use engines::{Engine, settles};
 use longhaul_core::block::{Epoch, Time, VolumeId};
-use longhaul_core::store::map::pages::SharedPages;
-use longhaul_core::store::{
-    Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, Volume, VolumeSpec,
-};
+use longhaul_core::store::{Config, ObjectResult, Places, SHELL_SESSION, SessionId, VolumeSpec};
 use longhaul_core::wire::link::{
     Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, ToHost,
     ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use snapshots::{Place, Snapshots, read_schedule, volume_of};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -40,21 +42,19 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long hosts get to go to other stores before this one stops.
 const AWAY_LIMIT: Duration = Duration::from_secs(5);
 
-/// A volume that cannot be used is opened anew when somebody wants it, so much later; each time twice as much, up to
-/// sixteen times: it takes a list and some reads.
-const OPEN_AGAIN: Duration = Duration::from_secs(4);
-
 /// The store's one owner.
 pub struct Shell {
     listener: Listener,
     objects: Arc<dyn Objects>,
-    /// Pages of all volumes' maps.
-    pages: SharedPages,
+    /// Of every engine; all share the memory for their maps.
+    config: Config,
     /// All volumes by name.
     catalog: BTreeMap<String, Entry>,
     names: HashMap<VolumeId, String>,
-    /// Those in use.
+    /// Those in use, and snapshots of them that are.
     engines: BTreeMap<VolumeId, Engine>,
+    snapshots: Snapshots,
+    diffs: Diffs,
     /// What was known of a volume when its engine was put away.
     known: HashMap<VolumeId, LiveInfo>,
     /// When to look for engines to put away.
@@ -87,39 +87,6 @@ pub struct Shell {
     remind: Interval,
 }
 
-struct Engine {
-    volume: Volume,
-    /// What an engine before it asked of the objects is not answered to this one.
-    number: u64,
-    /// Sessions that have spoken to it.
-    sessions: BTreeSet<u64>,
-    paused: bool,
-    /// Whether a frame has come for it since the last look.
-    used: bool,
-    /// Deletions that wait until it is open, and then until it is idle.
-    deletions: Vec<Asked>,
-    leaving: bool,
-    /// The last failure of an operation that has not succeeded since, and what it was about.
-    retrying: Option<(String, String)>,
-    /// Operations on objects without an outcome yet.
-    under_way: usize,
-    /// When it was seen that the volume cannot be used, and how often in a row before.
-    failed_at: Option<Instant>,
-    failures: u32,
-}
-
-impl Engine {
-    /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing may be
-    /// there again.
-    fn may_be_opened_anew(&self) -> bool {
-        let pause = OPEN_AGAIN * (1 << self.failures.min(4));
-        self.failed_at.is_some_and(|at| at.elapsed() >= pause)
-            && self.under_way == 0
-            && self.deletions.is_empty()
-            && !self.leaving
-    }
-}
-
 /// Who asked for a volume operation.
 #[derive(Clone, Copy)]
 struct Asked {
@@ -139,8 +106,17 @@ enum Work {
         sectors: u64,
         block_bytes: u32,
     },
-    /// With the lease by which it is this store's.
-    Delete(VolumeSpec, Option<u64>),
+    Delete {
+        spec: VolumeSpec,
+        /// The lease by which it is this store's.
+        lease: Option<u64>,
+        /// Names and identities of its clones, as far as its log knows.
+        clones: Vec<(String, VolumeId)>,
+    },
+    /// A clone of that snapshot gets its name.
+    Name(VolumeSpec, String),
+    /// A clone loses it again, because of that.
+    Undo(VolumeSpec, VolumeError),
     GetAttribute {
         volume: VolumeId,
         attribute: String,
@@ -165,10 +141,24 @@ enum Outcome {
     },
     Created(Vec<Asked>, Result<VolumeSpec, NotCreated>),
     Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>),
-    /// An attribute was read or replaced.
-    Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>),
+    /// An attribute was read, or replaced; the volume, if that was its schedule.
+    Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
     /// The data of a deleted volume is removed, as far as that works.
-    Removed,
+    Removed(VolumeSpec),
+    /// A clone of that snapshot has its name, or cannot have it.
+    Named(Asked, VolumeSpec, String, Result<(), VolumeError>),
+    /// A clone has it no longer.
+    Undone(Asked, VolumeError),
+    /// What the shell has asked itself.
+    Answered(ToHost),
+    /// When snapshots of a volume are to be taken.
+    Scheduled(VolumeId, Schedule),
+    /// What the location says of a snapshot, for a frame.
+    Placed(VolumeId, Option<Place>, u64, Lane, Frame<ToStore>),
+    /// Where it is could not be noted.
+    NotPlaced(VolumeError, u64, Lane, ToStore),
+    /// Where what lies that a comparison asked for.
+    Places(RequestId, Result<Places, ReadError>),
     /// It is known whose a volume is.
     Claimed(VolumeId, lease::Outcome),
     /// Another store has done what was asked here.
@@ -180,6 +170,8 @@ enum Outcome {
     /// What other stores say of themselves, for a list, and to share what there is to do.
     Stores(Asked, Vec<StoreState>),
     Loads(Option<Asked>, Vec<StoreReport>),
+    /// A store that does not answer is forgotten, or not.
+    Forgotten(Asked, Result<(), VolumeError>),
     /// What other stores know of volumes.
     Lives(Vec<Asked>, Vec<StoreReport>),
 }
@@ -191,7 +183,7 @@ impl Shell {
         objects: Arc<dyn Objects>,
         catalog: BTreeMap<String, Entry>,
         questions: mpsc::Receiver<Question>,
-        pages: SharedPages,
+        config: Config,
         fleet: Option<Fleet>,
     ) -> Shell {
         let specs = catalog.values().map(|entry| &entry.spec);
@@ -199,10 +191,12 @@ impl Shell {
         Shell {
             listener,
             objects,
-            pages,
+            config,
             catalog,
             names,
             engines: BTreeMap::new(),
+            snapshots: Snapshots::default(),
+            diffs: Diffs::default(),
             known: HashMap::new(),
             look: tokio::time::interval(LOOK_INTERVAL),
             outcomes: mpsc::unbounded_channel(),
@@ -297,55 +291,14 @@ impl Shell {
             _ = self.look.tick() => {
                 self.put_away();
                 self.tick();
+                self.keep_schedules();
             }
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
         }
     }
 
-    /// Drops the engines that nobody needs: memory is for volumes in use, not for all that ever were.
-    /// With nothing under way nothing is lost; opening one again reads its newest root and the few
-    /// segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
-    fn put_away(&mut self) {
-        let known = &mut self.known;
-        self.engines.retain(|id, engine| {
-            let used = std::mem::take(&mut engine.used);
-            let volume = &engine.volume;
-            let at_rest = volume.is_idle() && volume.poll_timeout().is_none();
-            let Some(live) = volume.info() else { return true };
-            let needed = live.connected || live.announced_bytes > 0 || !engine.deletions.is_empty();
-            if used || needed || !at_rest {
-                return true;
-            }
-            tracing::debug!("volume {}: not in use, closed", volume.spec().name);
-            known.insert(*id, live);
-            false
-        });
-        // Where nothing happens nobody looks how much memory there is.
-        if self.pages.lock().is_crowded() {
-            let now = self.now();
-            for id in self.engines.keys().copied().collect::<Vec<_>>() {
-                if let Some(engine) = self.engines.get_mut(&id) {
-                    engine.volume.handle_timeout(now);
-                }
-                self.drive(id);
-            }
-        }
-    }
-
     fn now(&self) -> Time {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    fn timeouts(&mut self) {
-        let now = self.now();
-        let due = |engine: &Engine| engine.volume.poll_timeout().is_some_and(|at| at <= now);
-        let due: Vec<_> = self.engines.iter().filter(|(_, e)| due(e)).map(|(id, _)| *id).collect();
-        for id in due {
-            if let Some(engine) = self.engines.get_mut(&id) {
-                engine.volume.handle_timeout(now);
-            }
-            self.drive(id);
-        }
     }
 
     fn event(&mut self, event: ListenerEvent) {
@@ -394,20 +347,22 @@ impl Shell {
         match message {
             // What may be a copy of an old flight has nothing looked up.
             ToStore::Hello { .. } | ToStore::Store { .. } | ToStore::ReadBehind { .. } => false,
-            ToStore::Attach { name, .. } => !self.catalog.contains_key(name),
+            ToStore::Attach { name, .. } => !self.catalog.contains_key(volume_of(name)),
             ToStore::Resume { volume, .. }
             | ToStore::Detach { volume, .. }
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
             | ToStore::Status { volume, .. }
-            | ToStore::Changed { volume, .. } => !self.names.contains_key(volume),
+            | ToStore::Changed { volume, .. }
+            | ToStore::Barrier { volume, .. } => !self.is_known(*volume),
             ToStore::Stage { volume, into, .. } => {
-                !self.names.contains_key(volume) || !self.names.contains_key(into)
+                !self.is_known(*volume) || !self.names.contains_key(into)
             }
             ToStore::Volume { operation, .. } => match operation {
                 VolumeOperation::Create { .. } | VolumeOperation::List => false,
-                VolumeOperation::Show { name }
+                VolumeOperation::Show { name } => !self.catalog.contains_key(volume_of(name)),
+                VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Lost { name, .. }
                 | VolumeOperation::AcceptLoss { name }
                 | VolumeOperation::Resize { name, .. }
@@ -420,6 +375,7 @@ impl Shell {
 
     /// A frame, after the location has been looked at if it names a volume that was not known.
     fn known_frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        let Some(frame) = self.take_snapshot_frame(session, lane, frame) else { return };
         let volume = match &frame.message {
             ToStore::Hello { .. } => {
                 let code = crate::link::CloseCode::Protocol;
@@ -436,14 +392,15 @@ impl Shell {
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
             | ToStore::Status { volume, .. }
-            | ToStore::Changed { volume, .. } => self.names.contains_key(volume).then_some(*volume),
+            | ToStore::Changed { volume, .. }
+            | ToStore::Barrier { volume, .. } => self.names.contains_key(volume).then_some(*volume),
             ToStore::ReadBehind { request, volume, .. } => {
                 // What may be a copy of an old flight opens nothing: the host asks again.
                 if !self.engines.contains_key(volume) && !self.listener.is_proven(session) {
                     let (request, volume) = (*request, *volume);
                     let result = Err(ReadError::NotAttached);
                     let reply = ToHost::Data { request, volume, result };
-                    return self.listener.send(session, lane, reply.into());
+                    return self.send(session, lane, reply.into());
                 }
                 self.names.contains_key(volume).then_some(*volume)
             }
@@ -454,7 +411,7 @@ impl Shell {
                     let (request, volume) = (*request, *volume);
                     let result = Err(StageError::Unsupported);
                     let reply = ToHost::Staged { request, volume, result };
-                    return self.listener.send(session, lane, reply.into());
+                    return self.send(session, lane, reply.into());
                 }
                 self.names.contains_key(volume).then_some(*volume)
             }
@@ -475,16 +432,28 @@ impl Shell {
     /// There is no such volume.
     fn refuse(&self, session: u64, lane: Lane, message: ToStore) {
         if let Some(reply) = no_such_volume(message) {
-            self.listener.send(session, lane, reply.into());
+            self.send(session, lane, reply.into());
         }
     }
 
     /// A frame for the engine of a volume, which is this store's.
-    fn hand_to_engine(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
+    fn hand_to_engine(
+        &mut self,
+        id: VolumeId,
+        session: u64,
+        lane: Lane,
+        mut frame: Frame<ToStore>,
+    ) {
         if let ToStore::Volume { request, operation } = &frame.message {
+            let asked = Asked { session, lane, request: *request };
+            let delete = matches!(operation, VolumeOperation::Delete { .. });
             self.reopen_if_unused(id);
-            if let VolumeOperation::Delete { .. } = operation {
-                return self.begin_delete(id, Asked { session, lane, request: *request });
+            if delete {
+                return self.begin_delete(id, asked);
+            }
+            match self.snapshot_operation(id, asked, frame) {
+                Some(same) => frame = same,
+                None => return,
             }
         }
         if !self.open(id) {
@@ -509,118 +478,6 @@ impl Shell {
     fn live(&self, id: VolumeId) -> Option<LiveInfo> {
         let engine = self.engines.get(&id);
         engine.and_then(|engine| engine.volume.info()).or_else(|| self.known.get(&id).cloned())
-    }
-
-    /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
-    fn open(&mut self, id: VolumeId) -> bool {
-        let mut failures = 0;
-        if let Some(engine) = self.engines.get(&id) {
-            if !engine.may_be_opened_anew() {
-                return !engine.leaving;
-            }
-            failures = engine.failures.saturating_add(1);
-        }
-        let spec = self.names.get(&id).and_then(|name| self.catalog.get(name));
-        let Some(Entry { spec, .. }) = spec.cloned() else { return false };
-        let incarnation = match random::identity() {
-            Ok(incarnation) => incarnation,
-            Err(error) => {
-                tracing::error!("cannot open volume {}: {error:#}", spec.name);
-                return false;
-            }
-        };
-        self.engines_opened += 1;
-        let config = Config { pages: self.pages.clone(), ..Config::default() };
-        let engine = Engine {
-            volume: Volume::open(self.now(), spec, incarnation, config),
-            number: self.engines_opened,
-            sessions: BTreeSet::new(),
-            paused: false,
-            used: true,
-            deletions: Vec::new(),
-            leaving: false,
-            retrying: None,
-            under_way: 0,
-            failed_at: None,
-            failures,
-        };
-        self.engines.insert(id, engine);
-        true
-    }
-
-    /// Takes everything an engine has to give.
-    fn drive(&mut self, id: VolumeId) {
-        loop {
-            let now = self.now();
-            let Some(engine) = self.engines.get_mut(&id) else { return };
-            let mut again = false;
-            while let Some((number, operation)) = engine.volume.poll_object() {
-                let begun = Instant::now();
-                if let ObjectOperation::Get { key, range: Some(range), copies } = &operation
-                    && let Some(result) = self.objects.try_read(key, range, *copies)
-                {
-                    let took = begun.elapsed();
-                    self.elsewhere += took;
-                    self.counts.get.record(took);
-                    self.counts.gets += 1;
-                    self.counts.get_bytes += result.as_ref().map_or(0, |data| data.len() as u64);
-                    engine.volume.handle_object(now, number, ObjectResult::Get(result));
-                    again = true;
-                } else {
-                    engine.under_way += 1;
-                    let of = (id, engine.number, number);
-                    start(&self.objects, &self.outcomes.0, of, operation);
-                }
-            }
-            while let Some((session, lane, frame)) = engine.volume.poll_message() {
-                self.counts.sent_bytes += frame.payload.len() as u64;
-                self.listener.send(session.0, lane, frame);
-            }
-            while let Some(event) = engine.volume.poll_event() {
-                if let Event::Retry { key, error, .. } = &event {
-                    engine.retrying = Some((key.clone(), error.clone()));
-                }
-                match &event {
-                    Event::Failed(_) => engine.failed_at = Some(Instant::now()),
-                    Event::Opened { .. } => engine.failures = 0,
-                    _ => {}
-                }
-                self.counts.map.add(&event);
-                if let Event::Opened { .. } | Event::Resized { .. } = &event
-                    && let Some(sectors) = engine.volume.sectors()
-                    && let Some(entry) = self.catalog.get_mut(&engine.volume.spec().name)
-                {
-                    entry.sectors = sectors;
-                }
-                log(&engine.volume.spec().name, &event);
-            }
-            if !again {
-                break;
-            }
-        }
-        self.pause(id);
-        self.delete(id);
-        self.let_go(id);
-    }
-
-    /// Stops reading what a volume's sessions drain while the volume has no room.
-    fn pause(&mut self, id: VolumeId) {
-        let Some(engine) = self.engines.get_mut(&id) else { return };
-        let paused = !engine.volume.wants_input();
-        if paused == std::mem::replace(&mut engine.paused, paused) {
-            return;
-        }
-        let sessions = engine.sessions.clone();
-        self.pause_drains(&sessions);
-    }
-
-    /// Reads what sessions drain or not, as their volumes have room.
-    fn pause_drains(&self, sessions: &BTreeSet<u64>) {
-        for session in sessions {
-            let mut engines = self.engines.values();
-            let any = engines.any(|engine| engine.paused && engine.sessions.contains(session));
-            self.listener.pause_drain(*session, any);
-        }
     }
 
     fn outcome(&mut self, outcome: Outcome) {
@@ -692,20 +549,53 @@ impl Shell {
                 self.reply(&asked, &result.map(|()| VolumeReply::Done));
                 self.next_job();
             }
-            Outcome::Attribute(asked, result) => {
+            Outcome::Attribute(asked, result, of) => {
                 self.working = false;
+                if let Some(volume) = of {
+                    read_schedule(&self.objects, &self.outcomes.0, volume);
+                }
                 self.reply(&asked, &result);
                 self.next_job();
             }
-            Outcome::Removed => self.removing -= 1,
+            Outcome::Removed(spec) => {
+                self.removing -= 1;
+                if let Some(parent) = spec.parents.first() {
+                    self.forget_clone(parent.volume, spec.id);
+                }
+            }
+            Outcome::Named(asked, spec, snapshot, result) => {
+                self.working = false;
+                self.clone_named(asked, spec, snapshot, result);
+                self.next_job();
+            }
+            Outcome::Undone(asked, error) => {
+                self.working = false;
+                self.reply(&[asked], &Err(error));
+                self.next_job();
+            }
+            Outcome::Answered(message) => self.answered(message),
+            Outcome::Scheduled(id, schedule) => self.scheduled(id, schedule),
+            Outcome::Placed(id, place, session, lane, frame) => {
+                self.placed(id, place, session, lane, frame);
+            }
+            Outcome::NotPlaced(error, session, lane, message) => {
+                self.refuse_snapshot(session, lane, message, error);
+            }
+            Outcome::Places(number, result) => self.places(number, result),
             Outcome::Claimed(id, outcome) => self.claimed(id, outcome),
-            Outcome::Forwarded(session, lane, frame) => self.listener.send(session, lane, frame),
+            Outcome::Forwarded(session, lane, frame) => self.send(session, lane, frame),
             Outcome::Again(id, session, lane, frame) => self.again(id, session, lane, frame),
             Outcome::Found(found) => self.found(found),
             Outcome::Stores(asked, stores) => self.listed(asked, stores),
             Outcome::Loads(asked, reports) => self.loads(asked, reports),
+            Outcome::Forgotten(asked, result) => self.forgotten(asked, result),
             Outcome::Lives(asked, reports) => self.list_with(&asked, &reports),
         }
+    }
+
+    /// Sends a frame to whom it is for.
+    fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
+        deliver(&self.listener, &self.outcomes.0, session, lane, frame);
     }
 
     fn learn(&mut self, entry: Entry) {
@@ -716,7 +606,7 @@ impl Shell {
     fn reply(&self, asked: &[Asked], result: &Result<VolumeReply, VolumeError>) {
         for asked in asked {
             let reply = ToHost::Volume { request: asked.request, result: result.clone() };
-            self.listener.send(asked.session, asked.lane, reply.into());
+            self.send(asked.session, asked.lane, reply.into());
         }
     }
 
@@ -725,6 +615,7 @@ impl Shell {
             let engine = self.engines.get(&entry.spec.id);
             VolumeState {
                 info: self.info(entry),
+                space: engine.and_then(|engine| engine.volume.space()),
                 failed: engine.and_then(|e| e.volume.failed()).map(ToString::to_string),
                 retrying: engine.and_then(|engine| Some(engine.retrying.as_ref()?.1.clone())),
             }
@@ -741,7 +632,7 @@ impl Shell {
             }),
             sessions: sessions.collect(),
             counts: self.counts.clone(),
-            map: MapMemory::of(&self.pages.lock()),
+            map: MapMemory::of(&self.config.pages.lock()),
             datagrams: self.listener.datagrams(),
             early: self.listener.early(),
             cache: self.objects.cache(),
@@ -750,34 +641,17 @@ impl Shell {
     }
 }
 
-/// Carries out an operation in a task of its own.
-fn start(
-    objects: &Arc<dyn Objects>,
+/// Sends a frame to a session; what the shell has asked comes back to it.
+fn deliver(
+    listener: &Listener,
     outcomes: &mpsc::UnboundedSender<Outcome>,
-    (volume, engine, id): (VolumeId, u64, u64),
-    operation: ObjectOperation,
+    session: u64,
+    lane: Lane,
+    frame: Frame<ToHost>,
 ) {
-    let bytes = match &operation {
-        ObjectOperation::Put { data, .. } => data.iter().map(|part| part.len() as u64).sum(),
-        _ => 0,
-    };
-    let (objects, outcomes) = (objects.clone(), outcomes.clone());
-    let key = operation.key().to_owned();
-    tokio::spawn(async move {
-        let begun = Instant::now();
-        let result = objects::execute(&*objects, operation).await;
-        let took = begun.elapsed();
-        let _ = outcomes.send(Outcome::Object { volume, engine, id, key, result, bytes, took });
-    });
-}
-
-/// Whether an operation is over with this: it had an answer, or is not tried again. Deletions are not;
-/// what stays is deleted with the next.
-fn settles(result: &ObjectResult) -> bool {
-    !matches!(
-        result,
-        ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(objects::GetError::Failed(_)))
-            | ObjectResult::List(Err(_))
-    )
+    if session == SHELL_SESSION.0 {
+        let _ = outcomes.send(Outcome::Answered(frame.message));
+    } else {
+        listener.send(session, lane, frame);
+    }
 }

@@ -44,6 +44,7 @@ async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) 
         cache_bytes: 0,
         cache_dir: None,
         map_memory: MAP_MEMORY,
+        collect: None,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -251,6 +252,7 @@ async fn one_store_over_a_directory() {
         cache_bytes: 0,
         cache_dir: None,
         map_memory: MAP_MEMORY,
+        collect: None,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -474,6 +476,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         cache_bytes: 0,
         cache_dir: None,
         map_memory: MAP_MEMORY,
+        collect: None,
         new_ca: false,
         scrub: Default::default(),
     };
@@ -511,6 +514,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
             cache_bytes,
             cache_dir,
             map_memory: MAP_MEMORY,
+            collect: None,
             new_ca: false,
             scrub: Default::default(),
         };

@@ -60,6 +60,8 @@ pub struct FleetState {
 pub struct VolumeState {
     /// What is known of it.
     pub info: VolumeInfo,
+    /// Bytes stored in segments and bundles, and needed of them, when last counted.
+    pub space: Option<(u64, u64)>,
     /// Why it cannot be used.
     pub failed: Option<String>,
     /// An operation on its objects that fails and is tried on and on.
@@ -117,6 +119,41 @@ pub struct Counts {
     pub rebalanced: u64,
     /// Of the volumes' maps.
     pub map: MapCounts,
+    /// Of giving space back.
+    pub collect: CollectCounts,
+}
+
+/// What the engines did to give space back, since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CollectCounts {
+    /// Bytes of bundles written.
+    pub moved_bytes: u64,
+    /// Segments whose rest is in these.
+    pub moved_segments: u64,
+    /// Segments and bundles that are not needed any more.
+    pub reclaimed: u64,
+    /// Bytes of them.
+    pub reclaimed_bytes: u64,
+    /// Those that are damaged and stay.
+    pub damaged: u64,
+}
+
+impl CollectCounts {
+    /// Something has happened in an engine.
+    pub fn add(&mut self, event: &Event) {
+        match event {
+            Event::Moved { segments, bytes } => {
+                self.moved_bytes += bytes;
+                self.moved_segments += segments;
+            }
+            Event::Reclaimed { objects, bytes } => {
+                self.reclaimed += objects;
+                self.reclaimed_bytes += bytes;
+            }
+            Event::NotCollected { .. } => self.damaged += 1,
+            _ => {}
+        }
+    }
 }
 
 /// What the engines did to their maps since the start.
@@ -249,6 +286,43 @@ fn map_metrics(out: &mut Metrics, memory: &MapMemory, counts: &MapCounts) {
     }
 }
 
+fn collect_metrics(out: &mut Metrics, counts: &CollectCounts, volumes: &[VolumeState]) {
+    for (name, help, value) in [
+        (
+            "longhaul_store_gc_moved_bytes_total",
+            "Bytes of bundles written, with what was left of badly used segments.",
+            counts.moved_bytes,
+        ),
+        (
+            "longhaul_store_gc_moved_segments_total",
+            "Segments and parts of bundles whose rest is in these.",
+            counts.moved_segments,
+        ),
+        (
+            "longhaul_store_gc_reclaimed_objects_total",
+            "Segments and bundles that are not needed any more; they are deleted ten minutes later.",
+            counts.reclaimed,
+        ),
+        ("longhaul_store_gc_reclaimed_bytes_total", "Bytes of them.", counts.reclaimed_bytes),
+        (
+            "longhaul_store_gc_damaged_objects_total",
+            "Segments and bundles whose rest cannot be moved, since they are damaged.",
+            counts.damaged,
+        ),
+    ] {
+        out.single(name, "counter", help, value as f64);
+    }
+    let help = "Bytes of a volume's segments and bundles, and of what is needed of them, when last counted.";
+    let mut family = out.family("longhaul_store_gc_volume_bytes", "gauge", help);
+    for volume in volumes {
+        if let Some((stored, named)) = volume.space {
+            let name = volume.info.name.as_str();
+            family.sample(&[("volume", name), ("kind", "stored")], stored as f64);
+            family.sample(&[("volume", name), ("kind", "needed")], named as f64);
+        }
+    }
+}
+
 #[async_trait]
 impl Report for View {
     async fn metrics(&self) -> String {
@@ -378,6 +452,7 @@ impl Report for View {
             out.single(name, "counter", help, value as f64);
         }
         map_metrics(&mut out, &snapshot.map, &counts.map);
+        collect_metrics(&mut out, &counts.collect, &snapshot.volumes);
         if let Some(report) = &snapshot.cache {
             cache_metrics(&mut out, report);
         }
@@ -523,6 +598,9 @@ impl Report for View {
                 let mut value = info_json(&volume.info);
                 value["failed"] = json!(volume.failed);
                 value["retrying"] = json!(volume.retrying);
+                value["space"] = json!(volume.space.map(|(stored, needed)| {
+                    json!({ "stored_bytes": stored, "needed_bytes": needed })
+                }));
                 value["damage"] = self.scrub.volume_json(&volume.info.name);
                 value
             })

@@ -9,7 +9,7 @@ use crate::link::Requests;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
-use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
+use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, StatusRun, VolumeId};
 use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::wire::link::{
     Lane, MAX_READ_SECTORS, ReadPart, ToHost, ToStore, VolumeInfo, decode_data,
@@ -41,7 +41,14 @@ pub async fn run(
     if info.live.as_ref().is_some_and(|live| live.connected) {
         tell("a host has the volume attached: the image holds what is committed while it is read");
     }
-    let keys = keys::of_volume(requests, &info, key_file).await?;
+    let keys = match name.split_once('@') {
+        None => keys::of_volume(requests, &info, key_file).await?,
+        Some((volume, _)) => {
+            let volume = show(requests, volume).await?;
+            let keys = keys::of_volume(requests, &volume, key_file).await?;
+            keys.map(|keys| keys.of_snapshot(volume.id))
+        }
+    };
     let mut target = Target::open(file)?;
     let bar = progress(info.sectors.saturating_mul(SECTOR_BYTES), bar);
     let result = copy(requests, &info, keys, &mut target, &bar).await;
@@ -91,29 +98,43 @@ async fn data_ranges(
     range: Range,
     at: &mut u64,
 ) -> Result<Vec<Range>> {
-    let status = |request| ToStore::Status { request, volume, epoch: OBSERVER, range };
-    let ToHost::Status { result, .. } = requests.call(Lane::Read, status).await?.message else {
-        return Err(super::unexpected());
-    };
-    let runs = result.context("the store cannot say what the volume holds")?;
     let mut ranges = Vec::new();
-    for run in runs {
+    for run in status(requests, volume, range).await? {
         let part = Range::new(*at, run.sectors);
-        if run.sectors == 0 || !part.fits(range.end()) {
-            return Err(super::unexpected());
-        }
         if run.state == BlockState::Data {
             ranges.push(part);
         }
         *at = part.end();
     }
-    if *at == range.lba {
-        return Err(super::unexpected());
-    }
     Ok(ranges)
 }
 
-async fn read(
+/// What kind the data of a range is, from its start on, as far as the store says at once: at least one run.
+pub(super) async fn status(
+    requests: &Requests,
+    volume: VolumeId,
+    range: Range,
+) -> Result<Vec<StatusRun>> {
+    let status = |request| ToStore::Status { request, volume, epoch: OBSERVER, range };
+    let ToHost::Status { result, .. } = requests.call(Lane::Read, status).await?.message else {
+        return Err(super::unexpected());
+    };
+    let runs = result.context("the store cannot say what the volume holds")?;
+    let mut left = range.sectors;
+    for run in &runs {
+        if run.sectors == 0 || run.sectors > left {
+            return Err(super::unexpected());
+        }
+        left -= run.sectors;
+    }
+    if runs.is_empty() {
+        return Err(super::unexpected());
+    }
+    Ok(runs)
+}
+
+/// The parts of a range that are not zero.
+pub(super) async fn read(
     requests: &Requests,
     volume: VolumeId,
     range: Range,

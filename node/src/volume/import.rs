@@ -13,7 +13,7 @@ use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
 use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::record::packed::MAX_PACKED_SECTORS;
 use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS};
-use longhaul_core::wire::link::{Attached, Frame, HostId, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{Attached, Frame, HostId, Lane, ToHost, ToStore, VolumeInfo};
 use rustix::fs::SeekFrom;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use std::path::Path;
 use tokio::sync::mpsc;
 
 /// Bytes read and sent as one record.
-const PIECE_BYTES: usize = (MAX_RECORD_SECTORS * SECTOR_BYTES) as usize;
+pub(super) const PIECE_BYTES: usize = (MAX_RECORD_SECTORS * SECTOR_BYTES) as usize;
 /// Zeroes are left out in units of this many bytes.
 const ZERO_BYTES: usize = 16 << 10;
 /// A batch is sent once it has this many bytes; the last record may take it beyond.
@@ -45,20 +45,6 @@ pub async fn run(
 ) -> Result<Value> {
     let source = Source::open(file)?;
     let info = show(requests, name).await?;
-    if let Some(live) = &info.live
-        && let Some(host) = live.host
-        && (live.connected || !live.clean)
-    {
-        let advice = if live.connected {
-            "stop that host first".to_owned()
-        } else {
-            format!(
-                "it is not connected: start it and let it stop in order, or see with `longhaul volume lost {name}` \
-                 what it owes and give that up with `longhaul volume accept-loss {name}`, then import"
-            )
-        };
-        bail!("host {host} has volume {name} attached: {advice}");
-    }
     let size = info.sectors.saturating_mul(SECTOR_BYTES);
     if let Some(length) = source.length
         && length > size
@@ -69,8 +55,46 @@ pub async fn run(
             length.next_multiple_of(u64::from(info.block_bytes))
         );
     }
+    let mut writer = attach(requests, &info, key_file).await?;
+    let bar = progress(source.length.unwrap_or(size), bar);
+    let sectors = writer.attached.sectors;
+    let result = copy(&mut writer, source, sectors, &bar).await;
+    bar.finish_and_clear();
+    if let Err(error) = result {
+        tell(&format!("volume {name} is incomplete now: import again"));
+        let _ = writer.detach().await;
+        return Err(error);
+    }
+    writer.detach().await?;
+    Ok(json!({ "name": name, "data_bytes": writer.data_bytes }))
+}
+
+/// Attaches a volume that no host has attached, to be written to.
+///
+/// # Errors
+/// If one has, the keys are not to be had, or the store fails.
+pub(super) async fn attach<'a>(
+    requests: &'a Requests,
+    info: &VolumeInfo,
+    key_file: Option<&Path>,
+) -> Result<Writer<'a>> {
+    let name = &info.name;
+    if let Some(live) = &info.live
+        && let Some(host) = live.host
+        && (live.connected || !live.clean)
+    {
+        let advice = if live.connected {
+            "stop that host first".to_owned()
+        } else {
+            format!(
+                "it is not connected: start it and let it stop in order, or see with `longhaul volume lost {name}` \
+                 what it owes and give that up with `longhaul volume accept-loss {name}`, and try again"
+            )
+        };
+        bail!("host {host} has volume {name} attached: {advice}");
+    }
     // Before anyone is fenced off.
-    keys::of_volume(requests, &info, key_file).await?;
+    keys::of_volume(requests, info, key_file).await?;
     let host = HostId(random::identity()?);
     let reply = requests.call(Lane::Control, |request| ToStore::Attach {
         request,
@@ -83,18 +107,8 @@ pub async fn run(
     };
     let attached = result.with_context(|| format!("cannot attach volume {name}"))?;
     // Nobody but this epoch changes them from now on.
-    let keys = keys::of_volume(requests, &info, key_file).await?;
-    let bar = progress(source.length.unwrap_or(size), bar);
-    let mut writer = Writer::new(requests, &attached, keys);
-    let result = copy(&mut writer, source, attached.sectors, &bar).await;
-    bar.finish_and_clear();
-    if let Err(error) = result {
-        tell(&format!("volume {name} is incomplete now: import again"));
-        let _ = writer.detach(&attached).await;
-        return Err(error);
-    }
-    writer.detach(&attached).await?;
-    Ok(json!({ "name": name, "data_bytes": writer.data_bytes }))
+    let keys = keys::of_volume(requests, info, key_file).await?;
+    Ok(Writer::new(requests, &attached, keys))
 }
 
 async fn copy(
@@ -116,12 +130,11 @@ async fn copy(
         writer.write(offset, &piece).await?;
     }
     reader.await.context("the reading thread failed")??;
-    writer.send();
-    writer.committed(0).await
+    writer.finish().await
 }
 
 /// Batches on their way.
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     requests: &'a Requests,
     attached: Attached,
     packer: Packer,
@@ -130,7 +143,8 @@ struct Writer<'a> {
     next: Seq,
     under_way: VecDeque<(Seq, usize)>,
     under_way_bytes: usize,
-    data_bytes: u64,
+    /// Bytes of data written.
+    pub(super) data_bytes: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -149,7 +163,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn discard(&mut self, range: Range) {
+    pub(super) fn requests(&self) -> &'a Requests {
+        self.requests
+    }
+
+    pub(super) fn discard(&mut self, range: Range) {
         let epoch = self.attached.epoch;
         record::encode_marker(Kind::Discard, epoch, self.next, range, &mut self.batch);
         self.next += 1;
@@ -175,6 +193,11 @@ impl<'a> Writer<'a> {
         if let Some(from) = start {
             self.record(offset + from as u64, &piece[from..]);
         }
+        self.flow().await
+    }
+
+    /// Sends what has come together, if it is enough, and waits while much is under way.
+    pub(super) async fn flow(&mut self) -> Result<()> {
         if self.batch.len() >= BATCH_BYTES {
             self.send();
             self.committed(WINDOW_BYTES).await?;
@@ -182,7 +205,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn record(&mut self, offset: u64, data: &[u8]) {
+    /// Sends the rest, and waits until all is committed.
+    pub(super) async fn finish(&mut self) -> Result<()> {
+        self.send();
+        self.committed(0).await
+    }
+
+    /// Writes data that lies within one [`PIECE_BYTES`].
+    pub(super) fn record(&mut self, offset: u64, data: &[u8]) {
         let padded;
         // The last sector of an image may be cut short.
         let data = if data.len().is_multiple_of(SECTOR_BYTES as usize) {
@@ -243,8 +273,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    async fn detach(&self, attached: &Attached) -> Result<()> {
-        let (volume, epoch) = (attached.volume, attached.epoch);
+    pub(super) async fn detach(&self) -> Result<()> {
+        let (volume, epoch) = (self.attached.volume, self.attached.epoch);
         let detach = |request| ToStore::Detach { request, volume, epoch };
         self.requests.call(Lane::Control, detach).await.map(drop)
     }

@@ -85,7 +85,10 @@ impl World {
         self.coverage.attaches += 1;
         let most = self.plan.volumes[volume].most_sectors;
         let sectors = attached.sectors;
-        let branch = Branch::new(volume, most, log.clone(), &self.ops);
+        let restored = &self.volumes[volume].truth.restored;
+        let base = restored.iter().rev().find(|restored| restored.epoch < attached.epoch);
+        let base = base.map(|restored| (restored.seq, restored.image.clone()));
+        let branch = Branch::new(volume, most, log.clone(), base, &self.ops);
         if self.branches.insert((volume, attached.epoch), branch).is_some() {
             return self
                 .fail(format!("epoch {} of volume {volume} was granted twice", attached.epoch));

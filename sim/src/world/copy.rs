@@ -206,7 +206,7 @@ impl World {
         }
         // Later requests of the host may be told of more; this one saw at least what had been
         // acknowledged, all of it committed.
-        self.check_prefix(volume, pending.range, pending.cover, &found)
+        self.check_prefix(volume, pending.range, (pending.cover, 0), &found)
     }
 
     /// A client writes some of what has been staged for its volume, whoever had it staged.

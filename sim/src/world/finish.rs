@@ -3,6 +3,7 @@
 //! processes that ran.
 
 use super::observe::shown;
+use super::truth::Restored;
 use super::truth::replay;
 use super::{Event, MS, State, World};
 use crate::model::{Image, Stamp, difference};
@@ -191,6 +192,7 @@ impl World {
         {
             return Err(format!("{} sectors were acknowledged and are not noted", truth.resized));
         }
+        self.check_space(volume)?;
         self.coverage.logs_verified += 1;
         Ok(())
     }
@@ -198,7 +200,18 @@ impl World {
     fn replay_log(&self, volume: usize) -> Result<Image, String> {
         let truth = &self.volumes[volume].truth;
         let mut image = vec![Stamp::default(); truth.image.len()];
-        for (key, _) in self.objects.list(&catalog::segment_prefix(self.volumes[volume].id)) {
+        let mut through = 0;
+        if !truth.deleted.is_empty()
+            && let Some((found, segment)) = self.image_of_root(volume)?
+        {
+            image[..found.len()].copy_from_slice(&found);
+            through = segment;
+        }
+        let prefix = catalog::segment_prefix(self.volumes[volume].id);
+        for (key, _) in self.objects.list(&prefix) {
+            if catalog::parse_number(&prefix, &key).is_some_and(|number| number <= through) {
+                continue;
+            }
             let object = &self.objects.map[&key];
             let segment = segment::verify(object).map_err(|e| format!("segment {key}: {e}"))?;
             let op_of =
@@ -207,6 +220,10 @@ impl World {
             let mut packer = self.packer(volume);
             replay(&self.ops, &mut image, object, &segment, &mut packer, op_of, staged)
                 .map_err(|e| format!("segment {key}: {e}"))?;
+            let here = |restored: &&Restored| restored.segment == segment.header.number;
+            if let Some(restored) = truth.restored.iter().find(here) {
+                image.clone_from(&restored.image);
+            }
         }
         Ok(image)
     }
@@ -251,7 +268,7 @@ impl World {
         Ok(image)
     }
 
-    fn object_at_once(&self, operation: ObjectOperation) -> ObjectResult {
+    pub(super) fn object_at_once(&self, operation: ObjectOperation) -> ObjectResult {
         match operation {
             ObjectOperation::Put { key, .. } => {
                 ObjectResult::Put(Err(if self.objects.map.contains_key(&key) {

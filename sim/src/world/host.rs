@@ -560,7 +560,12 @@ impl World {
             }
             host::Event::CacheFailed { .. } => self.coverage.cache_failures += 1,
             host::Event::CacheReady { found_bytes, dropped_bytes, dropped_all } => {
-                if *dropped_all {
+                let mut begun = self.volumes[volume].truth.history.iter();
+                // What segments said that have been collected is not known any more.
+                let told_nothing = begun.any(|begun| begun.host.0 == 0)
+                    || !self.volumes[volume].truth.deleted.is_empty();
+                self.coverage.caches_dropped += u64::from(*dropped_all);
+                if *dropped_all && !told_nothing {
                     return self.fail(format!("host {host} is told nothing about its cache"));
                 }
                 self.coverage.cache_kept += u64::from(dropped_bytes < found_bytes);

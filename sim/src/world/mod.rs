@@ -17,6 +17,7 @@ mod lone;
 mod maps;
 mod object;
 mod observe;
+mod snapshots;
 mod storage;
 mod store;
 mod truth;
@@ -32,6 +33,7 @@ use crate::rng::Rng;
 use crate::trace::{Mode, Trace};
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, Seq, StagedPiece, Time, VolumeId};
+use longhaul_core::store::map::Place;
 use longhaul_core::wire::link::{Announced, AttachError, HostId, Lane};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -73,6 +75,7 @@ enum Event {
     ObjectAnswer(u64),
     Chaos,
     Observe,
+    Snap,
     Audit,
     Finish,
 }
@@ -197,6 +200,7 @@ pub struct World {
     link_rng: Rng,
     chaos_rng: Rng,
     observer_rng: Rng,
+    snap_rng: Rng,
     ops: Ops,
     /// Staged objects, by volume and number.
     staged: BTreeMap<(usize, u64), copy::Object>,
@@ -206,6 +210,12 @@ pub struct World {
     sessions: BTreeMap<u64, (Session, Told)>,
     branches: BTreeMap<(usize, Epoch), Branch>,
     objects: Objects,
+    /// Engines of snapshots.
+    readers: Vec<snapshots::Reader>,
+    /// What was asked about snapshots, by request.
+    questions: Vec<snapshots::Question>,
+    /// Roots of snapshots that were compared with the segments.
+    verified_pins: BTreeMap<String, Vec<Option<Place>>>,
     /// By store.
     copies: Vec<Option<copies::StoreCache>>,
     pending_objects: BTreeMap<u64, object::Pending>,
@@ -275,6 +285,7 @@ impl World {
             link_rng: root.fork(4),
             chaos_rng: root.fork(5),
             observer_rng: root.fork(6),
+            snap_rng: root.fork(7),
             ops: Ops::default(),
             staged: BTreeMap::new(),
             volumes,
@@ -284,6 +295,9 @@ impl World {
             branches: BTreeMap::new(),
             objects,
             copies: (0..2).map(|n| copies::StoreCache::new(root.fork(200_000 + n))).collect(),
+            readers: Vec::new(),
+            questions: Vec::new(),
+            verified_pins: BTreeMap::new(),
             pending_objects: BTreeMap::new(),
             next_number: 0,
             finishing: false,
@@ -300,6 +314,7 @@ impl World {
         let first = world.plan.calm;
         world.after(first, Event::Chaos);
         world.after(30 * MS, Event::Observe);
+        world.after(35 * MS, Event::Snap);
         world.after(20 * MS, Event::Audit);
         let end = world.plan.chaos;
         world.after(end, Event::Finish);
@@ -381,6 +396,7 @@ impl World {
             Event::ObjectAnswer(number) => self.object_answer(number),
             Event::Chaos => self.chaos(),
             Event::Observe => self.observe(),
+            Event::Snap => self.snap(),
             Event::Audit => self.audit(),
             Event::Finish => self.finish(),
         }

@@ -23,8 +23,10 @@ pub enum Asked {
     Lost { segments: u64 },
     /// That the volume become larger, when it had been acknowledged to have `due` sectors.
     Resize { due: u64, sectors: u64 },
+    /// Something about snapshots.
+    Snapshot(usize),
     /// The content, when the store knew of so many committed writes.
-    Read { range: Range, committed: Seq },
+    Read { range: Range, committed: Seq, segments: u64 },
 }
 
 /// What each sector of the answer to a read holds.
@@ -126,7 +128,11 @@ impl World {
             }
             ToStore::Read { request, epoch: 0, range, .. } => {
                 let committed = info.as_ref().map_or(0, |info| info.committed);
-                (*request, Asked::Read { range: *range, committed })
+                let segments = info.as_ref().map_or(0, |info| info.segments);
+                (*request, Asked::Read { range: *range, committed, segments })
+            }
+            ToStore::Volume { request, operation: VolumeOperation::Snapshot { .. } } => {
+                (*request, Asked::Snapshot(*request as usize))
             }
             _ => return,
         };
@@ -213,39 +219,56 @@ impl World {
                 "store {store} does not give a volume of {} sectors {sectors}: {why}",
                 truth.sectors
             )),
+            (Asked::Snapshot(number), ToHost::Volume { result, .. }) => {
+                let result = result.clone();
+                self.snapshot_answered(number, &result)
+            }
             (Asked::Read { .. }, ToHost::Data { result: Err(ReadError::NotAttached), .. })
+            | (Asked::Snapshot(_), _)
             | (Asked::Lost { .. } | Asked::Resize { .. }, _) => Ok(()),
-            (Asked::Read { range, committed }, _) => {
+            (Asked::Read { range, committed, segments }, _) => {
                 let found = shown(range, frame, &mut self.packer(volume))?;
                 self.coverage.observer_reads += 1;
-                self.check_prefix(volume, range, committed, &found)
+                self.check_prefix(volume, range, (committed, segments), &found)
                     .map_err(|e| format!("store {store} tells an observer: {e}"))
             }
         }
     }
 
-    /// Whether `range` showed this after some segment, none before `committed`.
+    /// Whether `range` showed this after some segment, none before `committed`, nor before the volume was rolled back by
+    /// one of that many segments.
     pub(super) fn check_prefix(
         &self,
         volume: usize,
         range: Range,
-        committed: Seq,
+        (committed, segments): (Seq, u64),
         found: &Image,
     ) -> Result<(), String> {
         let truth = &self.volumes[volume].truth;
+        let known = truth.restored.iter().filter(|restored| restored.segment <= segments).count();
+        let mut rolled_back = 0;
         let mut image = vec![Stamp::default(); truth.image.len()];
         let (mut at, mut last) = (0, None);
-        for boundary in std::iter::once(0).chain(truth.boundaries.iter().copied()) {
+        let boundaries = std::iter::once(0).chain(truth.boundaries.iter().copied());
+        for (n, boundary) in boundaries.enumerate() {
             for id in &truth.log[at..boundary as usize] {
                 apply(&mut image, &self.ops, *id, self.ops.get(*id).range);
             }
             at = boundary as usize;
-            if boundary >= committed {
-                let expected = image[range.lba as usize..range.end() as usize].to_vec();
-                last = difference(&expected, found);
-                if last.is_none() {
-                    return Ok(());
+            loop {
+                if boundary >= committed && rolled_back >= known {
+                    let expected = image[range.lba as usize..range.end() as usize].to_vec();
+                    last = difference(&expected, found);
+                    if last.is_none() {
+                        return Ok(());
+                    }
                 }
+                let next = truth.restored.get(rolled_back);
+                let Some(restored) = next.filter(|restored| restored.boundaries == n) else {
+                    break;
+                };
+                image.clone_from(&restored.image);
+                rolled_back += 1;
             }
         }
         Err(format!(

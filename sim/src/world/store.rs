@@ -6,6 +6,7 @@ use super::{Event, MS, World};
 use crate::link::{Direction, EncodeHead, encode};
 use crate::note;
 use longhaul_core::block::{Epoch, Range, Seq, Time};
+use longhaul_core::store::gc::usage::Policy;
 use longhaul_core::store::map::Limits;
 use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::store::{self, ObjectResult, SessionId, catalog};
@@ -35,6 +36,8 @@ pub struct Open {
     number: u64,
     /// It finishes what is under way, then the volume is another store's; what comes for it meanwhile.
     leaving: Option<Vec<(u64, Lane, Frame<ToStore>)>>,
+    /// It was told to stop. One that is opened while its process stops was not.
+    stopping: bool,
     timer: Option<Time>,
     /// The session that holds the epoch here, and the epoch.
     holder: Option<(u64, Epoch)>,
@@ -60,6 +63,16 @@ impl Process {
         let (open, pages) = (BTreeMap::new(), SharedPages::new(PAGES_BYTES));
         Process { up: true, incarnation: 0, stopping: false, open, pages }
     }
+}
+
+/// What of `known` is in `said` as well.
+pub(super) fn still(known: &[Announced], said: &[Announced]) -> Vec<Announced> {
+    let parts = known.iter().flat_map(|entry| {
+        let said = said.iter().filter(|other| other.seq >= entry.seq);
+        let ranges = said.filter_map(|other| other.range.intersect(entry.range));
+        ranges.map(|range| Announced { range, seq: entry.seq })
+    });
+    parts.collect()
 }
 
 /// Whether every part of `known` beyond `committed` is announced in `said` with at least its number.
@@ -100,6 +113,12 @@ impl World {
             },
             pages: SharedPages::new(PAGES_BYTES),
             delete_delay: Duration::from_millis(300),
+            collect: Some(Policy {
+                least_bytes: 0,
+                moved_bytes_max: 256 << 10,
+                ..Policy::default()
+            }),
+            sweep_bytes: 40,
             announce_entries_max: 24,
             announce_in_segment_max: 12,
             read_operations_max: 4,
@@ -121,6 +140,7 @@ impl World {
                 | VolumeOperation::Lost { name, .. }
                 | VolumeOperation::AcceptLoss { name }
                 | VolumeOperation::Resize { name, .. }
+                | VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Create { name, .. } => by_name(name),
                 VolumeOperation::GetAttribute { volume, .. }
                 | VolumeOperation::SetAttribute { volume, .. } => {
@@ -136,7 +156,8 @@ impl World {
             | ToStore::ReadBehind { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Stage { volume, .. }
-            | ToStore::Changed { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
+            | ToStore::Changed { volume, .. }
+            | ToStore::Barrier { volume, .. } => self.volumes.iter().position(|v| v.id == *volume),
         }
     }
 
@@ -197,8 +218,6 @@ impl World {
         self.asked(number, store, volume, &frame.message);
         let now = self.now;
         let epoch = self.volumes[volume].truth.epoch;
-        // A store that stops takes nothing any more: the host tells another one when it resumes.
-        let stopping = self.stores[store].stopping;
         let resized = self.volumes[volume].truth.resized;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
         if let ToStore::Attach { request, .. } | ToStore::Resume { request, .. } = &frame.message {
@@ -211,7 +230,8 @@ impl World {
             }
             ToStore::Announce { epoch: said, replace, entries, .. } => {
                 self.coverage.announcements += 1;
-                if open.holder == Some((number, *said)) && *said == epoch && !stopping {
+                // One that stops takes nothing any more: the host tells another store when it resumes.
+                if open.holder == Some((number, *said)) && *said == epoch && !open.stopping {
                     if *replace {
                         open.known.clear();
                     }
@@ -237,6 +257,7 @@ impl World {
             machine,
             number,
             leaving: None,
+            stopping: false,
             timer: None,
             holder: None,
             known: Vec::new(),
@@ -270,7 +291,9 @@ impl World {
                             open.holder = None;
                         }
                     }
-                    store::Event::Attached { .. } | store::Event::LossAccepted { .. } => {
+                    store::Event::Attached { .. }
+                    | store::Event::LossAccepted { .. }
+                    | store::Event::RolledBack { .. } => {
                         open.known.clear();
                     }
                     store::Event::Opened { segments, .. } => {
@@ -287,6 +310,10 @@ impl World {
                     store::Event::Merged { bytes } => {
                         self.coverage.map_merges += u64::from(bytes > 0);
                     }
+                    store::Event::LeftBehind { .. } => {
+                        self.coverage.left_behind += 1;
+                        open.holder = None;
+                    }
                     store::Event::Superseded { .. } => self.coverage.superseded += 1,
                     store::Event::Adopted { again, .. } => {
                         self.coverage.roots_adopted += 1;
@@ -301,6 +328,7 @@ impl World {
                 }
                 if let store::Event::DataDamaged { .. }
                 | store::Event::RootDamaged { .. }
+                | store::Event::NotCollected { .. }
                 | store::Event::Failed(_) = event
                 {
                     return self.fail(format!("the store found damage that nobody did: {event:?}"));
@@ -488,6 +516,9 @@ impl World {
         number: u64,
         frame: &Frame<ToHost>,
     ) -> Result<(), String> {
+        if let ToHost::Barrier { .. } = &frame.message {
+            self.barrier_sent(store, volume, number);
+        }
         let truth = &self.volumes[volume].truth;
         let committed = truth.log.len() as Seq;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return Ok(()) };
@@ -682,6 +713,7 @@ impl World {
         for volume in volumes {
             if let Some(open) = self.stores[store].open.get_mut(&volume) {
                 open.machine.handle_shutdown(now);
+                open.stopping = true;
             }
             self.pump_store(store, volume);
         }

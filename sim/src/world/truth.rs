@@ -3,6 +3,7 @@
 
 use super::copy::Object;
 use super::maps::Said;
+use super::snapshots::Taken;
 use super::{MS, Volume, World, agree};
 use crate::model::{Image, Kind, OpId, Ops, Stamp, apply, difference, stamp};
 use crate::note;
@@ -12,10 +13,12 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::pack::Packer;
 use longhaul_core::record;
+use longhaul_core::store::catalog::RootName;
+use longhaul_core::store::gc::bundle::Bundle;
 use longhaul_core::store::segment::{self, Segment, SegmentKind};
 use longhaul_core::store::{VolumeSpec, catalog};
 use longhaul_core::wire::link::{Announced, HostId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An epoch of the log.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +30,20 @@ pub struct Begun {
     pub base: Seq,
     /// The segment that began it.
     pub segment: u64,
+}
+
+/// A volume was rolled back.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The epoch that this began.
+    pub epoch: Epoch,
+    /// The segment that says so.
+    pub segment: u64,
+    /// The last number committed then, and how many data segments there were.
+    pub seq: Seq,
+    pub boundaries: usize,
+    pub from: u64,
+    pub image: Image,
 }
 
 /// What the objects of a volume say.
@@ -48,10 +65,22 @@ pub struct Truth {
     /// The last write of each data segment.
     pub boundaries: Vec<Seq>,
     pub image: Image,
+    /// When it was rolled back, in order.
+    pub restored: Vec<Restored>,
     /// Announcements that were known when the last segment was put, as far as they are certain.
     pub announced: Vec<Announced>,
     /// What they say of the map.
     pub said: Said,
+    /// The last two roots that were the newest when they were put.
+    pub roots: Vec<RootName>,
+    /// Segments that have been deleted, since what is left of them has moved.
+    pub deleted: BTreeSet<u64>,
+    /// What had moved by the last of those roots.
+    pub moves: BTreeMap<u64, Bundle>,
+    /// The objects with data that these roots need, as far as that has been looked at.
+    pub needed: BTreeMap<RootName, BTreeSet<String>>,
+    /// Snapshots that were ever taken, by their segments.
+    pub taken: BTreeMap<u64, Taken>,
 }
 
 impl Truth {
@@ -68,8 +97,14 @@ impl Truth {
             log: Vec::new(),
             boundaries: Vec::new(),
             image: vec![Stamp::default(); most as usize],
+            restored: Vec::new(),
             announced: Vec::new(),
             said: Said::default(),
+            roots: Vec::new(),
+            deleted: BTreeSet::new(),
+            moves: BTreeMap::new(),
+            needed: BTreeMap::new(),
+            taken: BTreeMap::new(),
         }
     }
 
@@ -90,6 +125,7 @@ impl Volume {
             created_sectors: plan.sectors,
             block_bytes: (plan.block * SECTOR_BYTES) as u32,
             created: 0,
+            parents: Vec::new(),
         };
         let truth = Truth::new(plan.sectors, plan.most_sectors);
         let (finish, ready) = (super::finish::Stage::Running, VecDeque::new());
@@ -248,6 +284,11 @@ impl World {
             header.last,
             segment.footer.announced.len()
         );
+        if truth.deleted.contains(&number) {
+            // Of a store that has been out of touch. It does not count, and must not be taken to.
+            self.coverage.segments_again += 1;
+            return Ok(());
+        }
         let committed = truth.log.len() as Seq;
         let beyond = segment.footer.pieces.iter().find(|piece| !piece.range.fits(truth.sectors));
         if let Some(piece) = beyond {
@@ -270,7 +311,7 @@ impl World {
             return Err(format!("it is of epoch {}, current is {}", header.epoch, truth.epoch));
         }
         if let Some(store) = store
-            && header.kind != SegmentKind::AcceptLoss
+            && !matches!(header.kind, SegmentKind::AcceptLoss | SegmentKind::Rollback)
         {
             // An attach keeps what its journal still owes.
             let owed =
@@ -286,13 +327,20 @@ impl World {
         self.coverage.segments_announcing += u64::from(!segment.footer.announced.is_empty());
         match header.kind {
             SegmentKind::Data => self.data_segment(volume, object, &segment)?,
-            SegmentKind::Attach | SegmentKind::AcceptLoss => {
+            SegmentKind::Attach | SegmentKind::AcceptLoss | SegmentKind::Rollback => {
                 let base = segment.footer.base;
                 let truth = &mut self.volumes[volume].truth;
                 truth.history.push(Begun { epoch, host: header.host, base, segment: number });
                 truth.epoch = epoch;
-                if header.kind == SegmentKind::AcceptLoss {
-                    self.coverage.losses_accepted += 1;
+                if header.kind == SegmentKind::Rollback {
+                    self.noted(volume, &segment)?;
+                }
+                if header.kind != SegmentKind::Attach {
+                    if base != header.last {
+                        return Err(format!("it is nobody's and builds on {base}"));
+                    }
+                    let accepted = header.kind == SegmentKind::AcceptLoss;
+                    self.coverage.losses_accepted += u64::from(accepted);
                     if !segment.footer.announced.is_empty() {
                         return Err("it accepts a loss and keeps announcements".to_owned());
                     }
@@ -305,6 +353,10 @@ impl World {
                 }
             }
             SegmentKind::Announce => {}
+            SegmentKind::Snapshot
+            | SegmentKind::DeleteSnapshot
+            | SegmentKind::Clone
+            | SegmentKind::Forget => self.noted(volume, &segment)?,
             SegmentKind::Resize => {
                 self.coverage.resizes += 1;
                 let truth = &mut self.volumes[volume].truth;

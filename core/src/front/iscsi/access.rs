@@ -32,20 +32,26 @@ impl Access {
     #[must_use]
     pub fn volume_of(&self, target: &str) -> Option<String> {
         let asked = name::volume_of(target)?;
-        if self.names(asked) {
-            return Some(asked.to_owned());
+        let volume = of_snapshot(&asked);
+        if self.names(volume) {
+            return Some(asked);
         }
         let fits: BTreeSet<&String> = self
             .volumes
             .keys()
             .chain(self.moved.keys())
-            .filter(|volume| volume.eq_ignore_ascii_case(asked))
+            .filter(|other| other.eq_ignore_ascii_case(volume))
             .collect();
         match fits.len() {
-            0 => Some(asked.to_owned()),
-            1 => fits.first().map(|volume| (*volume).clone()),
+            0 => Some(asked),
+            1 => fits.first().map(|spelled| format!("{spelled}{}", &asked[volume.len()..])),
             _ => None,
         }
+    }
+
+    /// Who may use a volume, if that is said. A snapshot is for whom its volume is for.
+    fn grants(&self, volume: &str) -> Option<&Vec<Grant>> {
+        self.volumes.get(of_snapshot(volume))
     }
 
     fn names(&self, volume: &str) -> bool {
@@ -61,7 +67,7 @@ impl Access {
         loopback: bool,
         volume: &str,
     ) -> bool {
-        match self.volumes.get(volume) {
+        match self.grants(volume) {
             None => loopback,
             Some(grants) => grants.iter().any(|grant| {
                 grant.is_for(initiator) && (grant.user.is_none() || grant.user.as_deref() == user)
@@ -71,7 +77,7 @@ impl Access {
 
     /// What an initiator has to show for a volume.
     pub(super) fn need(&self, initiator: &str, loopback: bool, volume: &str) -> Need {
-        match self.volumes.get(volume) {
+        match self.grants(volume) {
             None if loopback => Need::Nothing { chap: false },
             None => Need::Nobody,
             Some(grants) => need(grants, initiator),
@@ -87,6 +93,11 @@ impl Access {
             other => other,
         }
     }
+}
+
+/// The volume that a name says, of which it may name a snapshot.
+fn of_snapshot(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(volume, _)| volume)
 }
 
 fn need<'a>(grants: impl IntoIterator<Item = &'a Grant>, initiator: &str) -> Need {
@@ -145,6 +156,8 @@ mod tests {
             ("unnamed", false, Need::Nobody),
             ("unnamed", true, Need::Nothing { chap: false }),
             ("away", false, Need::Nobody),
+            ("user@monday", true, Need::User),
+            ("none@monday", true, Need::Nobody),
         ] {
             assert_eq!(access.need(I, loopback, volume), need, "{volume} {loopback}");
         }
@@ -163,6 +176,8 @@ mod tests {
         assert!(access.may_use(I, Some("anyone"), false, "open"));
         assert!(!access.may_use(I, None, false, "user"));
         assert!(!access.may_use(I, Some("bob"), false, "user"));
+        assert!(!access.may_use(I, Some("bob"), true, "user@monday"));
+        assert!(access.may_use(I, Some("alice"), false, "user@monday"));
         assert!(access.may_use(I, Some("alice"), false, "user"));
         assert!(!access.may_use(I, Some("alice"), true, "none"));
         assert!(access.may_use(I, None, true, "unnamed"));

@@ -109,21 +109,29 @@ fn is_qualified(rest: &str) -> bool {
 }
 
 /// The name of the target that a volume is: the volume's name in lower case after
-/// [`TARGET_PREFIX`], since iSCSI names have no other case.
+/// [`TARGET_PREFIX`], since iSCSI names have no other case. Of a snapshot, `VOLUME@SNAPSHOT`, it is
+/// `VOLUME:SNAPSHOT`, since they have no such sign either.
 #[must_use]
 pub fn target_name(volume: &str) -> String {
-    format!("{TARGET_PREFIX}{}", volume.to_ascii_lowercase())
+    format!("{TARGET_PREFIX}{}", volume.to_ascii_lowercase().replace('@', ":"))
 }
 
-/// The volume that a target's name says, as it is spelled there.
+/// The volume or snapshot that a target's name says, as it is spelled there.
 #[must_use]
-pub fn volume_of(target: &str) -> Option<&str> {
-    let (prefix, volume) = target.split_at_checked(TARGET_PREFIX.len())?;
-    let good = !volume.is_empty()
-        && target.len() <= MAX_NAME_BYTES
+pub fn volume_of(target: &str) -> Option<String> {
+    let (prefix, name) = target.split_at_checked(TARGET_PREFIX.len())?;
+    let is_name = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+    };
+    let (volume, snapshot) = match name.split_once(':') {
+        Some((volume, snapshot)) => (volume, Some(snapshot)),
+        None => (name, None),
+    };
+    let good = target.len() <= MAX_NAME_BYTES
         && prefix.eq_ignore_ascii_case(TARGET_PREFIX)
-        && volume.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    good.then_some(volume)
+        && is_name(volume)
+        && snapshot.is_none_or(is_name);
+    good.then(|| name.replace(':', "@"))
 }
 
 #[cfg(test)]
@@ -181,13 +189,19 @@ mod tests {
     #[test]
     fn volumes() {
         assert_eq!(target_name("Data_1"), "iqn.2026-11.io.longhaul:data_1");
-        assert_eq!(volume_of("iqn.2026-11.io.longhaul:data_1"), Some("data_1"));
-        assert_eq!(volume_of("IQN.2026-11.IO.LONGHAUL:Data"), Some("Data"));
-        for name in
-            ["", "iqn.2026-11.io.longhaul:", "iqn.2026-11.io.longhaul:a:b", "iqn.2026-11.x:a"]
-        {
-            assert_eq!(volume_of(name), None, "{name}");
+        assert_eq!(volume_of("iqn.2026-11.io.longhaul:data_1").as_deref(), Some("data_1"));
+        assert_eq!(volume_of("IQN.2026-11.IO.LONGHAUL:Data").as_deref(), Some("Data"));
+        assert_eq!(target_name("data@Monday"), "iqn.2026-11.io.longhaul:data:monday");
+        assert_eq!(
+            volume_of("iqn.2026-11.io.longhaul:data:monday").as_deref(),
+            Some("data@monday")
+        );
+        for name in ["", ":", ":a", "a:", "a:b:c", "a@b"] {
+            let name = format!("iqn.2026-11.io.longhaul:{name}");
+            assert_eq!(volume_of(&name), None, "{name}");
         }
+        assert_eq!(volume_of(""), None);
+        assert_eq!(volume_of("iqn.2026-11.x:a"), None);
     }
 
     proptest! {

@@ -31,7 +31,7 @@ mod transmission;
 #[cfg(test)]
 mod tests;
 
-use crate::block::{BlockError, MAX_TRANSFER_BYTES, MAX_VOLUME_SECTORS, Reply, Request};
+use crate::block::{BlockError, MAX_TRANSFER_BYTES, MAX_VOLUME_SECTORS, Range, Reply, Request};
 use crate::front::output::Output;
 use crate::wire::nbd::{self as wire, rep};
 use bytes::{Bytes, BytesMut};
@@ -63,7 +63,8 @@ pub enum Tls {
 /// the size of the buffers it reads into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests without a reply; at least one is always allowed.
+    /// Requests without a reply; at least one is always allowed. A status query about several contexts counts for each
+    /// of them, and may go beyond by these, of which there are at most 17.
     pub max_requests: usize,
     /// Payload of requests without a reply, of reads to be answered, and of output not yet taken.
     pub max_bytes: u64,
@@ -106,6 +107,9 @@ pub struct ExportInfo {
     pub max_payload: u32,
     /// Whether writes fail.
     pub read_only: bool,
+    /// What clients may ask for as `qemu:dirty-bitmap:NAME`, the likeliest first; looked at only if the lookup asks
+    /// for it.
+    pub bitmaps: Vec<String>,
 }
 
 /// An entry of the answer to `LIST`.
@@ -159,6 +163,8 @@ pub enum Event {
         name: String,
         /// Success starts the transmission phase; otherwise the client is only asking.
         entering: bool,
+        /// [`ExportInfo::bitmaps`] is wanted.
+        bitmaps: bool,
     },
     /// Write all output, then do the server's part of a TLS handshake, then call
     /// [`Session::handle_tls_established`]. All later bytes, both ways, are inside TLS.
@@ -174,6 +180,16 @@ pub enum Event {
         slot: u64,
         /// Within the export; a payload has the range's length.
         request: Request,
+    },
+    /// Answer with [`Session::handle_reply`] as a status query: what is dirty by a bitmap is
+    /// [`BlockState::Data`], all else a hole.
+    Dirty {
+        /// Names the request in the answer.
+        slot: u64,
+        /// One of [`ExportInfo::bitmaps`].
+        bitmap: String,
+        /// Within the export.
+        range: Range,
     },
     /// The last event: write all output, then end TLS and the connection. Answers to requests that
     /// are still outstanding are dropped.

@@ -24,6 +24,69 @@ const MAX_SKIPPED_BYTES: u32 = MAX_TRANSFER_BYTES as u32;
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;
 const BASE_NAMESPACE: &str = "base";
 const BASE_ALLOCATION: &str = "base:allocation";
+/// The identifier of the first dirty bitmap that is selected; those of the others follow.
+pub(super) const FIRST_BITMAP_ID: u32 = 2;
+const QEMU_NAMESPACE: &str = "qemu";
+const DIRTY_BITMAP: &str = "dirty-bitmap:";
+/// Dirty bitmaps listed at most, and those selected.
+const MAX_LISTED: usize = 512;
+const MAX_SELECTED: usize = 16;
+
+/// Metadata contexts of an export.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contexts {
+    /// `base:allocation`.
+    pub(super) allocation: bool,
+    /// Names of dirty bitmaps.
+    pub(super) bitmaps: Vec<String>,
+}
+
+impl Contexts {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.allocation && self.bitmaps.is_empty()
+    }
+
+    /// The identifiers.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
+        let bitmaps = (FIRST_BITMAP_ID..).take(self.bitmaps.len());
+        self.allocation.then_some(BASE_ALLOCATION_ID).into_iter().chain(bitmaps)
+    }
+
+    /// The bitmap of an identifier.
+    pub(super) fn bitmap(&self, id: u32) -> Option<&String> {
+        self.bitmaps.get(id.checked_sub(FIRST_BITMAP_ID)? as usize)
+    }
+
+    fn put(&self, out: &mut BytesMut, option: u32) {
+        // "Reserved" in a list.
+        let id = |id| if option == opt::SET_META_CONTEXT { id } else { 0 };
+        if self.allocation {
+            wire::put_meta_context(out, option, id(BASE_ALLOCATION_ID), BASE_ALLOCATION);
+        }
+        for (number, name) in (FIRST_BITMAP_ID..).zip(&self.bitmaps) {
+            let name = format!("{QEMU_NAMESPACE}:{DIRTY_BITMAP}{name}");
+            wire::put_meta_context(out, option, id(number), &name);
+        }
+    }
+}
+
+/// Contexts that a client asks for, whether or not there are any.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    allocation: bool,
+    /// All of them.
+    bitmaps: bool,
+    /// Or these.
+    named: Vec<String>,
+}
+
+impl Wanted {
+    fn of(&self, export: &ExportInfo, most: usize) -> Contexts {
+        let wanted = |name: &&String| self.bitmaps || self.named.contains(name);
+        let bitmaps = export.bitmaps.iter().filter(wanted).take(most);
+        Contexts { allocation: self.allocation, bitmaps: bitmaps.cloned().collect() }
+    }
+}
 
 pub(super) const PLAIN_BYTES_BEFORE_TLS: CloseReason =
     CloseReason::Violation("bytes outside TLS follow STARTTLS");
@@ -54,12 +117,12 @@ struct Lookup {
     purpose: Purpose,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Purpose {
     ExportName,
     Info { enter: bool, infos: InfoSet },
-    ListContexts { allocation: bool },
-    SetContexts { allocation: bool },
+    ListContexts(Wanted),
+    SetContexts(Wanted),
 }
 
 /// The handshake of a session.
@@ -78,8 +141,8 @@ pub(super) struct Handshake {
 struct Negotiated {
     /// Kind of reply chunks; simple replies without.
     chunks: Option<Headers>,
-    /// The export for which `base:allocation` is selected, by its canonical name.
-    allocation: Option<String>,
+    /// The export for which contexts are selected, by its canonical name.
+    contexts: Option<(String, Contexts)>,
 }
 
 impl Handshake {
@@ -255,7 +318,7 @@ impl Handshake {
             }
             _ if needs_data(option) => {
                 if option == opt::SET_META_CONTEXT {
-                    self.negotiated.allocation = None;
+                    self.negotiated.contexts = None;
                 }
                 return refuse(io, option, Refusal::TooBig, "option data exceed 64 KiB");
             }
@@ -319,7 +382,13 @@ impl Handshake {
             },
         };
         let entering = matches!(purpose, Purpose::ExportName | Purpose::Info { enter: true, .. });
-        io.events.push_back(Event::LookupExport { name: name.to_owned(), entering });
+        let bitmaps = match &purpose {
+            Purpose::ListContexts(wanted) | Purpose::SetContexts(wanted) => {
+                wanted.bitmaps || !wanted.named.is_empty()
+            }
+            _ => false,
+        };
+        io.events.push_back(Event::LookupExport { name: name.to_owned(), entering, bitmaps });
         self.state = State::Lookup(Lookup { name: name.to_owned(), purpose });
         Step::Again
     }
@@ -334,25 +403,28 @@ impl Handshake {
         if set {
             // "Issuing this command replaces all previously-set metadata contexts (including when
             // this command fails)."
-            self.negotiated.allocation = None;
+            self.negotiated.contexts = None;
             if self.negotiated.chunks.is_none() {
                 return Err("negotiate structured replies or extended headers first".to_owned());
             }
         }
         let query = MetaQuery::parse(data).map_err(|error| error.to_string())?;
-        let mut allocation = !set && query.count == 0;
+        let all = !set && query.count == 0;
+        let mut wanted = Wanted { allocation: all, bitmaps: all, named: Vec::new() };
         for text in query.queries() {
             let (namespace, leaf) =
                 text.split_once(':').ok_or("a query must start with a namespace and a colon")?;
             if namespace == BASE_NAMESPACE {
-                allocation |= leaf == "allocation" || (leaf.is_empty() && !set);
+                wanted.allocation |= leaf == "allocation" || (leaf.is_empty() && !set);
+            } else if namespace == QEMU_NAMESPACE {
+                match leaf.strip_prefix(DIRTY_BITMAP) {
+                    Some("") => wanted.bitmaps |= !set,
+                    Some(name) => wanted.named.push(name.to_owned()),
+                    None => wanted.bitmaps |= leaf.is_empty() && !set,
+                }
             }
         }
-        let purpose = if set {
-            Purpose::SetContexts { allocation }
-        } else {
-            Purpose::ListContexts { allocation }
-        };
+        let purpose = if set { Purpose::SetContexts } else { Purpose::ListContexts }(wanted);
         Ok((query.name, purpose))
     }
 
@@ -391,14 +463,14 @@ impl Handshake {
         export: Result<ExportInfo, LookupError>,
     ) -> Step {
         let State::Lookup(Lookup { name, purpose }) = &self.state else { return Step::Again };
-        let (name, purpose) = (name.clone(), *purpose);
+        let (name, purpose) = (name.clone(), purpose.clone());
         self.state = State::Header;
         let option = match purpose {
             Purpose::ExportName => opt::EXPORT_NAME,
             Purpose::Info { enter: false, .. } => opt::INFO,
             Purpose::Info { enter: true, .. } => opt::GO,
-            Purpose::ListContexts { .. } => opt::LIST_META_CONTEXT,
-            Purpose::SetContexts { .. } => opt::SET_META_CONTEXT,
+            Purpose::ListContexts(_) => opt::LIST_META_CONTEXT,
+            Purpose::SetContexts(_) => opt::SET_META_CONTEXT,
         };
         let export = match export {
             Ok(export) => export,
@@ -420,23 +492,16 @@ impl Handshake {
                 self.describe(io, option, &name, &export, terms, infos);
                 if enter { self.enter(io, export, terms) } else { Step::Again }
             }
-            Purpose::ListContexts { allocation } => {
+            Purpose::ListContexts(wanted) | Purpose::SetContexts(wanted) => {
+                let set = option == opt::SET_META_CONTEXT;
+                let contexts = wanted.of(&export, if set { MAX_SELECTED } else { MAX_LISTED });
                 io.output.head(|out| {
-                    if allocation {
-                        wire::put_meta_context(out, option, 0, BASE_ALLOCATION);
-                    }
+                    contexts.put(out, option);
                     wire::put_ack(out, option);
                 });
-                Step::Again
-            }
-            Purpose::SetContexts { allocation } => {
-                io.output.head(|out| {
-                    if allocation {
-                        wire::put_meta_context(out, option, BASE_ALLOCATION_ID, BASE_ALLOCATION);
-                    }
-                    wire::put_ack(out, option);
-                });
-                self.negotiated.allocation = allocation.then_some(export.name);
+                if set {
+                    self.negotiated.contexts = Some((export.name, contexts));
+                }
                 Step::Again
             }
         }
@@ -486,20 +551,24 @@ impl Handshake {
         if self.negotiated.chunks.is_some() {
             flags |= export::SEND_DF;
         }
-        if self.negotiated.chunks == Some(Headers::Extended) && self.has_allocation(export) {
+        let selected = !self.contexts(export).is_empty();
+        if self.negotiated.chunks == Some(Headers::Extended) && selected {
             flags |= export::BLOCK_STATUS_PAYLOAD;
         }
         flags
     }
 
-    fn has_allocation(&self, export: &ExportInfo) -> bool {
-        self.negotiated.allocation.as_deref() == Some(&export.name)
+    /// The contexts that are selected for an export.
+    fn contexts(&self, export: &ExportInfo) -> Contexts {
+        let selected = self.negotiated.contexts.as_ref();
+        let own = selected.filter(|(name, _)| *name == export.name);
+        own.map(|(_, contexts)| contexts.clone()).unwrap_or_default()
     }
 
     fn enter(&self, io: &mut Io, export: ExportInfo, terms: Terms) -> Step {
-        let allocation = self.has_allocation(&export);
+        let contexts = self.contexts(&export);
         io.events.push_back(Event::Ready { name: export.name });
-        Step::Enter(Box::new(Transmission::new(terms, self.negotiated.chunks, allocation)))
+        Step::Enter(Box::new(Transmission::new(terms, self.negotiated.chunks, contexts)))
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) enum Shape {
     Nothing,
     /// Data; in at most one content chunk if `whole` (`NBD_CMD_FLAG_DF`).
     Data { whole: bool },
-    /// Status descriptors: at most `most`, multiples of `min_block` bytes.
-    Status { most: usize, min_block: u32 },
+    /// Status descriptors of a context: at most `most`, multiples of `min_block` bytes.
+    Status { most: usize, min_block: u32, context: u32 },
 }
 
 /// All that is needed to answer a request.
@@ -78,16 +78,18 @@ impl Answer {
                 true
             }
             (Shape::Data { whole }, Ok(Reply::Data(pieces))) => self.data(output, whole, pieces),
-            (Shape::Status { most, min_block }, Ok(Reply::Status(runs))) => {
-                self.status(output, most, min_block, &runs)
-            }
+            (Shape::Status { .. }, Ok(Reply::Status(runs))) => self.status(output, true, &runs),
             _ => false,
         };
         if !fits {
-            // Never let the stream fall out of step with the client, whoever is to blame.
-            let text = "the volume gave an answer that does not fit the request; report this bug";
-            self.fail(output, Errno::Io, text, None);
+            self.misfit(output);
         }
+    }
+
+    /// Never let the stream fall out of step with the client, whoever is to blame.
+    pub(super) fn misfit(self, output: &mut Output) {
+        let text = "the volume gave an answer that does not fit the request; report this bug";
+        self.fail(output, Errno::Io, text, None);
     }
 
     /// Answers with success and no data.
@@ -149,15 +151,18 @@ impl Answer {
         true
     }
 
-    /// Answers a status query; false, and nothing sent, if nothing is known of its start.
-    fn status(self, output: &mut Output, most: usize, min_block: u32, runs: &[StatusRun]) -> bool {
+    /// Answers a status query, for good or as one of its contexts; false, and nothing sent, if nothing is known of its
+    /// start.
+    pub(super) fn status(self, output: &mut Output, done: bool, runs: &[StatusRun]) -> bool {
+        let Shape::Status { most, min_block, context } = self.shape else { return false };
         let Some(headers) = self.chunks else { return false };
-        let described = describe(runs, self.length, min_block.into(), most);
+        let flags = if context == BASE_ALLOCATION_ID { flags } else { dirt };
+        let described = describe(runs, self.length, min_block.into(), most, flags);
         if described.is_empty() {
             return false;
         }
         let chunks = self.chunks(headers);
-        output.head(|out| chunks.put_status(out, BASE_ALLOCATION_ID, &described));
+        output.head(|out| chunks.put_status(out, done, context, &described));
         true
     }
 }
@@ -192,6 +197,20 @@ fn flags(state: BlockState) -> u32 {
     }
 }
 
+/// The flags of a dirty bitmap. A block of which a part is dirty is dirty.
+fn dirt(state: BlockState) -> u32 {
+    match state {
+        BlockState::Data => state::DIRTY,
+        BlockState::Zero | BlockState::Hole => 0,
+    }
+}
+
+/// The flags of a block that has several states.
+fn shared(flags: fn(BlockState) -> u32, one: u32, other: u32) -> u32 {
+    // What is promised of all of it, or what may be of some.
+    if flags(BlockState::Data) == 0 { one & other } else { one | other }
+}
+
 /// Descriptors under construction: (bytes, flags), at most `most`, neighbours with different flags.
 struct Descriptors {
     list: Vec<(u64, u32)>,
@@ -215,7 +234,13 @@ impl Descriptors {
 /// Turns runs into descriptors that together are no longer than `length`, each a multiple of
 /// `min_block` except where the runs end too early for a first one. A block with several states
 /// gets the flags that hold for all of it.
-fn describe(runs: &[StatusRun], length: u64, min_block: u64, most: usize) -> Vec<(u64, u32)> {
+fn describe(
+    runs: &[StatusRun],
+    length: u64,
+    min_block: u64,
+    most: usize,
+    flags: fn(BlockState) -> u32,
+) -> Vec<(u64, u32)> {
     let mut described = Descriptors { list: Vec::new(), most };
     let mut left = length;
     // The start of a block whose rest is still to come.
@@ -224,15 +249,15 @@ fn describe(runs: &[StatusRun], length: u64, min_block: u64, most: usize) -> Vec
         let mut bytes = run.sectors.saturating_mul(SECTOR_BYTES).min(left);
         let own = flags(run.state);
         left -= bytes;
-        if let Some((filled, shared)) = part.take() {
+        if let Some((filled, before)) = part.take() {
             let taken = bytes.min(min_block - filled);
             bytes -= taken;
-            let shared = if taken > 0 { shared & own } else { shared };
+            let both = if taken > 0 { shared(flags, before, own) } else { before };
             if filled + taken < min_block {
-                part = Some((filled + taken, shared));
+                part = Some((filled + taken, both));
                 continue;
             }
-            if !described.add(min_block, shared) {
+            if !described.add(min_block, both) {
                 break;
             }
         }

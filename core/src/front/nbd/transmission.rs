@@ -5,12 +5,13 @@
 //! it. A refused command's payload is passed over before the refusal is sent, so the stream stays
 //! in step.
 
-use super::options::BASE_ALLOCATION_ID;
+use super::options::Contexts;
 use super::reply::{Answer, Shape, descriptor_limit};
 use super::{CloseReason, Event, Inflight, Io, Step, Terms};
 use crate::block::{BlockError, MAX_TRANSFER_BYTES, Range, Reply, Request, SECTOR_BYTES};
 use crate::wire::nbd::{Command, Errno, Headers, StatusPayload, cmd, cmd_flag};
 use bytes::{Buf, Bytes, BytesMut};
+use std::collections::BTreeMap;
 
 /// Where the stream stands.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ const fn refusal<T>(error: Errno, text: &'static str) -> Result<T, Refusal> {
 enum Action {
     /// Ask the engine.
     Submit(Request),
+    /// Ask what these contexts are of a range; never of none.
+    Status { range: Range, contexts: Vec<u32> },
     /// Receive the payload first.
     Receive(Range),
     /// Receive the name of the metadata context first.
@@ -57,6 +60,16 @@ struct Outstanding {
     answer: Answer,
     /// Bytes counted against the limit.
     charge: u64,
+    /// The status query, if it is part of one about several contexts.
+    query: Option<u64>,
+}
+
+/// A status query about several contexts: each has a chunk of the reply, the last to come ends it.
+#[derive(Debug)]
+struct Query {
+    left: usize,
+    /// What one of them failed with.
+    error: Option<BlockError>,
 }
 
 /// Requests by slot. A slot number is an index below 2^32 and, above it, how often the index was
@@ -101,15 +114,25 @@ impl Slots {
 pub(super) struct Transmission {
     terms: Terms,
     chunks: Option<Headers>,
-    /// Whether `base:allocation` is selected.
-    allocation: bool,
+    /// Those that are selected.
+    contexts: Contexts,
     state: State,
     slots: Slots,
+    queries: BTreeMap<u64, Query>,
+    next_query: u64,
 }
 
 impl Transmission {
-    pub(super) fn new(terms: Terms, chunks: Option<Headers>, allocation: bool) -> Transmission {
-        Transmission { terms, chunks, allocation, state: State::Header, slots: Slots::default() }
+    pub(super) fn new(terms: Terms, chunks: Option<Headers>, contexts: Contexts) -> Transmission {
+        Transmission {
+            terms,
+            chunks,
+            contexts,
+            state: State::Header,
+            slots: Slots::default(),
+            queries: BTreeMap::new(),
+            next_query: 0,
+        }
     }
 
     pub(super) fn wants_input(&self, io: &Io) -> bool {
@@ -177,9 +200,11 @@ impl Transmission {
                 let payload = input.split_to(StatusPayload::BYTES);
                 self.state = State::Header;
                 let action = match StatusPayload::parse(&payload) {
-                    Ok(StatusPayload { length, context: BASE_ALLOCATION_ID }) => {
+                    Ok(StatusPayload { length, context })
+                        if self.contexts.ids().any(|id| id == context) =>
+                    {
                         let command = Command { length, ..command };
-                        self.status(command).map(|action| (command, action))
+                        self.status(command, vec![context]).map(|action| (command, action))
                     }
                     _ => refusal(Errno::Inval, "no such metadata context is selected"),
                 };
@@ -301,13 +326,13 @@ impl Transmission {
                 Ok(Action::Submit(Request::Flush))
             }
             cmd::BLOCK_STATUS if flags & cmd_flag::PAYLOAD_LEN != 0 => {
-                if !self.allocation || payload != StatusPayload::BYTES as u64 {
+                if self.contexts.is_empty() || payload != StatusPayload::BYTES as u64 {
                     let text = "a status payload must name one metadata context that is selected";
                     return refusal(Errno::Inval, text);
                 }
                 Ok(Action::ReceiveQuery)
             }
-            cmd::BLOCK_STATUS => self.status(command),
+            cmd::BLOCK_STATUS => self.status(command, self.contexts.ids().collect()),
             _ => {
                 let range = self.range(command)?;
                 if range.is_empty() {
@@ -336,15 +361,15 @@ impl Transmission {
     }
 
     /// Checks a status query whose length is that of the area concerned.
-    fn status(&self, command: Command) -> Result<Action, Refusal> {
-        if !self.allocation {
+    fn status(&self, command: Command, contexts: Vec<u32>) -> Result<Action, Refusal> {
+        if contexts.is_empty() {
             return refusal(Errno::Inval, "no metadata context is selected for this export");
         }
         let range = self.range(command)?;
         if range.is_empty() {
             return refusal(Errno::Inval, "a status query needs a length");
         }
-        Ok(Action::Submit(Request::Status(range)))
+        Ok(Action::Status { range, contexts })
     }
 
     /// The sectors of a command that names a part of the export.
@@ -367,6 +392,7 @@ impl Transmission {
     fn act(&mut self, io: &mut Io, command: Command, action: Action) {
         match action {
             Action::Submit(request) => self.submit(io, command, request),
+            Action::Status { range, contexts } => self.query(io, command, range, &contexts),
             Action::Receive(range) => self.state = State::Write { command, range },
             Action::ReceiveQuery => self.state = State::StatusQuery { command },
             Action::Nothing => self.answer(command, Shape::Nothing).succeed(&mut io.output),
@@ -374,22 +400,35 @@ impl Transmission {
     }
 
     fn submit(&mut self, io: &mut Io, command: Command, request: Request) {
-        let one = command.flags & cmd_flag::REQ_ONE != 0;
         let (shape, charge) = match request {
             Request::Read(_) => {
                 (Shape::Data { whole: command.flags & cmd_flag::DF != 0 }, command.length)
             }
             Request::Write { .. } => (Shape::Nothing, command.length),
-            Request::Status(range) => {
-                let most = if one { 1 } else { descriptor_limit(range) };
-                let min_block = self.terms.min_block;
-                (Shape::Status { most, min_block }, 16 * most as u64)
-            }
             _ => (Shape::Nothing, 0),
         };
         let answer = self.answer(command, shape);
-        let slot = self.slots.insert(Outstanding { answer, charge });
+        let slot = self.slots.insert(Outstanding { answer, charge, query: None });
         io.events.push_back(Event::Request { slot, request });
+    }
+
+    fn query(&mut self, io: &mut Io, command: Command, range: Range, contexts: &[u32]) {
+        let one = command.flags & cmd_flag::REQ_ONE != 0;
+        let most = if one { 1 } else { descriptor_limit(range) };
+        let (min_block, charge) = (self.terms.min_block, 16 * most as u64);
+        let query = (contexts.len() > 1).then(|| {
+            self.next_query += 1;
+            self.queries.insert(self.next_query, Query { left: contexts.len(), error: None });
+            self.next_query
+        });
+        for &context in contexts {
+            let answer = self.answer(command, Shape::Status { most, min_block, context });
+            let slot = self.slots.insert(Outstanding { answer, charge, query });
+            io.events.push_back(match self.contexts.bitmap(context) {
+                Some(bitmap) => Event::Dirty { slot, bitmap: bitmap.clone(), range },
+                None => Event::Request { slot, request: Request::Status(range) },
+            });
+        }
     }
 
     fn answer(&self, command: Command, shape: Shape) -> Answer {
@@ -409,9 +448,34 @@ impl Transmission {
         slot: u64,
         reply: Result<Reply, BlockError>,
     ) -> bool {
-        let Some(outstanding) = self.slots.remove(slot) else { return false };
-        outstanding.answer.reply(&mut io.output, reply);
+        let Some(Outstanding { answer, query, .. }) = self.slots.remove(slot) else { return false };
+        match query {
+            None => answer.reply(&mut io.output, reply),
+            Some(query) => self.part(io, query, answer, reply),
+        }
         true
+    }
+
+    /// The answer about one of several contexts.
+    fn part(&mut self, io: &mut Io, number: u64, answer: Answer, reply: Result<Reply, BlockError>) {
+        let Some(query) = self.queries.get_mut(&number) else { return };
+        query.left -= 1;
+        let last = query.left == 0;
+        let failed = query.error.or(reply.as_ref().err().copied());
+        query.error = failed;
+        if last {
+            self.queries.remove(&number);
+        }
+        match (failed, reply) {
+            (Some(error), _) if last => answer.reply(&mut io.output, Err(error)),
+            (Some(_), _) => {}
+            (None, Ok(Reply::Status(runs))) if answer.status(&mut io.output, last, &runs) => {}
+            // Nothing more is said of it, whatever the others come to.
+            (None, _) => {
+                self.queries.remove(&number);
+                answer.misfit(&mut io.output);
+            }
+        }
     }
 }
 

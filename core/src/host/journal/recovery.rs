@@ -21,7 +21,7 @@ use crate::block::{Epoch, Seq, Time, VolumeId};
 use crate::host::dirty::{DirtyMap, Place};
 use crate::host::io::{DiskOperation, DiskResult};
 use crate::record;
-use crate::wire::link::JournalState;
+use crate::wire::link::{Attached, JournalState};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,6 +48,14 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// Whether what the journal says of its ranges is the newest there is: the store has no more than it, and
+    /// nobody else had the volume since. In between it may have been rolled back, to what the journal
+    /// knows nothing of; then all that the journal has is at the store.
+    pub(crate) fn is_current(&self, attached: &Attached) -> bool {
+        let next = self.epoch.checked_add(1) == Some(attached.epoch);
+        self.last > attached.committed || (self.last == attached.committed && next)
+    }
+
     /// A journal just created.
     #[must_use]
     pub fn empty(geometry: Geometry, journal: u128, volume: VolumeId) -> Recovered {

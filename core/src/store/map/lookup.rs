@@ -95,7 +95,7 @@ impl Lookup {
     fn index(&mut self, fragment: &Fragment, pages: &mut Pages) -> Option<Arc<Index>> {
         match self.find((fragment.id, Part::Index), pages)? {
             Content::Index(index) => Some(index),
-            Content::Page(_) => None,
+            Content::Page(_) | Content::Bundle(_) => None,
         }
     }
 

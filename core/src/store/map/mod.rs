@@ -115,5 +115,17 @@ pub struct Get {
     pub bytes: std::ops::Range<u64>,
 }
 
+impl Get {
+    /// The name of what it reads.
+    #[must_use]
+    pub fn key(&self) -> pages::Key {
+        let part = match &self.what {
+            What::Index => pages::Part::Index,
+            What::Pages(pages) => pages::Part::Page(pages.start),
+        };
+        (self.fragment.id, part)
+    }
+}
+
 #[cfg(test)]
 mod random;

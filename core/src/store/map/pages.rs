@@ -6,6 +6,7 @@
 //! passes through without pushing out what is used again.
 
 use super::fragment::{FragmentId, Index};
+use crate::store::gc::bundle;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,6 +22,8 @@ pub enum Part {
     Index,
     /// A page, by its number.
     Page(u32),
+    /// The index of a bundle, which has the same kind of name.
+    Bundle,
 }
 
 /// What is kept of a fragment.
@@ -33,6 +36,8 @@ pub enum Content {
     Index(std::sync::Arc<Index>),
     /// The bytes of a page.
     Page(Bytes),
+    /// The index of a bundle.
+    Bundle(std::sync::Arc<bundle::Index>),
 }
 
 impl Content {
@@ -41,6 +46,7 @@ impl Content {
             + match self {
                 Content::Index(index) => index.bytes(),
                 Content::Page(bytes) => bytes.len() as u64,
+                Content::Bundle(index) => index.bytes(),
             }
     }
 }

@@ -119,6 +119,18 @@ impl Place {
         Place::new(object, object, offset, lba.checked_sub(record.lba)?, record.sectors)
     }
 
+    /// The same run, of a record that was cut to `sectors` sectors, or to `packed_bytes` bytes if it is packed, and moved:
+    /// the run is `skip` sectors from its beginning, which is at byte `at`. `None` if no record can be that.
+    #[must_use]
+    pub fn moved(self, at: u32, skip: u64, sectors: u64, packed_bytes: usize) -> Option<Place> {
+        let place = match (self.packed_bytes(), packed_bytes) {
+            (0, 0) => return Place::new(self.segment, self.seq, at, skip, sectors),
+            (0, _) | (_, 0) => return None,
+            _ => Place::packed(self.segment, self.seq, at, sectors, packed_bytes)?,
+        };
+        (skip < sectors).then(|| Extent::skip(&place, skip))
+    }
+
     /// Whether the data lies in a staged object.
     #[must_use]
     pub fn is_staged(self) -> bool {

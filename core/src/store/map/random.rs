@@ -1,7 +1,7 @@
 //! A tree against an array: any sequence of changes, flushes and merges, whatever is done in between and
 //! in which order, and opening it again.
 
-use super::fragment::{Fragment, FragmentId};
+use super::fragment::{Fragment, FragmentId, Index};
 use super::levels::Levels;
 use super::lookup::{Answer, Lookup};
 use super::page::Entry;
@@ -28,6 +28,8 @@ enum Op {
     Zero(u64, u64),
     Discard(u64, u64),
     Freeze,
+    /// The map as it is now is to be kept.
+    Split,
     Step(usize),
     /// Does the output at this place in the queue.
     Do(usize),
@@ -47,6 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => range().prop_map(|(lba, sectors)| Op::Discard(lba, sectors)),
         1 => (0..SIZE, 0..SIZE).prop_map(|(lba, sectors)| Op::Discard(lba, sectors)),
         3 => Just(Op::Freeze),
+        2 => Just(Op::Split),
         8 => (1..6usize).prop_map(Op::Step),
         10 => (0..4usize).prop_map(Op::Do),
         2 => (range(), prop::option::of(1..4usize))
@@ -61,6 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Debug, Default)]
 struct Seen {
     flushes: u64,
+    kept: u64,
     merges: u64,
     moves: u64,
     deepest: usize,
@@ -77,6 +81,8 @@ struct World {
     /// All changes; what a flush does not have yet is done again when the tree is opened again.
     log: Vec<Entry>,
     flushed: u64,
+    /// The map at each split that has not been flushed.
+    kept: BTreeMap<u64, Vec<Option<Place>>>,
     generation: u64,
     /// What it needs is read when it goes on.
     lookup: Option<(Lookup, Range, Vec<Get>)>,
@@ -94,6 +100,7 @@ impl World {
             model: vec![None; SIZE as usize],
             log: Vec::new(),
             flushed: 0,
+            kept: BTreeMap::new(),
             generation: 1,
             lookup: None,
             seen: Seen::default(),
@@ -130,6 +137,10 @@ impl World {
             Op::Freeze => {
                 self.tree.freeze(self.log.len() as u64);
             }
+            Op::Split => {
+                self.tree.split(self.log.len() as u64);
+                self.kept.insert(self.log.len() as u64, self.model.clone());
+            }
             Op::Step(steps) => {
                 for _ in 0..steps {
                     self.step();
@@ -163,6 +174,11 @@ impl World {
                     assert!(through >= self.flushed);
                     self.flushed = through;
                     self.seen.flushes += 1;
+                    if let Some(kept) = self.kept.remove(&through) {
+                        assert_eq!(self.in_levels(), kept);
+                        self.seen.kept += 1;
+                    }
+                    assert!(self.kept.keys().all(|other| *other > through));
                 }
                 Event::Merged { gone, bytes } => {
                     for fragment in gone {
@@ -173,10 +189,34 @@ impl World {
                     self.seen.merges += merged;
                     self.seen.moves += 1 - merged;
                 }
+                Event::RolledBack { .. } => panic!("nobody rolls back"),
             }
             self.check_levels();
         }
         more
+    }
+
+    /// What the levels alone say.
+    fn in_levels(&self) -> Vec<Option<Place>> {
+        let mut map = vec![None; SIZE as usize];
+        let levels = self.tree.levels();
+        for fragment in levels.runs().iter().chain(levels.sorted()).rev().flatten() {
+            let object = &self.objects[&fragment.id];
+            let range = fragment.index_range();
+            let index = object.slice(range.start as usize..range.end as usize);
+            let index = Index::new(fragment, index).unwrap();
+            for page in 0..index.pages() {
+                let range = index.range(page);
+                let bytes = &object[range.start as usize..range.end as usize];
+                for entry in index.entries(page, bytes).unwrap() {
+                    let Entry { range, place } = entry.unwrap();
+                    for n in 0..range.sectors {
+                        map[(range.lba + n) as usize] = Extent::skip(&place, n);
+                    }
+                }
+            }
+        }
+        map
     }
 
     /// What is named is there, is what it says, and the form in which a root has it is the same.
@@ -258,9 +298,18 @@ impl World {
         self.objects.retain(|id, _| levels.fragments().any(|fragment| fragment.id == *id));
         self.tree = Tree::new(LIMITS, VOLUME, self.generation, levels);
         self.pages = Pages::new(self.cache_bytes);
-        for entry in &self.log[self.flushed as usize..] {
-            self.tree.replace(*entry, &mut self.pages);
+        let later = (self.flushed + 1..).zip(&self.log[self.flushed as usize..]);
+        let kept = std::mem::take(&mut self.kept);
+        if kept.contains_key(&self.flushed) {
+            self.tree.split(self.flushed);
         }
+        for (number, entry) in later {
+            self.tree.replace(*entry, &mut self.pages);
+            if kept.contains_key(&number) {
+                self.tree.split(number);
+            }
+        }
+        self.kept = kept;
         self.lookup = None;
     }
 

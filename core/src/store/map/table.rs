@@ -62,6 +62,18 @@ impl Table {
         self.entries.insert(range, place);
     }
 
+    /// What this table and then another one say.
+    #[must_use]
+    pub fn overwritten_by(mut self, newer: Table) -> Table {
+        if self.is_empty() {
+            return newer;
+        }
+        for (range, place) in newer.iter_from(0) {
+            self.replace(range, place);
+        }
+        self
+    }
+
     /// Drops entries about data of segments up to that one.
     pub fn forget_through(&mut self, segment: u64) {
         let mut dropped = 0;

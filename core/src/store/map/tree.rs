@@ -1,8 +1,8 @@
 //! The map of a volume as a state machine: a table that takes what segments say, flushes of it, merges,
 //! and lookups.
 //!
-//! Its owner says when to [`Tree::freeze`] the table, lets it [`Tree::step`], does what
-//! [`Tree::poll`] says and hands back what came of it. Names of fragments are never used again as long as no
+//! Its owner says when to [`Tree::freeze`] the table, or to [`Tree::split`] it where the map is to be kept
+//! as it was then, lets it [`Tree::step`], does what [`Tree::poll`] says and hands back what came of it. Names of fragments are never used again as long as no
 //! two owners share a generation. One flush and one merge are under way at a time, each with at most
 //! [`PUTS_MAX`] fragments that are made and not yet there.
 
@@ -17,7 +17,7 @@ use super::{Damage, Get, Limits, What};
 use crate::block::{SECTOR_BYTES, VolumeId};
 use crate::store::segment::Piece;
 use bytes::Bytes;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Fragments of a flush, and of a merge, that are being put at a time. With the one being made it
 /// bounds the memory that these take.
@@ -51,12 +51,62 @@ pub enum Event {
         /// Bytes written; 0 if they were moved.
         bytes: u64,
     },
+    /// The levels are those of an earlier map, and what follows was written over these. [`Event::Flushed`] comes
+    /// after it.
+    RolledBack {
+        /// No longer part of the map.
+        gone: Vec<Fragment>,
+    },
 }
 
+/// A table that nothing is added to any more.
 #[derive(Debug)]
-struct Freezing {
+pub struct Frozen {
     table: Table,
+    /// The last segment in it.
     through: u64,
+    /// The map of that segment is wanted: it is not to be one table with what follows.
+    kept: bool,
+    /// It hides everything before it, and says nothing itself.
+    rolled: Option<Rolled>,
+}
+
+/// What the map was rolled back to.
+#[derive(Debug)]
+struct Rolled {
+    /// The map after that segment: the table of it was set aside too, if the levels are not known.
+    from: u64,
+    levels: Option<Levels>,
+    /// Of all fragments in these.
+    data_sectors: u64,
+}
+
+impl Frozen {
+    /// What the segments up to `through` say.
+    #[must_use]
+    pub fn kept(through: u64, table: Table) -> Frozen {
+        Frozen { table, through, kept: true, rolled: None }
+    }
+
+    /// Segment `through` made the map what it was after segment `from`: that of `levels`, or of a table
+    /// set aside before.
+    #[must_use]
+    pub fn rolled_back(through: u64, from: u64, levels: Option<Levels>) -> Frozen {
+        let data_sectors = levels.as_ref().map_or(0, data_sectors);
+        let rolled = Some(Rolled { from, levels, data_sectors });
+        Frozen { table: Table::new(), through, kept: true, rolled }
+    }
+
+    /// The last segment in it.
+    #[must_use]
+    pub fn through(&self) -> u64 {
+        self.through
+    }
+}
+
+/// The oldest of those is being written.
+#[derive(Debug)]
+struct Flushing {
     flush: Flush,
     finished: bool,
     made: Made,
@@ -94,7 +144,9 @@ pub struct Tree {
     generation: u64,
     next: u64,
     table: Table,
-    frozen: Option<Freezing>,
+    /// The oldest first.
+    frozen: VecDeque<Frozen>,
+    flushing: Option<Flushing>,
     levels: Levels,
     /// Of all fragments in the levels.
     data_sectors: u64,
@@ -117,7 +169,8 @@ impl Tree {
             generation,
             next: 1,
             table: Table::new(),
-            frozen: None,
+            frozen: VecDeque::new(),
+            flushing: None,
             data_sectors: data_sectors(&levels),
             levels,
             merging: None,
@@ -135,7 +188,7 @@ impl Tree {
         &self.levels
     }
 
-    /// What the segments since the last [`Tree::freeze`] say.
+    /// What the segments since the last [`Tree::freeze`] or [`Tree::split`] say.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
@@ -144,7 +197,52 @@ impl Tree {
     /// Bytes of memory that its tables take, about.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
-        self.table.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.table.bytes())
+        self.tables().map(Table::bytes).sum()
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &Table> {
+        let frozen = self.frozen.iter().rev().map(|frozen| &frozen.table);
+        std::iter::once(&self.table).chain(frozen)
+    }
+
+    /// The map: tables, the newest first, and what they lie over, with its sectors of data. Nothing if it was rolled
+    /// back to what is not known.
+    fn view(&self) -> Option<(Vec<&Table>, &Levels, u64)> {
+        let mut tables = vec![&self.table];
+        let mut end = self.frozen.len();
+        while let Some(last) = end.checked_sub(1) {
+            end = last;
+            let frozen = &self.frozen[last];
+            match &frozen.rolled {
+                None => tables.push(&frozen.table),
+                Some(Rolled { levels: Some(levels), data_sectors, .. }) => {
+                    return Some((tables, levels, *data_sectors));
+                }
+                Some(Rolled { from, .. }) => {
+                    let older = self.frozen.range(..last);
+                    let at = older.into_iter().position(|frozen| frozen.through == *from)?;
+                    end = at + 1;
+                }
+            }
+        }
+        Some((tables, &self.levels, self.data_sectors))
+    }
+
+    /// Whether it was rolled back to what is not known: nothing can be looked up until a later map has been adopted.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.frozen.iter().enumerate().any(|(n, frozen)| match &frozen.rolled {
+            Some(Rolled { from, levels: None, .. }) => {
+                self.frozen.range(..n).all(|older| older.through != *from)
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether a lookup may come to that fragment.
+    #[must_use]
+    pub fn names(&self, fragment: &Fragment) -> bool {
+        self.view().is_some_and(|(_, levels, _)| levels.names(fragment))
     }
 
     /// What a record of a segment does to the map.
@@ -163,16 +261,39 @@ impl Tree {
         pages.resize_table(before, self.table.bytes());
     }
 
-    /// Begins to write the table, which has all segments up to `through`; false if the one before is
-    /// still being written.
+    /// Sets the table aside, which has all segments up to `through`: the map after that one is to be written as it is.
+    /// What follows goes into a new table.
+    pub fn split(&mut self, through: u64) {
+        self.frozen.push_back(Frozen::kept(through, std::mem::take(&mut self.table)));
+    }
+
+    /// Makes the map what it was after segment `from`, by segment `through`: `levels` are that map, unless its table
+    /// is set aside. What was set aside stays, as it is wanted.
+    pub fn roll_back(
+        &mut self,
+        through: u64,
+        from: u64,
+        levels: Option<Levels>,
+        pages: &mut Pages,
+    ) {
+        let before = self.table_bytes();
+        self.table = Table::new();
+        self.frozen.push_back(Frozen::rolled_back(through, from, levels));
+        pages.resize_table(before, self.table_bytes());
+    }
+
+    /// Begins to write the oldest table that was set aside; if there is none, the table, which has all segments
+    /// up to `through`. False if one is still being written.
     pub fn freeze(&mut self, through: u64) -> bool {
-        if self.frozen.is_some() {
+        if self.is_flushing() {
             return false;
         }
-        let table = std::mem::take(&mut self.table);
+        if self.frozen.is_empty() {
+            let table = std::mem::take(&mut self.table);
+            self.frozen.push_back(Frozen { table, through, kept: false, rolled: None });
+        }
         let flush = Flush::new(&self.limits);
-        let made = Made::default();
-        self.frozen = Some(Freezing { table, through, flush, finished: false, made });
+        self.flushing = Some(Flushing { flush, finished: false, made: Made::default() });
         true
     }
 
@@ -180,23 +301,34 @@ impl Tree {
     /// a merge finds out.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
-        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.table.mapped_bytes());
-        let flushed = self.data_sectors.saturating_mul(SECTOR_BYTES);
-        self.table.mapped_bytes().saturating_add(frozen).saturating_add(flushed)
+        let Some((tables, _, sectors)) = self.view() else { return 0 };
+        let flushed = sectors.saturating_mul(SECTOR_BYTES);
+        tables.into_iter().map(Table::mapped_bytes).fold(flushed, u64::saturating_add)
     }
 
-    /// Makes `levels` what the table lies over: they are the map after some segment, and the table has all
+    /// Makes `levels` what the tables lie over: they are the map after segment `through`, and the tables have all
     /// that the segments after it say. What is under way comes to nothing; what was to be written is part of
-    /// the table again.
-    pub fn adopt(&mut self, levels: Levels, pages: &mut Pages) {
-        if let Some(Freezing { table: older, .. }) = self.frozen.take() {
-            let before = self.table.bytes() + older.bytes();
-            let newer = std::mem::replace(&mut self.table, older);
-            for (range, place) in newer.iter_from(0) {
-                self.table.replace(range, place);
+    /// a table again, unless it was set aside.
+    pub fn adopt(&mut self, levels: Levels, through: u64, pages: &mut Pages) {
+        let before = self.table_bytes();
+        let mut older = Table::new();
+        for frozen in std::mem::take(&mut self.frozen) {
+            let Frozen { table, through: last, kept, rolled } = frozen;
+            if last <= through {
+                continue;
             }
-            pages.resize_table(before, self.table.bytes());
+            if rolled.is_some() {
+                older = Table::new();
+            }
+            older = older.overwritten_by(table);
+            if kept {
+                let table = std::mem::take(&mut older);
+                self.frozen.push_back(Frozen { table, through: last, kept, rolled });
+            }
         }
+        self.table = older.overwritten_by(std::mem::take(&mut self.table));
+        pages.resize_table(before, self.table_bytes());
+        self.flushing = None;
         self.merging = None;
         self.settled = false;
         self.cursors = [0; LEVELS_MAX];
@@ -207,20 +339,33 @@ impl Tree {
         self.levels = levels;
     }
 
-    /// Puts a table in the place of the one that there is.
+    /// Puts a table in the place of those that there are.
     pub fn load(&mut self, table: Table, pages: &mut Pages) {
-        pages.resize_table(self.table.bytes(), table.bytes());
+        self.load_split(Vec::new(), table, pages);
+    }
+
+    /// The same, with what was set aside before it, the oldest first.
+    pub fn load_split(&mut self, split: Vec<Frozen>, table: Table, pages: &mut Pages) {
+        let before = self.table_bytes();
+        self.flushing = None;
+        self.frozen = split.into();
         self.table = table;
+        pages.resize_table(before, self.table_bytes());
     }
 
     /// Drops entries that the levels are known to have, which are the map after that segment.
     pub fn forget_through(&mut self, segment: u64, pages: &mut Pages) {
-        self.change(pages, |table| table.forget_through(segment));
+        let before = self.table_bytes();
+        self.table.forget_through(segment);
+        for frozen in &mut self.frozen {
+            frozen.table.forget_through(segment);
+        }
+        pages.resize_table(before, self.table_bytes());
     }
 
-    /// Names new fragments after a generation in which none has been written.
-    pub fn own(&mut self, generation: u64) {
-        (self.generation, self.next) = (generation, 1);
+    /// Names new fragments after a generation, numbered from `first`; none of these has been written.
+    pub fn own(&mut self, generation: u64, first: u64) {
+        (self.generation, self.next) = (generation, first);
     }
 
     /// Whether nothing is under way, and no merge is due.
@@ -232,13 +377,47 @@ impl Tree {
     /// Whether a frozen table is being written.
     #[must_use]
     pub fn is_flushing(&self) -> bool {
-        self.frozen.is_some()
+        self.flushing.is_some()
+    }
+
+    /// How many tables have been set aside and are not in fragments yet.
+    #[must_use]
+    pub fn set_aside(&self) -> usize {
+        self.frozen.iter().filter(|frozen| frozen.kept).count()
+    }
+
+    /// Whether the map of that segment is one of those.
+    #[must_use]
+    pub fn is_set_aside(&self, segment: u64) -> bool {
+        self.frozen.iter().any(|frozen| frozen.kept && frozen.through == segment)
+    }
+
+    /// Whether a later segment than that made the map an earlier one, which is not in the levels yet.
+    #[must_use]
+    pub fn is_rolled_back_after(&self, segment: u64) -> bool {
+        self.frozen.iter().any(|frozen| frozen.rolled.is_some() && frozen.through > segment)
+    }
+
+    /// Fragments that were made and are not part of the levels yet, or are to be again; they may be there already.
+    pub fn under_way(&self) -> impl Iterator<Item = &Fragment> {
+        let flushed = self.flushing.iter().map(|flushing| &flushing.made);
+        let merged = self.merging.iter().map(|merging| &merging.made);
+        let rolled = self.frozen.iter().filter_map(|frozen| frozen.rolled.as_ref());
+        let back = rolled.filter_map(|rolled| rolled.levels.as_ref());
+        let made = flushed.chain(merged).flat_map(|made| &made.fragments);
+        made.chain(back.flat_map(Levels::fragments))
+    }
+
+    /// The number of the next fragment that is made.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
     }
 
     /// Whether nothing is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.frozen.is_none() && self.merging.is_none() && self.outputs.is_empty()
+        self.flushing.is_none() && self.merging.is_none() && self.outputs.is_empty()
     }
 
     /// Goes on with what is under way, for about a millisecond; says whether there is more that need
@@ -253,31 +432,66 @@ impl Tree {
 
     /// Goes on with a flush only; says whether there is more of it that need not wait for anything.
     pub fn step_flush(&mut self, pages: &mut Pages) -> bool {
-        let Some(frozen) = &mut self.frozen else { return false };
-        if !frozen.finished && frozen.made.putting < PUTS_MAX {
-            let built = match frozen.flush.step(&frozen.table) {
+        let Some(flushing) = &mut self.flushing else { return false };
+        let Some(frozen) = self.frozen.front() else { return false };
+        if frozen.rolled.is_some() {
+            return self.step_back();
+        }
+        if !flushing.finished && flushing.made.putting < PUTS_MAX {
+            let built = match flushing.flush.step(&frozen.table) {
                 Step::More | Step::Needs(_) => return true,
                 Step::Full(built) => built,
                 Step::Done(built) => {
-                    frozen.finished = true;
+                    flushing.finished = true;
                     built
                 }
             };
             self.put(Job::Flush, built);
             return true;
         }
-        if !frozen.finished || frozen.made.putting > 0 {
+        if !flushing.finished || flushing.made.putting > 0 {
             return false;
         }
-        if let Some(Freezing { table, through, made, .. }) = self.frozen.take() {
+        if let Some(Flushing { made, .. }) = self.flushing.take()
+            && let Some(Frozen { table, through, .. }) = self.frozen.pop_front()
+        {
             pages.resize_table(table.bytes(), 0);
             let bytes = made.fragments.iter().map(Fragment::bytes).sum();
             let fragments = made.fragments.len();
             self.levels.add(made.fragments);
             self.data_sectors = data_sectors(&self.levels);
             self.settled = false;
+            let rolled = self.frozen.iter_mut().filter_map(|frozen| frozen.rolled.as_mut());
+            for rolled in rolled.filter(|rolled| rolled.from == through) {
+                rolled.levels = Some(self.levels.clone());
+                rolled.data_sectors = self.data_sectors;
+            }
             self.events.push_back(Event::Flushed { through, fragments, bytes });
         }
+        true
+    }
+
+    /// The levels become those that the map was rolled back to; a merge of others comes to nothing.
+    fn step_back(&mut self) -> bool {
+        let known =
+            |frozen: &mut Frozen| frozen.rolled.as_ref().is_some_and(|r| r.levels.is_some());
+        let Some(frozen) = self.frozen.pop_front_if(known) else { return false };
+        let Some(Rolled { levels: Some(levels), data_sectors, .. }) = frozen.rolled else {
+            return false;
+        };
+        let names: BTreeSet<FragmentId> = levels.fragments().map(|fragment| fragment.id).collect();
+        let made = self.merging.take().map(|merging| merging.made.fragments).unwrap_or_default();
+        let before = std::mem::replace(&mut self.levels, levels);
+        let gone = before.fragments().copied().chain(made);
+        let gone = gone.filter(|fragment| !names.contains(&fragment.id)).collect();
+        self.putting.retain(|_, job| *job != Job::Merge);
+        self.data_sectors = data_sectors;
+        self.flushing = None;
+        self.settled = false;
+        self.cursors = [0; LEVELS_MAX];
+        self.events.push_back(Event::RolledBack { gone });
+        let (through, fragments, bytes) = (frozen.through, 0, 0);
+        self.events.push_back(Event::Flushed { through, fragments, bytes });
         true
     }
 
@@ -336,7 +550,7 @@ impl Tree {
 
     fn put(&mut self, job: Job, built: Builder) {
         let made = match job {
-            Job::Flush => self.frozen.as_mut().map(|frozen| &mut frozen.made),
+            Job::Flush => self.flushing.as_mut().map(|flushing| &mut flushing.made),
             Job::Merge => self.merging.as_mut().map(|merging| &mut merging.made),
         };
         let Some(made) = made.filter(|_| !built.is_empty()) else { return };
@@ -362,7 +576,7 @@ impl Tree {
     /// A fragment is there and durable.
     pub fn handle_written(&mut self, fragment: FragmentId) {
         let made = match self.putting.remove(&fragment) {
-            Some(Job::Flush) => self.frozen.as_mut().map(|frozen| &mut frozen.made),
+            Some(Job::Flush) => self.flushing.as_mut().map(|flushing| &mut flushing.made),
             Some(Job::Merge) => self.merging.as_mut().map(|merging| &mut merging.made),
             None => None,
         };
@@ -384,15 +598,13 @@ impl Tree {
         merging.merge.supply(source, get, bytes)
     }
 
-    /// Takes a lookup a step further.
+    /// Takes a lookup a step further; not if [`Tree::is_lost`].
     ///
     /// # Errors
     /// See [`Lookup::step`].
     pub fn look(&self, lookup: &mut Lookup, pages: &mut Pages) -> Result<Answer, Damage> {
-        match &self.frozen {
-            None => lookup.step(&[&self.table], &self.levels, pages),
-            Some(frozen) => lookup.step(&[&self.table, &frozen.table], &self.levels, pages),
-        }
+        let Some((tables, levels, _)) = self.view() else { return Ok(Answer::Needs(Vec::new())) };
+        lookup.step(&tables, levels, pages)
     }
 }
 

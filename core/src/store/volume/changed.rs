@@ -46,7 +46,25 @@ struct Walk {
     reading: usize,
     /// The newest segment that could not be read, 0 for none.
     failed: u64,
+    /// The last segment, and the checksum of its header.
+    top: (u64, u32),
+    /// Of the headers read, their checksums and what they say of the one before.
+    links: BTreeMap<u64, (u32, u32)>,
     ranges: Ranges,
+}
+
+impl Walk {
+    /// Whether a header is one of this log, as far as its neighbours have been read: what a store that was out of touch
+    /// put in the place of a deleted segment is not.
+    fn link(&mut self, number: u64, crc: u32, previous: u32) -> bool {
+        self.links.insert(number, (crc, previous));
+        let above = match self.links.get(&(number + 1)) {
+            _ if number == self.top.0 => Some(self.top.1),
+            link => link.map(|(_, previous)| *previous),
+        };
+        let below = self.links.get(&(number - 1)).map(|(crc, _)| *crc);
+        above.is_none_or(|above| above == crc) && below.is_none_or(|below| below == previous)
+    }
 }
 
 impl Walks {
@@ -77,12 +95,26 @@ impl Volume {
         if !self.is_moment(since) || self.walks.walks.len() >= WALKS_MAX {
             return self.tell_changed(session, lane, request, Ok(Changes::Unknown));
         }
-        let floor = self.state.number.saturating_sub(SEGMENTS_MAX);
+        // What is a parent's was there before anybody attached this volume.
+        let floor = self.state.number.saturating_sub(SEGMENTS_MAX).max(self.spec.begins_after());
         let ranges = Ranges::default();
         let next = self.state.number;
         let since = since.seq;
         let (reading, failed) = (0, 0);
-        let walk = Walk { session, lane, request, since, floor, next, reading, failed, ranges };
+        let (top, links) = ((next, self.state.header_crc), BTreeMap::new());
+        let walk = Walk {
+            session,
+            lane,
+            request,
+            since,
+            floor,
+            next,
+            reading,
+            failed,
+            top,
+            links,
+            ranges,
+        };
         self.walks.next += 1;
         let number = self.walks.next;
         self.walks.walks.insert(number, walk);
@@ -90,14 +122,17 @@ impl Volume {
     }
 
     /// Whether the log went through that moment: it knows the epoch, and all later ones were built on
-    /// what was committed then.
+    /// what was committed then. One that is nobody's may have begun by rolling back, of which the segments since
+    /// then do not say what it changed.
     fn is_moment(&self, moment: Moment) -> bool {
         let history = &self.state.history;
         let known = history
             .iter()
             .any(|entry| entry.epoch == moment.epoch && entry.host == Some(moment.host));
         let mut later = history.iter().filter(|entry| entry.epoch > moment.epoch);
-        known && moment.seq <= self.state.committed && later.all(|entry| entry.base >= moment.seq)
+        known
+            && moment.seq <= self.state.committed
+            && later.all(|entry| entry.base >= moment.seq && entry.host.is_some())
     }
 
     fn tell_changed(
@@ -107,7 +142,7 @@ impl Volume {
         request: RequestId,
         result: Result<Changes, ReadError>,
     ) {
-        let volume = self.spec.id;
+        let volume = self.id();
         self.send(session, lane, ToHost::Changed { request, volume, result });
     }
 
@@ -164,6 +199,9 @@ impl Volume {
             Part::Tail(header, crc) => (header, crc),
         };
         if header.volume != self.spec.id || header.number != number {
+            return None;
+        }
+        if part == Part::Header && !walk.link(number, crc, header.previous) {
             return None;
         }
         if header.last <= walk.since {

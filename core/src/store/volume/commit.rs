@@ -4,11 +4,13 @@ use super::super::object::{Copies, ObjectOperation};
 use super::super::open::Replay;
 use super::super::segment::{self, HEADER_BYTES, Header, Piece, Segment, SegmentKind, Token};
 use super::super::{Event, OpenError, SessionId, catalog};
+use super::snapshots::Asked;
 use super::{Phase, Purpose, Volume};
 use crate::block::{Epoch, Seq};
 use crate::record;
 use crate::wire::link::{
-    Announced, HostId, JournalState, Lane, MAX_ANNOUNCE_ENTRIES, MAX_BATCH_BYTES, RequestId, ToHost,
+    Announced, HostId, JournalState, Lane, MAX_ANNOUNCE_ENTRIES, MAX_BATCH_BYTES, RequestId,
+    SnapshotOperation, ToHost,
 };
 use bytes::Bytes;
 
@@ -66,6 +68,10 @@ pub(super) enum Work {
         request: RequestId,
         sectors: u64,
     },
+    Snapshot {
+        asked: Asked,
+        operation: SnapshotOperation,
+    },
     /// Changes nothing, but what another store was told counts as much.
     Lost {
         session: SessionId,
@@ -89,13 +95,14 @@ impl Work {
             | Work::AcceptLoss { session, .. }
             | Work::Resize { session, .. }
             | Work::Lost { session, .. } => *session,
+            Work::Snapshot { asked, .. } => asked.session,
         }
     }
 }
 
 /// The segment being put.
 pub(super) struct Put {
-    segment: Segment,
+    pub(super) segment: Segment,
     data: Vec<Bytes>,
     /// What asked for it; `None` for batches and announcements.
     pub request: Option<Work>,
@@ -254,6 +261,7 @@ impl Volume {
 
     /// Begins whatever is next in the queue, until a segment is being put or the log is being read.
     pub(super) fn advance_queue(&mut self) {
+        self.advance_snapping();
         while self.can_put() {
             let Some(work) = self.queue.pop_front() else {
                 self.put_announced();
@@ -367,14 +375,14 @@ impl Volume {
         records: Vec<Bytes>,
         request: Option<Work>,
     ) {
-        self.counter += 1;
+        let counter = self.next_counter();
         let header = Header {
             volume: self.spec.id,
             number: self.state.number + 1,
             kind,
             epoch,
             host: host.unwrap_or(HostId(0)),
-            token: Token { incarnation: self.incarnation, counter: self.counter },
+            token: Token { incarnation: self.incarnation, counter },
             first: self.state.committed + 1,
             last,
             records_bytes: 0,
@@ -401,13 +409,36 @@ impl Volume {
 
     /// The segment exists, and it is ours.
     pub(super) fn segment_put(&mut self) {
+        let Some(put) = &self.put else { return };
+        let header = &put.segment.header;
+        if header.token.begins() {
+            self.confirm_put(header.number);
+        } else {
+            self.segment_confirmed();
+        }
+    }
+
+    /// And it is the next one of the log.
+    pub(super) fn segment_confirmed(&mut self) {
+        self.rolling.exists = false;
         let Some(put) = self.put.take() else { return };
+        if !self.may_apply(&put.segment) {
+            self.rolling.exists = true;
+            self.put = Some(put);
+            return;
+        }
         let clean = self.state.clean;
         let lost = self.state.announced.bytes();
         let before = self.state.host();
         self.state.commit(&put.segment);
         self.map_segment(&put.segment);
         self.resized_by(&put.segment);
+        if let Some(note) = &put.segment.footer.note
+            && put.segment.header.kind == SegmentKind::Rollback
+        {
+            let (epoch, segment) = (self.state.epoch(), note.segment);
+            self.event(Event::RolledBack { epoch, segment, bytes: lost });
+        }
         match put.request {
             None => {
                 if put.segment.header.kind == SegmentKind::Data {
@@ -461,6 +492,12 @@ impl Volume {
 
     /// Another store wrote the segment of this number: its log is the log.
     fn lost_race(&mut self) {
+        self.lost_put();
+        self.catch_up();
+    }
+
+    /// What was to be in a segment is not.
+    pub(super) fn lost_put(&mut self) {
         let Some(put) = self.put.take() else { return };
         if put.request.is_none()
             && let Some(holder) = self.holder
@@ -473,7 +510,6 @@ impl Volume {
             self.probed = true;
             self.queue.push_front(work);
         }
-        self.catch_up();
     }
 
     /// Looks for segments that another store has written.

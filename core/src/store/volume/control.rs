@@ -4,6 +4,7 @@ use super::super::attach;
 use super::super::segment::{self, SegmentKind};
 use super::super::{Event, SessionId};
 use super::commit::Work;
+use super::snapshots::Asked;
 use super::{Holder, Phase, Volume};
 use crate::block::Epoch;
 use crate::wire::link::{
@@ -42,6 +43,9 @@ impl Volume {
             Work::AcceptLoss { session, lane, request }
             | Work::Resize { session, lane, request, .. }
             | Work::Lost { session, lane, request, .. } => {
+                self.reply_volume(session, lane, request, Err(VolumeError::Store(store)));
+            }
+            Work::Snapshot { asked: Asked { session, lane, request }, .. } => {
                 self.reply_volume(session, lane, request, Err(VolumeError::Store(store)));
             }
         }
@@ -107,6 +111,7 @@ impl Volume {
             Work::Resize { session, lane, request, sectors } => {
                 self.begin_resize(session, lane, request, sectors);
             }
+            Work::Snapshot { asked, operation } => self.begin_snapshot(asked, operation),
             Work::Lost { session, lane, request, from_lba } => {
                 let reply = self.lost(from_lba);
                 self.reply_volume(session, lane, request, Ok(reply));
@@ -175,7 +180,8 @@ impl Volume {
         let committed = self.state.committed;
         let limit = self.config.announce_in_segment_max;
         let (announced, rounded) = announced.snapshot(committed, limit);
-        let footer = segment::Footer { pieces: Vec::new(), announced, rounded, base: granted.base };
+        let base = granted.base;
+        let footer = segment::Footer { announced, rounded, base, ..segment::Footer::default() };
         let epoch = self.state.epoch() + 1;
         let work = Work::Attach { session, lane, request, host, journal };
         let kind = SegmentKind::Attach;
@@ -215,7 +221,12 @@ impl Volume {
         lost: u64,
     ) {
         let epoch = self.state.epoch();
-        if !matches!(work, Work::Detach { .. } | Work::Resize { .. })
+        let stays = match &work {
+            Work::Detach { .. } | Work::Resize { .. } => true,
+            Work::Snapshot { operation, .. } => !operation.begins_epoch(),
+            _ => false,
+        };
+        if !stays
             && let Some(before) = self.holder.take()
             && before.session != work.session()
         {
@@ -229,6 +240,7 @@ impl Volume {
                     self.reply_resized(session, lane, request);
                 }
             }
+            Work::Snapshot { asked, operation } => self.snapshot_done(asked, &operation, closed),
             Work::Attach { session, lane, request, host, .. } => {
                 self.event(Event::Attached { epoch, host, unclean });
                 self.take_over(session, !closed);
@@ -270,6 +282,11 @@ impl Volume {
             }
             VolumeOperation::Lost { from_lba, .. } => {
                 self.control(Work::Lost { session, lane, request, from_lba });
+                return;
+            }
+            VolumeOperation::Snapshot { operation, .. } => {
+                let asked = Asked { session, lane, request };
+                self.control(Work::Snapshot { asked, operation });
                 return;
             }
             VolumeOperation::Show { .. } => Ok(VolumeReply::Volume(self.volume_info())),

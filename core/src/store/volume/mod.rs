@@ -5,35 +5,51 @@
 //! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
 //! next one. Reads and announcements do not queue behind it.
 
+mod ancestors;
 mod behind;
 mod changed;
+mod collect;
 mod commit;
 mod control;
+mod end;
 mod opening;
 mod purpose;
+mod reading;
+mod readonly;
+mod rebuild;
 mod resize;
+mod rollback;
+mod snapshots;
 mod stage;
+mod sweep;
 mod upkeep;
 
 use super::log::State;
+use super::map::Tree;
 use super::map::levels::Levels;
-use super::map::{self, Place, Tree};
+use super::moves::Object;
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
 use super::open::Replay;
-use super::reads::{Damage, Finished, Next, Reads, Request, Stage, What};
-use super::{Config, Event, OpenError, SessionId, VolumeSpec, attach, catalog, segment};
-use crate::block::{BlockState, Epoch, Range, SECTOR_BYTES, StatusRun, Time};
+use super::reads::{Reads, Request, Stage, What};
+use super::{Config, Event, OpenError, Places, SessionId, VolumeSpec, attach, catalog, segment};
+use crate::block::{Epoch, SECTOR_BYTES, STAGED_BIT, Time, VolumeId};
 use crate::wire::link::{
-    self, AttachError, Frame, JournalState, Lane, LiveInfo, MAX_READ_SECTORS, MAX_STATUS_RUNS,
-    ReadError, RequestId, StageError, ToHost, ToStore,
+    self, AttachError, Frame, JournalState, Lane, LiveInfo, MAX_READ_SECTORS, ReadError, RequestId,
+    StageError, ToHost, ToStore,
 };
+pub(super) use ancestors::Ancestor;
+use ancestors::maps;
 use behind::Behind;
-use bytes::Bytes;
 use changed::Walks;
+use collect::Collect;
 use commit::{Put, Work};
+use end::End;
 use opening::Opening;
 use purpose::{Outcome, Purpose};
+use readonly::Only;
 use resize::Sizes;
+use rollback::Rolling;
+use snapshots::Snapping;
 use std::collections::{BTreeSet, VecDeque};
 use upkeep::Upkeep;
 
@@ -75,6 +91,10 @@ struct Holder {
 /// polled until there are none. `now` never goes back.
 pub struct Volume {
     spec: VolumeSpec,
+    /// The parent, while what a clone begins with is read from it.
+    origin: Option<VolumeSpec>,
+    /// The snapshot that this is of, if it is not of the volume.
+    only: Option<Only>,
     config: Config,
     incarnation: u128,
     counter: u64,
@@ -84,8 +104,10 @@ pub struct Volume {
     tree: Tree,
     /// While it is being opened: the log has to reach this segment, says that object.
     must_reach: Option<(u64, String)>,
+    end: End,
     book: Book<Purpose>,
     messages: VecDeque<(SessionId, Lane, Frame<ToHost>)>,
+    places: VecDeque<(RequestId, Result<Places, ReadError>)>,
     events: VecDeque<Event>,
     /// Objects that are not there although the log names them.
     gone: BTreeSet<String>,
@@ -100,8 +122,12 @@ pub struct Volume {
     reads: Reads,
     behind: Behind,
     upkeep: Upkeep,
+    collect: Collect,
+    ancestors: Vec<Ancestor>,
     sizes: Sizes,
     walks: Walks,
+    snapping: Snapping,
+    rolling: Rolling,
     announce_unsaved: Option<Time>,
     shutting_down: bool,
 }
@@ -109,12 +135,24 @@ pub struct Volume {
 impl Volume {
     /// Begins to open a volume. `incarnation` is random and never used for another engine.
     #[must_use]
-    pub fn open(now: Time, spec: VolumeSpec, incarnation: u128, mut config: Config) -> Volume {
+    pub fn open(now: Time, spec: VolumeSpec, incarnation: u128, config: Config) -> Volume {
+        Volume::begin(now, spec, None, incarnation, config)
+    }
+
+    fn begin(
+        now: Time,
+        spec: VolumeSpec,
+        only: Option<Only>,
+        incarnation: u128,
+        mut config: Config,
+    ) -> Volume {
         config.segment_bytes = config.segment_bytes.clamp(1, segment::MAX_RECORDS_BYTES);
         config.announce_in_segment_max =
             config.announce_in_segment_max.clamp(1, segment::MAX_ANNOUNCED);
         let state = State::new(&spec, config.announce_entries_max);
         let mut volume = Volume {
+            origin: None,
+            only,
             incarnation,
             counter: 0,
             now,
@@ -122,8 +160,10 @@ impl Volume {
             state,
             tree: Tree::new(config.map, spec.id, 0, Levels::default()),
             must_reach: None,
+            end: End::default(),
             book: Book::new(config.retry),
             messages: VecDeque::new(),
+            places: VecDeque::new(),
             events: VecDeque::new(),
             gone: BTreeSet::new(),
             held: VecDeque::new(),
@@ -136,8 +176,12 @@ impl Volume {
             reads: Reads::new(config.read_operations_max, config.read_bytes_max),
             behind: Behind::default(),
             upkeep: Upkeep::default(),
+            collect: Collect::new(&config, spec.id),
+            ancestors: Ancestor::all(&config, &spec),
             sizes: Sizes::default(),
             walks: Walks::default(),
+            snapping: Snapping::default(),
+            rolling: Rolling::default(),
             announce_unsaved: None,
             shutting_down: false,
             spec,
@@ -151,6 +195,33 @@ impl Volume {
     #[must_use]
     pub fn spec(&self) -> &VolumeSpec {
         &self.spec
+    }
+
+    /// Begins to open the snapshot of a volume that was taken by that segment, for reading only: it goes by
+    /// the snapshot's identity, whatever is asked of it, and anybody may attach it, in epoch 0. Nothing is
+    /// written. It fails with [`OpenError::NoSnapshot`] when the snapshot has been deleted, at once or
+    /// when that shows.
+    #[must_use]
+    pub fn open_snapshot(
+        now: Time,
+        spec: VolumeSpec,
+        (segment, id): (u64, VolumeId),
+        incarnation: u128,
+        config: Config,
+    ) -> Volume {
+        Volume::begin(now, spec, Some(Only::new(segment, id)), incarnation, config)
+    }
+
+    /// The identity that messages are to carry: the volume's, or that of the snapshot which this is.
+    #[must_use]
+    pub fn id(&self) -> VolumeId {
+        self.only.as_ref().map_or(self.spec.id, |only| only.id)
+    }
+
+    /// The session whose host has the volume attached and is connected.
+    #[must_use]
+    pub fn holder(&self) -> Option<SessionId> {
+        self.holder.filter(|holder| holder.connected).map(|holder| holder.session)
     }
 
     /// A frame from a host. Attach and volume operations come here because they name this volume,
@@ -196,6 +267,7 @@ impl Volume {
         self.behind.forget(session);
         self.sizes.forget(session);
         self.walks.forget(session);
+        self.snapping.forget(session);
         self.messages.retain(|(other, ..)| *other != session);
         self.advance();
     }
@@ -211,8 +283,20 @@ impl Volume {
                 self.gone.remove(pending.operation.key());
                 Ok(Outcome::Data(data))
             }
+            ObjectResult::Get(Err(GetError::NotFound)) if self.elsewhere(&pending).is_some() => {
+                if let Some(operation) = self.elsewhere(&pending) {
+                    self.book.reissue(Pending { operation, ..pending });
+                }
+                return self.advance();
+            }
             ObjectResult::Get(Err(GetError::NotFound)) if self.may_return(&pending) => {
                 pending.missing += 1;
+                // Where it was looked for first.
+                if let ObjectOperation::Get { key, .. } = &mut pending.operation
+                    && let Some((_, number)) = catalog::parse_data_key(key)
+                {
+                    *key = self.data_key(number);
+                }
                 Err("it is said not to exist, and was there".into())
             }
             ObjectResult::Get(Err(GetError::NotFound)) => Ok(Outcome::NotFound),
@@ -246,7 +330,8 @@ impl Volume {
             self.message(session, lane, frame);
         }
         self.held_bytes = 0;
-        for work in std::mem::take(&mut self.queue) {
+        let queue = std::mem::take(&mut self.queue);
+        for work in queue.into_iter().chain(self.snapping.take()) {
             self.refuse_work(work);
         }
         self.queue_bytes = 0;
@@ -281,6 +366,12 @@ impl Volume {
         self.messages.pop_front()
     }
 
+    /// The next answer to a [`ToStore::Status`] of [`SHELL_SESSION`]: where what lies, of parts in order from the start of
+    /// the range, which may end before it does.
+    pub fn poll_places(&mut self) -> Option<(RequestId, Result<Places, ReadError>)> {
+        self.places.pop_front()
+    }
+
     /// The next thing to log.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -311,7 +402,7 @@ impl Volume {
     /// Whether the table has grown much while the one before it is still being written.
     fn is_table_full(&self) -> bool {
         let most = self.config.table_bytes.saturating_mul(4);
-        self.tree.is_flushing() && self.tree.table().bytes() >= most
+        (self.tree.is_flushing() || self.tree.set_aside() > 0) && self.tree.table_bytes() >= most
     }
 
     /// Whether nothing is under way: with no further input nothing further happens. After
@@ -328,6 +419,7 @@ impl Volume {
                     && self.put.is_none()
                     && self.reads.is_idle()
                     && self.behind.is_empty()
+                    && self.snapping.is_empty()
                     && self.upkeep_is_idle()
                     && !(self.shutting_down && self.announce_unsaved.is_some())
             }
@@ -340,6 +432,10 @@ impl Volume {
         if matches!(self.phase, Phase::Opening(_) | Phase::Failed(_)) {
             return None;
         }
+        let mapped_bytes = self.tree.mapped_bytes().min(self.state.sectors * SECTOR_BYTES);
+        if self.is_readonly() {
+            return Some(self.only_info(mapped_bytes));
+        }
         Some(LiveInfo {
             epoch: self.state.epoch(),
             host: self.state.host(),
@@ -347,9 +443,16 @@ impl Volume {
             clean: self.state.clean,
             committed: self.state.committed,
             segments: self.state.number,
-            mapped_bytes: self.tree.mapped_bytes().min(self.state.sectors * SECTOR_BYTES),
+            mapped_bytes,
             announced_bytes: self.state.announced.bytes(),
         })
+    }
+
+    /// Bytes of the volume's segments and bundles, and of what is named of them, at most, as of the last count;
+    /// `None` before the first.
+    #[must_use]
+    pub fn space(&self) -> Option<(u64, u64)> {
+        self.collect.space()
     }
 
     /// The session of the host that has the volume attached, if that is connected.
@@ -397,6 +500,9 @@ impl Volume {
         if !matches!(self.phase, Phase::Running | Phase::CatchingUp(_)) {
             return;
         }
+        if self.rolling.exists {
+            self.segment_confirmed();
+        }
         self.advance_queue();
         self.advance_upkeep();
         self.advance_reads();
@@ -404,10 +510,15 @@ impl Volume {
 
     /// A segment has been applied to the state: what it says about the map.
     fn map_segment(&mut self, segment: &segment::Segment) {
-        let pages = &mut *self.config.pages.lock();
-        for piece in &segment.footer.pieces {
-            self.tree.apply(segment.header.number, piece, pages);
+        self.collect.written(segment.header.tail().end);
+        self.end_moved(segment);
+        {
+            let pages = &mut *self.config.pages.lock();
+            for piece in &segment.footer.pieces {
+                self.tree.apply(segment.header.number, piece, pages);
+            }
         }
+        self.split_by(segment);
     }
 
     fn connected(&self) -> bool {
@@ -446,7 +557,8 @@ impl Volume {
         self.refuse_behind();
         self.refuse_walks();
         self.refuse_resized();
-        for work in std::mem::take(&mut self.queue) {
+        let queue = std::mem::take(&mut self.queue);
+        for work in queue.into_iter().chain(self.snapping.take()) {
             self.refuse_work(work);
         }
         self.queue_bytes = 0;
@@ -457,7 +569,10 @@ impl Volume {
     }
 
     fn message(&mut self, session: SessionId, lane: Lane, frame: Frame<ToStore>) {
-        let ours = self.spec.id;
+        let ours = self.id();
+        if self.is_readonly() {
+            return self.only_message(session, lane, ours, frame);
+        }
         match frame.message {
             ToStore::Attach { request, host, journal, .. } => {
                 self.control(Work::Attach { session, lane, request, host, journal });
@@ -476,21 +591,14 @@ impl Volume {
             }
             ToStore::Read { request, volume, epoch, range } if volume == ours => {
                 let request = Request { session, lane, request, epoch, range, what: What::Data };
-                match self.check_read(session, epoch, range, MAX_READ_SECTORS) {
-                    Ok(()) => self.reads.push(request),
-                    Err(error) => self.read_failed(request, error),
-                }
+                self.asked_to_read(request, MAX_READ_SECTORS);
             }
             ToStore::ReadBehind { request, volume, epoch, committed, range } if volume == ours => {
                 let request = Request { session, lane, request, epoch, range, what: What::Data };
                 self.read_behind(request, committed);
             }
             ToStore::Status { request, volume, epoch, range } if volume == ours => {
-                let request = Request { session, lane, request, epoch, range, what: What::Status };
-                match self.check_read(session, epoch, range, u64::MAX) {
-                    Ok(()) => self.reads.push(request),
-                    Err(error) => self.read_failed(request, error),
-                }
+                self.asked_for_status(session, lane, request, epoch, range);
             }
             ToStore::Stage { request, volume, epoch, range, into, lba, object }
                 if volume == ours =>
@@ -501,6 +609,9 @@ impl Volume {
             ToStore::Changed { request, volume, epoch, since } if volume == ours => {
                 self.changed(session, lane, request, epoch, since);
             }
+            ToStore::Barrier { volume, epoch, barrier, seq } if volume == ours => {
+                self.barrier(session, epoch, barrier, seq);
+            }
             ToStore::Volume { request, operation } => {
                 self.volume_operation(session, lane, request, operation);
             }
@@ -508,124 +619,29 @@ impl Volume {
         }
     }
 
-    fn check_read(
-        &self,
-        session: SessionId,
-        epoch: u64,
-        range: Range,
-        longest: u64,
-    ) -> Result<(), ReadError> {
-        if matches!(self.phase, Phase::Opening(_) | Phase::Failed(_)) || self.shutting_down {
-            return Err(ReadError::NotAttached);
-        }
-        if range.is_empty() || range.sectors > longest || !range.fits(self.state.sectors) {
-            return Err(ReadError::Invalid);
-        }
-        let current = self.state.epoch();
-        if epoch == 0 {
-            Ok(())
-        } else if epoch < current {
-            Err(ReadError::Fenced(current))
-        } else if epoch > current || self.holder.is_none_or(|holder| holder.session != session) {
-            Err(ReadError::NotAttached)
-        } else {
-            Ok(())
+    fn object_key(&self, object: Object) -> String {
+        match object {
+            Object::Own(number) => self.data_key(number),
+            Object::Bundle(id) => catalog::bundle_key(id),
         }
     }
 
-    fn read_failed(&mut self, read: Request, error: ReadError) {
-        let (request, volume) = (read.request, self.spec.id);
-        let message = match read.what {
-            What::Data => ToHost::Data { request, volume, result: Err(error) },
-            What::Status => ToHost::Status { request, volume, result: Err(error) },
-            What::Stage(_) => {
-                ToHost::Staged { request, volume, result: Err(StageError::Read(error)) }
-            }
-        };
-        self.send(read.session, read.lane, message);
+    /// The key of a segment or of a staged object, of which it is not known whether it is this volume's or a parent's.
+    fn data_key(&self, number: u64) -> String {
+        let staged = number & STAGED_BIT != 0;
+        let volume = if staged { self.spec.id } else { self.spec.owner_of(number) };
+        catalog::data_key(volume, number)
     }
 
-    fn status_found(&mut self, read: Request, parts: Vec<(Range, Option<Place>)>) {
-        let mut runs: Vec<StatusRun> = Vec::new();
-        for (part, place) in parts {
-            let state = match place {
-                None => BlockState::Hole,
-                Some(place) if place.is_zero() => BlockState::Zero,
-                Some(_) => BlockState::Data,
-            };
-            match runs.last_mut() {
-                Some(last) if last.state == state => last.sectors += part.sectors,
-                _ => {
-                    if runs.len() == MAX_STATUS_RUNS {
-                        break;
-                    }
-                    runs.push(StatusRun { sectors: part.sectors, state });
-                }
-            }
-        }
-        let (request, volume) = (read.request, self.spec.id);
-        self.send(read.session, read.lane, ToHost::Status { request, volume, result: Ok(runs) });
-    }
-
-    fn fence_reads(&mut self) {
-        let epoch = self.state.epoch();
-        for read in self.reads.fence(epoch) {
-            self.read_failed(read, ReadError::Fenced(epoch));
-        }
-    }
-
-    fn advance_reads(&mut self) {
-        self.fence_reads();
-        while let Some(next) = self.next_read() {
-            match next {
-                Next::Fetch(read, index, fetch) => self.book.issue(
-                    Purpose::Fetch { read, index },
-                    ObjectOperation::Get {
-                        key: catalog::data_key(self.spec.id, fetch.segment),
-                        range: Some(fetch.range),
-                        copies: fetch.copies,
-                    },
-                ),
-                Next::Page(get, copies, known) => {
-                    self.read_fragment(|get| Purpose::ReadPage(get, known), get, copies);
-                }
-                Next::Finished(finished) => self.read_finished(finished),
-                Next::Status(read, parts) => self.status_found(read, parts),
-                Next::Lost(read, map::Damage { fragment, span, reason }) => {
-                    let key = catalog::fragment_key(fragment);
-                    let range = span.intersect(read.range).unwrap_or(read.range);
-                    let reason = reason.to_string();
-                    self.event(Event::DataDamaged { key, range, reason });
-                    self.read_failed(read, ReadError::Medium(range));
-                }
-            }
-        }
-    }
-
-    fn next_read(&mut self) -> Option<Next> {
-        let pages = &mut *self.config.pages.lock();
-        self.reads.poll(&self.tree, pages)
-    }
-
-    fn read_finished(&mut self, finished: Finished) {
-        let read = finished.request;
-        if let What::Stage(stage) = read.what {
-            return self.stage_read(finished, stage);
-        }
-        match finished.result {
-            Ok(parts) => {
-                let frame = link::encode_data(read.request, self.spec.id, &parts);
-                self.messages.push_back((read.session, read.lane, frame));
-            }
-            Err(damage) => self.data_damaged(read, damage),
-        }
-    }
-
-    fn data_damaged(&mut self, read: Request, damage: Damage) {
-        let Damage { segment, range, reason } = damage;
-        let key = catalog::data_key(self.spec.id, segment);
-        self.event(Event::DataDamaged { key, range, reason });
-        self.read_failed(read, ReadError::Medium(range));
+    /// What was staged for a parent lies there: where to look next for an object of a clone that is not here.
+    fn elsewhere(&self, pending: &Pending<Purpose>) -> Option<ObjectOperation> {
+        let ObjectOperation::Get { key, range, copies } = &pending.operation else { return None };
+        let (volume, number) = catalog::parse_data_key(key).filter(|(_, n)| n & STAGED_BIT != 0)?;
+        let mut chain = std::iter::once(self.spec.id)
+            .chain(self.spec.parents.iter().map(|parent| parent.volume));
+        chain.find(|id| *id == volume)?;
+        let key = catalog::data_key(chain.next()?, number);
+        Some(ObjectOperation::Get { key, range: range.clone(), copies: *copies })
     }
 
     /// Whether an object that is said not to exist is to be waited for.
@@ -634,7 +650,13 @@ impl Volume {
         if !pending.purpose.is_known() || self.gone.contains(key) {
             return false;
         }
-        if let Purpose::ReadRoot(_) = pending.purpose {
+        if let Purpose::Walk { number, .. } = pending.purpose
+            && self.collect.may_have_deleted()
+            && self.upkeep.newest.is_some_and(|newest| number <= newest.segment)
+        {
+            return false;
+        }
+        if let Purpose::ReadRoot(_) | Purpose::ReadPin(_) | Purpose::ReadBase(_) = pending.purpose {
             // It was in the list: unless it has been deleted since, as old ones are.
             return pending.missing < ROOT_TRIES;
         }
@@ -651,7 +673,9 @@ impl Volume {
         let key = pending.operation.key().to_owned();
         self.event(Event::Retry { key, error, failures: pending.failures.saturating_add(1) });
         // What could not be deleted is found by who has the next generation.
-        if !matches!(pending.purpose, Purpose::Delete) {
+        if matches!(pending.purpose, Purpose::Delete) {
+            self.collect.deleted(pending.operation.key());
+        } else {
             self.book.retry(self.now, pending);
         }
     }
@@ -659,6 +683,17 @@ impl Volume {
     fn object_done(&mut self, pending: Pending<Purpose>, outcome: Outcome) {
         match (pending.purpose, outcome) {
             (Purpose::ListRoots, Outcome::List(list)) => self.roots_listed(&list),
+            (Purpose::ListAncestor(which), Outcome::List(list)) => {
+                self.ancestor_listed(which, &list);
+            }
+            (Purpose::ReadAncestor(which, name, older), Outcome::Data(data)) => {
+                self.ancestor_read(which, name, older, Some(&data));
+            }
+            (Purpose::ReadAncestor(which, name, older), Outcome::NotFound) => {
+                self.ancestor_read(which, name, older, None);
+            }
+            (Purpose::ListEnd, Outcome::List(list)) => self.end_listed(&list),
+            (Purpose::ConfirmPut(number), Outcome::List(list)) => self.put_confirmed(number, &list),
             (Purpose::ReadRoot(name), Outcome::Data(data)) => self.root_read(name, Some(data)),
             (Purpose::ReadRoot(name), Outcome::NotFound) => self.root_read(name, None),
             (Purpose::ListCheckpoints, Outcome::List(list)) => self.checkpoints_listed(&list),
@@ -687,6 +722,12 @@ impl Volume {
                 self.owner_read(generation, None);
             }
             (Purpose::ListFragments, Outcome::List(list)) => self.fragments_listed(&list),
+            (Purpose::ListPins, Outcome::List(list)) => self.pins_listed(&list),
+            (Purpose::ReadPin(name), Outcome::Data(data)) => self.pin_read(name, Some(data)),
+            (Purpose::ReadPin(name), Outcome::NotFound) => self.pin_read(name, None),
+            (Purpose::ReadBase(name), Outcome::Data(data)) => self.base_read(name, Some(data)),
+            (Purpose::ReadBase(name), Outcome::NotFound) => self.base_read(name, None),
+            (Purpose::PutPin(name), Outcome::Done | Outcome::Exists) => self.pin_put(name),
             (Purpose::ListOld, Outcome::List(list)) => self.old_listed(&list),
             // Names are never used again: what is there is what an attempt before has put.
             (Purpose::PutFragment(fragment), Outcome::Done | Outcome::Exists) => {
@@ -697,10 +738,11 @@ impl Volume {
                 self.fragment_read(&get, Some(data));
             }
             (Purpose::ReadFragment(get), Outcome::NotFound) => self.fragment_read(&get, None),
-            (Purpose::ReadPage(get, _), outcome @ (Outcome::Data(_) | Outcome::NotFound)) => {
+            (Purpose::ReadPage(want, _), outcome @ (Outcome::Data(_) | Outcome::NotFound)) => {
                 let data = if let Outcome::Data(data) = outcome { Some(data) } else { None };
                 let pages = &mut *self.config.pages.lock();
-                self.reads.handle_page(&get, data, &self.tree, pages);
+                let maps = maps(&self.spec, &self.tree, &self.collect, &self.ancestors);
+                self.reads.handle_page(&want, data, maps, pages);
             }
             (Purpose::Rebuild { number, part }, Outcome::Data(data)) => {
                 self.rebuild_read(number, part, Some(data));
@@ -708,14 +750,17 @@ impl Volume {
             (Purpose::Rebuild { number, part }, Outcome::NotFound) => {
                 self.rebuild_read(number, part, None);
             }
-            (Purpose::Delete, _) => {}
+            (Purpose::Delete, _) => self.collect.deleted(pending.operation.key()),
+            (Purpose::Collect(serial, ask), outcome) => {
+                self.collected(serial, ask, pending.operation.key().to_owned(), outcome);
+            }
             // What is there says the same: the segment of that number cannot say anything else.
             (Purpose::PutSize { number }, Outcome::Done | Outcome::Exists) => {
                 self.size_put(number);
             }
-            (Purpose::Fetch { read, index }, outcome) => {
-                // A segment that is gone reads as one that is cut short.
-                let data = if let Outcome::Data(data) = outcome { data } else { Bytes::new() };
+            (Purpose::Fetch { read, index, .. }, outcome) => {
+                // One that is gone for good reads as one that is cut short.
+                let data = if let Outcome::Data(data) = outcome { Some(data) } else { None };
                 if let Some(finished) = self.reads.handle(read, index, data) {
                     self.read_finished(finished);
                 }
@@ -752,7 +797,8 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        self.config.pages.lock().resize_table(self.tree.table_bytes(), 0);
+        let bytes = self.tree.table_bytes() + self.collect.moved.table_bytes();
+        self.config.pages.lock().resize_table(bytes, 0);
     }
 }
 

@@ -1,13 +1,15 @@
 //! Opening: the newest root that is good, then the segments after it. What earlier versions left, a
 //! checkpoint in place of a root, is read into the table.
 
-use super::super::catalog::RootName;
+use super::super::announce::Outstanding;
+use super::super::catalog::{RootName, VolumeSpec};
 use super::super::checkpoint::Reader;
 use super::super::log::State;
 use super::super::object::{Copies, ObjectMeta, ObjectOperation};
 use super::super::open::{OPEN_WINDOW, Replay, Step};
 use super::super::{Event, OpenError, catalog, root};
 use super::{Phase, Purpose, Volume};
+use crate::wire::link::Parent;
 use bytes::Bytes;
 
 /// Bytes of a checkpoint read at a time.
@@ -20,6 +22,8 @@ pub(super) enum Opening {
     Root {
         older: Vec<RootName>,
     },
+    /// The root of a snapshot is being read.
+    Pin,
     Checkpoints,
     Checkpoint {
         reader: Box<Reader>,
@@ -34,13 +38,18 @@ pub(super) enum Opening {
 
 impl Volume {
     pub(super) fn list_roots(&mut self) {
-        let prefix = catalog::root_prefix(self.spec.id);
+        let prefix = catalog::root_prefix(self.source().id);
         self.book.issue(Purpose::ListRoots, ObjectOperation::List { prefix });
+    }
+
+    /// Whose roots are read: the volume's own, or its parent's.
+    pub(super) fn source(&self) -> &VolumeSpec {
+        self.origin.as_ref().unwrap_or(&self.spec)
     }
 
     /// The roots of a list, the newest last.
     pub(super) fn roots_in(&self, list: &[ObjectMeta]) -> Vec<RootName> {
-        let prefix = catalog::root_prefix(self.spec.id);
+        let prefix = catalog::root_prefix(self.source().id);
         let names = list.iter().filter_map(|meta| catalog::parse_root_key(&prefix, &meta.key));
         let mut names: Vec<RootName> = names.collect();
         names.sort_unstable();
@@ -52,7 +61,11 @@ impl Volume {
         if !matches!(self.phase, Phase::Opening(_)) {
             return self.upkeep_roots_listed(names);
         }
-        for name in &names {
+        if self.origin.is_none() {
+            self.end.opens(names.last().copied());
+        }
+        let own = self.origin.is_none() && !self.is_readonly();
+        for name in names.iter().filter(|_| own) {
             self.must_reach(name.segment, catalog::root_key(self.spec.id, *name));
         }
         self.open_root(names);
@@ -68,6 +81,12 @@ impl Volume {
     /// Reads the newest of these roots.
     fn open_root(&mut self, mut candidates: Vec<RootName>) {
         let Some(name) = candidates.pop() else {
+            if self.origin.is_some() {
+                return self.fail(OpenError::ParentBehind);
+            }
+            if let Some(parent) = self.spec.parents.first() {
+                return self.open_parent(*parent);
+            }
             self.phase = Phase::Opening(Opening::Checkpoints);
             let prefix = catalog::checkpoint_prefix(self.spec.id);
             self.book.issue(Purpose::ListCheckpoints, ObjectOperation::List { prefix });
@@ -78,7 +97,7 @@ impl Volume {
     }
 
     pub(super) fn read_root(&mut self, name: RootName) {
-        let key = catalog::root_key(self.spec.id, name);
+        let key = catalog::root_key(self.source().id, name);
         self.book.issue(
             Purpose::ReadRoot(name),
             ObjectOperation::Get { key, range: None, copies: Copies::Refused },
@@ -87,7 +106,7 @@ impl Volume {
 
     /// A root that is what its name says, if it is good.
     pub(super) fn parse_root(&mut self, name: RootName, data: &Bytes) -> Option<root::Root> {
-        let parsed = root::parse(&self.spec, data, self.config.announce_entries_max);
+        let parsed = root::parse(self.source(), data, self.config.announce_entries_max);
         let parsed = parsed.map_err(|error| error.to_string()).and_then(|root| {
             let said = (root.generation, root.state.number);
             if said == (name.generation, name.segment) {
@@ -99,7 +118,7 @@ impl Volume {
         match parsed {
             Ok(root) => Some(root),
             Err(reason) => {
-                let key = catalog::root_key(self.spec.id, name);
+                let key = catalog::root_key(self.source().id, name);
                 self.event(Event::RootDamaged { key, reason });
                 None
             }
@@ -119,6 +138,8 @@ impl Volume {
             return;
         };
         match self.parse_root(name, &data) {
+            Some(root) if self.origin.is_some() => self.parent_root(&root),
+            Some(root) if self.only_root(name, &root) => {}
             Some(root) => {
                 self.base_on(name, root);
                 self.replay_log();
@@ -130,8 +151,62 @@ impl Volume {
     /// Forgets what is known and begins with a root.
     fn base_on(&mut self, name: RootName, root: root::Root) {
         self.state = root.state.clone();
-        self.tree.adopt(root.levels, &mut self.config.pages.lock());
-        self.upkeep.based_on(name, root.state);
+        self.adopt_moved(root.moved);
+        self.tree.adopt(root.levels, root.state.number, &mut self.config.pages.lock());
+        self.upkeep.based_on(name, root.state, root.pins);
+    }
+
+    /// A clone without a root of its own begins with a snapshot of its parent.
+    fn open_parent(&mut self, parent: Parent) {
+        self.origin = Some(VolumeSpec {
+            id: parent.volume,
+            created_sectors: 0,
+            parents: self.spec.parents[1..].to_vec(),
+            ..self.spec.clone()
+        });
+        self.phase = Phase::Opening(Opening::Roots);
+        self.list_roots();
+    }
+
+    /// The newest root of the parent names the snapshot's: that was so before the clone was made.
+    fn parent_root(&mut self, root: &root::Root) {
+        let Some(parent) = self.spec.parents.first() else { return };
+        let there = root.state.snapshots.at(parent.segment);
+        let there = there.is_some_and(|snapshot| snapshot.id == parent.snapshot);
+        match root.pins.get(&parent.segment).filter(|_| there) {
+            Some(pin) => {
+                self.phase = Phase::Opening(Opening::Pin);
+                self.read_pin(*pin);
+            }
+            None if root.state.number < parent.segment => self.fail(OpenError::ParentBehind),
+            None => self.fail(OpenError::NoParent),
+        }
+    }
+
+    fn parent_pin(&mut self, name: RootName, data: Option<Bytes>) {
+        let Some(root) = self.parse_pin(name, data) else {
+            let key = catalog::pin_key(self.source().id, name);
+            let reason = "the root of the snapshot that the clone began with cannot be read";
+            return self.fail(OpenError::Damaged { key, reason: reason.to_owned() });
+        };
+        self.origin = None;
+        let through = root.state.number;
+        self.state = State { volume: self.spec.id, clean: true, ..root.state };
+        self.state.announced = Outstanding::new(self.config.announce_entries_max);
+        self.tree.adopt(root.levels, through, &mut self.config.pages.lock());
+        self.upkeep.begun_with(self.state.clone());
+        self.replay_log();
+    }
+
+    /// What reading the root of a snapshot gave, whatever it was for.
+    pub(super) fn pin_read(&mut self, name: RootName, data: Option<Bytes>) {
+        if self.origin.is_some() {
+            self.parent_pin(name, data);
+        } else if self.is_readonly() {
+            self.only_pin_read(name, data);
+        } else {
+            self.sweep_read(name, data);
+        }
     }
 
     pub(super) fn checkpoints_listed(&mut self, list: &[ObjectMeta]) {
@@ -222,21 +297,36 @@ impl Volume {
 
     /// Applies the segments that have been read, until the log ends or more has to be read.
     pub(super) fn advance_log(&mut self) {
-        loop {
+        while !self.end.is_listing() {
             let Some(replay) = self.phase.replay() else { return };
-            match replay.step() {
+            let (step, applied) = (replay.step(), replay.applied);
+            match step {
+                Step::Apply(segment) if !self.may_apply(&segment) => {
+                    if let Some(replay) = self.phase.replay() {
+                        replay.put_back(segment);
+                    }
+                    return;
+                }
                 Step::Apply(segment) => match self.state.apply(&segment) {
                     Ok(()) => {
                         self.map_segment(&segment);
                         self.resized_by(&segment);
                         self.adopt_if_reached();
+                        let last = self.only.as_ref().map(|only| only.segment);
+                        if last == Some(self.state.number) {
+                            let applied = self.replayed();
+                            return self.only_replayed(applied);
+                        }
                     }
                     Err(reason) => {
+                        let applied = applied - 1;
                         let key = catalog::segment_key(self.spec.id, segment.header.number);
-                        self.fail(OpenError::Damaged { key, reason: reason.to_owned() });
+                        let error = OpenError::Damaged { key, reason: reason.to_owned() };
+                        self.replay_ended(applied, Err(error));
                     }
                 },
                 Step::Wait => {
+                    let Some(replay) = self.phase.replay() else { return };
                     for (number, part) in replay.reads() {
                         let key = catalog::segment_key(self.spec.id, number);
                         let range = Some(Replay::range(part));
@@ -247,16 +337,18 @@ impl Volume {
                     }
                     return;
                 }
-                Step::End => {
-                    let applied = replay.applied;
-                    self.log_ended(applied);
-                }
-                Step::Failed(error) => self.fail(error),
+                Step::End => self.replay_ended(applied, Ok(())),
+                Step::Failed(error) => self.replay_ended(applied, Err(error)),
             }
         }
     }
 
-    fn log_ended(&mut self, applied: u64) {
+    /// Segments that have been read and applied.
+    fn replayed(&mut self) -> u64 {
+        self.phase.replay().map_or(0, |replay| replay.applied)
+    }
+
+    pub(super) fn log_ended(&mut self, applied: u64) {
         match std::mem::replace(&mut self.phase, Phase::Running) {
             Phase::Opening(_) => {
                 if let Some((number, key)) = self.must_reach.take()

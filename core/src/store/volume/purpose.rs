@@ -4,7 +4,9 @@ use super::super::ObjectMeta;
 use super::super::catalog::RootName;
 use super::super::map::Get;
 use super::super::map::fragment::FragmentId;
+use super::super::moves::Want;
 use super::super::open::Part;
+use super::collect::Ask;
 use super::stage::Putting;
 use bytes::Bytes;
 
@@ -12,6 +14,14 @@ use bytes::Bytes;
 #[derive(Debug)]
 pub(super) enum Purpose {
     ListRoots,
+    /// The roots of a parent, by its place in the list of these.
+    ListAncestor(usize),
+    /// One of them; these are older, the newest last.
+    ReadAncestor(usize, RootName, Vec<RootName>),
+    /// Whether the log has gone on after what was read of it.
+    ListEnd,
+    /// The same after the segment of that number, which has been put.
+    ConfirmPut(u64),
     ReadRoot(RootName),
     ListCheckpoints,
     ReadCheckpoint,
@@ -25,13 +35,19 @@ pub(super) enum Purpose {
     PutOwner(u64),
     ReadOwner(u64),
     ListFragments,
+    /// The roots of snapshots.
+    ListPins,
+    ReadPin(RootName),
+    /// The root of a snapshot, for rolling back to it.
+    ReadBase(RootName),
+    PutPin(RootName),
     /// What earlier versions wrote instead of roots.
     ListOld,
     PutFragment(FragmentId),
     /// For a merge.
     ReadFragment(Get),
     /// For reads; whether the newest root is known to name it.
-    ReadPage(Get, bool),
+    ReadPage(Want, bool),
     PutRoot(RootName),
     /// A part of a segment, for what it says about the map.
     Rebuild {
@@ -39,12 +55,16 @@ pub(super) enum Purpose {
         part: Part,
     },
     Delete,
+    /// For the collector, of that serial number.
+    Collect(u64, Ask),
     PutSize {
         number: u64,
     },
     Fetch {
         read: u64,
         index: usize,
+        /// The newest root is known to name it.
+        known: bool,
     },
     PutStaged(Putting),
     /// A part of a segment, for a walk back along the log.
@@ -60,10 +80,12 @@ impl Purpose {
     pub fn is_known(&self) -> bool {
         matches!(
             self,
-            Purpose::Fetch { .. }
+            Purpose::Fetch { known: true, .. }
                 | Purpose::Walk { .. }
                 | Purpose::ReadPage(_, true)
                 | Purpose::ReadRoot(_)
+                | Purpose::ReadPin(_)
+                | Purpose::ReadBase(_)
         )
     }
 }

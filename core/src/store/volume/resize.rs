@@ -56,7 +56,7 @@ impl Volume {
     /// A segment has been applied, written here or elsewhere.
     pub(super) fn resized_by(&mut self, segment: &Segment) {
         let header = &segment.header;
-        if header.kind != SegmentKind::Resize {
+        if header.kind != SegmentKind::Resize || self.is_readonly() {
             return;
         }
         let (number, sectors) = (header.number, header.sectors);

@@ -35,7 +35,8 @@ impl Volume {
         let read = Request { session, lane, request, epoch, range, what };
         let to = Range::new(stage.lba, range.sectors);
         // An observer has no business with copies.
-        let possible = epoch > 0 && stage.object & STAGED_BIT != 0 && to.fits(MAX_VOLUME_SECTORS);
+        let attached = epoch > 0 || self.is_readonly();
+        let possible = attached && stage.object & STAGED_BIT != 0 && to.fits(MAX_VOLUME_SECTORS);
         match self.check_read(session, epoch, range, MAX_STAGE_SECTORS) {
             Ok(()) if !possible => self.read_failed(read, ReadError::Invalid),
             Ok(()) => self.reads.push(read),
@@ -65,7 +66,7 @@ impl Volume {
             }
             Err(RecordError::NoKey { .. }) => {
                 self.reads.release(bytes);
-                let (volume, result) = (self.spec.id, Err(StageError::Unsupported));
+                let (volume, result) = (self.id(), Err(StageError::Unsupported));
                 self.send(session, lane, ToHost::Staged { request, volume, result });
             }
             // It was good when it came: this memory is not.
@@ -83,7 +84,7 @@ impl Volume {
     pub(super) fn staged(&mut self, putting: Putting, result: Result<(), StageError>) {
         let Putting { session, lane, request, runs, bytes } = putting;
         self.reads.release(bytes);
-        let (volume, result) = (self.spec.id, result.map(|()| runs));
+        let (volume, result) = (self.id(), result.map(|()| runs));
         self.send(session, lane, ToHost::Staged { request, volume, result });
     }
 }

@@ -1,10 +1,11 @@
 //! The engine over an object store in memory that delays, fails, and fails after taking effect.
 
 use super::*;
-use crate::block::VolumeId;
+use crate::block::{BlockState, Range, VolumeId};
 use crate::pack::{Compression, Packer, Packing};
 use crate::record::{self, Kind};
 use crate::store::check::{LogCheck, check_checkpoint};
+use crate::store::map;
 use crate::store::map::fragment::Fragment;
 use crate::store::map::lookup::{Answer, Lookup};
 use crate::store::map::pages::{Pages, SharedPages};
@@ -15,7 +16,7 @@ use crate::store::root;
 use crate::wire::link::{
     Announced, AttachError, Attached, HostId, JournalState, VolumeOperation, VolumeReply,
 };
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,10 +24,14 @@ use std::time::Duration;
 mod absent;
 mod behind;
 mod changed;
+mod collect;
 mod copy;
+mod diff;
 mod resize;
 mod rivals;
+mod rollback;
 mod scenarios;
+mod snapshots;
 mod taken;
 mod upkeep;
 
@@ -40,6 +45,7 @@ pub(super) fn spec() -> VolumeSpec {
         created_sectors: SECTORS,
         block_bytes: 512,
         created: 1,
+        parents: Vec::new(),
     }
 }
 
@@ -416,6 +422,7 @@ pub(super) fn tiny() -> Config {
         map: Limits { page_bytes: 40, fragment_bytes: 100, runs: 2, level_bytes: 400, factor: 2 },
         pages: SharedPages::new(2000),
         delete_delay: Duration::from_millis(50),
+        sweep_bytes: 50,
         ..Config::default()
     }
 }

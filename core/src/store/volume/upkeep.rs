@@ -7,37 +7,48 @@
 //!
 //! - a generation is claimed when there is something to flush, not before: an idle volume costs nothing;
 //! - after a claim the newest root is adopted before anything is written;
-//! - a root is written when all that it names is there, of the map exactly after one segment;
+//! - a root is written when all that it names is there, of the map exactly after one segment, and names the
+//!   roots of all snapshots up to there;
 //! - an object is deleted by who has written a root of its own generation, if neither of the last two
-//!   roots names it, after a delay, and if *after* that delay no later generation has been claimed.
+//!   roots names it, nor a snapshot's root that these name, after a delay, and if *after* that delay no later
+//!   generation has been claimed.
 //!
 //! Work goes on in bounded steps when there is no other: see [`Volume::poll_timeout`].
 
 use super::super::catalog::RootName;
+use super::super::gc::moved::FIRST_FRAGMENT;
 use super::super::log::State;
-use super::super::map::fragment::FragmentId;
+use super::super::map::fragment::{Fragment, FragmentId};
 use super::super::map::table::Table;
 use super::super::map::tree::{self, Output};
 use super::super::map::{self, Get};
-use super::super::object::{Copies, GetError, ObjectMeta, ObjectOperation};
-use super::super::open::{self, OPEN_WINDOW, Part, Replay};
+use super::super::object::{Copies, ObjectMeta, ObjectOperation};
+use super::super::open::{OPEN_WINDOW, Replay};
+use super::super::root::Pins;
+use super::super::segment::{Segment, SegmentKind};
 use super::super::{Event, OpenError, catalog, root};
+use super::ancestors::maps;
+use super::rebuild::Rebuilt;
+use super::sweep::Sweep;
 use super::{Phase, Purpose, Volume};
-use crate::block::Time;
+use crate::block::{Time, VolumeId};
 use bytes::Bytes;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Roots kept: the newest, and one in case that is damaged.
 const ROOTS_KEPT: usize = 2;
 /// Entries of a table that is worth being flushed when memory is short.
 const CROWDED_ENTRIES: usize = 1024;
+/// A sweep is due when fragments that only snapshots may name have more bytes than this part of the map, and some for each
+/// snapshot.
+const PERHAPS: u64 = 4;
 /// Pause before fragments that could not be merged are read again.
 const MERGE_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is under way. One thing at a time, besides flush and merge.
 #[derive(Default)]
-enum Step {
+pub(super) enum Step {
     #[default]
     Idle,
     /// Roots are being listed, or read. `claimed` is the generation on behalf of which.
@@ -62,67 +73,101 @@ enum Step {
         name: RootName,
         root: Box<root::Root>,
         replay: Replay,
-        table: Table,
+        rebuilt: Box<Rebuilt>,
     },
+    /// The root of a snapshot is being read, by an engine of it.
+    ReadPin,
     /// A generation is being claimed.
     Claim,
-    /// Objects of those before are being listed.
-    Orphans,
+    /// Objects are being listed for a sweep.
+    Listing,
     /// Somebody else may have claimed the next: a look that began at that time.
     Look {
         since: Time,
     },
     /// A root is being put that no longer names these.
     Put {
-        gone: Vec<FragmentId>,
+        gone: Gone,
     },
 }
 
+/// States after some segments.
+pub(super) type States = BTreeMap<u64, Box<State>>;
+
 /// Whether the log has been read on account of a root that is ahead of what is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Log {
+pub(super) enum Log {
     Unread,
     Reading,
     Read,
 }
 
+/// What a root named, and a later one does not.
+#[derive(Default)]
+pub(super) struct Gone {
+    /// No snapshot can name these.
+    pub fragments: Vec<FragmentId>,
+    /// Some may name these, of so many bytes: a sweep will tell.
+    pub perhaps: Vec<(FragmentId, u64)>,
+    /// The roots of snapshots.
+    pub pins: Vec<RootName>,
+    /// Segments and bundles.
+    pub objects: Vec<String>,
+}
+
 /// A root that is kept.
-struct Kept {
+pub(super) struct Kept {
     name: RootName,
     /// What the one before it named, and this one does not.
-    gone: Vec<FragmentId>,
+    pub gone: Gone,
 }
 
 /// Who has the upkeep, and how far it is.
 #[derive(Default)]
 pub(super) struct Upkeep {
-    step: Step,
+    pub step: Step,
     /// The generation claimed here, as long as nobody is known to have claimed a later one.
-    generation: Option<u64>,
+    pub generation: Option<u64>,
     /// The root that the map goes on from.
-    newest: Option<RootName>,
+    pub newest: Option<RootName>,
     /// The state that the levels of the map are of; `None` if there are none.
     flushed: Option<Box<State>>,
-    /// The same of what is being flushed.
-    freezing: Option<Box<State>>,
+    /// The same of what has been set aside, and of what is being flushed.
+    states: States,
+    /// The roots of all snapshots that are in the levels.
+    pub pins: Pins,
+    /// One that is being put.
+    pinning: Option<RootName>,
+    /// Those put in this generation.
+    pins_made: u64,
+    /// Fragments of this generation from this number on are in the root of no snapshot.
+    unpinned: u64,
+    /// Bytes of fragments that no root names but perhaps one of a snapshot.
+    pub perhaps_bytes: u64,
+    pub sweep: Option<Sweep>,
+    /// The root of a snapshot that was not there for a sweep.
+    pub pin_missed: Option<RootName>,
+    pub sweep_due: bool,
     /// There is a flush without a root, or a merge.
     flush_unwritten: bool,
     merge_unwritten: bool,
     /// What the newest root names and the map no longer does.
-    gone: Vec<FragmentId>,
-    kept: VecDeque<Kept>,
-    /// Objects of generations before this one that no kept root names.
-    orphans: Vec<String>,
+    pub gone: Gone,
+    /// There are segments or bundles among it, and no root says so; or only the newest does.
+    objects_unwritten: bool,
+    pub kept: VecDeque<Kept>,
+    /// Objects that no kept root names, as soon as there is a root of this generation.
+    pub orphans: Vec<String>,
     /// What may be deleted, and when.
     doomed: VecDeque<(Time, Vec<String>)>,
     /// Roots written in this generation.
-    roots: u64,
+    pub roots: u64,
     /// The log up to there was read from what has to be flushed at once: an old checkpoint.
     anew: Option<u64>,
     /// No newer root was there a moment ago.
     fresh: bool,
     /// A fragment of ours was not there: somebody may have taken over.
-    suspicious: bool,
+    pub suspicious: bool,
     /// There is work that waits for nothing.
     stepping: bool,
     /// Fragments to be merged could not be read: no merge goes on before then.
@@ -132,10 +177,28 @@ pub(super) struct Upkeep {
 
 impl Upkeep {
     /// The map and its state are those of a root.
-    pub fn based_on(&mut self, name: RootName, state: State) {
+    pub fn based_on(&mut self, name: RootName, state: State, pins: Pins) {
         self.newest = Some(name);
         self.flushed = Some(Box::new(state));
+        self.pins = pins;
         self.anew = None;
+    }
+
+    /// Nothing is known of the map.
+    pub fn begin_again(&mut self) {
+        (self.newest, self.flushed, self.anew) = (None, None, None);
+        self.states.clear();
+        self.pins.clear();
+    }
+
+    /// Whether the root of a snapshot is being put.
+    pub fn is_pinning(&self) -> bool {
+        self.pinning.is_some()
+    }
+
+    /// The map is that with which a clone begins; there is no root of it.
+    pub fn begun_with(&mut self, state: State) {
+        self.flushed = Some(Box::new(state));
     }
 
     /// The map was read from something else than a root, and is to be flushed.
@@ -150,9 +213,66 @@ impl Upkeep {
         }
     }
 
+    /// Whether a root has been written here, and there is one before it.
+    pub fn has_written(&self) -> bool {
+        self.generation.is_some() && self.roots > 0 && self.kept.len() >= ROOTS_KEPT
+    }
+
+    /// The generation that is this engine's.
+    pub fn generation(&self) -> Option<u64> {
+        self.generation
+    }
+
+    /// All roots that somebody may open: nothing that one of them names is given up.
+    pub fn kept_roots(&self) -> Vec<RootName> {
+        self.kept.iter().map(|kept| kept.name).collect()
+    }
+
+    /// The segments after this one may be replayed.
+    pub fn oldest_kept(&self) -> u64 {
+        self.kept.iter().map(|kept| kept.name.segment).min().unwrap_or(0)
+    }
+
+    /// These objects are not to be named by the next root.
+    pub fn collected(&mut self, objects: Vec<String>) {
+        self.gone.objects.extend(objects);
+        self.objects_unwritten = true;
+    }
+
+    /// The next root does not name this any more.
+    pub fn is_gone(&mut self, fragment: FragmentId) {
+        self.gone.fragments.push(fragment);
+    }
+
+    /// Somebody may have taken over.
+    pub fn suspect(&mut self) {
+        self.suspicious = true;
+    }
+
     /// The last segment in the levels of the map.
-    fn through(&self) -> u64 {
+    pub fn through(&self) -> u64 {
         self.flushed.as_ref().map_or(0, |state| state.number)
+    }
+
+    /// A fragment is no longer part of the map of that volume.
+    fn left(&mut self, volume: VolumeId, fragment: Fragment) {
+        let id = fragment.id;
+        let newer = Some(id.generation) == self.generation && id.number >= self.unpinned;
+        let unkept = self.pins.is_empty() && self.pinning.is_none();
+        if id.volume != volume {
+            // A clone's parent may need it.
+        } else if newer || unkept {
+            self.gone.fragments.push(id);
+        } else {
+            self.gone.perhaps.push((id, fragment.bytes()));
+        }
+    }
+}
+
+impl Kept {
+    /// Of who wrote it.
+    pub fn generation(&self) -> u64 {
+        self.name.generation
     }
 }
 
@@ -162,7 +282,8 @@ impl Volume {
         let rests = self.upkeep.generation.is_none()
             || self.shutting_down
             || self.tree.is_idle() && !self.upkeep.stepping;
-        matches!(self.upkeep.step, Step::Idle)
+        self.collect_is_idle()
+            && matches!(self.upkeep.step, Step::Idle)
             && !self.tree.is_flushing()
             && !self.is_flush_due()
             && !self.is_root_due()
@@ -176,8 +297,9 @@ impl Volume {
         let step = self.is_stepping().then_some(self.now);
         let paused = self.upkeep.paused.filter(|_| !self.shutting_down);
         let idle = matches!(self.upkeep.step, Step::Idle) && !self.shutting_down;
+        let idle = idle && !self.collect.is_reading();
         let doomed = self.upkeep.doomed.front().filter(|_| idle).map(|(due, _)| *due);
-        [step, paused, doomed].into_iter().flatten().min()
+        [step, paused, doomed, self.collect_timeout()].into_iter().flatten().min()
     }
 
     fn is_stepping(&self) -> bool {
@@ -192,6 +314,7 @@ impl Volume {
         if self.upkeep.paused.take_if(|until| *until <= self.now).is_some() {
             self.upkeep.stepping = true;
         }
+        self.collect_step();
         if !self.is_stepping() {
             return;
         }
@@ -236,21 +359,30 @@ impl Volume {
         while let Some(event) = self.tree.poll_event() {
             match event {
                 tree::Event::Flushed { through, fragments, bytes } => {
-                    self.upkeep.flushed = self.upkeep.freezing.take();
+                    self.upkeep.flushed = self.upkeep.states.remove(&through);
                     self.upkeep.flush_unwritten = true;
                     self.upkeep.anew = None;
+                    self.put_pin();
                     self.event(Event::Flushed { through, fragments, bytes });
                 }
                 tree::Event::Merged { gone, bytes } => {
                     self.upkeep.failures = 0;
                     self.upkeep.merge_unwritten = true;
-                    for fragment in gone {
-                        self.config.pages.lock().forget(fragment.id);
-                        self.upkeep.gone.push(fragment.id);
-                    }
+                    self.left(gone);
                     self.event(Event::Merged { bytes });
                 }
+                tree::Event::RolledBack { gone } => {
+                    (self.upkeep.failures, self.upkeep.paused) = (0, None);
+                    self.left(gone);
+                }
             }
+        }
+    }
+
+    fn left(&mut self, gone: Vec<Fragment>) {
+        for fragment in gone {
+            self.config.pages.lock().forget(fragment.id);
+            self.upkeep.left(self.spec.id, fragment);
         }
     }
 
@@ -266,12 +398,18 @@ impl Volume {
     }
 
     pub(super) fn fragment_put(&mut self, fragment: FragmentId) {
+        if fragment.number >= FIRST_FRAGMENT {
+            return self.moved_fragment_put(fragment);
+        }
         self.tree.handle_written(fragment);
         self.upkeep.stepping = true;
     }
 
     /// A part of a fragment that is to be merged; nothing if that is gone.
     pub(super) fn fragment_read(&mut self, get: &Get, data: Option<Bytes>) {
+        if get.fragment.id.number >= FIRST_FRAGMENT {
+            return self.moved_fragment_read(get, data);
+        }
         self.upkeep.suspicious |= data.is_none();
         let handled = self.tree.handle_read(get, data.unwrap_or_default());
         self.upkeep.stepping = true;
@@ -284,11 +422,20 @@ impl Volume {
     fn is_flush_due(&self) -> bool {
         let since = self.state.number - self.upkeep.through().min(self.state.number);
         if self.tree.is_flushing()
+            || self.is_readonly()
+            // The levels are to be the map of a snapshot until its root is there.
+            || self.upkeep.pinning.is_some()
             // Opening from a root, nobody would find out that a size is not noted.
             || self.sizes.is_unnoted()
             || self.tree.levels().runs().len() + 1 >= root::MAX_RUNS
-            || since == 0
+            || self.tree.is_lost()
         {
+            return false;
+        }
+        if self.tree.set_aside() > 0 {
+            return true;
+        }
+        if since == 0 {
             return false;
         }
         if self.shutting_down {
@@ -302,11 +449,14 @@ impl Volume {
     }
 
     /// Whether the map is no longer what the newest root says. Merges have one root together.
-    fn is_root_due(&self) -> bool {
+    pub(super) fn is_root_due(&self) -> bool {
         let merged = self.upkeep.merge_unwritten && self.tree.is_settled() && !self.shutting_down;
         self.upkeep.generation.is_some()
             && self.upkeep.flushed.is_some()
-            && (self.upkeep.flush_unwritten || merged)
+            && self.upkeep.pinning.is_none()
+            && (self.upkeep.flush_unwritten
+                || merged
+                || self.upkeep.objects_unwritten && !self.shutting_down)
     }
 
     /// Begins whatever is next.
@@ -316,6 +466,7 @@ impl Volume {
         }
         self.adopt_if_reached();
         self.advance_rebuild();
+        self.advance_collect();
         let can_put = self.can_put();
         match &mut self.upkeep.step {
             Step::Idle => {}
@@ -330,6 +481,9 @@ impl Volume {
             }
             _ => return,
         }
+        if std::mem::take(&mut self.rolling.stale) {
+            return self.look_for_roots(None);
+        }
         let due = self.is_flush_due();
         let Some(generation) = self.upkeep.generation else {
             if self.reads.is_stranded() || due && !self.upkeep.fresh {
@@ -339,7 +493,8 @@ impl Volume {
             }
             return;
         };
-        let late = self.upkeep.doomed.front().is_some_and(|(due, _)| *due <= self.now);
+        let late = self.upkeep.doomed.front().is_some_and(|(due, _)| *due <= self.now)
+            && !self.collect.is_reading();
         if self.is_root_due() {
             self.put_root(generation);
         } else if due || late && !self.shutting_down || self.upkeep.suspicious {
@@ -347,13 +502,16 @@ impl Volume {
             self.read_owner(generation + 1);
         } else if self.reads.is_stranded() {
             self.look_for_roots(None);
+        } else if self.upkeep.sweep_due && self.upkeep.sweep.is_none() && !self.shutting_down {
+            self.begin_sweep();
         }
     }
 
-    fn look_for_roots(&mut self, claimed: Option<u64>) {
+    pub(super) fn look_for_roots(&mut self, claimed: Option<u64>) {
         self.upkeep.step = Step::Roots { claimed };
         self.reads.look_for_roots();
-        self.list_roots();
+        // What is not there may be a parent's.
+        if self.reads.is_stranded() { self.look_at_ancestors() } else { self.list_roots() }
     }
 
     pub(super) fn upkeep_roots_listed(&mut self, names: Vec<RootName>) {
@@ -382,6 +540,7 @@ impl Volume {
         };
         let Some(data) = data else { return self.look_for_roots(claimed) };
         match self.parse_root(name, &data) {
+            Some(root) if self.only_root(name, &root) => {}
             Some(root) => {
                 let (root, log) = (Box::new(root), Log::Unread);
                 self.upkeep.step = Step::Behind { claimed, name, root, log };
@@ -401,109 +560,78 @@ impl Volume {
             return;
         };
         let number = root.state.number;
-        if number < self.upkeep.through() {
+        if number < self.upkeep.through() || self.tree.is_rolled_back_after(number) {
             // The table begins later than that.
             let replay = Replay::new(self.spec.id, number + 1, OPEN_WINDOW);
-            let table = Table::new();
-            self.upkeep.step = Step::Ahead { claimed, name, root, replay, table };
+            let rebuilt = Box::new(Rebuilt::new(root.state.clone()));
+            self.upkeep.step = Step::Ahead { claimed, name, root, replay, rebuilt };
         } else {
             self.adopt(claimed, name, *root, None);
         }
     }
 
-    /// Goes on from a newer root; `table` is what the segments after it say, if the present one is not
+    /// Goes on from a newer root; `rebuilt` is what the segments after it say, if the present tables are not
     /// that.
-    fn adopt(
+    pub(super) fn adopt(
         &mut self,
         claimed: Option<u64>,
         name: RootName,
         root: root::Root,
-        table: Option<Table>,
+        rebuilt: Option<Rebuilt>,
     ) {
-        let root::Root { generation, state, levels } = root;
+        let root::Root { generation, state, levels, pins, moved } = root;
+        self.adopt_moved(moved);
         let through = state.number;
-        let again = if table.is_some() { self.state.number - through } else { 0 };
+        let again = if rebuilt.is_some() { self.state.number - through } else { 0 };
         self.event(Event::Adopted { generation, through, again });
         {
             let pages = &mut *self.config.pages.lock();
-            self.tree.adopt(levels, pages);
-            match table {
-                Some(table) => self.tree.load(table, pages),
-                None if state.number == self.state.number => self.tree.load(Table::new(), pages),
-                None => self.tree.forget_through(state.number, pages),
+            self.tree.adopt(levels, through, pages);
+            match rebuilt {
+                Some(Rebuilt { table, split, states, .. }) => {
+                    self.upkeep.states = states;
+                    self.tree.load_split(split, table, pages);
+                }
+                None if through == self.state.number => self.tree.load(Table::new(), pages),
+                None => self.tree.forget_through(through, pages),
             }
         }
-        self.upkeep.based_on(name, state);
-        self.upkeep.gone.clear();
+        self.upkeep.based_on(name, state, pins);
+        self.upkeep.gone = Gone::default();
         self.stop_upkeep();
         self.roots_seen(claimed, true);
-    }
-
-    /// Reads again what the segments after a root say.
-    pub(super) fn advance_rebuild(&mut self) {
-        let id = self.spec.id;
-        while let Step::Ahead { root, replay, table, .. } = &mut self.upkeep.step {
-            if root.state.number + replay.applied == self.state.number {
-                let step = std::mem::take(&mut self.upkeep.step);
-                if let Step::Ahead { claimed, name, root, table, .. } = step {
-                    self.adopt(claimed, name, *root, Some(table));
-                }
-                return;
-            }
-            let number = root.state.number + replay.applied + 1;
-            let key = || catalog::segment_key(id, number);
-            match replay.step() {
-                open::Step::Apply(segment) => {
-                    if (segment.header.volume, segment.header.number) != (id, number) {
-                        let reason = "it is that of another volume or number".to_owned();
-                        return self.fail(OpenError::Damaged { key: key(), reason });
-                    }
-                    for piece in &segment.footer.pieces {
-                        table.apply(number, piece);
-                    }
-                }
-                open::Step::Wait => {
-                    for (number, part) in replay.reads() {
-                        let key = catalog::segment_key(id, number);
-                        let range = Some(Replay::range(part));
-                        self.book.issue(
-                            Purpose::Rebuild { number, part },
-                            ObjectOperation::Get { key, range, copies: Copies::Refused },
-                        );
-                    }
-                    return;
-                }
-                open::Step::End => return self.fail(OpenError::Missing { key: key() }),
-                open::Step::Failed(error) => return self.fail(error),
-            }
-        }
-    }
-
-    pub(super) fn rebuild_read(&mut self, number: u64, part: Part, data: Option<Bytes>) {
-        if let Step::Ahead { replay, .. } = &mut self.upkeep.step {
-            replay.handle(number, part, data.ok_or(GetError::NotFound));
-        }
     }
 
     /// What was begun comes to nothing: somebody else goes on from the newest root, or this does.
     fn stop_upkeep(&mut self) {
         let upkeep = &mut self.upkeep;
-        (upkeep.generation, upkeep.freezing) = (None, None);
+        let through = upkeep.through();
+        // What was not set aside is part of a table again.
+        let tree = &self.tree;
+        upkeep.states.retain(|number, _| *number > through && tree.is_set_aside(*number));
+        (upkeep.generation, upkeep.pinning, upkeep.sweep) = (None, None, None);
         (upkeep.flush_unwritten, upkeep.merge_unwritten, upkeep.stepping) = (false, false, false);
         upkeep.paused = None;
         upkeep.kept.clear();
         upkeep.doomed.clear();
+        upkeep.gone.objects.clear();
+        upkeep.objects_unwritten = false;
+        self.stop_collecting();
     }
 
     /// The map goes on from the newest root there is.
-    fn roots_seen(&mut self, claimed: Option<u64>, newer: bool) {
+    pub(super) fn roots_seen(&mut self, claimed: Option<u64>, newer: bool) {
         self.upkeep.step = Step::Idle;
+        if self.tree.is_lost() {
+            return self.base_lost(None);
+        }
         self.upkeep.fresh = true;
         // Before lookups go on with a map of the epoch that is now.
         self.fence_reads();
         {
             let pages = &mut *self.config.pages.lock();
-            self.reads.roots_seen(newer, &self.tree, pages);
+            let maps = maps(&self.spec, &self.tree, &self.collect, &self.ancestors);
+            self.reads.roots_seen(newer, maps, pages);
         }
         if let Some(generation) = claimed {
             self.own(generation);
@@ -565,40 +693,20 @@ impl Volume {
     fn own(&mut self, generation: u64) {
         self.event(Event::Claimed { generation });
         self.stop_upkeep();
-        self.tree.own(generation);
+        self.tree.own(generation, 1);
+        self.own_moved(generation);
         self.upkeep.generation = Some(generation);
-        self.upkeep.roots = 0;
+        (self.upkeep.roots, self.upkeep.pins_made) = (0, 0);
+        self.upkeep.unpinned = self.tree.next();
         self.upkeep.stepping = true;
         if let Some(name) = self.upkeep.newest {
             let key = catalog::root_key(self.spec.id, name);
             self.upkeep.orphans.retain(|orphan| *orphan != key);
-            self.upkeep.kept.push_back(Kept { name, gone: Vec::new() });
+            self.upkeep.kept.push_back(Kept { name, gone: Gone::default() });
         }
-        self.upkeep.step = Step::Orphans;
-        let prefix = catalog::fragment_prefix(self.spec.id);
-        self.book.issue(Purpose::ListFragments, ObjectOperation::List { prefix });
-    }
-
-    /// Fragments of generations before this one that the newest root does not name belong to nobody.
-    pub(super) fn fragments_listed(&mut self, list: &[ObjectMeta]) {
-        let Some(own) = self.upkeep.generation else { return };
-        let levels = self.tree.levels().fragments().map(|fragment| fragment.id);
-        let named: BTreeSet<FragmentId> = levels.chain(self.upkeep.gone.iter().copied()).collect();
-        let found = list.iter().filter_map(|meta| {
-            let id = catalog::parse_fragment_key(self.spec.id, &meta.key)?;
-            (id.generation < own && !named.contains(&id)).then(|| meta.key.clone())
-        });
-        self.upkeep.orphans.extend(found);
-        let prefix = catalog::checkpoint_prefix(self.spec.id);
-        self.book.issue(Purpose::ListOld, ObjectOperation::List { prefix });
-    }
-
-    /// A root takes the place of what earlier versions wrote.
-    pub(super) fn old_listed(&mut self, list: &[ObjectMeta]) {
-        let prefix = catalog::checkpoint_prefix(self.spec.id);
-        let ours = |meta: &&ObjectMeta| catalog::parse_number(&prefix, &meta.key).is_some();
-        self.upkeep.orphans.extend(list.iter().filter(ours).map(|meta| meta.key.clone()));
-        self.upkeep.step = Step::Idle;
+        // Whoever took over before this may have kept it from being there.
+        self.put_pin();
+        self.begin_sweep();
     }
 
     /// Whether somebody else has taken over is known, as of a moment after `since`.
@@ -607,14 +715,17 @@ impl Volume {
         if superseded {
             self.event(Event::Superseded { generation: next });
             // What the levels name is there for a while; then a newer root is.
-            let levels = self.tree.levels().clone();
-            self.tree.adopt(levels, &mut self.config.pages.lock());
+            let (levels, through) = (self.tree.levels().clone(), self.upkeep.through());
+            self.tree.adopt(levels, through, &mut self.config.pages.lock());
             self.stop_upkeep();
             self.upkeep.fresh = false;
             return;
         }
         let mut deleted = 0;
-        while let Some((_, keys)) = self.upkeep.doomed.pop_front_if(|(due, _)| *due <= since) {
+        let held = self.collect.is_reading();
+        while let Some((_, keys)) =
+            self.upkeep.doomed.pop_front_if(|(due, _)| *due <= since && !held)
+        {
             deleted += keys.len() as u64;
             for key in keys {
                 self.book.issue(Purpose::Delete, ObjectOperation::Delete { key });
@@ -623,9 +734,48 @@ impl Volume {
         if deleted > 0 {
             self.event(Event::Deleted { objects: deleted });
         }
-        if self.is_flush_due() && self.tree.freeze(self.state.number) {
-            self.upkeep.freezing = Some(Box::new(self.state.clone()));
-            self.upkeep.stepping = true;
+        if self.is_flush_due() {
+            let number = self.state.number;
+            if self.tree.set_aside() == 0 {
+                self.upkeep.states.insert(number, Box::new(self.state.clone()));
+            }
+            self.upkeep.stepping |= self.tree.freeze(number);
+        }
+    }
+
+    /// A segment has been applied: the map after one that took a snapshot, or rolled back to one, is to be written as it is.
+    pub(super) fn split_by(&mut self, segment: &Segment) {
+        let number = segment.header.number;
+        match segment.header.kind {
+            SegmentKind::Snapshot => self.tree.split(number),
+            SegmentKind::Rollback => self.roll_back_by(segment),
+            _ => return,
+        }
+        self.upkeep.states.insert(number, Box::new(self.state.clone()));
+    }
+
+    /// Puts the root of the snapshot that the levels are of, if they are of one and it is not there.
+    fn put_pin(&mut self) {
+        let (Some(generation), Some(state)) = (self.upkeep.generation, &self.upkeep.flushed) else {
+            return;
+        };
+        let segment = state.number;
+        if state.snapshots.at(segment).is_none() || self.upkeep.pins.contains_key(&segment) {
+            return;
+        }
+        let name = RootName { generation, segment, number: self.upkeep.pins_made };
+        let data = vec![root::encode_pin(generation, state, self.tree.levels())];
+        self.upkeep.pins_made += 1;
+        self.upkeep.pinning = Some(name);
+        self.upkeep.unpinned = self.tree.next();
+        let key = catalog::pin_key(self.spec.id, name);
+        self.book.issue(Purpose::PutPin(name), ObjectOperation::Put { key, data });
+    }
+
+    /// The root of a snapshot is there.
+    pub(super) fn pin_put(&mut self, name: RootName) {
+        if self.upkeep.pinning.take_if(|pinning| *pinning == name).is_some() {
+            self.upkeep.pins.insert(name.segment, name);
         }
     }
 
@@ -634,10 +784,16 @@ impl Volume {
         let (segment, number) = (state.number, self.upkeep.roots);
         let name = RootName { generation, segment, number };
         let announce_max = self.config.announce_entries_max;
-        let data = root::encode(generation, state, self.tree.levels(), announce_max);
+        let (moved, pins) = (self.collect.to_root(), &self.upkeep.pins);
+        let data = root::encode(generation, state, self.tree.levels(), pins, &moved, announce_max);
         self.upkeep.roots += 1;
         (self.upkeep.flush_unwritten, self.upkeep.merge_unwritten) = (false, false);
-        let gone = std::mem::take(&mut self.upkeep.gone);
+        let mut gone = std::mem::take(&mut self.upkeep.gone);
+        let deleted =
+            self.upkeep.pins.extract_if(.., |number, _| state.snapshots.at(*number).is_none());
+        gone.pins.extend(deleted.map(|(_, name)| name));
+        // Nothing is deleted before the root that named it is no longer kept.
+        self.upkeep.objects_unwritten = !gone.objects.is_empty();
         self.upkeep.step = Step::Put { gone };
         let key = catalog::root_key(self.spec.id, name);
         self.book.issue(Purpose::PutRoot(name), ObjectOperation::Put { key, data: vec![data] });
@@ -654,8 +810,24 @@ impl Volume {
             keys.extend(old.map(|old| catalog::root_key(self.spec.id, old.name)));
             let next = self.upkeep.kept.front_mut();
             let gone = next.map(|next| std::mem::take(&mut next.gone)).unwrap_or_default();
-            keys.extend(gone.into_iter().map(catalog::fragment_key));
+            keys.extend(gone.fragments.into_iter().map(catalog::fragment_key));
+            keys.extend(gone.objects);
+            if !gone.pins.is_empty() {
+                self.upkeep.sweep_due = true;
+                self.collect.recount();
+            }
+            keys.extend(gone.pins.into_iter().map(|name| catalog::pin_key(self.spec.id, name)));
+            self.upkeep.perhaps_bytes += gone.perhaps.iter().map(|(_, bytes)| bytes).sum::<u64>();
         }
+        let named: u64 = self.tree.levels().fragments().map(Fragment::bytes).sum();
+        let reads = self.config.sweep_bytes.saturating_mul(self.upkeep.pins.len() as u64);
+        self.upkeep.sweep_due |=
+            self.upkeep.perhaps_bytes > (named / PERHAPS).saturating_add(reads);
+        self.doom(keys);
+    }
+
+    /// These may be deleted after a delay, if nobody else has taken over by then.
+    pub(super) fn doom(&mut self, keys: Vec<String>) {
         if !keys.is_empty() {
             self.upkeep.doomed.push_back((self.now.after(self.config.delete_delay), keys));
         }

@@ -94,6 +94,18 @@ fn messages_keep_their_numbers() {
     for version in MIN_VERSION..=MAX_VERSION {
         assert_eq!(behind.is_of_version(version), version >= BEHIND_VERSION);
     }
+    let ask = ToHost::Barrier { volume, epoch: 1, barrier: 1 };
+    let answer = ToStore::Barrier { volume, epoch: 1, barrier: 1, seq: 1 };
+    let operation = SnapshotOperation::List { after: 0 };
+    let operation = VolumeOperation::Snapshot { name: "v".into(), operation };
+    let operation = ToStore::Volume { request, operation };
+    assert_eq!(first(Frame::from(ask.clone()).encode_head().unwrap()), 14);
+    assert_eq!(first(Frame::from(answer.clone()).encode_head().unwrap()), 13);
+    for version in MIN_VERSION..=MAX_VERSION {
+        let known = version >= SNAPSHOT_VERSION;
+        assert_eq!((ask.is_of_version(version), answer.is_of_version(version)), (known, known));
+        assert_eq!(operation.is_of_version(version), known);
+    }
 }
 
 #[test]
@@ -102,6 +114,21 @@ fn the_longest_changes_fit_a_head() {
     let result = Ok(Changes::Ranges(vec![range; MAX_CHANGED_RANGES]));
     let message = ToHost::Changed { request: u64::MAX, volume: VolumeId(u128::MAX), result };
     Frame::from(message).encode_head().unwrap();
+}
+
+#[test]
+fn the_longest_list_of_snapshots_fits_a_head() {
+    let snapshot = SnapshotInfo {
+        name: "x".repeat(MAX_NAME_BYTES),
+        id: VolumeId(u128::MAX),
+        segment: u64::MAX,
+        sectors: u64::MAX,
+        created: u64::MAX,
+        clones: u32::MAX,
+    };
+    let reply = SnapshotReply::List { snapshots: vec![snapshot; MAX_SNAPSHOTS_LISTED], more: true };
+    let result = Ok(VolumeReply::Snapshot(reply));
+    Frame::from(ToHost::Volume { request: u64::MAX, result }).encode_head().unwrap();
 }
 
 proptest! {

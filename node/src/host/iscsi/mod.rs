@@ -398,10 +398,10 @@ fn device_config(volume: &Volume, reservations: Bytes) -> anyhow::Result<DeviceC
     Ok(DeviceConfig {
         volume: attached.volume,
         name: volume.name().to_owned(),
-        target_name: format!("{TARGET_PREFIX}{}", volume.name()),
+        target_name: format!("{TARGET_PREFIX}{}", volume.name().replace('@', ":")),
         sectors: attached.sectors,
         block_bytes: attached.block_bytes,
-        read_only: false,
+        read_only: volume.is_read_only(),
         reservations,
         token_secret: TokenSecret(crate::random::secret()?),
     })

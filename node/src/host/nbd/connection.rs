@@ -1,6 +1,7 @@
 //! One client's connection: drives its session, on the front thread.
 
 use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, MAX_CONNECTIONS, Server};
+use crate::host::bitmaps::Bitmaps;
 use crate::host::stream::{Outbound, Reader, Writer, Written};
 use crate::host::volume::{Client, Volume};
 use bytes::BytesMut;
@@ -31,6 +32,8 @@ struct State {
     out: Outbound,
     /// The volume that the last lookup found; the session's once it is ready.
     volume: Option<Rc<Volume>>,
+    /// What the last lookup that asked for it found, if that was a snapshot.
+    bitmaps: Option<Rc<Bitmaps>>,
     ready: bool,
     waker: Option<Waker>,
     /// There is something to do that no socket tells of.
@@ -79,6 +82,7 @@ impl Connection {
                 session: Session::new(server.session_config()),
                 out: Outbound::new(writer),
                 volume: None,
+                bitmaps: None,
                 ready: false,
                 waker: None,
                 kicked: true,
@@ -316,15 +320,23 @@ impl Connection {
                     state.kick();
                 });
             }
-            Event::LookupExport { name, entering } => {
+            Event::LookupExport { name, entering, bitmaps } => {
                 state.looking_up = true;
-                let (this, open) = (self.clone(), server.exports.clone().open(name, entering));
+                let (this, exports) = (self.clone(), server.exports.clone());
                 tokio::task::spawn_local(async move {
-                    let export = open.await;
+                    let export = exports.clone().open(name, entering).await;
+                    let found = match &export {
+                        Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
+                        _ => None,
+                    };
                     let state = &mut *this.state.borrow_mut();
                     state.looking_up = false;
-                    let info = export.map(|(info, volume)| {
+                    let info = export.map(|(mut info, volume)| {
                         state.volume = Some(volume);
+                        if let Some(found) = found {
+                            info.bitmaps = found.names();
+                            state.bitmaps = Some(Rc::new(found));
+                        }
                         info
                     });
                     state.session.handle_export(info);
@@ -337,6 +349,19 @@ impl Connection {
                 tracing::info!(peer = self.peer, volume = name, "NBD client attached");
             }
             Event::Close(reason) => state.closing = Some(reason),
+            Event::Dirty { slot, bitmap, range } => {
+                let (this, bitmaps) = (Rc::downgrade(self), state.bitmaps.clone());
+                tokio::task::spawn_local(async move {
+                    let runs = match bitmaps {
+                        Some(bitmaps) => bitmaps.since(&bitmap, range).await,
+                        // A session selects only what a lookup has found.
+                        None => Err(BlockError::Stopped),
+                    };
+                    let Some(this) = this.upgrade() else { return };
+                    this.reply(slot, runs.map(Reply::Status));
+                    this.state.borrow_mut().kick();
+                });
+            }
             // Collected by the caller.
             Event::Request { .. } => {}
         }

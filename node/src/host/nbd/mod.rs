@@ -13,6 +13,7 @@ mod tests;
 pub use connection::Connection;
 pub use listen::{Address, Listener, tls_config};
 
+use super::bitmaps::Bitmaps;
 use super::volume::Volume;
 use futures_util::future::LocalBoxFuture;
 use longhaul_core::front::nbd::{self, ExportEntry, ExportInfo, LookupError};
@@ -40,6 +41,9 @@ pub trait Exports {
         name: String,
         entering: bool,
     ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>>;
+
+    /// What an export can be compared with, if it is a snapshot. Takes a bounded time.
+    fn bitmaps(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Option<Bitmaps>>;
 
     /// Lists them. Takes a bounded time.
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>>;

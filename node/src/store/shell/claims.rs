@@ -104,7 +104,7 @@ impl Shell {
             }
             // Its host resumes, and the volume follows.
             if let Some(reply) = not_here(frame.message) {
-                self.listener.send(session, lane, reply.into());
+                self.send(session, lane, reply.into());
             }
             return;
         };
@@ -178,7 +178,7 @@ impl Shell {
                         frame.message
                 {
                     let reply = ToHost::Attached { request, result: Err(error) };
-                    self.listener.send(session, lane, reply.into());
+                    self.send(session, lane, reply.into());
                     self.refuse_behind(session, &mut waiting);
                 }
             }
@@ -197,7 +197,7 @@ impl Shell {
             if other != session || !matches!(frame.message, ToStore::ReadBehind { .. }) {
                 waiting.push_back((other, lane, frame));
             } else if let Some(reply) = not_here(frame.message) {
-                self.listener.send(session, lane, reply.into());
+                self.send(session, lane, reply.into());
             }
         }
     }
@@ -207,7 +207,7 @@ impl Shell {
             if self.names.contains_key(&id) {
                 self.admit(id, session, lane, frame);
             } else if let Some(reply) = no_such_volume(frame.message) {
-                self.listener.send(session, lane, reply.into());
+                self.send(session, lane, reply.into());
             }
         }
     }
@@ -221,14 +221,15 @@ impl Shell {
         {
             // What is left of a deletion that was cut short.
             let asked = vec![Asked { session, lane, request }];
-            let work = Work::Delete(entry.spec.clone(), None);
+            let (spec, lease, clones) = (entry.spec.clone(), None, Vec::new());
+            let work = Work::Delete { spec, lease, clones };
             self.names.remove(&id);
             self.jobs.push_back(Job { asked, work });
             return self.next_job();
         }
         self.forget_volume(&name);
         if let Some(reply) = no_such_volume(frame.message) {
-            self.listener.send(session, lane, reply.into());
+            self.send(session, lane, reply.into());
         }
     }
 
@@ -249,13 +250,16 @@ impl Shell {
 
     /// Parts with an engine: what it has under way may have its effect or not, and the next engine, wherever
     /// it is, reads the log. Whoever waits for it is told to come again.
-    fn drop_engine(&mut self, id: VolumeId) {
+    pub(super) fn drop_engine(&mut self, id: VolumeId) {
         self.known.remove(&id);
         let now = self.now();
         let Some(mut engine) = self.engines.remove(&id) else { return };
         engine.volume.handle_taken(now);
         while let Some((session, lane, frame)) = engine.volume.poll_message() {
-            self.listener.send(session.0, lane, frame);
+            self.send(session.0, lane, frame);
+        }
+        while let Some((number, result)) = engine.volume.poll_places() {
+            self.places(number, result);
         }
         if !engine.deletions.is_empty() {
             let moved = VolumeError::Store(format!("{MOVED}; try again"));
@@ -309,7 +313,7 @@ impl Shell {
         };
         // From another store: that one looked a moment ago, and it has moved since.
         let Some(fleet) = self.fleet.as_ref().filter(|_| !self.stores.contains(&session)) else {
-            return self.listener.send(session, lane, failed.into());
+            return self.send(session, lane, failed.into());
         };
         self.counts.forwarded += 1;
         let (peers, outcomes) = (fleet.peers.clone(), self.outcomes.0.clone());
@@ -405,6 +409,6 @@ impl Shell {
 
     pub(super) fn reply_store(&self, asked: Asked, result: Result<StoreReply, VolumeError>) {
         let reply = ToHost::Store { request: asked.request, result };
-        self.listener.send(asked.session, asked.lane, reply.into());
+        self.send(asked.session, asked.lane, reply.into());
     }
 }

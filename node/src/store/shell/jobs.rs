@@ -1,8 +1,8 @@
 //! What changes the catalog or lies beside the volumes' logs: creations, deletions, attributes.
 
 use super::{Asked, Job, Outcome, Shell, Work};
-use crate::store::catalog;
-use crate::store::lease;
+use crate::store::catalog::{self, NotCreated};
+use crate::store::{lease, schedule};
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
@@ -38,6 +38,7 @@ impl Shell {
             | VolumeOperation::Lost { name, .. }
             | VolumeOperation::AcceptLoss { name }
             | VolumeOperation::Delete { name }
+            | VolumeOperation::Snapshot { name, .. }
             | VolumeOperation::Resize { name, .. } => match self.catalog.get(name) {
                 Some(entry) => Some(entry.spec.id),
                 None => {
@@ -155,7 +156,9 @@ impl Shell {
             && let Some(engine) = self.engines.remove(&id)
         {
             let lease = self.fleet.as_ref().and_then(|_| self.claims.lease(id));
-            let work = Work::Delete(engine.volume.spec().clone(), lease);
+            let clones = engine.volume.state().snapshots.clones();
+            let clones = clones.map(|clone| (clone.name.clone(), clone.id)).collect();
+            let work = Work::Delete { spec: engine.volume.spec().clone(), lease, clones };
             self.names.remove(&id);
             self.jobs.push_back(Job { asked: engine.deletions, work });
             self.next_job();
@@ -175,32 +178,56 @@ impl Shell {
                     let result = catalog::create(&*objects, name, sectors, block_bytes).await;
                     let _ = outcomes.send(Outcome::Created(asked, result));
                 }
-                Work::Delete(spec, lease) => {
-                    let closed = match lease {
-                        Some(number) => lease::close(&*objects, spec.id, number).await,
-                        None => Ok(()),
+                Work::Delete { spec, lease, clones } => {
+                    let delete = async {
+                        // The log notes clones that never came to be, too; the names are what counts.
+                        catalog::has_no_clones(&*objects, &clones).await?;
+                        if let Some(number) = lease {
+                            let closed = lease::close(&*objects, spec.id, number).await;
+                            closed.map_err(VolumeError::Store)?;
+                        }
+                        catalog::delete(&*objects, &spec).await
                     };
-                    let result = match closed {
-                        Ok(()) => catalog::delete(&*objects, &spec).await,
-                        Err(error) => Err(VolumeError::Store(error)),
-                    };
+                    let result = delete.await;
                     let deleted = result.is_ok();
                     let _ = outcomes.send(Outcome::Deleted(asked, spec.clone(), result));
                     if deleted {
                         catalog::remove_data(&*objects, &spec).await;
-                        let _ = outcomes.send(Outcome::Removed);
+                        let _ = outcomes.send(Outcome::Removed(spec));
+                    }
+                }
+                Work::Name(spec, snapshot) => {
+                    let result = catalog::put_name(&*objects, &spec).await;
+                    let result = result.map_err(|NotCreated { error, .. }| error);
+                    for asked in asked {
+                        let (spec, snapshot) = (spec.clone(), snapshot.clone());
+                        let named = Outcome::Named(asked, spec, snapshot, result.clone());
+                        let _ = outcomes.send(named);
+                    }
+                }
+                Work::Undo(spec, error) => {
+                    let error = match catalog::delete(&*objects, &spec).await {
+                        Ok(()) => error,
+                        Err(why) => VolumeError::Store(format!(
+                            "{error}; and the volume {} is to be deleted: {why}",
+                            spec.name
+                        )),
+                    };
+                    for asked in asked {
+                        let _ = outcomes.send(Outcome::Undone(asked, error.clone()));
                     }
                 }
                 Work::GetAttribute { volume, attribute } => {
                     let result = catalog::attribute(&*objects, volume, &attribute).await;
-                    let _ = outcomes
-                        .send(Outcome::Attribute(asked, result.map(VolumeReply::Attribute)));
+                    let result = result.map(VolumeReply::Attribute);
+                    let _ = outcomes.send(Outcome::Attribute(asked, result, None));
                 }
                 Work::SetAttribute { volume, epoch, attribute, data } => {
                     let result =
                         catalog::set_attribute(&*objects, volume, epoch, &attribute, data).await;
                     let reply = result.map(|()| VolumeReply::Done);
-                    let _ = outcomes.send(Outcome::Attribute(asked, reply));
+                    let of = (attribute == schedule::ATTRIBUTE).then_some(volume);
+                    let _ = outcomes.send(Outcome::Attribute(asked, reply, of));
                 }
             }
         });

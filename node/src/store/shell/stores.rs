@@ -2,6 +2,7 @@
 
 use super::{Asked, Outcome, Shell};
 use crate::credential::{Issued, OF_STORE, Stamp};
+use crate::objects::Objects;
 use crate::store::balance::{self, Guest, Load};
 use crate::store::catalog;
 use crate::store::lease::Holder;
@@ -77,6 +78,22 @@ pub fn addresses(me: &Holder, others: &BTreeMap<StoreId, Vec<String>>, last: boo
     all
 }
 
+/// Strikes a store off the list, unless it answers.
+async fn forget(objects: &dyn Objects, peers: &Peers, id: StoreId) -> Result<(), VolumeError> {
+    let failed = |error: anyhow::Error| VolumeError::Store(format!("{error:#}"));
+    let known = registry::stores(objects).await.map_err(failed)?;
+    let Some(registered) = known.get(&id) else {
+        return Err(VolumeError::Invalid(format!("there is no store {id}")));
+    };
+    if peers.operate(id, &registered.addresses, StoreOperation::Report).await.is_ok() {
+        let why = format!("store {id} answers: stop it first");
+        return Err(VolumeError::Invalid(why));
+    }
+    registry::forget(objects, &known, &[id]).await.map_err(failed)?;
+    tracing::info!("store {id} does not answer, and is forgotten");
+    Ok(())
+}
+
 impl Shell {
     /// A session has begun.
     pub(super) fn session_opened(&mut self, session: u64, serial: &str) {
@@ -142,7 +159,30 @@ impl Shell {
                 self.reply_store(asked, Ok(StoreReply::Done));
             }
             StoreOperation::Rebalance => self.rebalance(Some(asked)),
+            StoreOperation::Forget { id } if id == fleet.me.id => {
+                let why = "this is that store: stop it, and ask another one".to_owned();
+                self.reply_store(asked, Err(VolumeError::Invalid(why)));
+            }
+            StoreOperation::Forget { id } => {
+                let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+                let peers = fleet.peers.clone();
+                tokio::spawn(async move {
+                    let forgotten = forget(&*objects, &peers, id).await;
+                    let _ = outcomes.send(Outcome::Forgotten(asked, forgotten));
+                });
+            }
         }
+    }
+
+    /// A store is no longer one of those there are, or stays.
+    pub(super) fn forgotten(&mut self, asked: Asked, result: Result<(), VolumeError>) {
+        if result.is_ok()
+            && let Some(fleet) = &mut self.fleet
+        {
+            fleet.tell = true;
+            self.look_around();
+        }
+        self.reply_store(asked, result.map(|()| StoreReply::Done));
     }
 
     /// All other stores have said what they have to say.

@@ -395,13 +395,13 @@ fn strangers_learn_nothing() {
     ] {
         let known = dialogue("alices", user, secret);
         assert_eq!(known.2, Some(wanted));
-        for volume in ["nobodys", "none", "alicesgone", "a:b"] {
+        for volume in ["nobodys", "none", "alicesgone", "a:b", "a:b:c"] {
             assert_eq!(dialogue(volume, user, secret), known, "{volume} {user}");
         }
     }
     // Without users, there is nothing to authenticate as.
     let access = Access { users: Default::default(), ..access() };
-    for volume in ["alices", "nobodys", "none", "alicesgone", "a:b"] {
+    for volume in ["alices", "nobodys", "none", "alicesgone", "a:b", "a:b:c"] {
         let mut talk = Talk::new(config(), access.clone(), false);
         let step = talk.send(stay(0), &format!("{}AuthMethod=CHAP,None|", names(volume)));
         assert_eq!(refused(&step), Some(status::AUTHORISATION), "{volume}");
@@ -420,7 +420,7 @@ fn on_loopback() {
     for (volume, wanted) in [
         ("nobodys", status::AUTHORISATION),
         ("alices", status::AUTHENTICATION),
-        ("a:b", status::NOT_FOUND),
+        ("a:b:c", status::NOT_FOUND),
     ] {
         assert_eq!(refused(&say(volume).1), Some(wanted), "{volume}");
     }

@@ -117,7 +117,8 @@ fn info_does_not_enter_but_go_does() {
         w().u32(3).then(option(6, &query("demo", &[3]))).then(option(7, &query("demo", &[3])));
     let mut host = Host::new(Tls::Off);
     host.feed(&bytes.0);
-    let lookup = |entering| Event::LookupExport { name: "demo".to_owned(), entering };
+    let lookup =
+        |entering| Event::LookupExport { name: "demo".to_owned(), entering, bitmaps: false };
     let ready = Event::Ready { name: "demo".to_owned() };
     assert_eq!(host.events, [lookup(false), lookup(true), ready]);
 }
@@ -232,6 +233,22 @@ fn metadata_contexts() {
     run(10, &contexts("demo", &["base:"]), ack(10));
     run(10, &contexts("demo", &["base:allocation", "base:allocation"]), found(10, 1));
     run(10, &contexts("demo", &["qemu:x", "base:allocation"]), found(10, 1));
+    let bitmaps = |number, names: &[(u32, &str)]| {
+        let put = |all: Wire, (id, name): &(u32, &str)| {
+            let name = format!("qemu:dirty-bitmap:{name}");
+            all.then(option_reply(number, 4, &w().u32(*id).raw(name.as_bytes()).0))
+        };
+        names.iter().fold(w(), put).then(ack(number))
+    };
+    for all in ["qemu:", "qemu:dirty-bitmap:"] {
+        run(9, &contexts("ro", &[all]), bitmaps(9, &[(0, "b"), (0, "a")]));
+        run(10, &contexts("ro", &[all]), ack(10));
+    }
+    for number in [9, 10] {
+        let id = if number == 9 { 0 } else { 2 };
+        let asked = ["qemu:dirty-bitmap:a", "qemu:dirty-bitmap:c"];
+        run(number, &contexts("ro", &asked), bitmaps(number, &[(id, "a")]));
+    }
     let malformed = "lengths inside the data do not add up";
     for number in [9, 10] {
         run(number, &contexts("nope", &[]), refused(number, UNKNOWN, "no such volume"));
@@ -373,6 +390,7 @@ fn odd_exports_are_served_on_sane_terms() {
         preferred_block,
         max_payload,
         read_only: false,
+        bitmaps: Vec::new(),
     };
     let sizes = |export: &ExportInfo| {
         let terms = Terms::new(export, true);

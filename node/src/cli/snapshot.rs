@@ -1,0 +1,126 @@
+//! `longhaul snapshot`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// `VOLUME@SNAPSHOT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotName {
+    /// Of which volume.
+    pub volume: String,
+    /// Its own name.
+    pub snapshot: String,
+}
+
+impl FromStr for SnapshotName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SnapshotName, String> {
+        match text.split_once('@') {
+            Some((volume, snapshot)) if !volume.is_empty() && !snapshot.is_empty() => {
+                Ok(SnapshotName { volume: volume.to_owned(), snapshot: snapshot.to_owned() })
+            }
+            _ => Err("a snapshot is named VOLUME@SNAPSHOT, as in `db@monday`".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.volume, self.snapshot)
+    }
+}
+
+#[derive(Args)]
+pub struct SnapshotArgs {
+    /// Credential file that the store wrote.
+    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_CREDENTIAL")]
+    pub credential: Option<PathBuf>,
+    /// Address of the store, if not the one in the credential (HOST:PORT).
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
+    pub store: Option<String>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: SnapshotCommand,
+}
+
+#[derive(Subcommand)]
+pub enum SnapshotCommand {
+    /// Take a snapshot, at once and while the volume is in use. It holds everything that the host that has the
+    /// volume attached has acknowledged so far: what a power cut of the client would leave.
+    Create {
+        /// VOLUME@SNAPSHOT; the name of a snapshot has letters, digits, `.`, `_` and `-`.
+        snapshot: SnapshotName,
+        /// Take it of what the store has, and do not wait for what the host has not delivered.
+        #[arg(long)]
+        no_barrier: bool,
+    },
+    /// List the snapshots of a volume, or of all, the oldest first.
+    List {
+        /// Of which volume.
+        volume: Option<String>,
+    },
+    /// Delete snapshots, in any order. What nothing else needs gives its space back.
+    Delete {
+        /// VOLUME@SNAPSHOT.
+        #[arg(required = true)]
+        snapshots: Vec<SnapshotName>,
+    },
+    /// Have the store take snapshots by the clock, and delete the oldest of them; or show how. They are taken of what the
+    /// store has, while a host uses the volume and if something was written, and are named after the hour, day, week
+    /// (from Monday) or month that has begun, in UTC.
+    Schedule {
+        /// Of which volume.
+        volume: String,
+        /// How many to keep, as in `hourly=24,daily=7,weekly=4,monthly=12`, or `none`.
+        schedule: Option<String>,
+    },
+    /// Write a snapshot as a stream, for `longhaul snapshot receive`: all of it, or what was written since an earlier one.
+    Send {
+        /// VOLUME@SNAPSHOT.
+        snapshot: SnapshotName,
+        /// The file to write, or `-` for standard output.
+        file: PathBuf,
+        /// Name of an earlier snapshot of the volume, which the receiver has.
+        #[arg(long, value_name = "SNAPSHOT")]
+        since: Option<String>,
+        /// Key file of an encrypted volume; the stream itself is not encrypted.
+        #[arg(long, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
+        key_file: Option<PathBuf>,
+    },
+    /// Make a volume what a stream of `longhaul snapshot send` says, and take the same snapshot of it. A stream since an
+    /// earlier snapshot goes into a volume that has received that one and has not been written to.
+    Receive {
+        /// Into which volume; no host may have it attached.
+        volume: String,
+        /// The file to read, or `-` for standard input.
+        file: PathBuf,
+        /// Key file of an encrypted volume.
+        #[arg(long, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
+        key_file: Option<PathBuf>,
+    },
+    /// Make a volume what it was when a snapshot was taken. What was written since is gone, unless another
+    /// snapshot has it. No host may have the volume attached.
+    Rollback {
+        /// VOLUME@SNAPSHOT.
+        snapshot: SnapshotName,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_snapshots() {
+        let name: SnapshotName = "db.1@monday".parse().unwrap();
+        assert_eq!((name.volume.as_str(), name.snapshot.as_str()), ("db.1", "monday"));
+        assert_eq!(name.to_string(), "db.1@monday");
+        for bad in ["", "db", "@", "@a", "a@"] {
+            assert!(bad.parse::<SnapshotName>().unwrap_err().contains("VOLUME@SNAPSHOT"), "{bad}");
+        }
+    }
+}

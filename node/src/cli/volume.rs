@@ -1,0 +1,110 @@
+//! `longhaul volume`.
+
+use super::SnapshotName;
+use crate::units;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct VolumeArgs {
+    /// Credential file that the store wrote.
+    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_CREDENTIAL")]
+    pub credential: Option<PathBuf>,
+    /// Address of the store, if not the one in the credential (HOST:PORT).
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
+    pub store: Option<String>,
+    /// Key file of encrypted volumes (see `longhaul credential new-key`).
+    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
+
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Create a volume. It takes no space until it is written.
+    Create {
+        /// Its name: letters, digits, `.`, `_` and `-`.
+        name: String,
+        /// Its size, as in `10GiB`.
+        #[arg(long, value_parser = units::bytes)]
+        size: u64,
+        /// Logical block size in bytes.
+        #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
+        block_size: String,
+        /// Encrypt all that hosts write to it, with data keys that only the --key-file opens.
+        #[arg(long)]
+        encrypt: bool,
+    },
+    /// Encrypt new writes to a volume with a new data key; hosts that have it attached take it up
+    /// within half a minute. What was written keeps its key. With --new-key-file, put the data keys
+    /// under another key file instead.
+    RotateKey {
+        /// Which.
+        name: String,
+        /// Key file that replaces the --key-file of this volume.
+        #[arg(long, value_name = "FILE")]
+        new_key_file: Option<PathBuf>,
+    },
+    /// List all volumes.
+    List,
+    /// Show one volume.
+    Show {
+        /// Which.
+        name: String,
+    },
+    /// Make a volume larger, also while a host has it attached.
+    Resize {
+        /// Which.
+        name: String,
+        /// Its size from now on, as in `20GiB`: at least what it has.
+        #[arg(value_parser = units::bytes)]
+        size: u64,
+    },
+    /// Delete a volume and all its data.
+    Delete {
+        /// Which.
+        name: String,
+    },
+    /// Create a volume that begins as a snapshot and shares its data. It takes no space until it is written.
+    Clone {
+        /// Of which snapshot: VOLUME@SNAPSHOT. It stays, unseen if it is deleted, as long as the clone does.
+        snapshot: SnapshotName,
+        /// The clone's name: letters, digits, `.`, `_` and `-`.
+        name: String,
+    },
+    /// List the ranges in which a snapshot and a later one, or the volume as it is, differ.
+    Diff {
+        /// VOLUME@SNAPSHOT.
+        since: SnapshotName,
+        /// VOLUME@SNAPSHOT or VOLUME, of the same volume; the type in the list is that of its data.
+        until: String,
+    },
+    /// Copy a raw image file into a volume.
+    Import {
+        /// Into which volume; it must be at least as large as the file and not attached.
+        name: String,
+        /// The file, or `-` for standard input.
+        file: PathBuf,
+    },
+    /// Copy what is committed of a volume, or a snapshot, into a raw image file.
+    Export {
+        /// Which volume, or VOLUME@SNAPSHOT.
+        name: String,
+        /// The file to write (sparse), or `-` for standard output.
+        file: PathBuf,
+    },
+    /// Show what a host acknowledged and has not delivered: lost, if it never comes back.
+    Lost {
+        /// Of which volume.
+        name: String,
+    },
+    /// Give up what a dead host never delivered, so that the volume can be attached elsewhere.
+    AcceptLoss {
+        /// Of which volume.
+        name: String,
+    },
+}

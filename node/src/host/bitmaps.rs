@@ -1,0 +1,149 @@
+//! What is different in a snapshot from an earlier one of its volume, for NBD clients that ask for it as
+//! `qemu:dirty-bitmap:NAME`: backup programs copy only that.
+
+use super::attach::snapshot_of;
+use super::uplink::Router;
+use longhaul_core::block::{BlockError, BlockState, Range, StatusRun};
+use longhaul_core::wire::link::{
+    SNAPSHOT_VERSION, SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply, ToHost, ToStore,
+    VolumeError, VolumeOperation, VolumeReply,
+};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a client that connects waits for the list.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Until a request that a lost link has taken along is sent again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A snapshot, and those before it.
+pub struct Bitmaps {
+    router: Rc<Router>,
+    volume: String,
+    own: SnapshotKey,
+    /// The newest first.
+    earlier: Vec<SnapshotInfo>,
+}
+
+impl Bitmaps {
+    /// Asks the store for what is before a snapshot; nothing if it cannot say in time, or this is none.
+    pub async fn of(router: Rc<Router>, export: String) -> Option<Bitmaps> {
+        tokio::time::timeout(LIMIT, Bitmaps::find(router, &export)).await.ok().flatten()
+    }
+
+    async fn find(router: Rc<Router>, export: &str) -> Option<Bitmaps> {
+        let volume = snapshot_of(export)?.to_owned();
+        let name = &export[volume.len() + 1..];
+        let mut earlier: Vec<SnapshotInfo> = Vec::new();
+        loop {
+            let after = earlier.last().map_or(0, |last| last.segment);
+            let reply = ask(&router, &volume, SnapshotOperation::List { after }).await?;
+            let Ok(VolumeReply::Snapshot(SnapshotReply::List { snapshots, more })) = reply else {
+                return None;
+            };
+            let ends = !more || snapshots.last().is_none_or(|last| last.segment <= after);
+            for info in snapshots {
+                if info.name == name {
+                    earlier.reverse();
+                    return Some(Bitmaps { router, volume, own: info.key(), earlier });
+                }
+                earlier.push(info);
+            }
+            if ends {
+                return None;
+            }
+        }
+    }
+
+    /// The names of those before it, the newest first.
+    pub fn names(&self) -> Vec<String> {
+        self.earlier.iter().map(|info| info.name.clone()).collect()
+    }
+
+    /// What is different since one of them, from the start of a range on: as data, the rest as a hole. Waits while
+    /// the store cannot be reached.
+    ///
+    /// # Errors
+    /// If a snapshot has been deleted meanwhile, or its map cannot be read.
+    pub async fn since(&self, name: &str, range: Range) -> Result<Vec<StatusRun>, BlockError> {
+        let since = self.earlier.iter().find(|info| info.name == name).map(SnapshotInfo::key);
+        let since = since.ok_or(BlockError::Stopped)?;
+        loop {
+            let operation = SnapshotOperation::Diff { since, until: Some(self.own), range };
+            match ask(&self.router, &self.volume, operation).await {
+                Some(Ok(VolumeReply::Snapshot(SnapshotReply::Diff { ranges, end }))) => {
+                    return runs(range, &ranges, end).ok_or(BlockError::Stopped);
+                }
+                Some(other) => {
+                    tracing::warn!(
+                        "what is different in a snapshot of volume {} since {name} cannot be told: {other:?}",
+                        self.volume
+                    );
+                    return Err(BlockError::Medium(range));
+                }
+                None => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+}
+
+/// Nothing if the link was lost, or the store knows no snapshots.
+async fn ask(
+    router: &Router,
+    volume: &str,
+    operation: SnapshotOperation,
+) -> Option<Result<VolumeReply, VolumeError>> {
+    if router.version() < SNAPSHOT_VERSION {
+        return None;
+    }
+    let name = volume.to_owned();
+    let operation = VolumeOperation::Snapshot { name, operation };
+    match router.call(|request| ToStore::Volume { request, operation }).await.ok()? {
+        ToHost::Volume { result, .. } => Some(result),
+        _ => None,
+    }
+}
+
+/// Runs from the start of a range to a sector; nothing if these ranges are not between.
+fn runs(range: Range, ranges: &[Range], end: u64) -> Option<Vec<StatusRun>> {
+    let mut runs = Vec::new();
+    let mut at = range.lba;
+    let mut push = |sectors, state| {
+        if sectors > 0 {
+            runs.push(StatusRun { sectors, state });
+        }
+    };
+    for different in ranges {
+        push(different.lba.checked_sub(at)?, BlockState::Hole);
+        push(different.sectors, BlockState::Data);
+        at = different.end();
+    }
+    push(end.checked_sub(at)?, BlockState::Hole);
+    (end > range.lba && end <= range.end()).then_some(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_become_runs() {
+        let run = |sectors, state| StatusRun { sectors, state };
+        let (dirty, clean) = (BlockState::Data, BlockState::Hole);
+        let range = Range::new(8, 100);
+        assert_eq!(runs(range, &[], 108), Some(vec![run(100, clean)]));
+        assert_eq!(
+            runs(range, &[Range::new(8, 2), Range::new(20, 5)], 25),
+            Some(vec![run(2, dirty), run(10, clean), run(5, dirty)])
+        );
+        for (ranges, end) in [
+            (vec![], 8),
+            (vec![], 109),
+            (vec![Range::new(7, 2)], 20),
+            (vec![Range::new(9, 4), Range::new(12, 1)], 20),
+            (vec![Range::new(9, 4)], 12),
+        ] {
+            assert_eq!(runs(range, &ranges, end), None, "{ranges:?} {end}");
+        }
+    }
+}
