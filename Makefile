@@ -15,8 +15,10 @@ DIR ?= /var/tmp
 LAB ?=
 LAB_ARGS ?=
 MUTANTS ?=
+NAME ?=
+OLD ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz soak bench bench-iscsi bench-store bench-map bench-cache lab iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz fixture upgrade-test soak bench bench-iscsi bench-store bench-map bench-cache lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +51,16 @@ sim-mutants: ## Break the core in known ways; the simulator has to notice each (
 
 fuzz: ## Fuzz each parser and state machine (TIME=60 seconds each, TARGET=name for one)
 	@scripts/fuzz $(TIME) $(TARGET)
+
+fixture: ## Keep what this version writes, for later ones to serve (NAME=0.2 makes e2e/fixtures/0.2.tar.gz)
+	cargo build --locked --workspace --bins
+	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_FIXTURE=$(CURDIR)/e2e/fixtures/$(NAME).tar.gz \
+	  cargo test --locked --workspace --test e2e -- --ignored a_fixture_is_made
+
+upgrade-test: ## Replace stores and hosts of an earlier version under load, and back (OLD=its binary)
+	cargo build --locked --workspace --bins
+	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_OLD=$(OLD) \
+	  cargo test --locked --workspace --test e2e -- --ignored --nocapture two_versions_get_along
 
 soak: ## Kill hosts and stores under load (ROUNDS=200 of each; 20 MB a round in TMPDIR until the end)
 	cargo build --locked --workspace --bins

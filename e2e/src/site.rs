@@ -209,6 +209,7 @@ pub fn temp_dir() -> TempDir {
 
 /// A storage gateway.
 pub struct Store {
+    binary: PathBuf,
     dir: PathBuf,
     /// Where hosts reach it.
     pub address: String,
@@ -236,6 +237,7 @@ impl Store {
     pub fn stopped(dir: &Path) -> Store {
         let (address, admin) = (free_address(), free_address());
         Store {
+            binary: longhaul().into(),
             dir: dir.into(),
             address,
             admin,
@@ -257,6 +259,11 @@ impl Store {
         self.data = Some(data.to_owned());
     }
 
+    /// Another version, from the next start on.
+    pub fn set_binary(&mut self, binary: &Path) {
+        self.binary = binary.into();
+    }
+
     /// More flags, from the next start on.
     pub fn set_flags<'a>(&mut self, flags: impl IntoIterator<Item = &'a str>) {
         self.flags = flags.into_iter().map(str::to_owned).collect();
@@ -265,7 +272,7 @@ impl Store {
     /// The command that starts it.
     #[must_use]
     pub fn command(&self) -> Command {
-        let mut store = command(longhaul());
+        let mut store = command(&self.binary);
         store.args(["store", "--listen", &self.address, "--admin", &self.admin, "--data"]);
         match &self.data {
             None => store.arg(&self.dir),
@@ -366,6 +373,7 @@ pub fn target(volume: &str) -> String {
 
 /// A host gateway.
 pub struct Host {
+    binary: PathBuf,
     state: PathBuf,
     credential: PathBuf,
     /// Its admin address.
@@ -385,6 +393,7 @@ impl Host {
     #[must_use]
     pub fn new(state: &Path, credential: &Path) -> Host {
         Host {
+            binary: longhaul().into(),
             state: state.into(),
             credential: credential.into(),
             admin: free_address(),
@@ -394,6 +403,11 @@ impl Host {
             portal: free_address(),
             server: None,
         }
+    }
+
+    /// Another version, from the next start on.
+    pub fn set_binary(&mut self, binary: &Path) {
+        self.binary = binary.into();
     }
 
     /// With these flags in addition.
@@ -406,7 +420,7 @@ impl Host {
     /// The command that starts it.
     #[must_use]
     pub fn command(&self) -> Command {
-        let mut host = command(longhaul());
+        let mut host = command(&self.binary);
         host.args(["host", "--admin", &self.admin, "--journal-size", &self.journal_size]);
         host.arg("--credential").arg(&self.credential).arg("--state").arg(&self.state);
         if self.protocol == Protocol::Iscsi {

@@ -9,6 +9,7 @@ mod import;
 mod snapshot;
 mod stream;
 mod transfer;
+mod usage;
 
 pub use snapshot::run as snapshot;
 
@@ -139,6 +140,7 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             snapshot::clone(requests, snapshot, name, key_file, args.json).await
         }
         VolumeCommand::Diff { since, until } => diff::run(requests, since, until, args.json).await,
+        VolumeCommand::Usage { name } => usage::run(requests, name, args.json).await,
         VolumeCommand::Lost { name } => lost(requests, name, args.json).await,
         VolumeCommand::AcceptLoss { name } => {
             let operation = VolumeOperation::AcceptLoss { name: name.clone() };

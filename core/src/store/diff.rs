@@ -40,7 +40,7 @@ pub fn differences(
 }
 
 /// Which part of what record is at a sector, in a form that is the same for all parts of it.
-fn what(part: Range, place: Option<Place>) -> Option<(u64, u32, Range)> {
+pub(super) fn what(part: Range, place: Option<Place>) -> Option<(u64, u32, Range)> {
     let place = place.filter(|place| !place.is_zero())?;
     Some((place.segment(), place.offset(), place.record(part.lba)))
 }

@@ -30,6 +30,7 @@
 //! | [`cache`] | pieces of objects on a local disk, in front of the object store |
 //! | [`Volume`] | the engine |
 
+mod account;
 pub mod announce;
 pub mod attach;
 pub mod cache;
@@ -53,6 +54,7 @@ pub mod snapshot;
 pub mod staged;
 mod volume;
 
+pub use account::Account;
 pub use catalog::VolumeSpec;
 pub use diff::{Places, differences};
 pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};

@@ -196,6 +196,7 @@ impl Snapshots {
             sectors: snapshot.sectors,
             created: snapshot.created,
             clones: clones.count() as u32,
+            hidden: snapshot.hidden,
         }
     }
 }

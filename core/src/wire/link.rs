@@ -28,8 +28,8 @@ pub use fleet::{
 };
 pub use frame::{Frame, FrameError};
 pub use snapshots::{
-    MAX_SNAPSHOTS_LISTED, Parent, SnapshotError, SnapshotInfo, SnapshotKey, SnapshotOperation,
-    SnapshotReply,
+    MAX_MAPS_COUNTED, MAX_SNAPSHOTS_LISTED, MapUsage, Parent, SnapshotError, SnapshotInfo,
+    SnapshotKey, SnapshotOperation, SnapshotReply, StoredBytes,
 };
 
 use crate::block::{
@@ -316,9 +316,10 @@ impl ToStore {
             }
             ToStore::Store { .. } => version >= FLEET_VERSION,
             ToStore::Barrier { .. }
-            | ToStore::Volume { operation: VolumeOperation::Snapshot { .. }, .. } => {
-                version >= SNAPSHOT_VERSION
-            }
+            | ToStore::Volume {
+                operation: VolumeOperation::Snapshot { .. } | VolumeOperation::Stored { .. },
+                ..
+            } => version >= SNAPSHOT_VERSION,
             _ => true,
         }
     }
@@ -688,6 +689,11 @@ pub enum VolumeOperation {
         /// What.
         operation: SnapshotOperation,
     },
+    /// Asks what one takes in the store's location. From version [`SNAPSHOT_VERSION`] on.
+    Stored {
+        /// Which.
+        name: String,
+    },
 }
 
 /// The outcome of a [`VolumeOperation`] that succeeded.
@@ -718,6 +724,8 @@ pub enum VolumeReply {
     Attribute(Vec<u8>),
     /// What became of the operation on snapshots.
     Snapshot(SnapshotReply),
+    /// What a volume takes.
+    Stored(StoredBytes),
 }
 
 /// What is known of a volume.

@@ -24,7 +24,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// Another store over the data of the first, with a state directory of its own; not started.
-fn invited(site: &Site, name: &str) -> Store {
+pub fn invited(site: &Site, name: &str) -> Store {
     let dir = site.path(name);
     site.store.invite(&dir);
     let mut store = Store::stopped(&dir);
@@ -57,11 +57,11 @@ fn list(credential: &Path, store: &Store) -> Vec<Value> {
     list["stores"].as_array().expect("a list of stores").clone()
 }
 
-fn peer(host: &Host) -> String {
+pub fn peer(host: &Host) -> String {
     host.status()["link"]["peer"].as_str().unwrap_or_default().to_owned()
 }
 
-fn knows(host: &Host, stores: &[&Store]) {
+pub fn knows(host: &Host, stores: &[&Store]) {
     wait_for("the host to know all stores", LIMIT, || {
         // It listens for clients a moment before.
         if http_get(&host.admin, "/healthz").is_none() {
@@ -74,7 +74,7 @@ fn knows(host: &Host, stores: &[&Store]) {
 }
 
 /// All is there, as the store that is left says.
-fn has_all(site: &Site, store: &Store, host: &mut Host, volume: &str, history: &History) {
+pub fn has_all(site: &Site, store: &Store, host: &mut Host, volume: &str, history: &History) {
     host.wait_drained(volume, LIMIT);
     assert!(host.stop().success());
     let file = site.path(&format!("export-{volume}"));

@@ -28,3 +28,4 @@ mod resize;
 mod snapshots;
 mod store_cache;
 mod tls;
+mod upgrade;

@@ -392,6 +392,61 @@ fn diff(site: &Site, since: &str, until: &str) -> Vec<(u64, u64, String)> {
 }
 
 #[test]
+fn what_each_snapshot_takes_is_told() {
+    let site = Site::with_volume("disk", MIB);
+    let (mut host, mut client) = readers(&site, "host", "disk");
+    let settle = |client: &mut Client| {
+        client.flush().unwrap();
+        host.wait_drained("disk", LIMIT);
+    };
+    // The second MiB stays, the first is written anew after each snapshot.
+    client.write(1 << 20, &[9; 1 << 20]).unwrap();
+    for n in 1..=2 {
+        client.write(0, &[n; 1 << 20]).unwrap();
+        settle(&mut client);
+        site.snapshot(["create", &format!("disk@s{n}")]).ok();
+    }
+    client.write(0, &[3; 1 << 19]).unwrap();
+    client.call(Command::Zero, false, 1 << 19, 1 << 19, &[]).unwrap();
+    settle(&mut client);
+    let usage = || site.volume(["usage", "disk", "--json"]).ok().json();
+    let bytes = |value: &serde_json::Value, of: &str| value[of].as_u64().unwrap();
+    // With the checksum of each block.
+    let stored = |logical: u64| logical + logical / 4096 * 4;
+    let all = |value: &serde_json::Value| {
+        ["logical_bytes", "referenced_bytes", "unique_bytes"].map(|of| bytes(value, of))
+    };
+    let said = usage();
+    let [mib, half] = [1 << 20, 1 << 19];
+    for snapshot in said["snapshots"].as_array().unwrap() {
+        assert_eq!(all(snapshot), [2 * mib, stored(2 * mib), stored(mib)], "{said}");
+    }
+    assert_eq!(all(&said), [mib + half, stored(mib + half), stored(half)], "{said}");
+    assert_eq!(bytes(&said, "size_bytes"), MIB << 20);
+    // What a segment and a record have besides is nobody's, and more is not.
+    assert!(bytes(&said, "reclaimable_bytes") < 64 << 10, "{said}");
+
+    // What only one has becomes free with it; a clone keeps its own from being so.
+    site.volume(["clone", "disk@s1", "copy"]).ok();
+    site.snapshot(["delete", "disk@s1", "disk@s2"]).ok();
+    let said = usage();
+    let [hidden] = &said["snapshots"].as_array().unwrap()[..] else { panic!("{said}") };
+    assert_eq!((&hidden["deleted"], &hidden["clones"]), (&true.into(), &1.into()));
+    assert_eq!(all(hidden), [2 * mib, stored(2 * mib), 0], "{said}");
+    let free = bytes(&said, "reclaimable_bytes");
+    assert!((stored(mib)..stored(mib) + (64 << 10)).contains(&free), "{said}");
+    let copy = site.volume(["usage", "copy", "--json"]).ok().json();
+    assert_eq!(all(&copy), [2 * mib, stored(2 * mib), 0], "{copy}");
+    assert_eq!((&copy["stored_bytes"], &copy["reclaimable_bytes"]), (&0.into(), &0.into()));
+    let text = site.volume(["usage", "disk"]).ok();
+    assert!(text.stdout.starts_with("NAME") && text.stdout.contains("(deleted, has clones)"));
+    assert!(text.stderr.contains("can be reclaimed"), "{}", text.stderr);
+    site.volume(["usage", "nothing"]).fails(1, &["no such volume"]);
+    client.disconnect();
+    assert!(host.stop().success());
+}
+
+#[test]
 fn what_differs_is_listed_and_sent_and_received() {
     let site = Site::with_volume("disk", MIB);
     site.create("copy", MIB);

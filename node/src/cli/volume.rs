@@ -83,6 +83,12 @@ pub enum VolumeCommand {
         /// VOLUME@SNAPSHOT or VOLUME, of the same volume; the type in the list is that of its data.
         until: String,
     },
+    /// Show what a volume and each of its snapshots take: as a client sees it, where it is stored, and what deleting
+    /// just that one would give back; and what is stored that nothing needs any more. It reads all of their maps.
+    Usage {
+        /// Which.
+        name: String,
+    },
     /// Copy a raw image file into a volume.
     Import {
         /// Into which volume; it must be at least as large as the file and not attached.

@@ -37,7 +37,8 @@ impl Bitmaps {
         let mut earlier: Vec<SnapshotInfo> = Vec::new();
         loop {
             let after = earlier.last().map_or(0, |last| last.segment);
-            let reply = ask(&router, &volume, SnapshotOperation::List { after }).await?;
+            let list = SnapshotOperation::List { after, hidden: false };
+            let reply = ask(&router, &volume, list).await?;
             let Ok(VolumeReply::Snapshot(SnapshotReply::List { snapshots, more })) = reply else {
                 return None;
             };

@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
-use longhaul_core::wire::link::VolumeError;
+use longhaul_core::wire::link::{StoredBytes, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -268,6 +268,29 @@ pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) {
     if let Err(error) = remove.await {
         tracing::warn!("deleted volume {}, but some of its data stays: {error}", spec.name);
     }
+}
+
+/// What a volume takes: it lists all that there is of it.
+///
+/// # Errors
+/// If it cannot be listed.
+pub async fn stored(objects: &dyn Objects, volume: VolumeId) -> Result<StoredBytes, VolumeError> {
+    let prefix = catalog::volume_prefix(volume);
+    let list = objects.list(&prefix).await.map_err(VolumeError::Store)?;
+    let mut stored = StoredBytes::default();
+    let segments = [catalog::segment_prefix(volume), catalog::bundle_prefix(volume)];
+    let staged = catalog::staged_prefix(volume);
+    for ObjectMeta { key, bytes } in list {
+        let kind = if segments.iter().any(|prefix| key.starts_with(prefix)) {
+            &mut stored.segments
+        } else if key.starts_with(&staged) {
+            &mut stored.staged
+        } else {
+            &mut stored.maps
+        };
+        *kind += bytes;
+    }
+    Ok(stored)
 }
 
 /// Reads an attribute of a volume; empty if it was never set.

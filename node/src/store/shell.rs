@@ -1,11 +1,11 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
 mod claims;
-mod diffs;
 mod engines;
 mod jobs;
 mod snapshots;
 mod stores;
+mod walks;
 
 pub use stores::{Fleet, addresses};
 
@@ -18,7 +18,6 @@ use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
 use bytes::Bytes;
 use claims::Claims;
-use diffs::Diffs;
 use engines::{Engine, settles};
 use longhaul_core::block::{Epoch, Time, VolumeId};
 use longhaul_core::store::{Config, ObjectResult, Places, SHELL_SESSION, SessionId, VolumeSpec};
@@ -32,6 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::Interval;
+use walks::Walks;
 
 /// Frames taken before engines' timers and other inputs are looked at again.
 const FRAMES_AT_ONCE: usize = 64;
@@ -54,7 +54,7 @@ pub struct Shell {
     /// Those in use, and snapshots of them that are.
     engines: BTreeMap<VolumeId, Engine>,
     snapshots: Snapshots,
-    diffs: Diffs,
+    walks: Walks,
     /// What was known of a volume when its engine was put away.
     known: HashMap<VolumeId, LiveInfo>,
     /// When to look for engines to put away.
@@ -151,6 +151,8 @@ enum Outcome {
     Undone(Asked, VolumeError),
     /// What the shell has asked itself.
     Answered(ToHost),
+    /// What a volume takes.
+    Stored(Asked, Result<VolumeReply, VolumeError>),
     /// When snapshots of a volume are to be taken.
     Scheduled(VolumeId, Schedule),
     /// What the location says of a snapshot, for a frame.
@@ -196,7 +198,7 @@ impl Shell {
             names,
             engines: BTreeMap::new(),
             snapshots: Snapshots::default(),
-            diffs: Diffs::default(),
+            walks: Walks::default(),
             known: HashMap::new(),
             look: tokio::time::interval(LOOK_INTERVAL),
             outcomes: mpsc::unbounded_channel(),
@@ -365,6 +367,7 @@ impl Shell {
                 VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Lost { name, .. }
                 | VolumeOperation::AcceptLoss { name }
+                | VolumeOperation::Stored { name }
                 | VolumeOperation::Resize { name, .. }
                 | VolumeOperation::Delete { name } => !self.catalog.contains_key(name),
                 VolumeOperation::GetAttribute { volume, .. }
@@ -557,6 +560,7 @@ impl Shell {
                 self.reply(&asked, &result);
                 self.next_job();
             }
+            Outcome::Stored(asked, result) => self.reply(&[asked], &result),
             Outcome::Removed(spec) => {
                 self.removing -= 1;
                 if let Some(parent) = spec.parents.first() {

@@ -154,10 +154,19 @@ async fn list(requests: &Requests, volume: Option<&str>, json: bool) -> Result<(
 
 /// All snapshots of a volume, the oldest first.
 pub(super) async fn of_volume(requests: &Requests, volume: &str) -> Result<Vec<SnapshotInfo>> {
+    listed(requests, volume, false).await
+}
+
+/// The same, also with those that were deleted and stay for their clones.
+pub(super) async fn listed(
+    requests: &Requests,
+    volume: &str,
+    hidden: bool,
+) -> Result<Vec<SnapshotInfo>> {
     let mut all: Vec<SnapshotInfo> = Vec::new();
     loop {
         let after = all.last().map_or(0, |last| last.segment);
-        let reply = ask(requests, volume, SnapshotOperation::List { after }).await?;
+        let reply = ask(requests, volume, SnapshotOperation::List { after, hidden }).await?;
         let VolumeReply::Snapshot(SnapshotReply::List { snapshots, more }) = reply else {
             return Err(unexpected());
         };

@@ -159,7 +159,7 @@ impl World {
                 let name = any(self).unwrap_or_else(|| "nothing".to_owned());
                 SnapshotOperation::Delete { snapshot: name }
             }
-            2 => SnapshotOperation::List { after: 0 },
+            2 => SnapshotOperation::List { after: 0, hidden: false },
             _ => {
                 let snapshot = any(self).unwrap_or_else(|| "nothing".to_owned());
                 SnapshotOperation::Rollback { snapshot }

@@ -139,6 +139,7 @@ impl World {
                 | VolumeOperation::Delete { name }
                 | VolumeOperation::Lost { name, .. }
                 | VolumeOperation::AcceptLoss { name }
+                | VolumeOperation::Stored { name }
                 | VolumeOperation::Resize { name, .. }
                 | VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Create { name, .. } => by_name(name),

@@ -1,6 +1,5 @@
 //! How much of each segment is named by the map, by snapshots and by clones; and which segments are worth emptying.
 
-use crate::block::{BLOCK_SECTORS, SECTOR_BYTES};
 use crate::store::map::page::Entry;
 
 /// Bytes that are named of each segment, by the root that names most of it: 8 bytes of memory a segment.
@@ -35,12 +34,7 @@ impl Usage {
     fn counted(&self, entry: Entry) -> Option<(usize, u32)> {
         let place = entry.place.filter(|place| !place.is_zero() && !place.is_staged())?;
         let slot = self.slot(place.segment())?;
-        let sectors = entry.range.sectors;
-        let bytes = match place.packed_bytes() as u64 {
-            0 => sectors * SECTOR_BYTES + sectors.div_ceil(BLOCK_SECTORS) * 4,
-            // By the share of its sectors: where its blocks are is not known here.
-            packed => packed * sectors / place.record_sectors().max(1),
-        };
+        let bytes = place.stored_bytes(entry.range.sectors);
         Some((slot, u32::try_from(bytes).unwrap_or(u32::MAX)))
     }
 

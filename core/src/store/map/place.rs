@@ -1,6 +1,6 @@
 //! Where the data of a run of sectors lies.
 
-use crate::block::{Range, STAGED_BIT, Seq, StagedData};
+use crate::block::{BLOCK_SECTORS, Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData};
 use crate::extent::Extent;
 use crate::record::packed::{MAX_PACKED_BYTES, MAX_PACKED_SECTORS};
 use crate::record::{Kind, MAX_RECORD_SECTORS};
@@ -135,6 +135,16 @@ impl Place {
     #[must_use]
     pub fn is_staged(self) -> bool {
         self.segment & STAGED_BIT != 0
+    }
+
+    /// Bytes that so many sectors of it take where they are stored.
+    #[must_use]
+    pub fn stored_bytes(self, sectors: u64) -> u64 {
+        match self.packed_bytes() as u64 {
+            0 => sectors * SECTOR_BYTES + sectors.div_ceil(BLOCK_SECTORS) * 4,
+            // By the share of its sectors: where its blocks are is not known here.
+            packed => packed * sectors / self.record_sectors().max(1),
+        }
     }
 
     /// Whether these are zeroes.

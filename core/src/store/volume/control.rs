@@ -292,6 +292,7 @@ impl Volume {
             VolumeOperation::Show { .. } => Ok(VolumeReply::Volume(self.volume_info())),
             VolumeOperation::Create { .. }
             | VolumeOperation::List
+            | VolumeOperation::Stored { .. }
             | VolumeOperation::Delete { .. }
             | VolumeOperation::GetAttribute { .. }
             | VolumeOperation::SetAttribute { .. } => {

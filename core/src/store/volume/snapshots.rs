@@ -80,7 +80,9 @@ impl Volume {
     /// Executes an operation whose turn has come.
     pub(super) fn begin_snapshot(&mut self, asked: Asked, operation: SnapshotOperation) {
         let begun = match &operation {
-            SnapshotOperation::List { after } => Ok(Err(self.list_snapshots(*after))),
+            SnapshotOperation::List { after, hidden } => {
+                Ok(Err(self.list_snapshots(*after, *hidden)))
+            }
             SnapshotOperation::Create { snapshot, id, created, barrier } => {
                 match self.may_create(snapshot, *id) {
                     Ok(None) if *barrier && self.connected() => {
@@ -133,8 +135,8 @@ impl Volume {
                 Ok(note) => Ok(Ok((SegmentKind::Rollback, note))),
                 Err(error) => Err(error),
             },
-            SnapshotOperation::Diff { .. } => {
-                Err(VolumeError::Invalid("two maps are needed to compare them".into()))
+            SnapshotOperation::Diff { .. } | SnapshotOperation::Usage { .. } => {
+                Err(VolumeError::Invalid("several maps are needed to compare them".into()))
             }
         };
         match begun {
@@ -235,9 +237,9 @@ impl Volume {
         Some(SnapshotReply::Pinned { sectors: found.sectors, parents })
     }
 
-    fn list_snapshots(&self, after: u64) -> SnapshotReply {
+    fn list_snapshots(&self, after: u64, hidden: bool) -> SnapshotReply {
         let snapshots = &self.state.snapshots;
-        let later = |snapshot: &&Snapshot| snapshot.segment > after && !snapshot.hidden;
+        let later = |snapshot: &&Snapshot| snapshot.segment > after && (hidden || !snapshot.hidden);
         let mut found = snapshots.iter().filter(later);
         let page = found.by_ref().take(MAX_SNAPSHOTS_LISTED);
         let listed = page.map(|snapshot| snapshots.info(snapshot)).collect();
@@ -261,6 +263,7 @@ impl Volume {
             }
             SnapshotOperation::List { .. }
             | SnapshotOperation::Diff { .. }
+            | SnapshotOperation::Usage { .. }
             | SnapshotOperation::Delete { .. }
             | SnapshotOperation::Rollback { .. }
             | SnapshotOperation::Forget { .. } => Some(SnapshotReply::Done),

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 
 /// Most snapshots of one [`SnapshotReply::List`].
 pub const MAX_SNAPSHOTS_LISTED: usize = 512;
+/// Most snapshots of one [`SnapshotOperation::Usage`]: what each has of a map is in memory at a time.
+pub const MAX_MAPS_COUNTED: usize = 64;
 
 const _: () = assert!(
-    MAX_SNAPSHOTS_LISTED * (MAX_NAME_BYTES + 2 + 19 + 4 * 10) + 64 <= MAX_HEAD_BYTES,
+    MAX_SNAPSHOTS_LISTED * (MAX_NAME_BYTES + 3 + 19 + 4 * 10) + 64 <= MAX_HEAD_BYTES,
     "postcard takes ≤ 19 B for an identity and ≤ 10 B for a number"
 );
 
@@ -31,6 +33,8 @@ pub enum SnapshotOperation {
     List {
         /// Continue a long list after the snapshot of this segment; 0 from the beginning.
         after: u64,
+        /// Whether those that were deleted and stay for their clones are listed too.
+        hidden: bool,
     },
     /// Deletes one. One with clones is no longer seen, and goes with the last of these.
     Delete {
@@ -66,6 +70,15 @@ pub enum SnapshotOperation {
         /// The other; without it the volume.
         until: Option<SnapshotKey>,
         /// Of that one, and to be looked at from its start on.
+        range: Range,
+    },
+    /// How much of what is stored snapshots and the volume name. What the shell of a store answers, not an engine.
+    Usage {
+        /// Which, at most [`MAX_MAPS_COUNTED`]; what they share is unique to none.
+        snapshots: Vec<SnapshotKey>,
+        /// The size in sectors of the volume, if what that names is counted with them.
+        volume: Option<u64>,
+        /// To be looked at from its start on.
         range: Range,
     },
 }
@@ -107,6 +120,39 @@ pub enum SnapshotReply {
         /// on.
         end: u64,
     },
+    /// What is named.
+    Usage {
+        /// By each snapshot asked for, in that order, and last by the volume.
+        maps: Vec<MapUsage>,
+        /// By any of them, of what the volume has stored itself.
+        named_bytes: u64,
+        /// Between the start of the range asked for and this sector, as of [`SnapshotReply::Diff`].
+        end: u64,
+    },
+}
+
+/// What the map of a snapshot or volume names, of some sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapUsage {
+    /// Which.
+    pub id: VolumeId,
+    /// Bytes that have data, as a client sees them.
+    pub logical_bytes: u64,
+    /// Bytes that these take where they are stored, also if that is with a clone's parent.
+    pub referenced_bytes: u64,
+    /// Of those, what no other one that was counted with it names, nor a parent has.
+    pub unique_bytes: u64,
+}
+
+/// What a volume takes in the store's location, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredBytes {
+    /// Of segments, and of what was moved out of them.
+    pub segments: u64,
+    /// Of staged objects.
+    pub staged: u64,
+    /// Of everything else: its maps above all.
+    pub maps: u64,
 }
 
 /// Which snapshot, for those who have [`SnapshotInfo`] of it.
@@ -146,6 +192,8 @@ pub struct SnapshotInfo {
     pub created: u64,
     /// Clones that began with it and are still there.
     pub clones: u32,
+    /// It was deleted, and stays for these.
+    pub hidden: bool,
 }
 
 impl SnapshotInfo {

@@ -96,7 +96,7 @@ fn messages_keep_their_numbers() {
     }
     let ask = ToHost::Barrier { volume, epoch: 1, barrier: 1 };
     let answer = ToStore::Barrier { volume, epoch: 1, barrier: 1, seq: 1 };
-    let operation = SnapshotOperation::List { after: 0 };
+    let operation = SnapshotOperation::List { after: 0, hidden: false };
     let operation = VolumeOperation::Snapshot { name: "v".into(), operation };
     let operation = ToStore::Volume { request, operation };
     assert_eq!(first(Frame::from(ask.clone()).encode_head().unwrap()), 14);
@@ -125,6 +125,7 @@ fn the_longest_list_of_snapshots_fits_a_head() {
         sectors: u64::MAX,
         created: u64::MAX,
         clones: u32::MAX,
+        hidden: true,
     };
     let reply = SnapshotReply::List { snapshots: vec![snapshot; MAX_SNAPSHOTS_LISTED], more: true };
     let result = Ok(VolumeReply::Snapshot(reply));

@@ -46,6 +46,13 @@ impl Shell {
                     None
                 }
             },
+            VolumeOperation::Stored { name } => {
+                match self.catalog.get(name) {
+                    Some(entry) => self.ask_stored(asked, entry.spec.id),
+                    None => self.reply(&[asked], &Err(VolumeError::NotFound)),
+                }
+                None
+            }
             VolumeOperation::GetAttribute { volume, attribute } => {
                 let work = Work::GetAttribute { volume: *volume, attribute: attribute.clone() };
                 let allowed = self.attribute_is_known(*volume, attribute, 0);
@@ -77,6 +84,15 @@ impl Shell {
             engine.deletions.push(asked);
         }
         self.drive(id);
+    }
+
+    /// Lists what a volume consists of, whoever serves it.
+    fn ask_stored(&self, asked: Asked, id: VolumeId) {
+        let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+        tokio::spawn(async move {
+            let stored = catalog::stored(&*objects, id).await.map(VolumeReply::Stored);
+            let _ = outcomes.send(Outcome::Stored(asked, stored));
+        });
     }
 
     fn attribute_job(&mut self, asked: Asked, allowed: Result<(), VolumeError>, work: Work) {

@@ -169,7 +169,8 @@ impl Shell {
         frame: Frame<ToStore>,
     ) {
         let question = Question::Find { volume, session, lane, frame };
-        self.ask_engine(volume, SnapshotOperation::List { after }, question);
+        let operation = SnapshotOperation::List { after, hidden: false };
+        self.ask_engine(volume, operation, question);
     }
 
     /// Asks the engine of a volume, wherever that is.
@@ -403,6 +404,11 @@ impl Shell {
             SnapshotOperation::Diff { since, until, range } => {
                 let (since, until, range) = (*since, *until, *range);
                 self.begin_diff(asked, id, since, until, range);
+                return None;
+            }
+            SnapshotOperation::Usage { snapshots, volume, range } => {
+                let (snapshots, volume, range) = (std::mem::take(snapshots), *volume, *range);
+                self.begin_usage(asked, id, &snapshots, volume, range);
                 return None;
             }
             SnapshotOperation::List { .. }

@@ -41,7 +41,7 @@ fn clone(snapshot: &str, id: u128) -> SnapshotOperation {
 }
 
 fn listed(rig: &mut Rig, objects: &mut Objects, after: u64) -> Vec<SnapshotInfo> {
-    match ask(rig, objects, SnapshotOperation::List { after }).unwrap() {
+    match ask(rig, objects, SnapshotOperation::List { after, hidden: false }).unwrap() {
         SnapshotReply::List { snapshots, .. } => snapshots,
         other => panic!("{other:?}"),
     }
@@ -121,8 +121,9 @@ fn asking_again_is_asking_for_the_same() {
     assert!(matches!(bad, Err(VolumeError::Invalid(_))), "{bad:?}");
     let infos = listed(&mut rig, &mut objects, 0);
     assert_eq!(infos.len(), 1);
-    let SnapshotInfo { name, id, segment, sectors, created, clones } = infos[0].clone();
+    let SnapshotInfo { name, id, segment, sectors, created, clones, hidden } = infos[0].clone();
     assert_eq!((name.as_str(), id, sectors, created, clones), ("a", VolumeId(7), SECTORS, 9, 0));
+    assert!(!hidden);
     assert!(listed(&mut rig, &mut objects, segment).is_empty());
     assert_eq!(ask(&mut rig, &mut objects, delete("a")).unwrap(), SnapshotReply::Done);
     assert!(listed(&mut rig, &mut objects, 0).is_empty());

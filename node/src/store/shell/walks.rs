@@ -1,0 +1,269 @@
+//! Walks over several maps of one volume: what two of them do not say the same of is what differs, and what each names
+//! is what it takes. Their engines are asked where what lies, part by part.
+//!
+//! Nobody waits long for an answer: after some parts it is given as far as it goes, and who asked goes on
+//! from there. Of a volume that is written meanwhile it is a mixture of moments.
+
+use super::snapshots::Place;
+use super::{Asked, Shell};
+use longhaul_core::block::{Range, VolumeId};
+use longhaul_core::extent::Extent as _;
+use longhaul_core::store::{Account, Places, SHELL_SESSION, differences};
+use longhaul_core::wire::link::{
+    Lane, MAX_CHANGED_RANGES, MAX_MAPS_COUNTED, ReadError, RequestId, SnapshotError, SnapshotKey,
+    SnapshotReply, ToStore, VolumeError, VolumeReply,
+};
+use std::collections::HashMap;
+
+/// Questions to engines for one answer, at most, or one to each. A question is for some pages of each level of a map:
+/// usually one or two reads of each of the objects if these are not in memory.
+const QUESTIONS_MAX: usize = 128;
+
+/// Walks under way.
+#[derive(Default)]
+pub(super) struct Walks {
+    next: u64,
+    all: HashMap<u64, Walk>,
+}
+
+struct Walk {
+    asked: Asked,
+    maps: Vec<Map>,
+    /// What is left to be looked at.
+    range: Range,
+    questions: usize,
+    finds: Finds,
+}
+
+/// One of the maps.
+struct Map {
+    engine: VolumeId,
+    /// In what comes after these it has nothing.
+    sectors: u64,
+    /// What it has said and not been looked at, from the start of what is left on.
+    places: Places,
+}
+
+/// What is to be found out.
+enum Finds {
+    Differences(Vec<Range>),
+    Usage {
+        account: Account,
+        /// What a clone has of its parents is in segments up to this one.
+        begins_after: u64,
+    },
+}
+
+impl Shell {
+    /// Begins to compare a snapshot of a volume that is this store's with another one, or the volume.
+    pub(super) fn begin_diff(
+        &mut self,
+        asked: Asked,
+        volume: VolumeId,
+        since: SnapshotKey,
+        until: Option<SnapshotKey>,
+        range: Range,
+    ) {
+        let keys: Vec<SnapshotKey> = std::iter::once(since).chain(until).collect();
+        let whole = until.is_none().then_some(range.end());
+        self.begin_walk(asked, volume, &keys, whole, range, Finds::Differences(Vec::new()));
+    }
+
+    /// Begins to count what snapshots of a volume that is this store's name, and the volume.
+    pub(super) fn begin_usage(
+        &mut self,
+        asked: Asked,
+        volume: VolumeId,
+        snapshots: &[SnapshotKey],
+        whole: Option<u64>,
+        range: Range,
+    ) {
+        if snapshots.len() > MAX_MAPS_COUNTED || snapshots.is_empty() && whole.is_none() {
+            let why = format!("from 1 to {MAX_MAPS_COUNTED} snapshots are counted at a time");
+            return self.reply(&[asked], &Err(VolumeError::Invalid(why)));
+        }
+        let ids = snapshots.iter().map(|key| key.id).chain(whole.map(|_| volume));
+        let spec = self.names.get(&volume).and_then(|name| self.catalog.get(name));
+        let begins_after = spec.map_or(0, |entry| entry.spec.begins_after());
+        let finds = Finds::Usage { account: Account::new(ids), begins_after };
+        self.begin_walk(asked, volume, snapshots, whole, range, finds);
+    }
+
+    /// Of these snapshots, and of the volume if that has a size.
+    fn begin_walk(
+        &mut self,
+        asked: Asked,
+        volume: VolumeId,
+        snapshots: &[SnapshotKey],
+        whole: Option<u64>,
+        range: Range,
+        finds: Finds,
+    ) {
+        for key in snapshots {
+            let place = Place { volume, segment: key.segment };
+            let known = self.snapshots.place(key.id).is_none_or(|known| *known == place);
+            if self.names.contains_key(&key.id) || !known {
+                let error = VolumeError::Snapshot(SnapshotError::NotFound);
+                return self.reply(&[asked], &Err(error));
+            }
+            // If it is not there, its engine says so when it is opened.
+            self.snapshots.insert(key.id, place);
+        }
+        if range.is_empty() {
+            return self.reply(&[asked], &Err(VolumeError::Invalid("the range is empty".into())));
+        }
+        let map = |engine, sectors| Map { engine, sectors, places: Vec::new() };
+        let maps = snapshots.iter().map(|key| map(key.id, key.sectors));
+        let maps = maps.chain(whole.map(|sectors| map(volume, sectors))).collect();
+        self.walks.next += 1;
+        let number = self.walks.next;
+        self.walks.all.insert(number, Walk { asked, maps, range, questions: 0, finds });
+        self.walk_on(number);
+    }
+
+    /// Asks the engines of those maps for more of which nothing is left.
+    fn walk_on(&mut self, number: u64) {
+        let Some(walk) = self.walks.all.get_mut(&number) else { return };
+        let mut questions = Vec::new();
+        for (at, map) in walk.maps.iter_mut().enumerate() {
+            if !map.places.is_empty() {
+                continue;
+            }
+            let there = Range::between(walk.range.lba, walk.range.end().min(map.sectors));
+            if there.is_empty() {
+                map.places.push((walk.range, None));
+            } else {
+                questions.push((at, map.engine, there));
+            }
+        }
+        walk.questions += questions.len();
+        for (at, engine, range) in questions {
+            if !self.open(engine) {
+                return self.places(number << 8 | at as u64, Err(ReadError::NotAttached));
+            }
+            let (now, request) = (self.now(), number << 8 | at as u64);
+            if let Some(open) = self.engines.get_mut(&engine) {
+                open.used = true;
+                let message = ToStore::Status { request, volume: engine, epoch: 0, range };
+                // What somebody waits for comes first.
+                let lane = Lane::ReadAhead;
+                open.volume.handle_message(now, SHELL_SESSION, lane, message.into());
+            }
+            self.drive(engine);
+        }
+    }
+
+    /// Takes what an engine says of a part.
+    pub(super) fn places(&mut self, request: RequestId, result: Result<Places, ReadError>) {
+        let (number, at) = (request >> 8, (request & 0xff) as usize);
+        let Some(walk) = self.walks.all.get_mut(&number) else { return };
+        let Some(map) = walk.maps.get_mut(at) else { return };
+        match result {
+            Ok(places) if !places.is_empty() => map.places = places,
+            Ok(_) => {
+                let asked = walk.asked;
+                self.walks.all.remove(&number);
+                let error = VolumeError::Store("a map says nothing".into());
+                return self.reply(&[asked], &Err(error));
+            }
+            Err(error) => {
+                let asked = walk.asked;
+                self.walks.all.remove(&number);
+                let error = match error {
+                    // It was deleted, or its volume has moved to another store: asking again tells.
+                    ReadError::NotAttached => VolumeError::Snapshot(SnapshotError::NotFound),
+                    ReadError::Invalid => {
+                        VolumeError::Invalid("the range is not within the volume".into())
+                    }
+                    other => VolumeError::Store(other.to_string()),
+                };
+                return self.reply(&[asked], &Err(error));
+            }
+        }
+        if walk.maps.iter().any(|map| map.places.is_empty()) {
+            return;
+        }
+        let done = walk.look();
+        if !done && walk.questions < QUESTIONS_MAX {
+            return self.walk_on(number);
+        }
+        if let Some(walk) = self.walks.all.remove(&number) {
+            let asked = walk.asked;
+            self.reply(&[asked], &walk.reply().map(VolumeReply::Snapshot));
+        }
+    }
+}
+
+impl Walk {
+    /// Looks at what all maps have said of. Says whether that is all, or as much as an answer has room for.
+    fn look(&mut self) -> bool {
+        let end = match &mut self.finds {
+            Finds::Differences(all) => {
+                let [one, other] = &self.maps[..] else { return true };
+                let (found, end) = differences(&one.places, &other.places);
+                for range in found {
+                    match all.last_mut() {
+                        Some(last) if last.end() == range.lba => last.sectors += range.sectors,
+                        _ => all.push(range),
+                    }
+                }
+                // Those that do not fit are found again.
+                let end = all.get(MAX_CHANGED_RANGES).map_or(end, |beyond| beyond.lba);
+                all.truncate(MAX_CHANGED_RANGES);
+                end
+            }
+            Finds::Usage { account, begins_after } => {
+                let maps: Vec<&Places> = self.maps.iter().map(|map| &map.places).collect();
+                account.count(&maps, *begins_after)
+            }
+        };
+        self.range = Range::between(end, self.range.end().max(end));
+        for map in &mut self.maps {
+            drop_before(&mut map.places, end);
+        }
+        let full =
+            matches!(&self.finds, Finds::Differences(all) if all.len() == MAX_CHANGED_RANGES);
+        full || self.range.is_empty()
+    }
+
+    fn reply(self) -> Result<SnapshotReply, VolumeError> {
+        let end = self.range.lba;
+        Ok(match self.finds {
+            Finds::Differences(ranges) => SnapshotReply::Diff { ranges, end },
+            Finds::Usage { account: Account { maps, named_bytes }, .. } => {
+                SnapshotReply::Usage { maps, named_bytes, end }
+            }
+        })
+    }
+}
+
+/// Leaves what is from a sector on.
+fn drop_before(places: &mut Places, lba: u64) {
+    let gone = places.partition_point(|(part, _)| part.end() <= lba);
+    places.drain(..gone);
+    if let Some((part, place)) = places.first_mut()
+        && part.lba < lba
+    {
+        *place = place.skip(lba - part.lba);
+        *part = Range::between(lba, part.end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_core::store::map::Place;
+
+    #[test]
+    fn what_is_left_of_a_part_is_still_part_of_its_record() {
+        let place = Place::new(3, 1, 4096, 2, 16).unwrap();
+        let mut places: Places = vec![(Range::new(8, 8), Some(place)), (Range::new(16, 4), None)];
+        drop_before(&mut places, 11);
+        let left = Place::new(3, 1, 4096, 5, 16).unwrap();
+        assert_eq!(places, [(Range::new(11, 5), Some(left)), (Range::new(16, 4), None)]);
+        drop_before(&mut places, 16);
+        assert_eq!(places, [(Range::new(16, 4), None)]);
+        drop_before(&mut places, 20);
+        assert_eq!(places, []);
+    }
+}
