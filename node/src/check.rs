@@ -20,7 +20,7 @@ use longhaul_core::store::catalog::{self, VolumeSpec};
 use longhaul_core::store::check::{LogCheck, check_checkpoint};
 use longhaul_core::store::map::Place;
 use longhaul_core::store::map::table::Table;
-use longhaul_core::store::segment::{self, Segment, SegmentKind};
+use longhaul_core::store::segment::{self, Segment};
 use longhaul_core::store::staged;
 use map::MapCheck;
 use rustix::fs::FlockOperation;
@@ -459,7 +459,7 @@ fn check_volume(
             segment::verify(&object).map_err(|error| error.to_string())
         });
         match checked {
-            Ok(Segment { header, .. }) if header.kind == SegmentKind::Resize => {
+            Ok(Segment { header, .. }) if header.sectors > 0 => {
                 resized.insert(number, header.sectors);
             }
             Ok(_) => {}
@@ -478,7 +478,7 @@ fn check_volume(
                 bytes += object.len() as u64;
                 let checked = log.handle_segment(&object);
                 if let Ok(Segment { header, .. }) = &checked
-                    && header.kind == SegmentKind::Resize
+                    && header.sectors > 0
                 {
                     resized.insert(number, header.sectors);
                 }

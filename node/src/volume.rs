@@ -22,7 +22,7 @@ use crate::store::info_json;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::{Range, SECTOR_BYTES};
-use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
+use longhaul_core::wire::link::{SNAPSHOT_VERSION, VolumeInfo, VolumeOperation, VolumeReply};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::path::Path;
@@ -102,9 +102,17 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             }
             print(&details(&info))
         }
-        VolumeCommand::Resize { name, size } => {
-            let operation =
-                VolumeOperation::Resize { name: name.clone(), sectors: sectors(*size)? };
+        VolumeCommand::Resize { name, size, force } => {
+            let (name, sectors) = (name.clone(), sectors(*size)?);
+            let smaller = *force && show(requests, &name).await?.sectors > sectors;
+            if smaller && requests.version() < SNAPSHOT_VERSION {
+                bail!("the store is too old to make volumes smaller: upgrade it");
+            }
+            let operation = match smaller {
+                true => VolumeOperation::Shrink { name: name.clone(), sectors },
+                false => VolumeOperation::Resize { name: name.clone(), sectors },
+            };
+            let name = &name;
             let reply = requests.volume(operation).await.with_context(|| named(name))?;
             let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
             if args.json {

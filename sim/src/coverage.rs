@@ -181,6 +181,14 @@ counters! {
     resizes_acknowledged,
     /// Hosts told that their volume has grown while it was attached.
     resizes_told,
+    /// Segments that make a volume smaller.
+    shrinks,
+    /// Of them those that cut off something.
+    shrinks_with_data,
+    /// Shrinks acknowledged, some of them of no effect.
+    shrinks_acknowledged,
+    /// Refused because a host is connected.
+    shrinks_refused,
     /// Writes acknowledged beyond the size that a volume was created with.
     writes_beyond,
     /// Snapshots taken.

@@ -104,8 +104,8 @@ pub enum CatalogError {
     },
     /// Smaller than it is.
     #[error(
-        "the volume has {have} bytes and cannot be made smaller, {asked} bytes were asked for: to have a smaller one, \
-         create another volume and copy what is to be kept"
+        "the volume has {have} bytes, {asked} bytes were asked for: to cut off its end, and what is there, stop its host and \
+         use `longhaul volume resize --force`"
     )]
     Shrink {
         /// Its size in bytes.
@@ -160,7 +160,7 @@ pub fn check_size(sectors: u64, block_bytes: u32) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// Checks a new size for a volume of `have` sectors.
+/// Checks a new size, without force, for a volume of `have` sectors.
 ///
 /// # Errors
 /// [`CatalogError::Size`], [`CatalogError::Shrink`].
@@ -532,8 +532,7 @@ pub fn decode_size(spec: &VolumeSpec, key: &str, bytes: &[u8]) -> Result<u64, Ca
             stored.version
         )));
     }
-    check_resize(spec.created_sectors, stored.sectors, spec.block_bytes)
-        .map_err(|error| bad(error.to_string()))?;
+    check_size(stored.sectors, spec.block_bytes).map_err(|error| bad(error.to_string()))?;
     Ok(stored.sectors)
 }
 

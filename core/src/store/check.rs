@@ -101,6 +101,13 @@ impl LogCheck {
                 self.state.sectors = segment.header.sectors.saturating_sub(1);
                 self.size_unknown = false;
             }
+            if self.size_unknown
+                && segment.header.kind == SegmentKind::Shrink
+                && let Some(piece) = segment.footer.pieces.last()
+            {
+                self.state.sectors = piece.range.end();
+                self.size_unknown = false;
+            }
             let followed = self.state.follows(&segment);
             match followed {
                 Ok(()) => {

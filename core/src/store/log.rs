@@ -98,15 +98,18 @@ impl State {
         let host = (header.host != HostId(0)).then_some(header.host);
         let whose = match header.kind {
             SegmentKind::Attach => host.is_some(),
-            SegmentKind::AcceptLoss | SegmentKind::Rollback => host.is_none(),
+            SegmentKind::AcceptLoss | SegmentKind::Rollback | SegmentKind::Shrink => host.is_none(),
             _ => host == self.host(),
         };
         if !whose {
             return Err("its host is not the one of its epoch");
         }
-        // A size that was acknowledged never goes back.
         if header.kind == SegmentKind::Resize && header.sectors <= self.sectors {
             return Err("it does not make the volume larger");
+        }
+        let end = segment.footer.pieces.last().map(|piece| piece.range.end());
+        if header.kind == SegmentKind::Shrink && end != Some(self.sectors) {
+            return Err("it does not cut off the end of the volume");
         }
         if segment.footer.pieces.iter().any(|piece| !piece.range.fits(self.sectors)) {
             return Err("it holds writes beyond the end of the volume");
@@ -134,6 +137,7 @@ impl State {
         self.committed = header.last;
         match header.kind {
             SegmentKind::Resize => self.sectors = header.sectors,
+            SegmentKind::Shrink => (self.sectors, self.clean) = (header.sectors, true),
             SegmentKind::Data | SegmentKind::Attach | SegmentKind::Announce => self.clean = false,
             SegmentKind::Detach | SegmentKind::AcceptLoss | SegmentKind::Rollback => {
                 self.clean = true;

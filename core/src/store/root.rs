@@ -207,8 +207,8 @@ fn take_name(bytes: &[u8], length: u8) -> Option<(String, &[u8])> {
     Some((name.to_owned(), rest))
 }
 
-/// What [`put_snapshots`] wrote, of a volume of `sectors` after segment `number`.
-fn take_snapshots(bytes: &[u8], number: u64, sectors: u64) -> Option<(Snapshots, Pins)> {
+/// What [`put_snapshots`] wrote, of a volume after segment `number`.
+fn take_snapshots(bytes: &[u8], number: u64) -> Option<(Snapshots, Pins)> {
     let (count, rest) = bytes.split_first_chunk()?;
     let (clones, mut rest) = rest.split_first_chunk()?;
     let (mut list, mut pins) = (Vec::new(), Pins::new());
@@ -230,7 +230,7 @@ fn take_snapshots(bytes: &[u8], number: u64, sectors: u64) -> Option<(Snapshots,
         };
         let possible = raw.flags & !FLAG_HIDDEN == 0
             && (1..=number).contains(&snapshot.segment)
-            && snapshot.sectors <= sectors;
+            && snapshot.sectors <= MAX_VOLUME_SECTORS;
         pins.insert(snapshot.segment, pin);
         list.push(possible.then_some(snapshot)?);
         rest = after;
@@ -278,7 +278,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     let (runs, levels) = (raw.runs.get() as usize, raw.levels.get() as usize);
     let bad = MapError::Invalid("impossible root");
     let sectors = raw.sectors.get();
-    let possible = (spec.created_sectors..=MAX_VOLUME_SECTORS).contains(&sectors)
+    let possible = (1..=MAX_VOLUME_SECTORS).contains(&sectors)
         && epochs <= MAX_HISTORY
         && runs <= MAX_RUNS
         && levels <= LEVELS_MAX
@@ -298,8 +298,9 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
         let run: Result<Vec<Fragment>, MapError> =
             fragments.iter().map(|fragment| Fragment::parse(fragment)).collect();
         let run = run?;
-        if run.iter().any(|fragment| !fragment.span.fits(sectors)) {
-            return Err(MapError::Invalid("a fragment beyond the end of the volume"));
+        // It may say of what was cut off that it is not there any more.
+        if run.iter().any(|fragment| !fragment.span.fits(MAX_VOLUME_SECTORS)) {
+            return Err(MapError::Invalid("a fragment beyond the end of any volume"));
         }
         all.push(run);
         rest = after;
@@ -310,7 +311,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     }
     let (mut snapshots, mut pins) = (Snapshots::default(), Pins::new());
     if version == SNAPSHOT_VERSION || version == MOVED_VERSION && !rest.is_empty() {
-        (snapshots, pins) = take_snapshots(rest, raw.number.get(), sectors).ok_or(bad)?;
+        (snapshots, pins) = take_snapshots(rest, raw.number.get()).ok_or(bad)?;
         rest = &[];
         if snapshots.is_empty() {
             return Err(bad);

@@ -36,6 +36,9 @@ pub const PACKED_VERSION: u16 = 4;
 /// Version in the header of a segment about snapshots or clones: what does not know them would delete
 /// what they need.
 pub const NOTE_VERSION: u16 = 5;
+/// Version in the header of a segment that makes the volume smaller: what does not know it would show what was cut
+/// off.
+pub const SHRINK_VERSION: u16 = 6;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a trailer.
@@ -74,7 +77,7 @@ pub enum SegmentKind {
     AcceptLoss,
     /// Remembers what was announced, nothing else.
     Announce,
-    /// Changes the size of the volume.
+    /// Makes the volume larger.
     Resize,
     /// Takes a snapshot: what the volume is after this segment.
     Snapshot,
@@ -86,6 +89,8 @@ pub enum SegmentKind {
     Clone,
     /// A clone is gone.
     Forget,
+    /// Makes the volume smaller, and begins an epoch that is nobody's. Its one record discards what is cut off.
+    Shrink,
 }
 
 impl SegmentKind {
@@ -102,6 +107,7 @@ impl SegmentKind {
             SegmentKind::Rollback => 9,
             SegmentKind::Clone => 10,
             SegmentKind::Forget => 11,
+            SegmentKind::Shrink => 12,
         }
     }
 
@@ -118,6 +124,7 @@ impl SegmentKind {
             9 => SegmentKind::Rollback,
             10 => SegmentKind::Clone,
             11 => SegmentKind::Forget,
+            12 => SegmentKind::Shrink,
             _ => return None,
         })
     }
@@ -125,7 +132,13 @@ impl SegmentKind {
     /// Whether it begins an epoch.
     #[must_use]
     pub fn begins_epoch(self) -> bool {
-        matches!(self, SegmentKind::Attach | SegmentKind::AcceptLoss | SegmentKind::Rollback)
+        matches!(
+            self,
+            SegmentKind::Attach
+                | SegmentKind::AcceptLoss
+                | SegmentKind::Rollback
+                | SegmentKind::Shrink
+        )
     }
 
     /// Whether its footer has a [`Note`].
@@ -198,6 +211,7 @@ impl Header {
     fn version(&self) -> u16 {
         match self.kind {
             SegmentKind::Resize => RESIZE_VERSION,
+            SegmentKind::Shrink => SHRINK_VERSION,
             kind if kind.has_note() => NOTE_VERSION,
             _ => match self.newest {
                 record::PACKED_VERSION => PACKED_VERSION,
@@ -526,7 +540,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
     if raw.magic.get() != HEADER_MAGIC {
         return Err(SegmentError::Magic("segment"));
     }
-    if !(SEGMENT_VERSION..=NOTE_VERSION).contains(&raw.version.get()) {
+    if !(SEGMENT_VERSION..=SHRINK_VERSION).contains(&raw.version.get()) {
         return Err(SegmentError::Version(raw.version.get()));
     }
     let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -555,7 +569,8 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         },
     };
     let commits = kind == SegmentKind::Data;
-    let resizes = kind == SegmentKind::Resize;
+    let shrinks = kind == SegmentKind::Shrink;
+    let resizes = shrinks || kind == SegmentKind::Resize;
     let possible = raw.flags == 0
         && raw.version.get() == header.version()
         && (commits || header.newest == record::RECORD_VERSION)
@@ -564,7 +579,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         && header.number > 0
         && header.first > 0
         && if commits { header.last >= header.first } else { header.last == header.first - 1 }
-        && (header.records_bytes > 0) == commits
+        && (header.records_bytes > 0) == (commits || shrinks)
         && u64::from(header.records_bytes) <= MAX_RECORDS_BYTES
         && (FOOTER_BYTES as u64..=MAX_FOOTER_BYTES).contains(&u64::from(header.footer_bytes));
     if possible { Ok((header, crc)) } else { invalid }
@@ -616,6 +631,9 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
     };
     let bad = SegmentError::Invalid("impossible index");
     let mut pieces = Vec::with_capacity(count);
+    let shrinks = header.kind == SegmentKind::Shrink;
+    // What is cut off has the number that comes next, and that is given again.
+    let last = if shrinks { header.first } else { header.last };
     let (mut offset, mut seq) = (HEADER_BYTES as u64, header.first);
     let mut rest = rest;
     for raw in raw_pieces {
@@ -639,7 +657,8 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
             && range.fits(MAX_VOLUME_SECTORS)
             && (kind != Kind::Data || range.sectors <= MAX_RECORD_SECTORS)
             && packed_possible
-            && (seq..=header.last).contains(&piece.seq)
+            && (seq..=last).contains(&piece.seq)
+            && (!shrinks || kind == Kind::Discard && range.lba == header.sectors)
             && u64::from(piece.offset) == offset;
         if !possible {
             return Err(bad);
@@ -649,7 +668,8 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
     }
     if newest(&pieces) != header.newest
         || offset != header.tail().start
-        || (!pieces.is_empty() && seq != header.last)
+        || (!pieces.is_empty() && seq != last)
+        || shrinks && pieces.len() != 1
     {
         return Err(bad);
     }

@@ -317,7 +317,10 @@ impl ToStore {
             ToStore::Store { .. } => version >= FLEET_VERSION,
             ToStore::Barrier { .. }
             | ToStore::Volume {
-                operation: VolumeOperation::Snapshot { .. } | VolumeOperation::Stored { .. },
+                operation:
+                    VolumeOperation::Snapshot { .. }
+                    | VolumeOperation::Shrink { .. }
+                    | VolumeOperation::Stored { .. },
                 ..
             } => version >= SNAPSHOT_VERSION,
             _ => true,
@@ -688,6 +691,14 @@ pub enum VolumeOperation {
         name: String,
         /// What.
         operation: SnapshotOperation,
+    },
+    /// Makes one smaller that no host has attached: what was beyond is gone, also if it is made larger again. From version
+    /// [`SNAPSHOT_VERSION`] on.
+    Shrink {
+        /// Which.
+        name: String,
+        /// Its size from now on, in sectors. The size that it has already is a success too.
+        sectors: u64,
     },
     /// Asks what one takes in the store's location. From version [`SNAPSHOT_VERSION`] on.
     Stored {

@@ -145,7 +145,7 @@ fn a_host_that_was_away_learns_the_size_when_it_comes_back() {
 fn sizes_that_cannot_be_are_refused_and_nothing_changes() {
     let site = Site::with_volume("disk", MIB);
     site.volume(["resize", "disk", &format!("{MIB}MiB")]).ok();
-    site.volume(["resize", "disk", "1MiB"]).fails(1, &["disk", "cannot be made smaller"]);
+    site.volume(["resize", "disk", "1MiB"]).fails(1, &["disk", "resize --force"]);
     site.volume(["resize", "disk", "100000001"]).fails(1, &["100000001", "multiple of 512"]);
     site.volume(["resize", "disk", "6000000TiB"]).fails(1, &["at most 4 EiB"]);
     site.volume(["resize", "other", "1GiB"]).fails(1, &["other", "no such volume"]);
@@ -153,4 +153,64 @@ fn sizes_that_cannot_be_are_refused_and_nothing_changes() {
     site.volume(["resize", "disk"]).fails(2, &["SIZE"]);
     assert_eq!(size_listed(&site), MIB << 20);
     assert_eq!(site.show("disk")["live"]["segments"], json!(0));
+}
+
+#[test]
+fn the_end_is_cut_off_of_a_volume_that_no_host_has() {
+    let mut site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host").with(["--cache-size", "64MiB"]);
+    host.start();
+    let (old, new) = (MIB << 20, (MIB / 2) << 20);
+    let mut client = host.client("disk");
+    client.write(new - 4096, &[1; 8192]).unwrap();
+    client.write(old - 4096, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(new, 4096).unwrap(), [1; 4096]);
+    site.snapshot(["create", "disk@whole"]).ok();
+    let size = new.to_string();
+    let cut = |site: &Site| site.volume(["resize", "disk", &size, "--force", "--json"]);
+    cut(&site).fails(1, &["has the volume attached"]);
+    client.disconnect();
+    host.kill();
+    // It would take a while until the store misses the host.
+    site.store.kill();
+    site.store.restart();
+    cut(&site).fails(1, &["accept-loss"]);
+    host.start();
+    host.client("disk").disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    site.volume(["resize", "disk", &size]).fails(1, &["resize --force"]);
+    assert_eq!(size_listed(&site), old);
+    assert_eq!(cut(&site).ok().json()["size_bytes"], new);
+    assert_eq!(cut(&site).ok().json()["size_bytes"], new);
+    site.store.kill();
+    site.store.restart();
+    assert_eq!(size_listed(&site), new);
+
+    // The host, its journal and its cache go on with what there is.
+    host.start();
+    let mut client = host.client("disk");
+    assert_eq!((client.size(), size_seen(&host)), (new, new));
+    assert_eq!(client.read(new - 4096, 4096).unwrap(), [1; 4096]);
+    let beyond = client.write(new, &[3; 4096]).unwrap_err();
+    assert_eq!(beyond.raw_os_error(), Some(NO_SPACE), "{beyond}");
+    client.disconnect();
+    site.volume(["resize", "disk", &old.to_string()]).ok();
+    wait_for_size(&host, old);
+    let mut client = host.client("disk");
+    assert_eq!(client.read(new - 4096, 8192).unwrap()[4096..], [0; 4096]);
+    assert_eq!(client.read(old - 4096, 4096).unwrap(), [0; 4096]);
+    client.write(old - 4096, &[4; 4096]).unwrap();
+    client.disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    let image = site.export("disk@whole");
+    assert_eq!((image.len() as u64, image[new as usize], image[old as usize - 1]), (old, 1, 2));
+    let image = site.export("disk");
+    assert_eq!((image[new as usize - 1], image[new as usize], image[old as usize - 1]), (1, 0, 4));
+    assert!(site.store.stop().success());
+    for dir in [site.store.dir(), host.state()] {
+        run(longhaul_e2e::process::longhaul(), ["check".as_ref(), dir.as_os_str()]).ok();
+    }
 }

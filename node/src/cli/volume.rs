@@ -56,13 +56,17 @@ pub enum VolumeCommand {
         /// Which.
         name: String,
     },
-    /// Make a volume larger, also while a host has it attached.
+    /// Make a volume larger, also while a host has it attached; or smaller, with --force.
     Resize {
         /// Which.
         name: String,
-        /// Its size from now on, as in `20GiB`: at least what it has.
+        /// Its size from now on, as in `20GiB`.
         #[arg(value_parser = units::bytes)]
         size: u64,
+        /// Cut off the end of a volume that no host has attached, with what is there. Make what is on it smaller before: a
+        /// file system of the old size is damaged by it. Snapshots keep their size.
+        #[arg(long)]
+        force: bool,
     },
     /// Delete a volume and all its data.
     Delete {

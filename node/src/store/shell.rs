@@ -369,6 +369,7 @@ impl Shell {
                 | VolumeOperation::AcceptLoss { name }
                 | VolumeOperation::Stored { name }
                 | VolumeOperation::Resize { name, .. }
+                | VolumeOperation::Shrink { name, .. }
                 | VolumeOperation::Delete { name } => !self.catalog.contains_key(name),
                 VolumeOperation::GetAttribute { volume, .. }
                 | VolumeOperation::SetAttribute { volume, .. } => !self.names.contains_key(volume),

@@ -214,16 +214,17 @@ impl World {
             }
             let object = &self.objects.map[&key];
             let segment = segment::verify(object).map_err(|e| format!("segment {key}: {e}"))?;
+            let here = |restored: &&Restored| restored.segment == segment.header.number;
+            if let Some(restored) = truth.restored.iter().find(here) {
+                image.clone_from(&restored.image);
+                continue;
+            }
             let op_of =
                 |seq: Seq| truth.log.get(usize::try_from(seq).ok()?.checked_sub(1)?).copied();
             let staged = |number| self.staged.get(&(volume, number));
             let mut packer = self.packer(volume);
             replay(&self.ops, &mut image, object, &segment, &mut packer, op_of, staged)
                 .map_err(|e| format!("segment {key}: {e}"))?;
-            let here = |restored: &&Restored| restored.segment == segment.header.number;
-            if let Some(restored) = truth.restored.iter().find(here) {
-                image.clone_from(&restored.image);
-            }
         }
         Ok(image)
     }

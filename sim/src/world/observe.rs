@@ -5,6 +5,7 @@
 //! boundary, and no older than what the store knew; what is lost is said of the log as it is.
 
 use super::store::covered;
+use super::truth::Restored;
 use super::{Event, MS, World};
 use crate::model::{Image, Stamp, apply, difference, stamp};
 use crate::note;
@@ -22,7 +23,9 @@ pub enum Asked {
     /// What is lost, when the log had so many segments.
     Lost { segments: u64 },
     /// That the volume become larger, when it had been acknowledged to have `due` sectors.
-    Resize { due: u64, sectors: u64 },
+    Resize { due: u64, sectors: u64, segments: u64 },
+    /// That it become smaller, when the log had so many segments.
+    Shrink { sectors: u64, segments: u64 },
     /// Something about snapshots.
     Snapshot(usize),
     /// The content, when the store knew of so many committed writes.
@@ -97,7 +100,7 @@ impl World {
         self.hand_over_frame(number, store, volume, lane, message.into());
     }
 
-    /// An operator makes a volume larger, or asks for what it has or had.
+    /// An operator makes a volume larger, or smaller, or asks for what it has or had.
     fn resize(&mut self, store: usize, volume: usize) {
         let (number, request) = (self.number(), self.number());
         let plan = self.plan.volumes[volume];
@@ -107,7 +110,16 @@ impl World {
         let small = self.observer_rng.percent(70);
         let sectors = if small { grown.min(plan.most_sectors) } else { blocks * plan.block };
         let name = self.volumes[volume].name.clone();
-        let operation = VolumeOperation::Resize { name, sectors };
+        // What it was created with stays: clients of the other hosts know no less.
+        let shrink = self.observer_rng.percent(25) && sectors >= plan.sectors;
+        let operation = match shrink {
+            true => {
+                let most = self.volumes[volume].truth.sectors / plan.block;
+                let blocks = self.observer_rng.between(plan.sectors / plan.block, most);
+                VolumeOperation::Shrink { name, sectors: blocks * plan.block }
+            }
+            false => VolumeOperation::Resize { name, sectors },
+        };
         let message = ToStore::Volume { request, operation };
         note!(self, "s{store} operator {number} <- {message:?}");
         self.hand_over_frame(number, store, volume, Lane::Control, message.into());
@@ -124,7 +136,10 @@ impl World {
             }
             ToStore::Volume { request, operation: VolumeOperation::Resize { sectors, .. } } => {
                 let due = self.volumes[volume].truth.resized;
-                (*request, Asked::Resize { due, sectors: *sectors })
+                (*request, Asked::Resize { due, sectors: *sectors, segments })
+            }
+            ToStore::Volume { request, operation: VolumeOperation::Shrink { sectors, .. } } => {
+                (*request, Asked::Shrink { sectors: *sectors, segments })
             }
             ToStore::Read { request, epoch: 0, range, .. } => {
                 let committed = info.as_ref().map_or(0, |info| info.committed);
@@ -186,10 +201,15 @@ impl World {
                 covered(&open.known, &said, committed)
             }
             (
-                Asked::Resize { due, sectors },
+                Asked::Resize { due, sectors, segments },
                 ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. },
             ) => {
                 let said = info.sectors;
+                let smaller = |restored: &&Restored| restored.from == 0;
+                if truth.restored.iter().rfind(smaller).is_some_and(|cut| cut.segment > segments) {
+                    // Made smaller since.
+                    return Ok(());
+                }
                 if said < sectors || said < due || said > truth.sectors {
                     return Err(format!(
                         "store {store} says that the volume has {said} sectors now; it has {}, asked for were \
@@ -213,6 +233,37 @@ impl World {
                 Ok(())
             }
             (
+                Asked::Shrink { sectors, segments },
+                ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. },
+            ) => {
+                // By this request or an earlier one that was repeated; somebody may have made it larger again.
+                let sizes = || truth.sizes.iter().rev();
+                let had = |(number, size): (&u64, &u64)| *number > segments && *size == sectors;
+                let before = sizes().find(|(number, _)| **number <= segments);
+                let created = self.volumes[volume].spec.created_sectors;
+                if !sizes().any(had) && before.map_or(created, |(_, size)| *size) != sectors {
+                    return Err(format!(
+                        "store {store} says it has cut it off at {sectors}: {info:?}"
+                    ));
+                }
+                let prefix = catalog::size_prefix(info.id);
+                let last = sizes().next();
+                if let Some((number, _)) = last.filter(|(_, size)| **size == info.sectors)
+                    && !self.objects.map.contains_key(&catalog::size_key(info.id, *number))
+                {
+                    return Err(format!(
+                        "store {store} says {}, {prefix}{number:x} is not there",
+                        info.sectors
+                    ));
+                }
+                self.coverage.shrinks_acknowledged += 1;
+                Ok(())
+            }
+            (Asked::Shrink { .. }, ToHost::Volume { result: Err(VolumeError::InUse(_)), .. }) => {
+                self.coverage.shrinks_refused += 1;
+                Ok(())
+            }
+            (
                 Asked::Resize { sectors, .. },
                 ToHost::Volume { result: Err(VolumeError::Invalid(why)), .. },
             ) if sectors >= truth.sectors => Err(format!(
@@ -225,7 +276,7 @@ impl World {
             }
             (Asked::Read { .. }, ToHost::Data { result: Err(ReadError::NotAttached), .. })
             | (Asked::Snapshot(_), _)
-            | (Asked::Lost { .. } | Asked::Resize { .. }, _) => Ok(()),
+            | (Asked::Lost { .. } | Asked::Resize { .. } | Asked::Shrink { .. }, _) => Ok(()),
             (Asked::Read { range, committed, segments }, _) => {
                 let found = shown(range, frame, &mut self.packer(volume))?;
                 self.coverage.observer_reads += 1;

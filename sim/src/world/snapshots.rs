@@ -276,7 +276,9 @@ impl World {
             }
             (SnapshotOperation::Rollback { snapshot }, Ok(_)) => {
                 let asked = |from: &u64| truth.taken[from].name == *snapshot;
-                let later = truth.restored.iter().filter(|restored| restored.segment > segments);
+                let later = truth.restored.iter();
+                let later =
+                    later.filter(|restored| restored.segment > segments && restored.from > 0);
                 if !later.map(|restored| restored.from).any(|from| asked(&from)) {
                     return Err(format!("{snapshot} is said to have been rolled back to"));
                 }

@@ -52,7 +52,7 @@ pub struct Open {
     /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one.
     attaching: BTreeMap<(u64, u64), (Epoch, Seq)>,
     /// Attach and resume requests: (session, request) to the size that had been acknowledged by then.
-    due: BTreeMap<(u64, u64), u64>,
+    pub(super) due: BTreeMap<(u64, u64), u64>,
     /// Questions about the state of the log: (session, request).
     pub(super) asked: BTreeMap<(u64, u64), Asked>,
 }
@@ -141,6 +141,7 @@ impl World {
                 | VolumeOperation::AcceptLoss { name }
                 | VolumeOperation::Stored { name }
                 | VolumeOperation::Resize { name, .. }
+                | VolumeOperation::Shrink { name, .. }
                 | VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Create { name, .. } => by_name(name),
                 VolumeOperation::GetAttribute { volume, .. }

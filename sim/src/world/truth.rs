@@ -32,7 +32,7 @@ pub struct Begun {
     pub segment: u64,
 }
 
-/// A volume was rolled back.
+/// A volume was rolled back, or made smaller.
 #[derive(Clone, Debug)]
 pub struct Restored {
     /// The epoch that this began.
@@ -42,6 +42,7 @@ pub struct Restored {
     /// The last number committed then, and how many data segments there were.
     pub seq: Seq,
     pub boundaries: usize,
+    /// The segment that took the snapshot; 0 if it was made smaller.
     pub from: u64,
     pub image: Image,
 }
@@ -55,7 +56,7 @@ pub struct Truth {
     pub sectors: u64,
     /// The size that each segment gave it which did.
     pub sizes: BTreeMap<u64, u64>,
-    /// The largest size that a resize was acknowledged with.
+    /// The largest size that a resize was acknowledged with since it was made smaller.
     pub resized: u64,
     header_crc: u32,
     pub epoch: Epoch,
@@ -311,7 +312,7 @@ impl World {
             return Err(format!("it is of epoch {}, current is {}", header.epoch, truth.epoch));
         }
         if let Some(store) = store
-            && !matches!(header.kind, SegmentKind::AcceptLoss | SegmentKind::Rollback)
+            && !(header.kind.begins_epoch() && header.kind != SegmentKind::Attach)
         {
             // An attach keeps what its journal still owes.
             let owed =
@@ -327,13 +328,19 @@ impl World {
         self.coverage.segments_announcing += u64::from(!segment.footer.announced.is_empty());
         match header.kind {
             SegmentKind::Data => self.data_segment(volume, object, &segment)?,
-            SegmentKind::Attach | SegmentKind::AcceptLoss | SegmentKind::Rollback => {
+            SegmentKind::Attach
+            | SegmentKind::AcceptLoss
+            | SegmentKind::Rollback
+            | SegmentKind::Shrink => {
                 let base = segment.footer.base;
                 let truth = &mut self.volumes[volume].truth;
                 truth.history.push(Begun { epoch, host: header.host, base, segment: number });
                 truth.epoch = epoch;
                 if header.kind == SegmentKind::Rollback {
                     self.noted(volume, &segment)?;
+                }
+                if header.kind == SegmentKind::Shrink {
+                    self.shrunk(volume, &segment)?;
                 }
                 if header.kind != SegmentKind::Attach {
                     if base != header.last {
@@ -420,6 +427,43 @@ impl World {
         truth.log.extend(log);
         truth.boundaries.push(header.last);
         truth.image = image;
+        Ok(())
+    }
+
+    /// A volume was made smaller: what was cut off is not there any more, whatever size it has later.
+    fn shrunk(&mut self, volume: usize, segment: &Segment) -> Result<(), String> {
+        let header = segment.header;
+        let truth = &mut self.volumes[volume].truth;
+        let cut = Range::between(header.sectors, truth.sectors);
+        let [piece] = &segment.footer.pieces[..] else {
+            return Err(format!("it has {:?}", segment.footer.pieces));
+        };
+        if cut.is_empty() || (piece.kind, piece.range) != (record::Kind::Discard, cut) {
+            return Err(format!("it cuts off {piece:?} of {} sectors", truth.sectors));
+        }
+        self.coverage.shrinks_with_data += u64::from(
+            truth.image[cut.lba as usize..].iter().any(|stamp| *stamp != Stamp::default()),
+        );
+        truth.image[cut.lba as usize..].fill(Stamp::default());
+        truth.sectors = header.sectors;
+        truth.resized = truth.resized.min(header.sectors);
+        truth.sizes.insert(header.number, header.sectors);
+        truth.restored.push(Restored {
+            epoch: truth.epoch,
+            segment: header.number,
+            seq: truth.log.len() as Seq,
+            boundaries: truth.boundaries.len(),
+            from: 0,
+            image: truth.image.clone(),
+        });
+        for store in &mut self.stores {
+            for due in
+                store.open.get_mut(&volume).into_iter().flat_map(|open| open.due.values_mut())
+            {
+                *due = header.sectors.min(*due);
+            }
+        }
+        self.coverage.shrinks += 1;
         Ok(())
     }
 

@@ -67,6 +67,8 @@ pub(super) enum Work {
         lane: Lane,
         request: RequestId,
         sectors: u64,
+        /// It is to become smaller.
+        shrink: bool,
     },
     Snapshot {
         asked: Asked,

@@ -108,8 +108,11 @@ impl Volume {
             Work::AcceptLoss { session, lane, request } => {
                 self.begin_accept_loss(session, lane, request);
             }
-            Work::Resize { session, lane, request, sectors } => {
+            Work::Resize { session, lane, request, sectors, shrink: false } => {
                 self.begin_resize(session, lane, request, sectors);
+            }
+            Work::Resize { session, lane, request, sectors, shrink: true } => {
+                self.begin_shrink(session, lane, request, sectors);
             }
             Work::Snapshot { asked, operation } => self.begin_snapshot(asked, operation),
             Work::Lost { session, lane, request, from_lba } => {
@@ -222,7 +225,7 @@ impl Volume {
     ) {
         let epoch = self.state.epoch();
         let stays = match &work {
-            Work::Detach { .. } | Work::Resize { .. } => true,
+            Work::Detach { .. } | Work::Resize { shrink: false, .. } => true,
             Work::Snapshot { operation, .. } => !operation.begins_epoch(),
             _ => false,
         };
@@ -277,7 +280,11 @@ impl Volume {
                 return;
             }
             VolumeOperation::Resize { sectors, .. } => {
-                self.control(Work::Resize { session, lane, request, sectors });
+                self.control(Work::Resize { session, lane, request, sectors, shrink: false });
+                return;
+            }
+            VolumeOperation::Shrink { sectors, .. } => {
+                self.control(Work::Resize { session, lane, request, sectors, shrink: true });
                 return;
             }
             VolumeOperation::Lost { from_lba, .. } => {

@@ -6,12 +6,14 @@
 //! before, so that what a checkpoint holds has been.
 
 use super::super::object::ObjectOperation;
-use super::super::segment::{Segment, SegmentKind};
+use super::super::segment::{self, Segment, SegmentKind};
 use super::super::{Event, SessionId, catalog};
 use super::commit::Work;
 use super::{Purpose, Volume};
+use crate::block::Range;
+use crate::record;
 use crate::wire::link::{Lane, RequestId, ToHost, VolumeError, VolumeInfo, VolumeReply};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::collections::BTreeSet;
 
 /// Sizes that are being noted.
@@ -48,15 +50,61 @@ impl Volume {
         } else if sectors == have {
             self.reply_resized(session, lane, request);
         } else {
-            let work = Work::Resize { session, lane, request, sectors };
+            let work = Work::Resize { session, lane, request, sectors, shrink: false };
             self.put_segment(SegmentKind::Resize, Vec::new(), Some(work));
         }
+    }
+
+    /// Cuts off the end, in an epoch that is nobody's: no host goes on with what it knew, and no cache with what was
+    /// there.
+    pub(super) fn begin_shrink(
+        &mut self,
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        sectors: u64,
+    ) {
+        let have = self.state.sectors;
+        let invalid = |why: String| Err(VolumeError::Invalid(why));
+        let allowed = match (catalog::check_size(sectors, self.spec.block_bytes), self.state.host())
+        {
+            (Err(error), _) => invalid(error.to_string()),
+            (Ok(()), _) if sectors > have => {
+                invalid(format!("it has {have} sectors: that is not to make it smaller"))
+            }
+            (Ok(()), Some(host)) if self.connected() => Err(VolumeError::InUse(host)),
+            (Ok(()), Some(host)) if !self.state.clean => invalid(format!(
+                "host {host} has the volume attached but is not connected: start it and let it stop in order, or give up \
+                 what it owes with `longhaul volume accept-loss`, then make the volume smaller"
+            )),
+            (Ok(()), _) => Ok(()),
+        };
+        if let Err(error) = allowed {
+            return self.reply_volume(session, lane, request, Err(error));
+        }
+        if sectors == have {
+            return self.reply_resized(session, lane, request);
+        }
+        let (committed, epoch) = (self.state.committed, self.state.epoch() + 1);
+        let (kind, range) = (record::Kind::Discard, Range::between(sectors, have));
+        let seq = committed + 1;
+        let mut cut = BytesMut::new();
+        record::encode_marker(kind, epoch, seq, range, &mut cut);
+        let offset = segment::HEADER_BYTES as u32;
+        let piece = segment::Piece { kind, range, seq, offset, staged: None, packed_bytes: 0 };
+        // As after a rollback: a journal that was delivered holds nothing that would come back.
+        let base = committed;
+        let footer = segment::Footer { pieces: vec![piece], base, ..segment::Footer::default() };
+        let work = Work::Resize { session, lane, request, sectors, shrink: true };
+        let records = vec![cut.freeze()];
+        self.put_built(SegmentKind::Shrink, epoch, None, committed, footer, records, Some(work));
     }
 
     /// A segment has been applied, written here or elsewhere.
     pub(super) fn resized_by(&mut self, segment: &Segment) {
         let header = &segment.header;
-        if header.kind != SegmentKind::Resize || self.is_readonly() {
+        let resizes = matches!(header.kind, SegmentKind::Resize | SegmentKind::Shrink);
+        if !resizes || self.is_readonly() {
             return;
         }
         let (number, sectors) = (header.number, header.sectors);

@@ -39,6 +39,7 @@ impl Shell {
             | VolumeOperation::AcceptLoss { name }
             | VolumeOperation::Delete { name }
             | VolumeOperation::Snapshot { name, .. }
+            | VolumeOperation::Shrink { name, .. }
             | VolumeOperation::Resize { name, .. } => match self.catalog.get(name) {
                 Some(entry) => Some(entry.spec.id),
                 None => {

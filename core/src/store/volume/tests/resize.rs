@@ -1,7 +1,7 @@
-//! A volume grows: who is told what, and what survives.
+//! A volume grows, or its end is cut off: who is told what, and what survives.
 
 use super::*;
-use crate::wire::link::{VolumeError, VolumeInfo};
+use crate::wire::link::{Changes, Moment, VolumeError, VolumeInfo};
 
 fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
     let mut rig = Rig::open(incarnation, &Config::default());
@@ -108,7 +108,7 @@ fn the_same_size_costs_nothing_and_a_smaller_or_impossible_one_is_refused() {
     let objects_then = objects.0.len();
     assert_eq!(resize(&mut rig, &mut objects, 80), Ok(80));
     for (sectors, why) in
-        [(79, "smaller"), (0, "multiple"), (crate::block::MAX_VOLUME_SECTORS + 1, "at most")]
+        [(79, "cut off"), (0, "multiple"), (crate::block::MAX_VOLUME_SECTORS + 1, "at most")]
     {
         let error = resize(&mut rig, &mut objects, sectors).unwrap_err();
         assert!(matches!(&error, VolumeError::Invalid(text) if text.contains(why)), "{error:?}");
@@ -242,4 +242,146 @@ fn the_offline_check_knows_the_size_behind_a_damaged_resize() {
         .collect();
     assert_eq!(results, [true, false, true, true, true]);
     assert_eq!(check.state().sectors, 128);
+}
+
+fn shrink(rig: &mut Rig, objects: &mut Objects, sectors: u64) -> Result<u64, VolumeError> {
+    let operation = VolumeOperation::Shrink { name: "test".into(), sectors };
+    rig.send(50, Lane::Control, ToStore::Volume { request: 9, operation });
+    rig.settle(objects);
+    answer(rig).expect("no answer to shrink").map(|info| info.sectors)
+}
+
+fn detach(rig: &mut Rig, objects: &mut Objects, epoch: u64) {
+    rig.send(1, Lane::Control, ToStore::Detach { request: 2, volume: ID, epoch });
+    rig.settle(objects);
+    rig.inbox.clear();
+}
+
+#[test]
+fn what_was_cut_off_is_gone_when_the_volume_grows_again() {
+    let mut objects = Objects::default();
+    let mut rig = Rig::open(1, &tiny());
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    let writes = [data(0, 8, 1), data(20, 4, 2), data(60, 4, 3)];
+    rig.send(1, Lane::Drain, batch(1, 1, &writes));
+    rig.settle(&mut objects);
+    detach(&mut rig, &mut objects, 1);
+    assert_eq!(shrink(&mut rig, &mut objects, 22), Ok(22));
+    let state = rig.volume.state();
+    assert_eq!((state.epoch(), state.host(), state.clean), (2, None, true));
+    assert_eq!(
+        rig.read_all(&mut objects).unwrap(),
+        content_of(22, &[data(0, 8, 1), data(20, 2, 2)])
+    );
+    // Whoever was there before has to attach anew, and a cache is of no use.
+    let fenced = rig.resume(&mut objects, 1, 1, 1);
+    assert!(matches!(fenced, Err(AttachError::Fenced { epoch: 2, .. })), "{fenced:?}");
+    assert_eq!(resize(&mut rig, &mut objects, 64), Ok(64));
+    let expected = content_of(64, &[data(0, 8, 1), data(20, 2, 2)]);
+    assert_eq!(rig.read_all(&mut objects).unwrap(), expected);
+    let attached = rig.attach(&mut objects, 1, 1, None).unwrap();
+    assert_eq!((attached.epoch, attached.committed), (3, 3));
+    rig.send(
+        1,
+        Lane::Control,
+        ToStore::Changed {
+            request: 3,
+            volume: ID,
+            epoch: 3,
+            since: Moment { epoch: 1, host: HostId(1), seq: 3 },
+        },
+    );
+    rig.settle(&mut objects);
+    let unknown = |m: &ToHost| matches!(m, ToHost::Changed { result: Ok(Changes::Unknown), .. });
+    assert!(rig.has(1, unknown));
+    // From the segments, and from roots.
+    for incarnation in 2..4 {
+        let mut rig = Rig::open(incarnation, &tiny());
+        assert_eq!(rig.read_all(&mut objects).unwrap(), expected);
+        assert_eq!(rig.volume.sectors(), Some(64));
+        rig.volume.handle_shutdown(rig.now);
+        rig.collect();
+        rig.settle(&mut objects);
+        assert!(rig.volume.is_idle());
+        objects.check_newest_root();
+    }
+    // Smaller than it was created with, also where only a root says so.
+    let mut rig = Rig::open(5, &tiny());
+    rig.settle(&mut objects);
+    detach(&mut rig, &mut objects, 3);
+    rig.send(
+        50,
+        Lane::Control,
+        ToStore::Volume {
+            request: 8,
+            operation: VolumeOperation::AcceptLoss { name: "test".into() },
+        },
+    );
+    rig.settle(&mut objects);
+    rig.inbox.clear();
+    assert_eq!(shrink(&mut rig, &mut objects, 4), Ok(4));
+    rig.volume.handle_shutdown(rig.now);
+    rig.collect();
+    rig.settle(&mut objects);
+    let root = objects.roots().pop().unwrap().1.unwrap();
+    assert_eq!(root.state.sectors, 4);
+    let mut rig = Rig::open(6, &tiny());
+    rig.settle(&mut objects);
+    assert_eq!(rig.read_all(&mut objects).unwrap(), content_of(4, &[data(0, 4, 1)]));
+}
+
+#[test]
+fn nothing_is_cut_off_under_a_host() {
+    let mut objects = Objects::default();
+    let mut rig = opened(&mut objects, 1);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    let in_use = Err(VolumeError::InUse(HostId(1)));
+    assert_eq!(shrink(&mut rig, &mut objects, 8), in_use);
+    // Gone, and it may owe something.
+    rig.volume.handle_session_closed(rig.now, SessionId(1));
+    let refused = shrink(&mut rig, &mut objects, 8).unwrap_err();
+    assert!(matches!(&refused, VolumeError::Invalid(why) if why.contains("accept-loss")));
+    assert_eq!(rig.resume(&mut objects, 1, 1, 1).unwrap().sectors, SECTORS);
+    detach(&mut rig, &mut objects, 1);
+    let there = segments(&objects);
+    for (sectors, why) in [(0, "multiple"), (SECTORS + 1, "smaller")] {
+        let error = shrink(&mut rig, &mut objects, sectors).unwrap_err();
+        assert!(matches!(&error, VolumeError::Invalid(text) if text.contains(why)), "{error:?}");
+    }
+    assert_eq!(shrink(&mut rig, &mut objects, SECTORS), Ok(SECTORS));
+    assert_eq!(segments(&objects), there);
+    assert_eq!(shrink(&mut rig, &mut objects, 8), Ok(8));
+    assert_eq!(segments(&objects), there + 1);
+    let key = catalog::size_key(ID, there as u64 + 1);
+    assert_eq!(catalog::decode_size(&spec(), &key, &objects.0[&key]), Ok(8));
+}
+
+#[test]
+fn segments_that_cut_off_say_what_and_that_they_need_a_newer_version() {
+    let mut objects = Objects::default();
+    let mut rig = opened(&mut objects, 1);
+    shrink(&mut rig, &mut objects, 8).unwrap();
+    let object = &objects.0[&catalog::segment_key(ID, 1)];
+    assert_eq!(object[4..7], [6, 0, 12]);
+    assert_eq!(object[108..116], 8u64.to_le_bytes());
+    let whole = segment::verify(object).unwrap();
+    assert_eq!(whole.footer.pieces[0].range, Range::between(8, SECTORS));
+    assert_eq!((whole.header.first, whole.header.last), (1, 0));
+    let footer = whole.header.tail().start as usize;
+    // Without a size, of another kind, and a record that begins elsewhere.
+    for (at, bytes) in
+        [(108, [0; 8]), (4, [5, 0, 12, 0, 0, 0, 0, 0]), (footer + 24, 9u64.to_le_bytes())]
+    {
+        let mut bad = object.to_vec();
+        let bytes = if at == 4 { &bytes[..4] } else { &bytes[..] };
+        bad[at..at + bytes.len()].copy_from_slice(bytes);
+        let crc = crc32c::crc32c(&bad[..124]);
+        bad[124..128].copy_from_slice(&crc.to_le_bytes());
+        let tail = bad.len() - segment::TRAILER_BYTES;
+        let crc = crc32c::crc32c(&bad[footer..tail]);
+        bad[tail + 20..tail + 24].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c::crc32c(&bad[tail..tail + 28]);
+        bad[tail + 28..].copy_from_slice(&crc.to_le_bytes());
+        assert!(segment::verify(&bad.into()).is_err(), "{at}");
+    }
 }
