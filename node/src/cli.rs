@@ -310,6 +310,14 @@ pub enum CredentialCommand {
         /// The file; it must not exist.
         file: PathBuf,
     },
+    /// Write what a credential file holds as the files that other programs take, to use the HTTP API: ca.pem,
+    /// certificate.pem and key.pem.
+    Unpack {
+        /// The file.
+        file: PathBuf,
+        /// The directory; it is made if it is not there.
+        dir: PathBuf,
+    },
     /// Show what a credential file says and when it expires.
     Show {
         /// The file.

@@ -154,6 +154,25 @@ impl Credential {
     }
 }
 
+/// Writes what a credential file holds into files of a directory, for other programs: `ca.pem`,
+/// `certificate.pem` and `key.pem`.
+///
+/// # Errors
+/// If it is none, or the directory cannot be written.
+pub fn unpack(path: &Path, dir: &Path) -> Result<()> {
+    let credential = Credential::load(path)?;
+    files::create_dir(dir)?;
+    let key = pem("PRIVATE KEY", credential.key.secret_pkcs8_der());
+    for (name, text) in [
+        ("ca.pem", pem("CERTIFICATE", &credential.ca)),
+        ("certificate.pem", pem("CERTIFICATE", &credential.certificate)),
+        ("key.pem", key),
+    ] {
+        files::replace(&dir.join(name), text.as_bytes(), 0o600)?;
+    }
+    Ok(())
+}
+
 /// What a store shows of itself, and what it accepts.
 #[derive(Debug)]
 pub struct ServerIdentity {

@@ -3,15 +3,14 @@
 //! What was asked for goes to stdout, as a table or as JSON; everything else to stderr.
 
 pub mod attributes;
-mod diff;
+pub mod diff;
 mod export;
 mod import;
-mod snapshot;
+pub mod lost;
+pub mod snapshot;
 mod stream;
 mod transfer;
-mod usage;
-
-pub use snapshot::run as snapshot;
+pub mod usage;
 
 use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
 use crate::commands::Usage;
@@ -21,7 +20,7 @@ use crate::link::Requests;
 use crate::store::info_json;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::block::{Range, SECTOR_BYTES};
+use longhaul_core::block::SECTOR_BYTES;
 use longhaul_core::wire::link::{SNAPSHOT_VERSION, VolumeInfo, VolumeOperation, VolumeReply};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -149,7 +148,7 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
         }
         VolumeCommand::Diff { since, until } => diff::run(requests, since, until, args.json).await,
         VolumeCommand::Usage { name } => usage::run(requests, name, args.json).await,
-        VolumeCommand::Lost { name } => lost(requests, name, args.json).await,
+        VolumeCommand::Lost { name } => lost::run(requests, name, args.json).await,
         VolumeCommand::AcceptLoss { name } => {
             let operation = VolumeOperation::AcceptLoss { name: name.clone() };
             requests.volume(operation).await.with_context(|| named(name))?;
@@ -183,67 +182,13 @@ fn sectors(bytes: u64) -> Result<u64> {
 }
 
 /// What is known of a volume; opens it at the store if it is not.
-async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> {
+pub(crate) async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> {
     // A volume that the store opens for this answers what it knows, which may be nothing yet.
     let operation = VolumeOperation::Show { name: name.to_owned() };
     match requests.volume(operation).await.with_context(|| format!("volume {name}"))? {
         VolumeReply::Volume(info) => Ok(info),
         _ => Err(unexpected()),
     }
-}
-
-async fn lost(requests: &Requests, name: &str, json: bool) -> Result<()> {
-    let mut all: Vec<Range> = Vec::new();
-    let mut from_lba = 0;
-    let (host, connected, clean, rounded) = loop {
-        let operation = VolumeOperation::Lost { name: name.to_owned(), from_lba };
-        let reply = requests.volume(operation).await.with_context(|| format!("volume {name}"))?;
-        let VolumeReply::Lost { host, connected, clean, rounded, ranges, more } = reply else {
-            return Err(unexpected());
-        };
-        let end = ranges.last().map(|last| last.end());
-        all.extend(ranges);
-        match end {
-            Some(end) if more && end > from_lba => from_lba = end,
-            _ => break (host, connected, clean, rounded),
-        }
-    };
-    let bytes: u64 = all.iter().map(|range| range.bytes()).sum();
-    if json {
-        let ranges: Vec<_> = all
-            .iter()
-            .map(|range| json!({"offset": range.lba * SECTOR_BYTES, "bytes": range.bytes()}))
-            .collect();
-        return print(&pretty(&json!({
-            "name": name,
-            "host": host.map(|host| host.to_string()),
-            "connected": connected,
-            "clean": clean,
-            "rounded": rounded,
-            "bytes": bytes,
-            "ranges": ranges,
-        }))?);
-    }
-    match host {
-        _ if all.is_empty() => tell("nothing is known to be lost"),
-        Some(host) if connected => tell(&format!(
-            "host {host} is connected and delivering: {} are under way",
-            show_bytes(bytes)
-        )),
-        host => tell(&format!(
-            "{} acknowledged by {} have not arrived{}",
-            show_bytes(bytes),
-            host.map_or("a host".to_owned(), |host| format!("host {host}")),
-            if rounded { " (ranges are rounded up)" } else { "" }
-        )),
-    }
-    if all.is_empty() {
-        return Ok(());
-    }
-    let rows = all
-        .iter()
-        .map(|range| vec![(range.lba * SECTOR_BYTES).to_string(), range.bytes().to_string()]);
-    print(&columns(&["OFFSET", "BYTES"], rows.collect()))
 }
 
 /// Runs `longhaul credential`.
@@ -261,6 +206,11 @@ pub fn credential(args: &CredentialArgs) -> Result<()> {
             let path = credential::rotate(state)?;
             tell("the old credential is refused from now on; copy the new one to the hosts:");
             print(&format!("{}\n", path.display()))
+        }
+        CredentialCommand::Unpack { file, dir } => {
+            credential::unpack(file, dir)?;
+            tell("with these, other programs can use the HTTP API of the store");
+            Ok(())
         }
         CredentialCommand::Show { file, json } => {
             let credential = Credential::read(file)?;

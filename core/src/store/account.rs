@@ -3,9 +3,9 @@
 //! Places are compared, no data is read. A place is written once, so two maps share what they say of a sector if
 //! they say the same.
 
-use super::diff::{Places, what};
+use super::diff::{Named, Places, what};
 use super::map::Place;
-use crate::block::{Range, SECTOR_BYTES, VolumeId};
+use crate::block::{SECTOR_BYTES, VolumeId};
 use crate::wire::link::MapUsage;
 
 /// What is named of some sectors.
@@ -42,8 +42,9 @@ impl Account {
                 }
                 let Some(&(part, place)) = parts.get(next[map]) else { continue };
                 until = until.min(part.end());
-                let Some(place) = place.filter(|place| !place.is_zero()) else { continue };
-                named.push((what(part, Some(place)), map, place));
+                if let (Some(named_as), Some(place)) = (what(part, place), place) {
+                    named.push((named_as, map, place));
+                }
             }
             self.named(&mut named, until - begin, begins_after);
             at = Some(until);
@@ -52,14 +53,9 @@ impl Account {
     }
 
     /// What maps say of so many sectors.
-    fn named(
-        &mut self,
-        named: &mut [(Option<(u64, u32, Range)>, usize, Place)],
-        sectors: u64,
-        begins_after: u64,
-    ) {
-        named.sort_unstable_by_key(|(what, ..)| {
-            what.map(|(segment, offset, record)| (segment, offset, record.lba))
+    fn named(&mut self, named: &mut [(Named, usize, Place)], sectors: u64, begins_after: u64) {
+        named.sort_unstable_by_key(|((segment, offset, record), ..)| {
+            (*segment, *offset, record.lba)
         });
         for same in named.chunk_by(|(one, ..), (other, ..)| one == other) {
             for (_, map, place) in same {
@@ -84,6 +80,7 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Range;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 

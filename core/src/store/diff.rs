@@ -39,8 +39,11 @@ pub fn differences(
     (found, end)
 }
 
+/// A record by its segment, its offset there, and the range that it is about.
+pub(super) type Named = (u64, u32, Range);
+
 /// Which part of what record is at a sector, in a form that is the same for all parts of it.
-pub(super) fn what(part: Range, place: Option<Place>) -> Option<(u64, u32, Range)> {
+pub(super) fn what(part: Range, place: Option<Place>) -> Option<Named> {
     let place = place.filter(|place| !place.is_zero())?;
     Some((place.segment(), place.offset(), place.record(part.lba)))
 }

@@ -100,7 +100,7 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["list", "drain", "rebalance", "forget", "invite", "join"] {
         all.push(vec!["store", command]);
     }
-    for command in ["rotate", "show", "new-key"] {
+    for command in ["rotate", "show", "new-key", "unpack"] {
         all.push(vec!["credential", command]);
     }
     for command in ["allow", "deny", "user", "move", "list", "sessions"] {

@@ -182,7 +182,28 @@ async fn establish(
 ) -> Result<Made, LinkError> {
     let flight = if early { Some(&mut *first) } else { None };
     let Connected { connection, lanes } = dialer.connect(socket, flight).await?;
-    let connection: Arc<dyn Connection> = connection.into();
+    greet(connection.into(), lanes, known, first).await
+}
+
+/// Says Hello over a connection that is there.
+pub(super) async fn over(
+    connection: Arc<dyn Connection>,
+    address: String,
+) -> Result<Established, LinkError> {
+    let Opening { senders, mut queues, .. } = Opening::new(false);
+    let (_, nothing) = unbounded_channel();
+    let mut first = First::new(std::mem::replace(&mut queues[Lane::Read as usize], nothing));
+    let made = greet(connection, None, None, &mut first).await?;
+    queues[Lane::Read as usize] = first.into_queue();
+    Ok(made.established(address, senders, queues))
+}
+
+async fn greet(
+    connection: Arc<dyn Connection>,
+    lanes: Option<Lanes>,
+    known: Option<&Known>,
+    first: &mut First,
+) -> Result<Made, LinkError> {
     let setup = async {
         let mut lanes = match lanes {
             Some(lanes) => lanes,

@@ -9,7 +9,7 @@ use super::lane::{Backlog, FrameReader, send_all};
 use super::quic::{Acceptor, Arriving};
 use super::tcp;
 use super::transport::{Connection, LaneStreams};
-use super::{CloseCode, LinkError, SETUP_TIMEOUT, lone, software};
+use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, software};
 use crate::credential::{Issued, OF_STORE};
 use anyhow::Result;
 use longhaul_core::link::AnswerCounters;
@@ -191,6 +191,11 @@ impl Listener {
         });
     }
 
+    /// Another way in.
+    pub fn door(&self) -> Door {
+        Door { shared: self.shared.clone() }
+    }
+
     /// The next event. A call that is cancelled loses nothing.
     pub async fn event(&mut self) -> Option<ListenerEvent> {
         self.events.recv().await
@@ -330,6 +335,30 @@ impl Listener {
         }
         self.acceptor.close(CloseCode::ShuttingDown, "the store is shutting down").await;
         self.tasks.shutdown().await;
+    }
+}
+
+/// Lets in who was authenticated elsewhere, with sessions as everybody else has them.
+#[derive(Clone)]
+pub struct Door {
+    shared: Arc<Shared>,
+}
+
+impl Door {
+    /// Begins a session for `peer`, who has shown the certificate of that serial number just now.
+    ///
+    /// # Errors
+    /// If there are too many, or the certificate has been withdrawn.
+    pub async fn enter(&self, peer: SocketAddr, serial: String) -> Result<Requests, LinkError> {
+        if self.shared.sessions().len() >= MAX_SESSIONS {
+            return Err(LinkError::Closed("too many sessions".into()));
+        }
+        if !self.shared.issued.accepts(&serial) {
+            return Err(LinkError::Revoked);
+        }
+        let (theirs, ours) = local::link(peer, serial);
+        tokio::spawn(session(self.shared.next_session(), ours, self.shared.clone()));
+        Requests::over(theirs, "this one".into()).await
     }
 }
 

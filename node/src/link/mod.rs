@@ -28,6 +28,7 @@ mod ends;
 mod first;
 pub mod lane;
 pub mod listener;
+mod local;
 mod lone;
 pub mod quic;
 pub mod request;
@@ -43,7 +44,7 @@ use std::time::Duration;
 
 pub use choice::Transport;
 pub use client::{Client, LinkEvent, LinkStatus};
-pub use listener::{Listener, ListenerEvent};
+pub use listener::{Door, Listener, ListenerEvent};
 pub use request::Requests;
 
 /// How often something is sent when there is nothing to say.

@@ -1,9 +1,9 @@
 //! One connection to a store for one command: requests and their replies, no reconnecting.
 
-use super::Transport;
 use super::connect::{self, Senders};
 use super::dial::Dialer;
 use super::transport::Connection;
+use super::{LinkError, Transport};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
@@ -48,6 +48,21 @@ impl Requests {
             Ok(established) => established,
             Err(errors) => bail!("cannot reach the {}", connect::describe(&errors)),
         };
+        Ok(Requests::new(established, Some(dialer)))
+    }
+
+    /// Makes requests over a connection that is there, to the store at `address`.
+    ///
+    /// # Errors
+    /// If that is none to talk to.
+    pub(super) async fn over(
+        connection: Arc<dyn Connection>,
+        address: String,
+    ) -> Result<Requests, LinkError> {
+        Ok(Requests::new(connect::over(connection, address).await?, None))
+    }
+
+    fn new(established: connect::Established, dialer: Option<Dialer>) -> Requests {
         let (address, version) = (established.address.clone(), established.version);
         let (connection, senders, moving) = established.split();
         let kept = connection.clone();
@@ -78,9 +93,11 @@ impl Requests {
             let reason = result.err().map_or("closed".to_owned(), |error| error.to_string());
             end.send_replace(Some(reason));
             unanswered.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            dialer.wait_idle().await;
+            if let Some(dialer) = dialer {
+                dialer.wait_idle().await;
+            }
         });
-        Ok(Requests {
+        Requests {
             address,
             version,
             senders,
@@ -90,7 +107,7 @@ impl Requests {
             connection: kept,
             notices: tokio::sync::Mutex::new(notices),
             task,
-        })
+        }
     }
 
     /// Whether the connection has not ended.

@@ -33,6 +33,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 /// Application protocol in the TLS handshake.
 const ALPN: &[u8] = b"longhaul-tcp/1";
+/// That of others, who have no link.
+const HTTP: &[u8] = b"http/1.1";
 /// Bytes of a data chunk at most.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Data chunks between a lane and each of its connections, either way.
@@ -203,6 +205,7 @@ impl Slots {
 /// The store's end.
 pub struct Acceptor {
     arrived: mpsc::Receiver<Box<dyn Connection>>,
+    visitors: Option<mpsc::Receiver<Visitor>>,
     _task: JoinSet<()>,
 }
 
@@ -216,7 +219,7 @@ impl Acceptor {
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Acceptor> {
-        let config = tls::server(identity, issued, &[ALPN])?;
+        let config = tls::server(identity, issued, &[ALPN, HTTP])?;
         let listener = std::net::TcpListener::bind(address)
             .and_then(|listener| {
                 listener.set_nonblocking(true)?;
@@ -224,9 +227,15 @@ impl Acceptor {
             })
             .with_context(|| format!("cannot listen on {address} (TCP)"))?;
         let (sender, arrived) = mpsc::channel(16);
+        let (visit, visitors) = mpsc::channel(16);
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), sender));
-        Ok(Acceptor { arrived, _task: task })
+        task.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), sender, visit));
+        Ok(Acceptor { arrived, visitors: Some(visitors), _task: task })
+    }
+
+    /// Those who speak HTTP come out here; the first time it is asked for.
+    pub fn visitors(&mut self) -> Option<mpsc::Receiver<Visitor>> {
+        self.visitors.take()
     }
 
     /// The next link that has all its connections.
@@ -242,6 +251,7 @@ async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     arrived: mpsc::Sender<Box<dyn Connection>>,
+    visitors: mpsc::Sender<Visitor>,
 ) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let incomplete = Arc::new(Incomplete::default());
@@ -257,14 +267,18 @@ async fn accept(
             }
         };
         let (acceptor, links, arrived) = (acceptor.clone(), incomplete.clone(), arrived.clone());
+        let visitors = visitors.clone();
         tasks.spawn(async move {
             let _permit = permit;
             let joined = join(socket, peer, &acceptor, &links);
             match tokio::time::timeout(SETUP_TIMEOUT, joined).await {
-                Ok(Ok(Some(link))) => {
-                    let _ = arrived.send(Box::new(link)).await;
+                Ok(Ok(Joined::Link(link))) => {
+                    let _ = arrived.send(link).await;
                 }
-                Ok(Ok(None)) | Err(_) => {}
+                Ok(Ok(Joined::Visitor(visitor))) => {
+                    let _ = visitors.send(*visitor).await;
+                }
+                Ok(Ok(Joined::Part)) | Err(_) => {}
                 Ok(Err(error)) => tracing::warn!("refused {peer} (TCP): {error}"),
             }
         });
@@ -273,19 +287,42 @@ async fn accept(
     }
 }
 
-/// Authenticates a connection and puts it to the others of its link; gives the link once it is whole.
+/// Somebody who was authenticated and speaks HTTP.
+pub struct Visitor {
+    /// What it says comes here.
+    pub stream: TlsStream<TcpStream>,
+    /// Where it is.
+    pub peer: SocketAddr,
+    /// Serial number of its certificate.
+    pub serial: String,
+}
+
+/// What a connection turned out to be.
+enum Joined {
+    /// One of a link that is not whole yet.
+    Part,
+    /// The last of this link.
+    Link(Box<dyn Connection>),
+    Visitor(Box<Visitor>),
+}
+
+/// Authenticates a connection and puts it to the others of its link, unless it is none of a link.
 async fn join(
     socket: TcpStream,
     peer: SocketAddr,
     acceptor: &TlsAcceptor,
     incomplete: &Incomplete,
-) -> Result<Option<Tcp>, LinkError> {
+) -> Result<Joined, LinkError> {
     configure(&socket).map_err(|error| LinkError::Lost(error.to_string()))?;
     let stream = acceptor.accept(socket).await.map_err(|error| server_error(&error))?;
     let mut stream = TlsStream::from(stream);
+    let invalid = || LinkError::Protocol("a connection names no free lane".into());
+    if stream.get_ref().1.alpn_protocol() != Some(ALPN) {
+        let serial = serial(&stream).ok_or_else(invalid)?;
+        return Ok(Joined::Visitor(Box::new(Visitor { stream, peer, serial })));
+    }
     let mut first = [0; OPENING_BYTES];
     stream.read_exact(&mut first).await.map_err(|error| server_error(&error))?;
-    let invalid = || LinkError::Protocol("a connection names no free lane".into());
     let token: Token = first[4..].try_into().map_err(|_| invalid())?;
     let number = usize::from(first[3]);
     let named = |lane: &Lane| opening(*lane, number, &token) == first;
@@ -302,10 +339,12 @@ async fn join(
         return Err(invalid());
     }
     if !slots.are_full() {
-        return Ok(None);
+        return Ok(Joined::Part);
     }
-    let slots = incomplete.remove(&key).map(|(_, slots)| slots);
-    Ok(slots.map(|slots| Tcp::new(peer, slots, server_error)))
+    Ok(match incomplete.remove(&key) {
+        Some((_, slots)) => Joined::Link(Box::new(Tcp::new(peer, slots, server_error))),
+        None => Joined::Part,
+    })
 }
 
 fn serial(stream: &Stream) -> Option<String> {

@@ -1,5 +1,6 @@
 //! `longhaul store list`, `drain`, `rebalance`, `forget`, `invite` and `join`.
 
+use super::api::types::{Store, Stores};
 use crate::cli::{StoreCommand, StoresArgs};
 use crate::commands::Usage;
 use crate::credential::{self, Credential};
@@ -8,7 +9,7 @@ use crate::units::show_bytes;
 use crate::volume::{columns, pretty, print, tell};
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{StoreId, StoreOperation, StoreReply, StoreState};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -76,8 +77,8 @@ async fn list(to: &StoresArgs) -> Result<()> {
     requests.close().await;
     let stores = stores?;
     if to.json {
-        let stores: Vec<Value> = stores.iter().map(state_json).collect();
-        return print(&pretty(&json!({ "stores": stores }))?);
+        let stores = Stores { stores: stores.iter().map(Store::from).collect() };
+        return print(&pretty(&serde_json::to_value(stores)?)?);
     }
     let rows = stores.iter().map(|store| {
         let said = |say: fn(&longhaul_core::wire::link::StoreReport) -> String| {
@@ -103,19 +104,6 @@ fn state_in_words(store: &StoreState) -> &'static str {
         Some(report) if report.draining => "draining",
         Some(_) => "serving",
     }
-}
-
-fn state_json(store: &StoreState) -> Value {
-    let report = store.report.as_ref();
-    json!({
-        "id": store.id.to_string(),
-        "addresses": store.addresses,
-        "state": state_in_words(store).replace(' ', "-"),
-        "hosts": report.map(|report| report.hosts),
-        "volumes": report.map(|report| report.attached),
-        "bytes_per_second": report.map(|report| report.bytes_per_second),
-        "software": report.map(|report| &report.software),
-    })
 }
 
 /// The one store whose identity begins like this.

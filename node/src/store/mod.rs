@@ -4,6 +4,7 @@
 //! Objects are written and read by threads that know nothing of volumes.
 
 mod absent;
+pub mod api;
 mod balance;
 mod bucket;
 mod catalog;
@@ -313,7 +314,12 @@ impl Store {
         };
         let mut listener = Listener::start(acceptor, issued, stores);
         match tcp {
-            Ok(tcp) => listener.add_tcp(tcp),
+            Ok(mut tcp) => {
+                if let Some(visitors) = tcp.visitors() {
+                    tokio::spawn(api::serve(visitors, listener.door()));
+                }
+                listener.add_tcp(tcp);
+            }
             // UDP is what nearly all hosts use.
             Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
         }

@@ -1,5 +1,6 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
+use super::api::types::Volume;
 use super::scrub::Scrub;
 use super::usage;
 use crate::admin::{Metrics, Report};
@@ -722,21 +723,6 @@ fn cache_json(report: &CacheReport) -> Value {
 
 /// A volume as JSON, the same everywhere.
 pub fn info_json(info: &VolumeInfo) -> Value {
-    json!({
-        "name": info.name,
-        "id": info.id.to_string(),
-        "size_bytes": info.sectors.saturating_mul(512),
-        "block_bytes": info.block_bytes,
-        "created": info.created,
-        "live": info.live.as_ref().map(|live| json!({
-            "epoch": live.epoch,
-            "host": live.host.map(|host| host.to_string()),
-            "connected": live.connected,
-            "clean": live.clean,
-            "committed": live.committed,
-            "segments": live.segments,
-            "mapped_bytes": live.mapped_bytes,
-            "announced_bytes": live.announced_bytes,
-        })),
-    })
+    // Strings and numbers become JSON without fail.
+    serde_json::to_value(Volume::from(info)).unwrap_or_default()
 }

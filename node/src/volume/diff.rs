@@ -3,13 +3,13 @@
 use super::{columns, pretty, print, show, snapshot, tell, unexpected};
 use crate::cli::SnapshotName;
 use crate::link::Requests;
+use crate::store::api::types::{Change, Changes};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, StatusRun, VolumeId};
 use longhaul_core::wire::link::{
     SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply, VolumeReply,
 };
-use serde_json::json;
 
 /// What is compared with a snapshot.
 #[derive(Clone, Debug)]
@@ -36,8 +36,35 @@ pub async fn run(
     if volume != since.volume {
         bail!("{since} and {until} are not of one volume: only what one log says can be compared");
     }
-    let earlier = find(requests, volume, &since.snapshot).await?;
-    let later = match name {
+    let changes = changes(requests, volume, &since.snapshot, name).await?;
+    if as_json {
+        return print(&pretty(&serde_json::to_value(&changes)?)?);
+    }
+    let bytes = changes.ranges.iter().map(|change| change.bytes).sum::<u64>();
+    if changes.ranges.is_empty() {
+        tell(&format!("{until} is what {since} is"));
+        return Ok(());
+    }
+    let cells = changes.ranges.iter().map(|change| {
+        vec![change.offset_bytes.to_string(), change.bytes.to_string(), change.kind.to_owned()]
+    });
+    print(&columns(&["OFFSET", "BYTES", "TYPE"], cells.collect()))?;
+    tell(&format!("{} differ", show_bytes(bytes)));
+    Ok(())
+}
+
+/// What differs between a snapshot and another one, or the volume as it is.
+///
+/// # Errors
+/// If they are not there, or the store fails.
+pub async fn changes(
+    requests: &Requests,
+    volume: &str,
+    since: &str,
+    until: Option<&str>,
+) -> Result<Changes> {
+    let earlier = find(requests, volume, since).await?;
+    let later = match until {
         Some(name) => later(&find(requests, volume, name).await?),
         None => {
             let info = show(requests, volume).await?;
@@ -60,29 +87,12 @@ pub async fn run(
             }
         }
     }
-    let offset = |range: &Range| range.lba.saturating_mul(SECTOR_BYTES);
-    let kind = |data: bool| if data { "data" } else { "zero" };
-    if as_json {
-        let ranges: Vec<_> = rows
-            .iter()
-            .map(|(range, data)| {
-                let (offset, bytes) = (offset(range), range.bytes());
-                json!({ "offset_bytes": offset, "bytes": bytes, "type": kind(*data) })
-            })
-            .collect();
-        return print(&pretty(&json!({ "ranges": ranges }))?);
-    }
-    let bytes = rows.iter().map(|(range, _)| range.bytes()).sum::<u64>();
-    if rows.is_empty() {
-        tell(&format!("{until} is what {since} is"));
-        return Ok(());
-    }
-    let cells = rows.iter().map(|(range, data)| {
-        vec![offset(range).to_string(), range.bytes().to_string(), kind(*data).to_owned()]
-    });
-    print(&columns(&["OFFSET", "BYTES", "TYPE"], cells.collect()))?;
-    tell(&format!("{} differ", show_bytes(bytes)));
-    Ok(())
+    let change = |(range, data): (Range, bool)| Change {
+        offset_bytes: range.lba.saturating_mul(SECTOR_BYTES),
+        bytes: range.bytes(),
+        kind: if data { "data" } else { "zero" },
+    };
+    Ok(Changes { ranges: rows.into_iter().map(change).collect() })
 }
 
 fn push(rows: &mut Vec<(Range, bool)>, range: Range, data: bool) {

@@ -8,6 +8,7 @@ use crate::commands::Usage;
 use crate::keys;
 use crate::link::Requests;
 use crate::random;
+use crate::store::api::types::{Snapshot, SnapshotSchedule, Snapshots};
 use crate::store::info_json;
 use crate::store::schedule::{ATTRIBUTE, Schedule};
 use crate::units::show_bytes;
@@ -16,7 +17,6 @@ use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::wire::link::{
     SNAPSHOT_VERSION, SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeOperation, VolumeReply,
 };
-use serde_json::{Value, json};
 use std::path::Path;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -46,7 +46,8 @@ async fn command(requests: &Requests, command: &SnapshotCommand, json: bool) -> 
                 return Err(unexpected());
             };
             if json {
-                return print(&pretty(&snapshot_json(&snapshot.volume, &info))?);
+                let taken = Snapshot::of(&snapshot.volume, &info);
+                return print(&pretty(&serde_json::to_value(taken)?)?);
             }
             tell(&format!("took snapshot {snapshot}"));
             Ok(())
@@ -91,25 +92,43 @@ async fn schedule(
     schedule: Option<&Schedule>,
     json: bool,
 ) -> Result<()> {
-    let info = show(requests, volume).await?;
-    let named = || format!("volume {volume}");
     if let Some(schedule) = schedule {
-        let data = schedule.to_string().into_bytes();
-        let epoch = attributes::epoch(requests, volume).await.with_context(named)?;
-        attributes::set(requests, &info, epoch, ATTRIBUTE, data).await.with_context(named)?;
+        set_schedule(requests, volume, schedule).await?;
         return done(json, &format!("snapshots of volume {volume}: {schedule}"));
     }
-    let data = attributes::get(requests, &info, ATTRIBUTE).await.with_context(named)?;
-    let schedule: Schedule = String::from_utf8_lossy(&data).parse().map_err(|error| {
-        anyhow::anyhow!("volume {volume}: what the store has is no schedule: {error}")
-    })?;
+    let schedule = schedule_of(requests, volume).await?.to_string();
     if json {
-        return print(&pretty(&json!({ "schedule": schedule.to_string() }))?);
+        return print(&pretty(&serde_json::to_value(SnapshotSchedule { schedule })?)?);
     }
     print(&format!("{schedule}\n"))
 }
 
-pub(super) async fn ask(
+/// When snapshots of a volume are taken.
+///
+/// # Errors
+/// If there is no such volume, or the store fails.
+pub async fn schedule_of(requests: &Requests, volume: &str) -> Result<Schedule> {
+    let info = show(requests, volume).await?;
+    let data = attributes::get(requests, &info, ATTRIBUTE).await;
+    let data = data.with_context(|| format!("volume {volume}"))?;
+    String::from_utf8_lossy(&data).parse().map_err(|error| {
+        anyhow::anyhow!("volume {volume}: what the store has is no schedule: {error}")
+    })
+}
+
+/// Has snapshots of a volume taken.
+///
+/// # Errors
+/// As for [`schedule_of`].
+pub async fn set_schedule(requests: &Requests, volume: &str, schedule: &Schedule) -> Result<()> {
+    let info = show(requests, volume).await?;
+    let named = || format!("volume {volume}");
+    let data = schedule.to_string().into_bytes();
+    let epoch = attributes::epoch(requests, volume).await.with_context(named)?;
+    attributes::set(requests, &info, epoch, ATTRIBUTE, data).await.with_context(named)
+}
+
+pub(crate) async fn ask(
     requests: &Requests,
     volume: &str,
     operation: SnapshotOperation,
@@ -138,8 +157,9 @@ async fn list(requests: &Requests, volume: Option<&str>, json: bool) -> Result<(
         all.extend(found.into_iter().map(|snapshot| (volume.clone(), snapshot)));
     }
     if json {
-        let list: Vec<_> = all.iter().map(|(volume, info)| snapshot_json(volume, info)).collect();
-        return print(&pretty(&json!({ "snapshots": list }))?);
+        let list = all.iter().map(|(volume, info)| Snapshot::of(volume, info));
+        let list = Snapshots { snapshots: list.collect() };
+        return print(&pretty(&serde_json::to_value(list)?)?);
     }
     let rows = all.iter().map(|(volume, info)| {
         vec![
@@ -153,7 +173,7 @@ async fn list(requests: &Requests, volume: Option<&str>, json: bool) -> Result<(
 }
 
 /// All snapshots of a volume, the oldest first.
-pub(super) async fn of_volume(requests: &Requests, volume: &str) -> Result<Vec<SnapshotInfo>> {
+pub(crate) async fn of_volume(requests: &Requests, volume: &str) -> Result<Vec<SnapshotInfo>> {
     listed(requests, volume, false).await
 }
 
@@ -215,17 +235,6 @@ pub async fn clone(
     }
     tell(&format!("created volume {clone}, which begins as {snapshot}"));
     Ok(())
-}
-
-fn snapshot_json(volume: &str, info: &SnapshotInfo) -> Value {
-    json!({
-        "volume": volume,
-        "name": info.name,
-        "id": info.id.to_string(),
-        "size_bytes": info.sectors.saturating_mul(SECTOR_BYTES),
-        "created": info.created,
-        "clones": info.clones,
-    })
 }
 
 /// A time in UTC, to the second.

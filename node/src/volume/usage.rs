@@ -2,53 +2,47 @@
 
 use super::{columns, pretty, print, progress, show, snapshot, tell, unexpected};
 use crate::link::Requests;
+use crate::store::api::types::{SnapshotUsage, Usage};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::{Range, SECTOR_BYTES, VolumeId};
 use longhaul_core::wire::link::{
     MAX_MAPS_COUNTED, MapUsage, SNAPSHOT_VERSION, SnapshotInfo, SnapshotKey, SnapshotOperation,
-    SnapshotReply, StoredBytes, VolumeInfo, VolumeOperation, VolumeReply,
+    SnapshotReply, VolumeInfo, VolumeOperation, VolumeReply,
 };
-use serde_json::{Value, json};
-
-/// What all of a volume takes.
-struct Usage {
-    /// Each snapshot, in order of age.
-    snapshots: Vec<(SnapshotInfo, MapUsage)>,
-    volume: MapUsage,
-    /// By any of them, of what the volume has stored itself; not known of a volume with more snapshots than can
-    /// be counted at a time.
-    named_bytes: Option<u64>,
-    stored: StoredBytes,
-}
 
 /// Runs `longhaul volume usage`.
 ///
 /// # Errors
 /// If there is no such volume, it is too old, or the store fails.
 pub async fn run(requests: &Requests, name: &str, as_json: bool) -> Result<()> {
+    let usage = of(requests, name, !as_json).await?;
+    if as_json {
+        return print(&pretty(&serde_json::to_value(&usage)?)?);
+    }
+    print(&in_words(&usage))?;
+    let (data, maps) = (show_bytes(usage.stored_bytes), show_bytes(usage.map_bytes));
+    let mut text = format!("{data} of data are stored, and {maps} of maps");
+    if let Some(free) = usage.reclaimable_bytes {
+        text += &format!("; {} of the data can be reclaimed", show_bytes(free));
+    }
+    tell(&text);
+    Ok(())
+}
+
+/// What a volume and its snapshots take; with a progress bar, if there is a terminal.
+///
+/// # Errors
+/// As for [`run`].
+pub async fn of(requests: &Requests, name: &str, bar: bool) -> Result<Usage> {
     if requests.version() < SNAPSHOT_VERSION {
         bail!("the store is too old to say what volumes take: upgrade it");
     }
     let info = show(requests, name).await?;
     let snapshots = snapshot::listed(requests, name, true).await;
     let snapshots = snapshots.with_context(|| format!("volume {name}"))?;
-    let usage = count(requests, &info, snapshots, !as_json).await;
-    let usage = usage.with_context(|| format!("volume {name}"))?;
-    if as_json {
-        return print(&pretty(&in_json(&info, &usage))?);
-    }
-    print(&in_words(&info, &usage))?;
-    let StoredBytes { segments, staged, maps } = usage.stored;
-    let data = segments.saturating_add(staged);
-    let mut text =
-        format!("{} of data are stored, and {} of maps", show_bytes(data), show_bytes(maps));
-    if let Some(named) = usage.named_bytes {
-        let free = show_bytes(data.saturating_sub(named));
-        text += &format!("; {free} of the data can be reclaimed");
-    }
-    tell(&text);
-    Ok(())
+    let usage = count(requests, &info, snapshots, bar).await;
+    usage.with_context(|| format!("volume {name}"))
 }
 
 async fn count(
@@ -89,8 +83,9 @@ async fn count(
     let VolumeReply::Stored(stored) = requests.volume(stored).await? else {
         return Err(unexpected());
     };
-    let snapshots = snapshots.into_iter().zip(counted).collect();
-    Ok(Usage { snapshots, volume, named_bytes, stored })
+    let snapshots = snapshots.iter().zip(&counted);
+    let snapshots = snapshots.map(|(info, usage)| SnapshotUsage::new(info, usage)).collect();
+    Ok(Usage::new(info, &volume, stored, named_bytes, snapshots))
 }
 
 /// What maps name all in all, and what any of them does.
@@ -139,59 +134,22 @@ async fn walk(
     Ok((sums, all_named))
 }
 
-/// What deleting just this one would give back: nothing while clones need it.
-fn unique(info: &SnapshotInfo, usage: &MapUsage) -> u64 {
-    if info.clones > 0 { 0 } else { usage.unique_bytes }
-}
-
-fn in_json(info: &VolumeInfo, usage: &Usage) -> Value {
-    let StoredBytes { segments, staged, maps } = usage.stored;
-    let data = segments.saturating_add(staged);
-    let snapshots = usage.snapshots.iter().map(|(info, usage)| {
-        json!({
-            "name": info.name,
-            "id": info.id.to_string(),
-            "deleted": info.hidden,
-            "clones": info.clones,
-            "size_bytes": info.sectors.saturating_mul(SECTOR_BYTES),
-            "logical_bytes": usage.logical_bytes,
-            "referenced_bytes": usage.referenced_bytes,
-            "unique_bytes": unique(info, usage),
-        })
-    });
-    json!({
-        "name": info.name,
-        "id": info.id.to_string(),
-        "size_bytes": info.sectors.saturating_mul(SECTOR_BYTES),
-        "logical_bytes": usage.volume.logical_bytes,
-        "referenced_bytes": usage.volume.referenced_bytes,
-        "unique_bytes": usage.volume.unique_bytes,
-        "stored_bytes": data,
-        "map_bytes": maps,
-        "reclaimable_bytes": usage.named_bytes.map(|named| data.saturating_sub(named)),
-        "snapshots": snapshots.collect::<Vec<_>>(),
-    })
-}
-
-fn in_words(info: &VolumeInfo, usage: &Usage) -> String {
-    let row = |name: String, sectors: u64, usage: &MapUsage, unique| {
-        vec![
-            name,
-            show_bytes(sectors.saturating_mul(SECTOR_BYTES)),
-            show_bytes(usage.logical_bytes),
-            show_bytes(usage.referenced_bytes),
-            show_bytes(unique),
-        ]
+fn in_words(usage: &Usage) -> String {
+    let row = |name: String, bytes: [u64; 4]| {
+        std::iter::once(name).chain(bytes.map(show_bytes)).collect::<Vec<_>>()
     };
     let mut rows: Vec<_> = usage
         .snapshots
         .iter()
-        .map(|(snapshot, usage)| {
-            let deleted = if snapshot.hidden { " (deleted, has clones)" } else { "" };
-            let name = format!("{}@{}{deleted}", info.name, snapshot.name);
-            row(name, snapshot.sectors, usage, unique(snapshot, usage))
+        .map(|snapshot| {
+            let deleted = if snapshot.deleted { " (deleted, has clones)" } else { "" };
+            let SnapshotUsage { size_bytes, logical_bytes, referenced_bytes, unique_bytes, .. } =
+                *snapshot;
+            let bytes = [size_bytes, logical_bytes, referenced_bytes, unique_bytes];
+            row(format!("{}@{}{deleted}", usage.name, snapshot.name), bytes)
         })
         .collect();
-    rows.push(row(info.name.clone(), info.sectors, &usage.volume, usage.volume.unique_bytes));
+    let Usage { size_bytes, logical_bytes, referenced_bytes, unique_bytes, .. } = *usage;
+    rows.push(row(usage.name.clone(), [size_bytes, logical_bytes, referenced_bytes, unique_bytes]));
     columns(&["NAME", "SIZE", "LOGICAL", "REFERENCED", "UNIQUE"], rows)
 }

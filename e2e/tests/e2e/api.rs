@@ -1,0 +1,216 @@
+//! The HTTP API, as a program sees it that knows nothing but HTTP.
+
+use longhaul_e2e::process::{LIMIT, Output, longhaul, run};
+use longhaul_e2e::site::Site;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// `curl` with the credential of a site's store: status and body.
+struct Curl<'a> {
+    site: &'a Site,
+    files: String,
+}
+
+impl<'a> Curl<'a> {
+    fn new(site: &'a Site) -> Curl<'a> {
+        let dir = site.path("unpacked");
+        let (credential, files) = (site.store.credential(), dir.to_str().unwrap().to_owned());
+        run(longhaul(), ["credential", "unpack", credential.to_str().unwrap(), &files]).ok();
+        Curl { site, files }
+    }
+
+    fn curl(&self, args: &[&str], path: &str) -> Output {
+        let port = self.site.store.address.rsplit_once(':').unwrap().1;
+        let resolve = format!("longhaul-store:{port}:127.0.0.1");
+        let url = format!("https://longhaul-store:{port}{path}");
+        let ca = format!("{}/ca.pem", self.files);
+        let all = ["--silent", "--show-error", "--cacert", &ca, "--resolve", &resolve];
+        run("curl", all.into_iter().chain(args.iter().copied()).chain([url.as_str()]))
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        let (certificate, key) =
+            (format!("{}/certificate.pem", self.files), format!("{}/key.pem", self.files));
+        let mut args = vec!["--cert", &certificate, "--key", &key, "--write-out", "\n%{http_code}"];
+        args.extend(["--request", method]);
+        let body = body.map(|body| body.to_string());
+        if let Some(body) = &body {
+            args.extend(["--header", "content-type: application/json", "--data", body]);
+        }
+        let said = self.curl(&args, path).ok().stdout;
+        let (body, code) = said.rsplit_once('\n').unwrap();
+        let body = if body.is_empty() { Value::Null } else { serde_json::from_str(body).unwrap() };
+        (code.parse().unwrap(), body)
+    }
+
+    #[track_caller]
+    fn fails(&self, method: &str, path: &str, body: Option<Value>, code: u16, why: &str) {
+        let (found, body) = self.ask(method, path, body);
+        let error = body["error"].as_str().unwrap_or_default();
+        assert!(found == code && error.contains(why), "{method} {path}: {found} {body}");
+    }
+}
+
+#[test]
+fn all_of_a_volumes_life_is_done_over_http() {
+    let mut site = Site::new();
+    let mut host = site.host("host");
+    let api = Curl::new(&site);
+    let mib = 1 << 20;
+    let (code, made) =
+        api.ask("POST", "/v1/volumes", Some(json!({"name": "disk", "size_bytes": 8 * mib})));
+    assert_eq!((code, &made["name"], &made["block_bytes"]), (201, &"disk".into(), &512.into()));
+    host.start();
+    let mut client = host.client("disk");
+    client.write(0, &[1; 1 << 20]).unwrap();
+    let (code, taken) =
+        api.ask("POST", "/v1/volumes/disk/snapshots", Some(json!({"name": "monday"})));
+    assert_eq!((code, &taken["volume"], &taken["name"]), (201, &"disk".into(), &"monday".into()));
+    assert_eq!(api.ask("GET", "/v1/volumes/disk/snapshots/monday", None), (200, taken.clone()));
+    let (_, list) = api.ask("GET", "/v1/volumes/disk/snapshots", None);
+    assert_eq!(list, json!({ "snapshots": [taken] }));
+    client.write(512 << 10, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    host.wait_drained("disk", LIMIT);
+    // The same as the commands say.
+    let (_, shown) = api.ask("GET", "/v1/volumes/disk", None);
+    assert_eq!(shown, site.show("disk"));
+    let (_, list) = api.ask("GET", "/v1/volumes", None);
+    assert_eq!(list, site.volume(["list", "--json"]).ok().json());
+    let (_, usage) = api.ask("GET", "/v1/volumes/disk/usage", None);
+    assert_eq!(usage, site.volume(["usage", "disk", "--json"]).ok().json());
+    let (_, changes) = api.ask("GET", "/v1/volumes/disk/snapshots/monday/changes", None);
+    let range = json!({"offset_bytes": 512 << 10, "bytes": 4096, "type": "data"});
+    assert_eq!(changes, json!({ "ranges": [range] }));
+    let (_, stores) = api.ask("GET", "/v1/stores", None);
+    assert_eq!(
+        (&stores["stores"][0]["state"], &stores["stores"][0]["hosts"]),
+        (&"serving".into(), &1.into())
+    );
+    let (_, lost) = api.ask("GET", "/v1/volumes/disk/lost", None);
+    assert_eq!((&lost["connected"], &lost["bytes"]), (&true.into(), &0.into()), "{lost}");
+
+    let schedule = json!({"schedule": "monthly=1"});
+    assert_eq!(
+        api.ask("PUT", "/v1/volumes/disk/schedule", Some(schedule.clone())),
+        (200, schedule.clone())
+    );
+    assert_eq!(api.ask("GET", "/v1/volumes/disk/schedule", None), (200, schedule));
+    let (code, _) = api.ask("PATCH", "/v1/volumes/disk", Some(json!({"size_bytes": 16 * mib})));
+    assert_eq!((code, site.show("disk")["size_bytes"].as_u64()), (200, Some(16 * mib)));
+    let shrink = json!({"size_bytes": 8 * mib, "force": true});
+    api.fails("PATCH", "/v1/volumes/disk", Some(shrink.clone()), 409, "attached");
+    api.fails("POST", "/v1/volumes/disk/snapshots/monday/rollback", None, 409, "attached");
+    api.fails("DELETE", "/v1/volumes/disk", None, 409, "attached");
+    client.disconnect();
+    assert!(host.stop().success());
+    assert_eq!(api.ask("PATCH", "/v1/volumes/disk", Some(shrink)).0, 200);
+    assert_eq!(api.ask("POST", "/v1/volumes/disk/snapshots/monday/rollback", None).0, 204);
+    assert_eq!(site.export("disk")[512 << 10], 1);
+    let clones = "/v1/volumes/disk/snapshots/monday/clones";
+    assert_eq!(api.ask("POST", clones, Some(json!({"name": "copy"}))).0, 201);
+    assert_eq!(site.export("copy")[512 << 10], 1);
+    assert_eq!(api.ask("DELETE", "/v1/volumes/disk/lost", None).0, 204);
+    api.fails("DELETE", "/v1/volumes/disk", None, 400, "copy");
+    assert_eq!(api.ask("DELETE", "/v1/volumes/copy", None), (204, Value::Null));
+    assert_eq!(api.ask("DELETE", "/v1/volumes/disk/snapshots/monday", None).0, 204);
+    assert_eq!(api.ask("DELETE", "/v1/volumes/disk", None).0, 204);
+    api.fails("PUT", "/v1/store/drain", Some(json!({"draining": true})), 400, "no other store");
+    let (_, drained) = api.ask("PUT", "/v1/store/drain", Some(json!({"draining": false})));
+    assert_eq!(drained["draining"], false);
+    assert!(site.store.stop().success());
+}
+
+#[test]
+fn what_cannot_be_done_over_http_is_said_so() {
+    let site = Site::with_volume("disk", 8);
+    let api = Curl::new(&site);
+    api.fails("GET", "/v1/volumes/other", None, 404, "no such volume");
+    api.fails("GET", "/v1/volumes/disk/snapshots/other", None, 404, "no such snapshot");
+    api.fails("DELETE", "/v1/volumes/disk/snapshots/other", None, 404, "no such snapshot");
+    api.fails("GET", "/v1/nothing", None, 404, "openapi.json");
+    api.fails("PUT", "/v1/volumes", None, 405, "openapi.json");
+    let new = |name: &str, size: u64| Some(json!({"name": name, "size_bytes": size}));
+    api.fails("POST", "/v1/volumes", new("disk", 4096), 409, "exists");
+    api.fails("POST", "/v1/volumes", new("a b", 4096), 400, "not a volume name");
+    api.fails("POST", "/v1/volumes", new("other", 1000), 400, "multiple of 512");
+    api.fails("POST", "/v1/volumes", Some(json!({"name": "a", "size": 1})), 422, "size");
+    api.fails(
+        "PATCH",
+        "/v1/volumes/disk",
+        Some(json!({"size_bytes": 4096})),
+        400,
+        "resize --force",
+    );
+    api.fails(
+        "PUT",
+        "/v1/volumes/disk/schedule",
+        Some(json!({"schedule": "yearly"})),
+        400,
+        "yearly",
+    );
+    api.fails("DELETE", "/v1/stores/12", None, 400, "32 hexadecimal");
+    api.fails("GET", "/v1/volumes/disk/snapshots/a/changes?from=b", None, 400, "from");
+    // Who shows no certificate, or one that was withdrawn, is not let in.
+    let nobody = api.curl(&[], "/v1/volumes");
+    assert!(!nobody.status.success() && nobody.stdout.is_empty(), "{nobody}");
+    run(longhaul(), ["credential", "rotate", "--state", site.store.dir().to_str().unwrap()]).ok();
+    let withdrawn = api.curl(
+        &[
+            "--cert",
+            &format!("{}/certificate.pem", api.files),
+            "--key",
+            &format!("{}/key.pem", api.files),
+        ],
+        "/v1/volumes",
+    );
+    assert!(!withdrawn.status.success() && withdrawn.stdout.is_empty(), "{withdrawn}");
+    let api = Curl::new(&site);
+    assert_eq!(api.ask("GET", "/v1/volumes", None).1["volumes"][0]["name"], "disk");
+}
+
+/// What the document names is there, and answers what it says.
+#[test]
+fn the_openapi_document_is_what_is_served() {
+    let site = Site::with_volume("disk", 8);
+    site.snapshot(["create", "disk@a"]).ok();
+    let api = Curl::new(&site);
+    let (code, document) = api.ask("GET", "/v1/openapi.json", None);
+    assert_eq!(code, 200);
+    assert!(document["openapi"].as_str().unwrap().starts_with("3."), "{document}");
+    let mut schemas = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let at =
+            path.replace("{volume}", "disk").replace("{snapshot}", "a").replace("{store}", "1");
+        for (method, said) in methods.as_object().unwrap() {
+            assert!(said["description"].is_string() || said["summary"].is_string(), "{path}");
+            if method == "get" {
+                let (code, body) = api.ask("GET", &at, None);
+                assert_eq!(code, 200, "{path}: {body}");
+                let schema = &said["responses"]["200"]["content"]["application/json"]["schema"];
+                if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next())
+                {
+                    let fields =
+                        document["components"]["schemas"][name]["properties"].as_object().unwrap();
+                    let there: Vec<&String> = body.as_object().unwrap().keys().collect();
+                    assert!(
+                        there.iter().all(|field| fields.contains_key(*field)),
+                        "{path}: {body}"
+                    );
+                    schemas.insert(name.to_owned());
+                }
+            } else {
+                // Nothing is done without a body, or to what is not there.
+                let at = path
+                    .replace("{volume}", "none")
+                    .replace("{snapshot}", "a")
+                    .replace("{store}", "1");
+                let (code, body) = api.ask(&method.to_uppercase(), &at, None);
+                let known = code != 405
+                    && !body["error"].as_str().unwrap_or_default().contains("openapi.json");
+                assert!(known, "{method} {path}: {code} {body}");
+            }
+        }
+    }
+    assert!(schemas.contains("Volumes") && schemas.contains("Usage"), "{schemas:?}");
+}

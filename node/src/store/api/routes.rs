@@ -1,0 +1,449 @@
+//! The paths of the HTTP API.
+
+use super::types::{
+    Changes, Drain, Drained, Lost, Moved, NewClone, NewSnapshot, NewVolume, Problem, Snapshot,
+    SnapshotSchedule, Snapshots, Store, Stores, Usage, Volume, VolumeChange, Volumes,
+};
+use super::{Failure, Session};
+use crate::random;
+use crate::volume;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path};
+use axum::http::StatusCode;
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use longhaul_core::block::{SECTOR_BYTES, VolumeId};
+use longhaul_core::wire::link::{
+    SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, VolumeInfo,
+    VolumeOperation, VolumeReply,
+};
+use serde::Deserialize;
+use utoipa::{IntoParams, OpenApi};
+
+/// Logical block size of a volume, unless another is asked for.
+const BLOCK_BYTES: u32 = 512;
+
+/// All paths.
+pub(super) fn router() -> Router {
+    Router::new()
+        .route("/v1/openapi.json", get(openapi))
+        .route("/v1/volumes", get(volumes).post(create_volume))
+        .route("/v1/volumes/{volume}", get(volume).patch(change_volume).delete(delete_volume))
+        .route("/v1/volumes/{volume}/usage", get(usage))
+        .route("/v1/volumes/{volume}/lost", get(lost).delete(accept_loss))
+        .route("/v1/volumes/{volume}/schedule", get(schedule).put(set_schedule))
+        .route("/v1/volumes/{volume}/snapshots", get(snapshots).post(create_snapshot))
+        .route("/v1/volumes/{volume}/snapshots/{snapshot}", get(snapshot).delete(delete_snapshot))
+        .route("/v1/volumes/{volume}/snapshots/{snapshot}/changes", get(changes))
+        .route("/v1/volumes/{volume}/snapshots/{snapshot}/clones", post(create_clone))
+        .route("/v1/volumes/{volume}/snapshots/{snapshot}/rollback", post(roll_back))
+        .route("/v1/stores", get(stores))
+        .route("/v1/stores/{store}", delete(forget_store))
+        .route("/v1/store/drain", get(drained).put(drain))
+        .route("/v1/store/rebalance", post(rebalance))
+}
+
+/// What the API is.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "longhaul",
+        description = "Volumes, snapshots and stores of a longhaul installation. It is served by every store over TLS, on the \
+                       address that hosts use (TCP); who asks shows the client certificate of a credential. Volumes of \
+                       tenants are named TENANT/NAME, with the slash encoded, by whoever is not of the tenant.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    paths(
+        openapi,
+        volumes,
+        create_volume,
+        volume,
+        change_volume,
+        delete_volume,
+        usage,
+        lost,
+        accept_loss,
+        schedule,
+        set_schedule,
+        snapshots,
+        create_snapshot,
+        snapshot,
+        delete_snapshot,
+        changes,
+        create_clone,
+        roll_back,
+        stores,
+        forget_store,
+        drained,
+        drain,
+        rebalance,
+    )
+)]
+struct Api;
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// JSON of a request, or what is wrong with it as an answer like any other.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, Failure> {
+        let body = Json::<T>::from_request(request, state).await;
+        let Json(body) =
+            body.map_err(|error: JsonRejection| Failure(error.status(), error.body_text()))?;
+        Ok(Body(body))
+    }
+}
+
+/// What follows the `?`.
+struct Query<T>(T);
+
+impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        state: &S,
+    ) -> Result<Self, Failure> {
+        let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        let query =
+            query.map_err(|error: QueryRejection| Failure(error.status(), error.body_text()))?;
+        Ok(Query(query.0))
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure(StatusCode::BAD_GATEWAY, "the store gave an answer that does not fit".into())
+}
+
+fn sectors(bytes: u64) -> Result<u64, Failure> {
+    if !bytes.is_multiple_of(SECTOR_BYTES) {
+        return Err(Failure::invalid(format!(
+            "{bytes} bytes are not a multiple of {SECTOR_BYTES}"
+        )));
+    }
+    Ok(bytes / SECTOR_BYTES)
+}
+
+async fn about(session: &Session, operation: VolumeOperation) -> Result<VolumeInfo, Failure> {
+    match session.volume(operation).await? {
+        VolumeReply::Volume(info) => Ok(info),
+        _ => Err(unexpected()),
+    }
+}
+
+async fn about_snapshots(
+    session: &Session,
+    volume: &str,
+    operation: SnapshotOperation,
+) -> Result<SnapshotReply, Failure> {
+    match volume::snapshot::ask(session, volume, operation).await? {
+        VolumeReply::Snapshot(reply) => Ok(reply),
+        _ => Err(unexpected()),
+    }
+}
+
+fn identity() -> Result<VolumeId, Failure> {
+    Ok(VolumeId(random::identity()?))
+}
+
+/// What the API is, as OpenAPI.
+#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "An OpenAPI document")))]
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Api::openapi())
+}
+
+/// All volumes.
+#[utoipa::path(get, path = "/v1/volumes", responses((status = 200, body = Volumes), (status = "default", body = Problem)))]
+async fn volumes(session: Session) -> Answer<Volumes> {
+    let VolumeReply::List(list) = session.volume(VolumeOperation::List).await? else {
+        return Err(unexpected());
+    };
+    Ok(Json(Volumes { volumes: list.iter().map(Volume::from).collect() }))
+}
+
+/// Creates a volume, which takes no space until it is written. One that is to be encrypted is created where its keys are, with
+/// `longhaul volume create`.
+#[utoipa::path(
+    post, path = "/v1/volumes", request_body = NewVolume,
+    responses((status = 201, body = Volume), (status = "default", body = Problem)),
+)]
+async fn create_volume(
+    session: Session,
+    Body(new): Body<NewVolume>,
+) -> Result<(StatusCode, Json<Volume>), Failure> {
+    let NewVolume { name, size_bytes, block_bytes } = new;
+    let block_bytes = block_bytes.unwrap_or(BLOCK_BYTES);
+    let operation = VolumeOperation::Create { name, sectors: sectors(size_bytes)?, block_bytes };
+    let info = about(&session, operation).await?;
+    Ok((StatusCode::CREATED, Json(Volume::from(&info))))
+}
+
+/// A volume, or with `VOLUME@SNAPSHOT` a snapshot as a volume. It is opened if it is not: ask again for what is `live`.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
+    responses((status = 200, body = Volume), (status = "default", body = Problem)),
+)]
+async fn volume(session: Session, Path(name): Path<String>) -> Answer<Volume> {
+    let info = about(&session, VolumeOperation::Show { name }).await?;
+    Ok(Json(Volume::from(&info)))
+}
+
+/// Makes a volume larger, also while a host has it attached; or smaller, by force and while none has.
+#[utoipa::path(
+    patch, path = "/v1/volumes/{volume}", params(("volume" = String, Path)), request_body = VolumeChange,
+    responses((status = 200, body = Volume), (status = "default", body = Problem)),
+)]
+async fn change_volume(
+    session: Session,
+    Path(name): Path<String>,
+    Body(change): Body<VolumeChange>,
+) -> Answer<Volume> {
+    let sectors = sectors(change.size_bytes)?;
+    let have = about(&session, VolumeOperation::Show { name: name.clone() }).await?.sectors;
+    let operation = match change.force && sectors < have {
+        true => VolumeOperation::Shrink { name, sectors },
+        false => VolumeOperation::Resize { name, sectors },
+    };
+    let info = about(&session, operation).await?;
+    Ok(Json(Volume::from(&info)))
+}
+
+/// Deletes a volume that no host has attached.
+#[utoipa::path(
+    delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn delete_volume(session: Session, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+    session.volume(VolumeOperation::Delete { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a volume and each of its snapshots take. All of their maps are read for it.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}/usage", params(("volume" = String, Path)),
+    responses((status = 200, body = Usage), (status = "default", body = Problem)),
+)]
+async fn usage(session: Session, Path(name): Path<String>) -> Answer<Usage> {
+    Ok(Json(volume::usage::of(&session, &name, false).await?))
+}
+
+/// What a host acknowledged and has not delivered: lost, if it never comes back.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}/lost", params(("volume" = String, Path)),
+    responses((status = 200, body = Lost), (status = "default", body = Problem)),
+)]
+async fn lost(session: Session, Path(name): Path<String>) -> Answer<Lost> {
+    Ok(Json(volume::lost::of(&session, &name).await?))
+}
+
+/// Gives that up, so that the volume can be attached elsewhere.
+#[utoipa::path(
+    delete, path = "/v1/volumes/{volume}/lost", params(("volume" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn accept_loss(session: Session, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+    session.volume(VolumeOperation::AcceptLoss { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// When snapshots of a volume are taken.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}/schedule", params(("volume" = String, Path)),
+    responses((status = 200, body = SnapshotSchedule), (status = "default", body = Problem)),
+)]
+async fn schedule(session: Session, Path(name): Path<String>) -> Answer<SnapshotSchedule> {
+    let schedule = volume::snapshot::schedule_of(&session, &name).await?.to_string();
+    Ok(Json(SnapshotSchedule { schedule }))
+}
+
+/// Has snapshots of a volume taken from now on.
+#[utoipa::path(
+    put, path = "/v1/volumes/{volume}/schedule", params(("volume" = String, Path)), request_body = SnapshotSchedule,
+    responses((status = 200, body = SnapshotSchedule), (status = "default", body = Problem)),
+)]
+async fn set_schedule(
+    session: Session,
+    Path(name): Path<String>,
+    Body(wanted): Body<SnapshotSchedule>,
+) -> Answer<SnapshotSchedule> {
+    let schedule = wanted.schedule.parse().map_err(|error: String| Failure::invalid(error))?;
+    volume::snapshot::set_schedule(&session, &name, &schedule).await?;
+    Ok(Json(SnapshotSchedule { schedule: schedule.to_string() }))
+}
+
+/// All snapshots of a volume, the oldest first.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}/snapshots", params(("volume" = String, Path)),
+    responses((status = 200, body = Snapshots), (status = "default", body = Problem)),
+)]
+async fn snapshots(session: Session, Path(name): Path<String>) -> Answer<Snapshots> {
+    let list = volume::snapshot::of_volume(&session, &name).await?;
+    Ok(Json(Snapshots { snapshots: list.iter().map(|info| Snapshot::of(&name, info)).collect() }))
+}
+
+/// Takes a snapshot, at once and while the volume is in use.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/snapshots", params(("volume" = String, Path)), request_body = NewSnapshot,
+    responses((status = 201, body = Snapshot), (status = "default", body = Problem)),
+)]
+async fn create_snapshot(
+    session: Session,
+    Path(name): Path<String>,
+    Body(new): Body<NewSnapshot>,
+) -> Result<(StatusCode, Json<Snapshot>), Failure> {
+    let (snapshot, barrier) = (new.name, !new.no_barrier);
+    let operation = SnapshotOperation::Create { snapshot, id: identity()?, created: 0, barrier };
+    match about_snapshots(&session, &name, operation).await? {
+        SnapshotReply::Taken(info) => Ok((StatusCode::CREATED, Json(Snapshot::of(&name, &info)))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// A snapshot.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 200, body = Snapshot), (status = "default", body = Problem)),
+)]
+async fn snapshot(
+    session: Session,
+    Path((name, snapshot)): Path<(String, String)>,
+) -> Answer<Snapshot> {
+    let list = volume::snapshot::of_volume(&session, &name).await?;
+    let found = list.iter().find(|info| info.name == snapshot);
+    let found = found.ok_or_else(|| Failure::not_found("the volume has no such snapshot"))?;
+    Ok(Json(Snapshot::of(&name, found)))
+}
+
+/// Deletes a snapshot. One with clones is no longer seen, and goes with the last of these.
+#[utoipa::path(
+    delete, path = "/v1/volumes/{volume}/snapshots/{snapshot}",
+    params(("volume" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn delete_snapshot(
+    session: Session,
+    Path((name, snapshot)): Path<(String, String)>,
+) -> Result<StatusCode, Failure> {
+    about_snapshots(&session, &name, SnapshotOperation::Delete { snapshot }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// With what a snapshot is compared.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Until {
+    /// A later snapshot; the volume as it is, if none is named.
+    until: Option<String>,
+}
+
+/// The ranges in which a snapshot and a later one, or the volume as it is, differ.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}/snapshots/{snapshot}/changes",
+    params(("volume" = String, Path), ("snapshot" = String, Path), Until),
+    responses((status = 200, body = Changes), (status = "default", body = Problem)),
+)]
+async fn changes(
+    session: Session,
+    Path((name, since)): Path<(String, String)>,
+    Query(Until { until }): Query<Until>,
+) -> Answer<Changes> {
+    Ok(Json(volume::diff::changes(&session, &name, &since, until.as_deref()).await?))
+}
+
+/// Creates a volume that begins as a snapshot and shares its data. One of an encrypted volume is made where its keys are, with
+/// `longhaul volume clone`.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/clones",
+    params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = NewClone,
+    responses((status = 201, body = Volume), (status = "default", body = Problem)),
+)]
+async fn create_clone(
+    session: Session,
+    Path((name, snapshot)): Path<(String, String)>,
+    Body(NewClone { name: clone }): Body<NewClone>,
+) -> Result<(StatusCode, Json<Volume>), Failure> {
+    let parent = volume::show(&session, &name).await?;
+    let keys = volume::attributes::get(&session, &parent, crate::keys::ATTRIBUTE).await?;
+    if !keys.is_empty() {
+        let why = "the volume is encrypted, and so are clones of it: make one with `longhaul volume clone --key-file`";
+        return Err(Failure(StatusCode::CONFLICT, why.into()));
+    }
+    let id = identity()?;
+    let operation = SnapshotOperation::Clone { snapshot, clone, id };
+    match volume::snapshot::ask(&session, &name, operation).await? {
+        VolumeReply::Volume(info) => Ok((StatusCode::CREATED, Json(Volume::from(&info)))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Makes a volume what it was as a snapshot. It is refused while a host has it attached.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/rollback",
+    params(("volume" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn roll_back(
+    session: Session,
+    Path((name, snapshot)): Path<(String, String)>,
+) -> Result<StatusCode, Failure> {
+    about_snapshots(&session, &name, SnapshotOperation::Rollback { snapshot }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All stores of the installation.
+#[utoipa::path(get, path = "/v1/stores", responses((status = 200, body = Stores), (status = "default", body = Problem)))]
+async fn stores(session: Session) -> Answer<Stores> {
+    match session.store(StoreOperation::List).await? {
+        StoreReply::List(list) => {
+            Ok(Json(Stores { stores: list.iter().map(Store::from).collect() }))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// Strikes a store that is gone for good off the list of those there are.
+#[utoipa::path(
+    delete, path = "/v1/stores/{store}", params(("store" = String, Path, description = "Its identity")),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn forget_store(session: Session, Path(store): Path<String>) -> Result<StatusCode, Failure> {
+    let id = u128::from_str_radix(&store, 16).ok().filter(|_| store.len() == 32);
+    let id = id.ok_or_else(|| Failure::invalid("an identity has 32 hexadecimal digits"))?;
+    session.store(StoreOperation::Forget { id: StoreId(id) }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn report(session: &Session) -> Answer<Drained> {
+    match session.store(StoreOperation::Report).await? {
+        StoreReply::Report(report) => Ok(Json(Drained::from(&report))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Whether this store sends its hosts to others, and how many are left.
+#[utoipa::path(get, path = "/v1/store/drain", responses((status = 200, body = Drained), (status = "default", body = Problem)))]
+async fn drained(session: Session) -> Answer<Drained> {
+    report(&session).await
+}
+
+/// Has this store send its hosts to others, as before maintenance, or take hosts again.
+#[utoipa::path(
+    put, path = "/v1/store/drain", request_body = Drain,
+    responses((status = 200, body = Drained), (status = "default", body = Problem)),
+)]
+async fn drain(session: Session, Body(Drain { draining }): Body<Drain>) -> Answer<Drained> {
+    session.store(StoreOperation::Drain { on: draining }).await?;
+    report(&session).await
+}
+
+/// Has this store hand hosts to stores that have clearly less to do.
+#[utoipa::path(post, path = "/v1/store/rebalance", responses((status = 200, body = Moved), (status = "default", body = Problem)))]
+async fn rebalance(session: Session) -> Answer<Moved> {
+    match session.store(StoreOperation::Rebalance).await? {
+        StoreReply::Moved(hosts) => Ok(Json(Moved { hosts })),
+        _ => Err(unexpected()),
+    }
+}

@@ -1,0 +1,399 @@
+//! What the HTTP API says, and `--json`: the same shapes.
+
+use longhaul_core::block::{Range, SECTOR_BYTES};
+use longhaul_core::wire::link::{
+    LiveInfo, MapUsage, SnapshotInfo, StoreReport, StoreState, StoredBytes, VolumeInfo,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+fn bytes(sectors: u64) -> u64 {
+    sectors.saturating_mul(SECTOR_BYTES)
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its identity, 32 hexadecimal digits.
+    pub id: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Logical block size: 512 or 4096.
+    pub block_bytes: u32,
+    /// When it was created, seconds since 1970.
+    pub created: u64,
+    /// What the store knows once it has opened it.
+    pub live: Option<Live>,
+}
+
+impl From<&VolumeInfo> for Volume {
+    fn from(info: &VolumeInfo) -> Volume {
+        Volume {
+            name: info.name.clone(),
+            id: info.id.to_string(),
+            size_bytes: bytes(info.sectors),
+            block_bytes: info.block_bytes,
+            created: info.created,
+            live: info.live.as_ref().map(Live::from),
+        }
+    }
+}
+
+/// What a store knows of a volume that it has opened.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Live {
+    /// Current epoch: how often hosts have attached it, and more.
+    pub epoch: u64,
+    /// Identity of the host that attached it last.
+    pub host: Option<String>,
+    /// Whether that host is connected.
+    pub connected: bool,
+    /// Whether it let go of the volume in order.
+    pub clean: bool,
+    /// Number of the last write that is committed.
+    pub committed: u64,
+    /// Segments in the log.
+    pub segments: u64,
+    /// Bytes of data that the map refers to, at most.
+    pub mapped_bytes: u64,
+    /// Bytes that hosts have acknowledged and not delivered.
+    pub announced_bytes: u64,
+}
+
+impl From<&LiveInfo> for Live {
+    fn from(live: &LiveInfo) -> Live {
+        Live {
+            epoch: live.epoch,
+            host: live.host.map(|host| host.to_string()),
+            connected: live.connected,
+            clean: live.clean,
+            committed: live.committed,
+            segments: live.segments,
+            mapped_bytes: live.mapped_bytes,
+            announced_bytes: live.announced_bytes,
+        }
+    }
+}
+
+/// Volumes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Volumes {
+    /// In order of their names.
+    pub volumes: Vec<Volume>,
+}
+
+/// A volume to be created.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// Letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// A multiple of the block size.
+    pub size_bytes: u64,
+    /// 512, if it is not given, or 4096.
+    pub block_bytes: Option<u32>,
+}
+
+/// What is to be changed of a volume.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeChange {
+    /// Its size from now on.
+    pub size_bytes: u64,
+    /// Cut off its end if that is less than it has.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Snapshot {
+    /// Of which volume.
+    pub volume: String,
+    /// Its name.
+    pub name: String,
+    /// Its identity, 32 hexadecimal digits.
+    pub id: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// When it was taken, seconds since 1970.
+    pub created: u64,
+    /// Clones that began with it and are still there.
+    pub clones: u32,
+}
+
+impl Snapshot {
+    /// Of that volume.
+    pub fn of(volume: &str, info: &SnapshotInfo) -> Snapshot {
+        Snapshot {
+            volume: volume.to_owned(),
+            name: info.name.clone(),
+            id: info.id.to_string(),
+            size_bytes: bytes(info.sectors),
+            created: info.created,
+            clones: info.clones,
+        }
+    }
+}
+
+/// Snapshots.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Snapshots {
+    /// The oldest first.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// A snapshot to be taken.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSnapshot {
+    /// Letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// Take it of what the store has, and do not wait for what the host has acknowledged and not delivered.
+    #[serde(default)]
+    pub no_barrier: bool,
+}
+
+/// A clone to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewClone {
+    /// Its name.
+    pub name: String,
+}
+
+/// When snapshots are taken.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotSchedule {
+    /// How many of each kind are kept, as in `hourly=24,daily=7`; or `none`.
+    #[schema(example = "hourly=24,daily=7")]
+    pub schedule: String,
+}
+
+/// What a volume and its snapshots take.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Usage {
+    /// Of the volume.
+    pub name: String,
+    /// Its identity.
+    pub id: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of it that have data.
+    pub logical_bytes: u64,
+    /// What these take where they are stored.
+    pub referenced_bytes: u64,
+    /// Of that, what no snapshot has.
+    pub unique_bytes: u64,
+    /// What the volume's segments take, and what was staged for it.
+    pub stored_bytes: u64,
+    /// What its maps take.
+    pub map_bytes: u64,
+    /// What is stored and nobody needs; not known with more than 64 snapshots.
+    pub reclaimable_bytes: Option<u64>,
+    /// The oldest first.
+    pub snapshots: Vec<SnapshotUsage>,
+}
+
+impl Usage {
+    /// Of a volume whose map names that, and that takes this much; of its data so much is named by anybody.
+    pub fn new(
+        info: &VolumeInfo,
+        usage: &MapUsage,
+        stored: StoredBytes,
+        named_bytes: Option<u64>,
+        snapshots: Vec<SnapshotUsage>,
+    ) -> Usage {
+        let stored_bytes = stored.segments.saturating_add(stored.staged);
+        Usage {
+            name: info.name.clone(),
+            id: info.id.to_string(),
+            size_bytes: bytes(info.sectors),
+            logical_bytes: usage.logical_bytes,
+            referenced_bytes: usage.referenced_bytes,
+            unique_bytes: usage.unique_bytes,
+            stored_bytes,
+            map_bytes: stored.maps,
+            reclaimable_bytes: named_bytes.map(|named| stored_bytes.saturating_sub(named)),
+            snapshots,
+        }
+    }
+}
+
+/// What a snapshot takes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SnapshotUsage {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: String,
+    /// It was deleted, and stays for its clones.
+    pub deleted: bool,
+    /// Clones that began with it and are still there.
+    pub clones: u32,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of it that have data.
+    pub logical_bytes: u64,
+    /// What these take where they are stored.
+    pub referenced_bytes: u64,
+    /// Of that, what deleting just this one would give back.
+    pub unique_bytes: u64,
+}
+
+impl SnapshotUsage {
+    /// Of a snapshot whose map names that.
+    pub fn new(info: &SnapshotInfo, usage: &MapUsage) -> SnapshotUsage {
+        SnapshotUsage {
+            name: info.name.clone(),
+            id: info.id.to_string(),
+            deleted: info.hidden,
+            clones: info.clones,
+            size_bytes: bytes(info.sectors),
+            logical_bytes: usage.logical_bytes,
+            referenced_bytes: usage.referenced_bytes,
+            unique_bytes: if info.clones > 0 { 0 } else { usage.unique_bytes },
+        }
+    }
+}
+
+/// What differs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Changes {
+    /// In order of address.
+    pub ranges: Vec<Change>,
+}
+
+/// A range that differs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Change {
+    /// Where it begins.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// `data`, or `zero`, in the later one.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+}
+
+/// What a host acknowledged and has not delivered.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Lost {
+    /// Of which volume.
+    pub name: String,
+    /// The host's identity.
+    pub host: Option<String>,
+    /// It is connected: these are merely under way.
+    pub connected: bool,
+    /// It let go of the volume in order.
+    pub clean: bool,
+    /// Ranges were widened, as there were too many.
+    pub rounded: bool,
+    /// All of them together.
+    pub bytes: u64,
+    /// In order of address.
+    pub ranges: Vec<LostRange>,
+}
+
+/// A range of a volume.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LostRange {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+impl From<&Range> for LostRange {
+    fn from(range: &Range) -> LostRange {
+        LostRange { offset: bytes(range.lba), bytes: range.bytes() }
+    }
+}
+
+/// Stores of the installation.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Stores {
+    /// Those there are.
+    pub stores: Vec<Store>,
+}
+
+/// A store.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Store {
+    /// Its identity, 32 hexadecimal digits.
+    pub id: String,
+    /// Where hosts reach it.
+    pub addresses: Vec<String>,
+    /// `serving`, `draining` or `no-answer`.
+    pub state: &'static str,
+    /// Connected hosts.
+    pub hosts: Option<u32>,
+    /// Volumes that these have attached.
+    pub volumes: Option<u32>,
+    /// To and from hosts, of the last half minute.
+    pub bytes_per_second: Option<u64>,
+    /// What it runs.
+    pub software: Option<String>,
+}
+
+impl From<&StoreState> for Store {
+    fn from(store: &StoreState) -> Store {
+        let report = store.report.as_ref();
+        Store {
+            id: store.id.to_string(),
+            addresses: store.addresses.clone(),
+            state: match report {
+                None => "no-answer",
+                Some(report) if report.draining => "draining",
+                Some(_) => "serving",
+            },
+            hosts: report.map(|report| report.hosts),
+            volumes: report.map(|report| report.attached),
+            bytes_per_second: report.map(|report| report.bytes_per_second),
+            software: report.map(|report| report.software.clone()),
+        }
+    }
+}
+
+/// Whether a store sends its hosts to others.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Begin, or end it.
+    pub draining: bool,
+}
+
+/// How far a store is with that.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Drained {
+    /// Its identity.
+    pub store: String,
+    /// Whether it sends its hosts to others.
+    pub draining: bool,
+    /// Hosts that are still there.
+    pub hosts: u32,
+}
+
+impl From<&StoreReport> for Drained {
+    fn from(report: &StoreReport) -> Drained {
+        let (store, draining, hosts) = (report.id.to_string(), report.draining, report.hosts);
+        Drained { store, draining, hosts }
+    }
+}
+
+/// How many hosts were asked to go to other stores.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Moved {
+    /// Hosts.
+    pub hosts: u32,
+}
+
+/// Why something was not done.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Problem {
+    /// In words, with what to do about it.
+    pub error: String,
+}
