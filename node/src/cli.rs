@@ -186,6 +186,9 @@ pub struct StoreArgs {
     /// Most that this reads and writes in a second; 0 for no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_GC_RATE")]
     pub gc_rate: u64,
+    /// For how long the data of deleted volumes stays, so that they can be brought back; 0 to remove it at once.
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = units::duration, env = "LONGHAUL_DELETE_GRACE")]
+    pub delete_grace: Duration,
 }
 
 #[derive(Args)]

@@ -9,6 +9,7 @@ mod import;
 mod snapshot;
 mod stream;
 mod transfer;
+mod trash;
 
 pub use snapshot::run as snapshot;
 
@@ -84,7 +85,8 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             tell(&format!("created volume {name} of {}", show_bytes(*size)));
             Ok(())
         }
-        VolumeCommand::List => {
+        VolumeCommand::List { deleted: true } => trash::list(requests, args.json).await,
+        VolumeCommand::List { deleted: false } => {
             let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await? else {
                 return Err(unexpected());
             };
@@ -130,10 +132,9 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             });
             Ok(())
         }
-        VolumeCommand::Delete { name } => {
-            let operation = VolumeOperation::Delete { name: name.clone() };
-            requests.volume(operation).await.with_context(|| named(name))?;
-            done(args.json, &format!("deleted volume {name}"))
+        VolumeCommand::Delete { name, now } => trash::delete(requests, name, *now, args.json).await,
+        VolumeCommand::Undelete { volume, new_name } => {
+            trash::restore(requests, volume, new_name.as_deref(), args.json).await
         }
         VolumeCommand::Clone { snapshot, name } => {
             snapshot::clone(requests, snapshot, name, key_file, args.json).await

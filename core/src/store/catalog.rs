@@ -13,6 +13,7 @@
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
 //! v/ID/lease/0000000000000001      which store serves it: the last one counts ([`super::lease`])
+//! deleted/ID/0000000000000001      what was decided about a volume that was deleted: the last one counts ([`super::trash`])
 //! snapshots/ID                     whose snapshot that is, and as of which segment, once a host has read it
 //! ```
 //!
@@ -123,6 +124,14 @@ pub enum CatalogError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Not a record of what is deleted.
+    #[error("object {key} does not say what is deleted: {reason}; bring it back from a copy")]
+    Trash {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Not a lease.
     #[error("object {key} does not say which store has a volume: {reason}; delete it")]
     Lease {
@@ -177,12 +186,6 @@ pub fn check_resize(have: u64, asked: u64, block_bytes: u32) -> Result<(), Catal
 #[must_use]
 pub fn name_key(name: &str) -> String {
     format!("{VOLUMES_PREFIX}{name}")
-}
-
-/// The volume name of a key, if it is the key of one.
-#[must_use]
-pub fn parse_name_key(key: &str) -> Option<&str> {
-    key.strip_prefix(VOLUMES_PREFIX).filter(|name| check_name(name).is_ok())
 }
 
 /// Beginning of the keys of everything that a volume consists of but its name.
@@ -411,7 +414,7 @@ pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {
 
 /// `VolumeSpec` as it is stored. JSON has no 128-bit numbers, so the identity is in hexadecimal.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+pub(super) struct SpecParts {
     version: u32,
     name: String,
     id: String,
@@ -433,25 +436,64 @@ const SPEC_VERSION: u32 = 1;
 /// Of a description with parents: what does not know them must not open such a volume.
 const CLONE_VERSION: u32 = 2;
 
+impl From<&VolumeSpec> for SpecParts {
+    fn from(spec: &VolumeSpec) -> SpecParts {
+        let parents = spec.parents.iter().map(|parent| StoredParent {
+            volume: parent.volume.to_string(),
+            segment: parent.segment,
+            snapshot: parent.snapshot.to_string(),
+        });
+        SpecParts {
+            version: if spec.parents.is_empty() { SPEC_VERSION } else { CLONE_VERSION },
+            name: spec.name.clone(),
+            id: spec.id.to_string(),
+            sectors: spec.created_sectors,
+            block_bytes: spec.block_bytes,
+            created: spec.created,
+            parents: parents.collect(),
+        }
+    }
+}
+
+impl SpecParts {
+    /// The volume that they describe.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(super) fn check(self) -> Result<VolumeSpec, String> {
+        if !(SPEC_VERSION..=CLONE_VERSION).contains(&self.version) {
+            return Err(format!("it is of version {}, which needs a newer longhaul", self.version));
+        }
+        check_name(&self.name).map_err(|error| error.to_string())?;
+        check_size(self.sectors, self.block_bytes).map_err(|error| error.to_string())?;
+        let identity =
+            |text: &str| identity(text).ok_or_else(|| format!("{text:?} is not an identity"));
+        let mut parents = Vec::new();
+        for StoredParent { volume, segment, snapshot } in &self.parents {
+            let (volume, snapshot) = (identity(volume)?, identity(snapshot)?);
+            parents.push(Parent { volume, segment: *segment, snapshot });
+        }
+        let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
+        let known = self.version == CLONE_VERSION;
+        if parents.len() > MAX_PARENTS || !falling || parents.is_empty() == known {
+            return Err("its parents make no sense".to_owned());
+        }
+        Ok(VolumeSpec {
+            id: identity(&self.id)?,
+            name: self.name,
+            created_sectors: self.sectors,
+            block_bytes: self.block_bytes,
+            created: self.created,
+            parents,
+        })
+    }
+}
+
 /// The content of the object at [`name_key`].
 #[must_use]
 pub fn encode_spec(spec: &VolumeSpec) -> Vec<u8> {
-    let parents = spec.parents.iter().map(|parent| StoredParent {
-        volume: parent.volume.to_string(),
-        segment: parent.segment,
-        snapshot: parent.snapshot.to_string(),
-    });
-    let stored = Stored {
-        version: if spec.parents.is_empty() { SPEC_VERSION } else { CLONE_VERSION },
-        name: spec.name.clone(),
-        id: spec.id.to_string(),
-        sectors: spec.created_sectors,
-        block_bytes: spec.block_bytes,
-        created: spec.created,
-        parents: parents.collect(),
-    };
     // Serializing strings and integers into memory cannot fail.
-    let mut out = serde_json::to_vec(&stored).unwrap_or_default();
+    let mut out = serde_json::to_vec(&SpecParts::from(spec)).unwrap_or_default();
     out.push(b'\n');
     out
 }
@@ -465,37 +507,13 @@ pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> 
     if bytes.len() > MAX_SPEC_BYTES {
         return Err(bad(format!("it has {} bytes", bytes.len())));
     }
-    let stored: Stored = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-    if !(SPEC_VERSION..=CLONE_VERSION).contains(&stored.version) {
-        return Err(bad(format!(
-            "it is of version {}, which needs a newer longhaul",
-            stored.version
-        )));
+    let stored: SpecParts =
+        serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
+    let spec = stored.check().map_err(bad)?;
+    if name_key(&spec.name) != key {
+        return Err(bad(format!("it names volume {:?}", spec.name)));
     }
-    if parse_name_key(key) != Some(&stored.name) {
-        return Err(bad(format!("it names volume {:?}", stored.name)));
-    }
-    check_size(stored.sectors, stored.block_bytes).map_err(|error| bad(error.to_string()))?;
-    let identity =
-        |text: &str| identity(text).ok_or_else(|| bad(format!("{text:?} is not an identity")));
-    let mut parents = Vec::new();
-    for StoredParent { volume, segment, snapshot } in &stored.parents {
-        let (volume, snapshot) = (identity(volume)?, identity(snapshot)?);
-        parents.push(Parent { volume, segment: *segment, snapshot });
-    }
-    let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
-    let known = stored.version == CLONE_VERSION;
-    if parents.len() > MAX_PARENTS || !falling || parents.is_empty() == known {
-        return Err(bad("its parents make no sense".to_owned()));
-    }
-    Ok(VolumeSpec {
-        id: identity(&stored.id)?,
-        name: stored.name,
-        created_sectors: stored.sectors,
-        block_bytes: stored.block_bytes,
-        created: stored.created,
-        parents,
-    })
+    Ok(spec)
 }
 
 /// A size as it is stored.

@@ -8,7 +8,7 @@ use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
     FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply, ToHost,
-    ToStore, VolumeOperation, VolumeReply,
+    ToStore, VolumeError, VolumeOperation, VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,13 +155,24 @@ impl Requests {
     /// # Errors
     /// What the store says, or that the connection ended.
     pub async fn volume(&self, operation: VolumeOperation) -> Result<VolumeReply> {
+        self.call_volume(operation).await?.context("the store refused")
+    }
+
+    /// The same, for who goes on where the store refuses.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub async fn call_volume(
+        &self,
+        operation: VolumeOperation,
+    ) -> Result<Result<VolumeReply, VolumeError>> {
         if matches!(operation, VolumeOperation::Resize { .. }) && self.version < RESIZE_VERSION {
             bail!("the store at {} is too old to resize volumes: upgrade it", self.address);
         }
         let frame =
             self.call(Lane::Control, |request| ToStore::Volume { request, operation }).await?;
         match frame.message {
-            ToHost::Volume { result, .. } => result.context("the store refused"),
+            ToHost::Volume { result, .. } => Ok(result),
             _ => bail!("the store at {} gave an answer that does not fit", self.address),
         }
     }

@@ -1,7 +1,7 @@
 //! Which volumes there are: reading the catalog, creating and deleting.
 //!
 //! A name is an object, created put-if-absent. Deleting removes the name first: from then on the
-//! volume is gone, and what a crash leaves of its data is only space.
+//! volume is gone. What becomes of its data is [`super::trash`]'s business.
 
 use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use crate::random;
@@ -125,8 +125,9 @@ async fn size(objects: &dyn Objects, spec: &VolumeSpec) -> Result<u64> {
 
 /// Says what there is of volumes that are in no catalog. It lists everything there is.
 pub async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Entry>) {
-    let known = volumes.values().map(|entry| catalog::volume_prefix(entry.spec.id));
-    let known: BTreeSet<_> = known.collect();
+    let Ok(deleted) = super::trash::known(objects).await else { return };
+    let ids = volumes.values().map(|entry| entry.spec.id).chain(deleted.into_keys());
+    let known: BTreeSet<_> = ids.map(catalog::volume_prefix).collect();
     let Ok(list) = objects.list("v/").await else { return };
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     for meta in list {
@@ -213,25 +214,60 @@ pub async fn put_name(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), No
     }
 }
 
-/// Refuses if any of these clones exists.
+/// The volume of a name; `None` if there is none.
+///
+/// # Errors
+/// If its description cannot be read.
+pub async fn named(objects: &dyn Objects, name: &str) -> Result<Option<VolumeSpec>, VolumeError> {
+    let key = catalog::name_key(name);
+    let failed = |error: String| VolumeError::Store(error);
+    match objects.get(&key, None).await {
+        Ok(bytes) => {
+            catalog::decode_spec(&key, &bytes).map(Some).map_err(|error| failed(error.to_string()))
+        }
+        Err(GetError::NotFound) => Ok(None),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// The descriptions of all volumes.
+///
+/// # Errors
+/// If one cannot be read.
+pub async fn specs(objects: &dyn Objects) -> Result<Vec<VolumeSpec>, VolumeError> {
+    let list = objects.list(VOLUMES_PREFIX).await.map_err(VolumeError::Store)?;
+    let specs = futures_util::stream::iter(list)
+        .map(|meta| async move {
+            match objects.get(&meta.key, None).await {
+                Ok(bytes) => catalog::decode_spec(&meta.key, &bytes)
+                    .map(Some)
+                    .map_err(|error| VolumeError::Store(error.to_string())),
+                Err(GetError::NotFound) => Ok(None),
+                Err(error) => Err(VolumeError::Store(error.to_string())),
+            }
+        })
+        .buffer_unordered(READ_AT_ONCE);
+    let specs: Vec<Option<VolumeSpec>> = specs.try_collect().await?;
+    Ok(specs.into_iter().flatten().collect())
+}
+
+/// Refuses if any of these clones exists, by whatever name.
 ///
 /// # Errors
 /// With their names, or what keeps one from being read.
 pub async fn has_no_clones(
     objects: &dyn Objects,
-    clones: &[(String, VolumeId)],
+    clones: &BTreeSet<VolumeId>,
 ) -> Result<(), VolumeError> {
-    let mut there = Vec::new();
-    for (name, id) in clones {
-        let entry = entry(objects, &catalog::name_key(name)).await;
-        match entry.map_err(|error| VolumeError::Store(format!("{error:#}")))? {
-            Some(entry) if entry.spec.id == *id => there.push(name.as_str()),
-            _ => {}
-        }
+    if clones.is_empty() {
+        return Ok(());
     }
+    let there = specs(objects).await?.into_iter().filter(|spec| clones.contains(&spec.id));
+    let mut there: Vec<String> = there.map(|spec| spec.name).collect();
     if there.is_empty() {
         return Ok(());
     }
+    there.sort_unstable();
     Err(VolumeError::Invalid(format!(
         "clones of it share its data: delete {} first",
         there.join(", ")
@@ -257,17 +293,15 @@ pub async fn delete(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), Volu
 
 /// Removes the data of a volume whose name is deleted. It takes some milliseconds for each few segments,
 /// minutes for a large volume.
-pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) {
-    let remove = async {
-        let list = objects.list(&catalog::volume_prefix(spec.id)).await?;
-        let deletions = futures_util::stream::iter(list)
-            .map(|meta| async move { objects.delete(&meta.key).await })
-            .buffer_unordered(DELETE_AT_ONCE);
-        deletions.try_collect::<()>().await
-    };
-    if let Err(error) = remove.await {
-        tracing::warn!("deleted volume {}, but some of its data stays: {error}", spec.name);
-    }
+///
+/// # Errors
+/// If some of it stays.
+pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), String> {
+    let list = objects.list(&catalog::volume_prefix(spec.id)).await?;
+    let deletions = futures_util::stream::iter(list)
+        .map(|meta| async move { objects.delete(&meta.key).await })
+        .buffer_unordered(DELETE_AT_ONCE);
+    deletions.try_collect::<()>().await
 }
 
 /// Reads an attribute of a volume; empty if it was never set.
@@ -526,7 +560,7 @@ mod tests {
         delete(&objects, &spec).await.unwrap();
         assert!(load(&objects).await.unwrap().is_empty());
         assert_eq!(objects.get(&key, None).await.unwrap(), "x");
-        remove_data(&objects, &spec).await;
+        remove_data(&objects, &spec).await.unwrap();
         assert_eq!(objects.get(&key, None).await, Err(GetError::NotFound));
     }
 

@@ -17,6 +17,7 @@ mod scrub;
 mod shell;
 #[cfg(test)]
 mod tests;
+mod trash;
 mod usage;
 mod view;
 
@@ -98,6 +99,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             collect: collect_policy(args.gc_percent, args.gc_rate)?,
             new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
+            delete_grace: args.delete_grace,
         })
         .await?;
         if let Some(listener) = admin {
@@ -161,6 +163,8 @@ pub struct Options<'a> {
     pub new_ca: bool,
     /// How objects are verified in the background.
     pub scrub: scrub::Settings,
+    /// For how long the data of deleted volumes stays.
+    pub delete_grace: Duration,
 }
 
 /// A store that listens.
@@ -189,6 +193,7 @@ impl Store {
             collect,
             new_ca,
             scrub,
+            delete_grace,
         } = *options;
         if map_memory < MAP_MEMORY_LEAST {
             bail!(
@@ -290,6 +295,8 @@ impl Store {
         let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.len());
+        let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg);
+        let deleted = deleted.context("cannot list deleted volumes")?.into_keys().collect();
         // In a bucket it would take a request for each thousand objects.
         if matches!(data, Location::Directory(_)) {
             catalog::warn_of_leftovers(&*objects, &catalog).await;
@@ -325,7 +332,8 @@ impl Store {
         let view = view::View::new(view, scrub);
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, ..Config::default() };
-        let shell = Shell::new(listener, objects, catalog, questions, config, fleet);
+        let trash = (delete_grace, deleted);
+        let shell = Shell::new(listener, objects, catalog, questions, config, fleet, trash);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }

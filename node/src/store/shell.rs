@@ -6,13 +6,16 @@ mod engines;
 mod jobs;
 mod snapshots;
 mod stores;
+mod trash;
 
 pub use stores::{Fleet, addresses};
 
 use super::absent::no_such_volume;
 use super::catalog::{Entry, NotCreated};
 use super::lease;
+use super::lease::Holder;
 use super::schedule::Schedule;
+use super::trash::Tended;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
@@ -24,14 +27,15 @@ use longhaul_core::block::{Epoch, Time, VolumeId};
 use longhaul_core::store::{Config, ObjectResult, Places, SHELL_SESSION, SessionId, VolumeSpec};
 use longhaul_core::wire::link::{
     Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, ToHost,
-    ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    ToStore, TrashReply, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use snapshots::{Place, Snapshots, read_schedule, volume_of};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::Interval;
+use trash::Trash;
 
 /// Frames taken before engines' timers and other inputs are looked at again.
 const FRAMES_AT_ONCE: usize = 64;
@@ -66,6 +70,7 @@ pub struct Shell {
     working: bool,
     /// Deleted volumes whose data is being removed.
     removing: usize,
+    trash: Trash,
     counts: Counts,
     /// Time that the present piece of work has spent reading objects.
     elsewhere: Duration,
@@ -107,12 +112,22 @@ enum Work {
         block_bytes: u32,
     },
     Delete {
-        spec: VolumeSpec,
+        entry: Entry,
         /// The lease by which it is this store's.
         lease: Option<u64>,
-        /// Names and identities of its clones, as far as its log knows.
-        clones: Vec<(String, VolumeId)>,
+        /// Its clones, as far as its log knows.
+        clones: BTreeSet<VolumeId>,
+        /// Whether its data goes with the name.
+        at_once: bool,
     },
+    /// A deleted volume is to have a name again, at the store that this is.
+    Restore {
+        me: Option<Holder>,
+        volume: VolumeId,
+        name: String,
+    },
+    /// The data of a deleted volume is to go.
+    Purge(VolumeId),
     /// A clone of that snapshot gets its name.
     Name(VolumeSpec, String),
     /// A clone loses it again, because of that.
@@ -140,11 +155,20 @@ enum Outcome {
         took: Duration,
     },
     Created(Vec<Asked>, Result<VolumeSpec, NotCreated>),
-    Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>),
+    Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>, bool),
+    /// A deleted volume has a name again, or not.
+    Restored(Vec<Asked>, Result<Entry, VolumeError>),
+    /// The data of a deleted volume is about to be removed.
+    Purged(Vec<Asked>, Result<(), VolumeError>),
+    /// A deleted volume was seen to; so were all that it was time for.
+    Tended(VolumeId, Result<Tended, VolumeError>),
+    TendedAll,
+    /// Something was asked that changes nothing.
+    Replied(Asked, Result<VolumeReply, VolumeError>),
     /// An attribute was read, or replaced; the volume, if that was its schedule.
     Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
     /// The data of a deleted volume is removed, as far as that works.
-    Removed(VolumeSpec),
+    Removed(VolumeId, Result<Tended, VolumeError>),
     /// A clone of that snapshot has its name, or cannot have it.
     Named(Asked, VolumeSpec, String, Result<(), VolumeError>),
     /// A clone has it no longer.
@@ -177,7 +201,7 @@ enum Outcome {
 }
 
 impl Shell {
-    /// Owns what is given.
+    /// Owns what is given. Data of deleted volumes stays for a time; `deleted` are those there are.
     pub fn new(
         listener: Listener,
         objects: Arc<dyn Objects>,
@@ -185,6 +209,7 @@ impl Shell {
         questions: mpsc::Receiver<Question>,
         config: Config,
         fleet: Option<Fleet>,
+        (delete_grace, deleted): (Duration, Vec<VolumeId>),
     ) -> Shell {
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
@@ -204,6 +229,7 @@ impl Shell {
             jobs: VecDeque::new(),
             working: false,
             removing: 0,
+            trash: Trash::new(delete_grace, deleted),
             counts: Counts::default(),
             elsewhere: Duration::ZERO,
             origin: Instant::now(),
@@ -292,6 +318,7 @@ impl Shell {
                 self.put_away();
                 self.tick();
                 self.keep_schedules();
+                self.tend_trash();
             }
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
         }
@@ -360,7 +387,9 @@ impl Shell {
                 !self.is_known(*volume) || !self.names.contains_key(into)
             }
             ToStore::Volume { operation, .. } => match operation {
-                VolumeOperation::Create { .. } | VolumeOperation::List => false,
+                VolumeOperation::Create { .. }
+                | VolumeOperation::List
+                | VolumeOperation::Trash(_) => false,
                 VolumeOperation::Show { name } => !self.catalog.contains_key(volume_of(name)),
                 VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Lost { name, .. }
@@ -534,13 +563,15 @@ impl Shell {
                 self.reply(&asked, &reply);
                 self.next_job();
             }
-            Outcome::Deleted(asked, spec, result) => {
+            Outcome::Deleted(asked, spec, result, removing) => {
                 self.working = false;
+                self.note_deletion(spec.id);
                 if result.is_ok() {
                     tracing::info!("deleted volume {} ({})", spec.name, spec.id);
                     self.catalog.remove(&spec.name);
-                    self.removing += 1;
+                    self.removing += usize::from(removing);
                     self.known.remove(&spec.id);
+                    self.forget_snapshots_of(spec.id);
                     self.forget_claims(spec.id);
                     self.tell_stores();
                 } else {
@@ -549,6 +580,21 @@ impl Shell {
                 self.reply(&asked, &result.map(|()| VolumeReply::Done));
                 self.next_job();
             }
+            Outcome::Restored(asked, result) => {
+                self.working = false;
+                self.restored(&asked, result);
+                self.next_job();
+            }
+            Outcome::Purged(asked, result) => {
+                self.working = false;
+                self.removing += usize::from(result.is_ok());
+                let reply = result.map(|()| VolumeReply::Trash(TrashReply::Purged));
+                self.reply(&asked, &reply);
+                self.next_job();
+            }
+            Outcome::Tended(id, result) => self.tended(id, result),
+            Outcome::TendedAll => self.tended_all(),
+            Outcome::Replied(asked, result) => self.reply(&[asked], &result),
             Outcome::Attribute(asked, result, of) => {
                 self.working = false;
                 if let Some(volume) = of {
@@ -557,11 +603,9 @@ impl Shell {
                 self.reply(&asked, &result);
                 self.next_job();
             }
-            Outcome::Removed(spec) => {
+            Outcome::Removed(id, result) => {
                 self.removing -= 1;
-                if let Some(parent) = spec.parents.first() {
-                    self.forget_clone(parent.volume, spec.id);
-                }
+                self.tended(id, result);
             }
             Outcome::Named(asked, spec, snapshot, result) => {
                 self.working = false;

@@ -47,6 +47,7 @@ async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) 
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let mut store = Store::start(&options).await.unwrap();
     change(&mut store);
@@ -255,6 +256,7 @@ async fn one_store_over_a_directory() {
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
@@ -479,6 +481,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let store = Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -517,6 +520,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
             collect: None,
             new_ca: false,
             scrub: Default::default(),
+            delete_grace: Duration::from_secs(3600),
         };
         let before = names(data);
         let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));

@@ -70,6 +70,12 @@ impl Snapshots {
     pub(super) fn remove(&mut self, id: VolumeId) {
         self.places.remove(&id);
     }
+
+    /// Snapshots of a volume that somebody reads.
+    fn of(&self, volume: VolumeId) -> Vec<VolumeId> {
+        let of = self.places.iter().filter(|(_, place)| place.volume == volume);
+        of.map(|(id, _)| *id).collect()
+    }
 }
 
 /// `VOLUME@SNAPSHOT`.
@@ -468,6 +474,14 @@ impl Shell {
     pub(super) fn forget_clone(&mut self, parent: VolumeId, clone: VolumeId) {
         if self.names.contains_key(&parent) {
             self.ask_engine(parent, SnapshotOperation::Forget { id: clone }, Question::Forget);
+        }
+    }
+
+    /// A volume is deleted: nobody reads its snapshots any more.
+    pub(super) fn forget_snapshots_of(&mut self, volume: VolumeId) {
+        for id in self.snapshots.of(volume) {
+            self.snapshots.remove(id);
+            self.drop_engine(id);
         }
     }
 
