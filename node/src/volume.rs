@@ -38,7 +38,7 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
 }
 
 /// Does something at the store of a credential, or at another address of it.
-fn connected(
+pub(crate) fn connected(
     credential: Option<&Path>,
     store: Option<&str>,
     work: impl AsyncFnOnce(&Requests) -> Result<()>,
@@ -248,6 +248,41 @@ pub fn credential(args: &CredentialArgs) -> Result<()> {
             tell("keep a copy elsewhere: without it what is encrypted with it is lost");
             Ok(())
         }
+        CredentialCommand::Issue { tenant, state, file } => {
+            credential::issue(state, tenant, file)?;
+            tell(&format!("give this to tenant {tenant}; it gets in once there is such a tenant:"));
+            print(&format!("{}\n", file.display()))
+        }
+        CredentialCommand::Revoke { serial, tenant, state } => {
+            let revoked = credential::revoke(state, serial.as_deref(), tenant.as_deref())?;
+            if revoked == 0 {
+                bail!(
+                    "there is no such credential of a tenant; `longhaul credential list` shows those there are, and \
+                     `longhaul credential rotate` renews the installation's own"
+                );
+            }
+            tell(&format!("credentials that are refused from now on: {revoked}"));
+            Ok(())
+        }
+        CredentialCommand::List { state, json } => {
+            let accepted = credential::accepted(state)?.serials;
+            let parts = |serial: &str| {
+                let tenant = credential::tenant_of(serial).map(str::to_owned);
+                (credential::bare(serial).to_owned(), tenant)
+            };
+            if *json {
+                let list = accepted.iter().map(|(serial, until)| {
+                    let (serial, tenant) = parts(serial);
+                    json!({ "serial": serial, "tenant": tenant, "not_after": until })
+                });
+                return print(&pretty(&json!({ "credentials": list.collect::<Vec<_>>() }))?);
+            }
+            let rows = accepted.iter().map(|(serial, until)| {
+                let (serial, tenant) = parts(serial);
+                vec![serial, tenant.unwrap_or_else(|| "-".to_owned()), until.clone()]
+            });
+            print(&columns(&["SERIAL", "TENANT", "VALID UNTIL"], rows.collect()))
+        }
         CredentialCommand::Rotate { state } => {
             let path = credential::rotate(state)?;
             tell("the old credential is refused from now on; copy the new one to the hosts:");
@@ -261,27 +296,30 @@ pub fn credential(args: &CredentialArgs) -> Result<()> {
             if *json {
                 return print(&pretty(&json!({
                     "stores": credential.stores,
-                    "serial": credential.serial,
+                    "serial": credential::bare(&credential.serial),
+                    "tenant": credential::tenant_of(&credential.serial),
                     "not_after": credential.not_after.unix_timestamp(),
                     "expired": expired,
                 }))?);
             }
             let until = credential::date(credential.not_after);
             let state = if expired { "expired".to_owned() } else { format!("{days} days left") };
+            let tenant = credential::tenant_of(&credential.serial);
             print(&fields(&[
                 ("stores", credential.stores.join(", ")),
-                ("serial", credential.serial),
+                ("serial", credential::bare(&credential.serial).to_owned()),
+                ("tenant", tenant.unwrap_or("none: good for everything").to_owned()),
                 ("valid until", format!("{until} ({state})")),
             ]))
         }
     }
 }
 
-fn unexpected() -> anyhow::Error {
+pub(crate) fn unexpected() -> anyhow::Error {
     anyhow::anyhow!("the store gave an answer that does not fit: are both of the same version?")
 }
 
-fn done(json: bool, message: &str) -> Result<()> {
+pub(crate) fn done(json: bool, message: &str) -> Result<()> {
     if json {
         return print("{}\n");
     }
@@ -348,7 +386,7 @@ fn details(info: &VolumeInfo) -> String {
     fields(&all)
 }
 
-fn fields(all: &[(&str, String)]) -> String {
+pub(crate) fn fields(all: &[(&str, String)]) -> String {
     all.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! volumes/NAME                     the volume of that name, as JSON; deleting it frees the name
+//! volumes/_TENANT/NAME             the same of the volume TENANT/NAME
 //! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
 //! v/ID/owner/0000000000000003      a generation that somebody has claimed, to write what follows:
 //! v/ID/root/GEN-SEGMENT-NUMBER     its roots: the generation, the last segment included, the how manieth
@@ -23,6 +24,7 @@
 
 use super::gc::bundle::BundleId;
 use super::map::fragment::FragmentId;
+use super::tenant;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
 use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, Parent, VolumeInfo};
 use serde::{Deserialize, Serialize};
@@ -40,7 +42,7 @@ pub const MAX_PARENTS: usize = 32;
 pub struct VolumeSpec {
     /// Its identity.
     pub id: VolumeId,
-    /// Its name.
+    /// Its name, after that of its tenant and a slash if it has one.
     pub name: String,
     /// The size in sectors that it was created with.
     pub created_sectors: u64,
@@ -54,6 +56,12 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
+    /// Whose it is, unless it is the installation's own.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        tenant::tenant_of(&self.name)
+    }
+
     /// The last segment that is not its own: 0 unless it is a clone.
     #[must_use]
     pub fn begins_after(&self) -> u64 {
@@ -90,6 +98,20 @@ pub enum CatalogError {
          with a letter or digit"
     )]
     Name(String),
+    /// Not the name of a tenant.
+    #[error(
+        "{0:?} is not the name of a tenant: use 1 to 63 letters, digits, dots, dashes and underscores, beginning with a \
+         letter or digit"
+    )]
+    Tenant(String),
+    /// Not what is known of a tenant.
+    #[error("object {key} does not describe a tenant: {reason}; bring it back from a copy")]
+    TenantRecord {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Not a block size.
     #[error("a block size of {0} bytes is not supported: use 512 or 4096")]
     BlockSize(u32),
@@ -182,10 +204,13 @@ pub fn check_resize(have: u64, asked: u64, block_bytes: u32) -> Result<(), Catal
     Ok(())
 }
 
-/// The key of a volume name.
+/// The key of a volume name. No name begins with the sign that tenants have before theirs.
 #[must_use]
 pub fn name_key(name: &str) -> String {
-    format!("{VOLUMES_PREFIX}{name}")
+    match tenant::split(name) {
+        (Some(tenant), name) => format!("{VOLUMES_PREFIX}_{tenant}/{name}"),
+        (None, name) => format!("{VOLUMES_PREFIX}{name}"),
+    }
 }
 
 /// Beginning of the keys of everything that a volume consists of but its name.
@@ -435,6 +460,8 @@ struct StoredParent {
 const SPEC_VERSION: u32 = 1;
 /// Of a description with parents: what does not know them must not open such a volume.
 const CLONE_VERSION: u32 = 2;
+/// Of a volume of a tenant, with parents or not: what does not know tenants must not show it to anyone.
+const TENANT_VERSION: u32 = 3;
 
 impl From<&VolumeSpec> for SpecParts {
     fn from(spec: &VolumeSpec) -> SpecParts {
@@ -444,7 +471,11 @@ impl From<&VolumeSpec> for SpecParts {
             snapshot: parent.snapshot.to_string(),
         });
         SpecParts {
-            version: if spec.parents.is_empty() { SPEC_VERSION } else { CLONE_VERSION },
+            version: match (spec.tenant(), spec.parents.is_empty()) {
+                (Some(_), _) => TENANT_VERSION,
+                (None, false) => CLONE_VERSION,
+                (None, true) => SPEC_VERSION,
+            },
             name: spec.name.clone(),
             id: spec.id.to_string(),
             sectors: spec.created_sectors,
@@ -461,10 +492,10 @@ impl SpecParts {
     /// # Errors
     /// What is wrong with them.
     pub(super) fn check(self) -> Result<VolumeSpec, String> {
-        if !(SPEC_VERSION..=CLONE_VERSION).contains(&self.version) {
+        if !(SPEC_VERSION..=TENANT_VERSION).contains(&self.version) {
             return Err(format!("it is of version {}, which needs a newer longhaul", self.version));
         }
-        check_name(&self.name).map_err(|error| error.to_string())?;
+        tenant::check_volume_name(&self.name).map_err(|error| error.to_string())?;
         check_size(self.sectors, self.block_bytes).map_err(|error| error.to_string())?;
         let identity =
             |text: &str| identity(text).ok_or_else(|| format!("{text:?} is not an identity"));
@@ -474,9 +505,15 @@ impl SpecParts {
             parents.push(Parent { volume, segment: *segment, snapshot });
         }
         let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
-        let known = self.version == CLONE_VERSION;
-        if parents.len() > MAX_PARENTS || !falling || parents.is_empty() == known {
+        let fits = match self.version {
+            TENANT_VERSION => true,
+            version => parents.is_empty() == (version == SPEC_VERSION),
+        };
+        if parents.len() > MAX_PARENTS || !falling || !fits {
             return Err("its parents make no sense".to_owned());
+        }
+        if (self.version == TENANT_VERSION) != tenant::tenant_of(&self.name).is_some() {
+            return Err(format!("version {} is not that of such a name", self.version));
         }
         Ok(VolumeSpec {
             id: identity(&self.id)?,
@@ -669,6 +706,21 @@ mod tests {
     }
 
     #[test]
+    fn volumes_of_tenants_are_told_from_others() {
+        let spec = VolumeSpec { name: "acme/db".into(), ..spec() };
+        let bytes = encode_spec(&spec);
+        let text = std::str::from_utf8(&bytes).unwrap();
+        assert!(text.starts_with("{\"version\":3,\"name\":\"acme/db\""), "{text}");
+        assert_eq!(name_key("acme/db"), "volumes/_acme/db");
+        assert_eq!(decode_spec("volumes/_acme/db", &bytes), Ok(spec));
+        for key in ["volumes/db", "volumes/acme/db", "volumes/_other/db"] {
+            assert!(decode_spec(key, &bytes).is_err());
+        }
+        let older = text.replace("\"version\":3", "\"version\":1");
+        assert!(decode_spec("volumes/_acme/db", older.as_bytes()).is_err());
+    }
+
+    #[test]
     fn values_of_attributes_are_in_order() {
         let volume = VolumeId(0xfeed);
         let prefix = attribute_prefix(volume, "reservations");
@@ -695,6 +747,7 @@ mod tests {
         assert!(decode_spec("volumes/db-1.main", &bytes[..20]).is_err());
         let text = String::from_utf8(bytes).unwrap();
         for (from, to) in [
+            ("\"version\":1", "\"version\":4"),
             ("\"version\":1", "\"version\":3"),
             ("\"version\":1", "\"version\":2"),
             ("\":80", "\":81"),

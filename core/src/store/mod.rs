@@ -25,6 +25,7 @@
 //! | [`log`] | the state that a log adds up to, segment by segment |
 //! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
 //! | [`lease`] | which store serves a volume |
+//! | [`tenant`] | whose a volume is, and what each tenant may have |
 //! | [`trash`] | what becomes of volumes that are deleted |
 //! | [`check`] | verifies objects offline |
 //! | [`differences`] | what differs between two maps |
@@ -52,6 +53,7 @@ pub mod scrub;
 pub mod segment;
 pub mod snapshot;
 pub mod staged;
+pub mod tenant;
 pub mod trash;
 mod volume;
 

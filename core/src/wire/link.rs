@@ -15,12 +15,13 @@
 //! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
 //! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
 //! - 9: snapshots and clones: [`VolumeOperation::Snapshot`], [`ToStore::Barrier`], [`ToHost::Barrier`].
-//! - 10: deleted volumes: [`VolumeOperation::Trash`].
+//! - 10: deleted volumes: [`VolumeOperation::Trash`]; tenants: [`ToStore::Tenant`], [`ToHost::Tenant`].
 
 mod data;
 mod fleet;
 mod frame;
 mod snapshots;
+mod tenants;
 mod trash;
 mod volumes;
 
@@ -34,6 +35,7 @@ pub use snapshots::{
     MAX_SNAPSHOTS_LISTED, Parent, SnapshotError, SnapshotInfo, SnapshotKey, SnapshotOperation,
     SnapshotReply,
 };
+pub use tenants::{TenantInfo, TenantLimits, TenantOperation, TenantReply};
 pub use trash::{DeletedInfo, MAX_DELETED_LISTED, TrashOperation, TrashReply};
 pub use volumes::{LiveInfo, VolumeError, VolumeInfo, VolumeOperation, VolumeReply};
 
@@ -67,6 +69,8 @@ pub const FLEET_VERSION: u16 = 8;
 pub const SNAPSHOT_VERSION: u16 = 9;
 /// First version with what becomes of deleted volumes.
 pub const TRASH_VERSION: u16 = 10;
+/// First version with tenants.
+pub const TENANT_VERSION: u16 = 10;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -297,6 +301,13 @@ pub enum ToStore {
         /// The last number that the host had acknowledged when it was asked, or later.
         seq: Seq,
     },
+    /// Something about tenants. From version [`TENANT_VERSION`] on.
+    Tenant {
+        /// For the reply.
+        request: RequestId,
+        /// What.
+        operation: TenantOperation,
+    },
 }
 
 /// A moment in the log of a volume, as a host remembers it.
@@ -325,6 +336,7 @@ impl ToStore {
             ToStore::Volume { operation: VolumeOperation::Trash(_), .. } => {
                 version >= TRASH_VERSION
             }
+            ToStore::Tenant { .. } => version >= TENANT_VERSION,
             ToStore::Barrier { .. }
             | ToStore::Volume { operation: VolumeOperation::Snapshot { .. }, .. } => {
                 version >= SNAPSHOT_VERSION
@@ -465,6 +477,13 @@ pub enum ToHost {
         /// For the answer.
         barrier: u64,
     },
+    /// Answers [`ToStore::Tenant`].
+    Tenant {
+        /// Of the request.
+        request: RequestId,
+        /// The outcome.
+        result: Result<TenantReply, VolumeError>,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -491,6 +510,7 @@ impl ToHost {
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
             ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
             ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
+            ToHost::Tenant { .. } => version >= TENANT_VERSION,
             _ => true,
         }
     }

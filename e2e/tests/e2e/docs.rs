@@ -87,7 +87,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
         all.push(vec![command]);
     }
     let volume = ["create", "list", "show", "resize", "delete", "import", "export", "lost"];
-    for command in volume.into_iter().chain(["accept-loss", "rotate-key", "clone", "diff"]) {
+    for command in
+        volume.into_iter().chain(["accept-loss", "rotate-key", "clone", "diff", "undelete"])
+    {
         all.push(vec!["volume", command]);
     }
     for command in ["create", "list", "delete", "schedule", "rollback", "send", "receive"] {

@@ -27,4 +27,5 @@ mod refusals;
 mod resize;
 mod snapshots;
 mod store_cache;
+mod tenants;
 mod tls;

@@ -137,7 +137,10 @@ impl Router {
     /// or nobody does.
     pub fn route(&self, mut frame: Frame<ToHost>) -> Option<(VolumeId, Frame<ToHost>)> {
         let request = match &mut frame.message {
-            ToHost::Hello { .. } | ToHost::Store { .. } | ToHost::Stores { .. } => return None,
+            ToHost::Hello { .. }
+            | ToHost::Store { .. }
+            | ToHost::Stores { .. }
+            | ToHost::Tenant { .. } => return None,
             ToHost::Committed { volume, .. }
             | ToHost::Fenced { volume, .. }
             | ToHost::Resized { volume, .. }

@@ -7,8 +7,9 @@ use super::transport::Connection;
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
-    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply, ToHost,
-    ToStore, VolumeError, VolumeOperation, VolumeReply,
+    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply,
+    TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError, VolumeOperation,
+    VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -192,6 +193,21 @@ impl Requests {
         }
     }
 
+    /// Asks for something about tenants.
+    ///
+    /// # Errors
+    /// What the store says, or that the connection ended.
+    pub async fn tenant(&self, operation: TenantOperation) -> Result<TenantReply> {
+        if self.version < TENANT_VERSION {
+            bail!("the store at {} is too old to know tenants: upgrade it", self.address);
+        }
+        let ask = |request| ToStore::Tenant { request, operation };
+        match self.call(Lane::Control, ask).await?.message {
+            ToHost::Tenant { result, .. } => result.context("the store refused"),
+            _ => bail!("the store at {} gave an answer that does not fit", self.address),
+        }
+    }
+
     /// Sends what is queued and closes the connection.
     pub async fn close(self) {
         drop(self.senders);
@@ -214,6 +230,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Staged { request, .. }
         | ToHost::Changed { request, .. }
         | ToHost::Store { request, .. }
+        | ToHost::Tenant { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }

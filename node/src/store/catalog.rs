@@ -3,6 +3,7 @@
 //! A name is an object, created put-if-absent. Deleting removes the name first: from then on the
 //! volume is gone. What becomes of its data is [`super::trash`]'s business.
 
+use super::tenants;
 use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use crate::random;
 use anyhow::{Context as _, Result};
@@ -11,6 +12,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
+use longhaul_core::store::tenant::check_volume_name;
 use longhaul_core::wire::link::VolumeError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,14 +40,32 @@ pub struct Entry {
 /// If one cannot be read or is not valid: a store that leaves a volume out would let its name be
 /// given away.
 pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, Entry>> {
-    let list = objects.list(VOLUMES_PREFIX).await.map_err(anyhow::Error::msg);
+    let found = entries(objects, VOLUMES_PREFIX).await?.into_iter();
+    Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
+}
+
+/// Beginning of the keys of the names of all volumes that have a tenant.
+pub fn of_tenants() -> String {
+    format!("{VOLUMES_PREFIX}_")
+}
+
+/// Beginning of the keys of the names of a tenant's volumes.
+pub fn of_tenant(tenant: &str) -> String {
+    format!("{VOLUMES_PREFIX}_{tenant}/")
+}
+
+/// Reads the descriptions of the volumes whose keys begin with `prefix`, and how large they are by now.
+///
+/// # Errors
+/// As for [`load`].
+pub async fn entries(objects: &dyn Objects, prefix: &str) -> Result<Vec<Entry>> {
+    let list = objects.list(prefix).await.map_err(anyhow::Error::msg);
     let list = list.context("cannot read the catalog")?;
     let entries = futures_util::stream::iter(list)
         .map(|meta| async move { entry(objects, &meta.key).await })
         .buffer_unordered(READ_AT_ONCE);
     let found: Vec<Option<Entry>> = entries.try_collect().await?;
-    let found = found.into_iter().flatten();
-    Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// What is otherwise than a store knows.
@@ -164,14 +184,14 @@ impl From<VolumeError> for NotCreated {
 /// Creates a volume.
 ///
 /// # Errors
-/// If name or sizes are not allowed, the name is taken, or the objects cannot be written.
+/// If name or sizes are not allowed, the tenant may not have it, the name is taken, or the objects cannot be written.
 pub async fn create(
     objects: &dyn Objects,
     name: String,
     sectors: u64,
     block_bytes: u32,
 ) -> Result<VolumeSpec, NotCreated> {
-    catalog::check_name(&name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
+    check_volume_name(&name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
     catalog::check_size(sectors, block_bytes)
         .map_err(|error| VolumeError::Invalid(error.to_string()))?;
     let id = random::identity().map_err(|error| VolumeError::Store(error.to_string()))?;
@@ -184,7 +204,7 @@ pub async fn create(
         created: super::now(),
         parents: Vec::new(),
     };
-    put_name(objects, &spec).await.map(|()| spec)
+    tenants::put_name(objects, &spec, sectors).await.map(|()| spec)
 }
 
 /// Gives a volume its name: from then on there is such a volume.

@@ -15,6 +15,7 @@ mod registry;
 pub mod schedule;
 mod scrub;
 mod shell;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod trash;

@@ -3,9 +3,11 @@
 mod claims;
 mod diffs;
 mod engines;
+mod gate;
 mod jobs;
 mod snapshots;
 mod stores;
+mod tenants;
 mod trash;
 
 pub use stores::{Fleet, addresses};
@@ -23,11 +25,12 @@ use bytes::Bytes;
 use claims::Claims;
 use diffs::Diffs;
 use engines::{Engine, settles};
+use gate::Guests;
 use longhaul_core::block::{Epoch, Time, VolumeId};
 use longhaul_core::store::{Config, ObjectResult, Places, SHELL_SESSION, SessionId, VolumeSpec};
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, ToHost,
-    ToStore, TrashReply, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, TenantReply,
+    ToHost, ToStore, TrashReply, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use snapshots::{Place, Snapshots, read_schedule, volume_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -82,6 +85,7 @@ pub struct Shell {
     claims: Claims,
     /// Sessions of other stores.
     stores: HashSet<u64>,
+    guests: Guests,
     /// The location is being looked at for what other stores did; and once more after that.
     looking: bool,
     look_again: bool,
@@ -125,9 +129,11 @@ enum Work {
         me: Option<Holder>,
         volume: VolumeId,
         name: String,
+        /// For whom there are no others.
+        of: Option<String>,
     },
-    /// The data of a deleted volume is to go.
-    Purge(VolumeId),
+    /// The data of a deleted volume, of that tenant if one asks, is to go.
+    Purge(VolumeId, Option<String>),
     /// A clone of that snapshot gets its name.
     Name(VolumeSpec, String),
     /// A clone loses it again, because of that.
@@ -165,6 +171,10 @@ enum Outcome {
     TendedAll,
     /// Something was asked that changes nothing.
     Replied(Asked, Result<VolumeReply, VolumeError>),
+    /// Something was asked about tenants.
+    Tenant(Asked, Result<TenantReply, VolumeError>),
+    /// A tenant may do what a frame asks for, or not.
+    Allowed(Result<(), VolumeError>, u64, Lane, Frame<ToStore>),
     /// An attribute was read, or replaced; the volume, if that was its schedule.
     Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
     /// The data of a deleted volume is removed, as far as that works.
@@ -237,6 +247,7 @@ impl Shell {
             fleet,
             claims: Claims::default(),
             stores: HashSet::new(),
+            guests: Guests::default(),
             looking: false,
             look_again: false,
             strangers: Vec::new(),
@@ -332,11 +343,13 @@ impl Shell {
         match event {
             ListenerEvent::Opened { session, peer, serial, software } => {
                 tracing::info!("session {session}: {peer} ({software}, credential {serial})");
+                self.guests.opened(session, &serial);
                 self.session_opened(session, &serial);
             }
             ListenerEvent::Closed { session, reason } => {
                 tracing::info!("session {session} closed: {reason}");
                 self.stores.remove(&session);
+                self.guests.closed(session);
                 self.claims.forget(session);
                 self.strangers.retain(|(other, ..)| *other != session);
                 let now = self.now();
@@ -361,7 +374,12 @@ impl Shell {
     }
 
     fn frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
-        if self.fleet.is_some() && self.is_strange(&frame.message) {
+        let Frame { message, payload } = frame;
+        let Some(message) = self.inbound(session, lane, message) else { return };
+        let frame = Frame { message, payload };
+        let strange = self.is_strange(&frame.message) || !self.may_see(session, &frame.message);
+        let early = matches!(frame.message, ToStore::ReadBehind { .. });
+        if self.fleet.is_some() && strange && !early {
             // Another store may have created it a moment ago.
             self.strangers.push((session, lane, frame));
             return self.look_around();
@@ -373,7 +391,10 @@ impl Shell {
     fn is_strange(&self, message: &ToStore) -> bool {
         match message {
             // What may be a copy of an old flight has nothing looked up.
-            ToStore::Hello { .. } | ToStore::Store { .. } | ToStore::ReadBehind { .. } => false,
+            ToStore::Hello { .. }
+            | ToStore::Store { .. }
+            | ToStore::Tenant { .. }
+            | ToStore::ReadBehind { .. } => false,
             ToStore::Attach { name, .. } => !self.catalog.contains_key(volume_of(name)),
             ToStore::Resume { volume, .. }
             | ToStore::Detach { volume, .. }
@@ -404,6 +425,16 @@ impl Shell {
 
     /// A frame, after the location has been looked at if it names a volume that was not known.
     fn known_frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        if !self.may_see(session, &frame.message) {
+            return self.refuse_foreign(session, lane, frame.message);
+        }
+        if let Some(frame) = self.take_growth(session, lane, frame) {
+            self.allowed_frame(session, lane, frame);
+        }
+    }
+
+    /// A frame that its session may send.
+    fn allowed_frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
         let Some(frame) = self.take_snapshot_frame(session, lane, frame) else { return };
         let volume = match &frame.message {
             ToStore::Hello { .. } => {
@@ -413,6 +444,10 @@ impl Shell {
             ToStore::Store { request, operation } => {
                 let asked = Asked { session, lane, request: *request };
                 return self.store_operation(asked, operation.clone());
+            }
+            ToStore::Tenant { request, operation } => {
+                let asked = Asked { session, lane, request: *request };
+                return self.tenant_operation(asked, operation.clone());
             }
             ToStore::Attach { name, .. } => self.catalog.get(name).map(|entry| entry.spec.id),
             ToStore::Resume { volume, .. }
@@ -434,8 +469,7 @@ impl Shell {
                 self.names.contains_key(volume).then_some(*volume)
             }
             ToStore::Stage { request, volume, into, .. } => {
-                // Every credential is good for all volumes; one that is not there would get an object
-                // that nothing ever deletes.
+                // A volume that is not there would get an object that nothing ever deletes.
                 if !self.names.contains_key(into) {
                     let (request, volume) = (*request, *volume);
                     let result = Err(StageError::Unsupported);
@@ -455,6 +489,17 @@ impl Shell {
         match volume {
             Some(id) => self.admit(id, session, lane, frame),
             None => self.refuse(session, lane, frame.message),
+        }
+    }
+
+    /// There is no such volume for the tenant whose session it is.
+    fn refuse_foreign(&self, session: u64, lane: Lane, message: ToStore) {
+        match message {
+            ToStore::Stage { request, volume, into, .. } if !self.may_have(session, into) => {
+                let result = Err(StageError::Unsupported);
+                self.send(session, lane, ToHost::Staged { request, volume, result }.into());
+            }
+            message => self.refuse(session, lane, message),
         }
     }
 
@@ -595,6 +640,15 @@ impl Shell {
             Outcome::Tended(id, result) => self.tended(id, result),
             Outcome::TendedAll => self.tended_all(),
             Outcome::Replied(asked, result) => self.reply(&[asked], &result),
+            Outcome::Tenant(Asked { session, lane, request }, result) => {
+                self.send(session, lane, ToHost::Tenant { request, result }.into());
+            }
+            Outcome::Allowed(Ok(()), session, lane, frame) => {
+                self.allowed_frame(session, lane, frame);
+            }
+            Outcome::Allowed(Err(error), session, lane, frame) => {
+                self.refuse_snapshot(session, lane, frame.message, error);
+            }
             Outcome::Attribute(asked, result, of) => {
                 self.working = false;
                 if let Some(volume) = of {
@@ -639,7 +693,7 @@ impl Shell {
 
     /// Sends a frame to whom it is for.
     fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
-        deliver(&self.listener, &self.outcomes.0, session, lane, frame);
+        deliver(&self.listener, &self.guests, &self.outcomes.0, session, lane, frame);
     }
 
     fn learn(&mut self, entry: Entry) {
@@ -688,6 +742,7 @@ impl Shell {
 /// Sends a frame to a session; what the shell has asked comes back to it.
 fn deliver(
     listener: &Listener,
+    guests: &Guests,
     outcomes: &mpsc::UnboundedSender<Outcome>,
     session: u64,
     lane: Lane,
@@ -696,6 +751,8 @@ fn deliver(
     if session == SHELL_SESSION.0 {
         let _ = outcomes.send(Outcome::Answered(frame.message));
     } else {
-        listener.send(session, lane, frame);
+        let Frame { message, payload } = frame;
+        let message = guests.outbound(session, message);
+        listener.send(session, lane, Frame { message, payload });
     }
 }

@@ -10,10 +10,12 @@
 
 use super::catalog::{self, Entry, NotCreated};
 use super::lease::{self, Holder};
+use super::tenants;
 use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::VolumeSpec;
+use longhaul_core::store::tenant::{check_volume_name, tenant_of};
 use longhaul_core::store::trash::{self, Decision, Next, Record, TRASH_PREFIX};
 use longhaul_core::wire::link::{DeletedInfo, MAX_DELETED_LISTED, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,7 +187,7 @@ async fn is_named(objects: &dyn Objects, spec: &VolumeSpec) -> Result<bool, Volu
     Ok(catalog::named(objects, &spec.name).await?.is_some_and(|there| there.id == spec.id))
 }
 
-/// Gives a deleted volume a name again. `me` takes its lease, if there are leases.
+/// Gives a deleted volume a name again. `me` takes its lease, if there are leases. For a tenant, `of`, there are only its own.
 ///
 /// # Errors
 /// If there is none, the name is taken, the volume is a clone whose parent is not there, or the objects cannot be read or
@@ -195,10 +197,21 @@ pub async fn restore(
     me: Option<&Holder>,
     volume: VolumeId,
     name: &str,
+    of: Option<&str>,
 ) -> Result<Entry, VolumeError> {
+    check_volume_name(name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
     let Some((number, old)) = newest(objects, volume).await? else {
         return Err(VolumeError::NotFound);
     };
+    if of.is_some() && old.spec.tenant() != of {
+        return Err(VolumeError::NotFound);
+    }
+    if old.spec.tenant() != tenant_of(name) {
+        return Err(VolumeError::Invalid(match old.spec.tenant() {
+            Some(tenant) => format!("it stays with its tenant: give it the name {tenant}/NAME"),
+            None => "it has no tenant: give it a name without one".to_owned(),
+        }));
+    }
     let spec = VolumeSpec { name: name.to_owned(), ..old.spec.clone() };
     let entry = Entry { spec: spec.clone(), sectors: old.sectors };
     match old.decision {
@@ -224,8 +237,9 @@ pub async fn restore(
     if let Some(me) = me {
         lease::reopen(objects, volume, me).await.map_err(VolumeError::Store)?;
     }
-    if let Err(NotCreated { error, .. }) = catalog::put_name(objects, &spec).await {
-        if error == VolumeError::Exists {
+    if let Err(NotCreated { error, .. }) = tenants::put_name(objects, &spec, old.sectors).await {
+        // Else it may be there.
+        if !matches!(error, VolumeError::Store(_)) {
             decide(objects, number, &again).await?;
         }
         return Err(error);
@@ -316,13 +330,20 @@ pub async fn tend(
     }
 }
 
-/// Decides that the data of a deleted volume goes.
+/// Decides that the data of a deleted volume goes. For a tenant, `of`, there are only its own.
 ///
 /// # Errors
 /// If there is no such deleted volume, or the objects cannot be read or written.
-pub async fn condemn(objects: &dyn Objects, volume: VolumeId) -> Result<VolumeSpec, VolumeError> {
+pub async fn condemn(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    of: Option<&str>,
+) -> Result<VolumeSpec, VolumeError> {
     for _ in 0..ATTEMPTS {
         let Some((number, record)) = newest(objects, volume).await? else { break };
+        if of.is_some() && record.spec.tenant() != of {
+            break;
+        }
         match record.decision {
             Decision::Purged => return Ok(record.spec),
             Decision::Restored => break,
@@ -342,7 +363,7 @@ pub async fn condemn(objects: &dyn Objects, volume: VolumeId) -> Result<VolumeSp
 /// # Errors
 /// As for [`condemn`].
 pub async fn purge(objects: &dyn Objects, volume: VolumeId) -> Result<Tended, VolumeError> {
-    match condemn(objects, volume).await {
+    match condemn(objects, volume, None).await {
         Ok(spec) => remove(objects, spec).await,
         Err(VolumeError::NotFound) => Ok(Tended::Nothing),
         Err(error) => Err(error),

@@ -2,7 +2,7 @@
 
 use super::{Asked, Job, Outcome, Shell, Work};
 use crate::store::catalog::{self, Entry, NotCreated};
-use crate::store::{schedule, trash};
+use crate::store::{schedule, tenants, trash};
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
@@ -196,12 +196,13 @@ impl Shell {
                         let _ = outcomes.send(Outcome::Removed(id, removed));
                     }
                 }
-                Work::Restore { me, volume, name } => {
-                    let result = trash::restore(&*objects, me.as_ref(), volume, &name).await;
+                Work::Restore { me, volume, name, of } => {
+                    let (me, of) = (me.as_ref(), of.as_deref());
+                    let result = trash::restore(&*objects, me, volume, &name, of).await;
                     let _ = outcomes.send(Outcome::Restored(asked, result));
                 }
-                Work::Purge(id) => {
-                    let result = trash::condemn(&*objects, id).await.map(|_| ());
+                Work::Purge(id, of) => {
+                    let result = trash::condemn(&*objects, id, of.as_deref()).await.map(|_| ());
                     let condemned = result.is_ok();
                     let _ = outcomes.send(Outcome::Purged(asked, result));
                     if condemned {
@@ -210,7 +211,7 @@ impl Shell {
                     }
                 }
                 Work::Name(spec, snapshot) => {
-                    let result = catalog::put_name(&*objects, &spec).await;
+                    let result = tenants::put_name(&*objects, &spec, spec.created_sectors).await;
                     let result = result.map_err(|NotCreated { error, .. }| error);
                     for asked in asked {
                         let (spec, snapshot) = (spec.clone(), snapshot.clone());

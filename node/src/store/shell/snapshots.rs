@@ -14,6 +14,7 @@ use crate::store::schedule::{self, Due, Schedule};
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::catalog::{self, check_name, snapshot_key};
+use longhaul_core::store::tenant::{split as split_tenant, tenant_of};
 use longhaul_core::store::{SHELL_SESSION, VolumeSpec};
 use longhaul_core::wire::link::{
     AttachError, Frame, Lane, Parent, RequestId, SNAPSHOT_VERSION, SnapshotError, SnapshotInfo,
@@ -155,7 +156,8 @@ impl Shell {
             // It is over, and its end has been told: nobody would take it back from the engine.
             return;
         }
-        match place.filter(|place| self.names.contains_key(&place.volume)) {
+        let had = |volume| self.names.contains_key(&volume) && self.may_have(session, volume);
+        match place.filter(|place| had(place.volume)) {
             Some(place) => {
                 self.snapshots.places.insert(id, place);
                 self.hand_to_engine(id, session, lane, frame);
@@ -383,7 +385,16 @@ impl Shell {
             SnapshotOperation::Clone { snapshot, clone, id: identity } => {
                 let (snapshot, clone, identity) = (snapshot.clone(), clone.clone(), *identity);
                 let taken = self.catalog.get(&clone).map(|entry| &entry.spec);
-                match (check_name(&clone), taken) {
+                let of = self.names.get(&id).and_then(|name| tenant_of(name));
+                let (tenant, bare) = split_tenant(&clone);
+                match (check_name(bare), taken) {
+                    // What a tenant has cannot depend on another one.
+                    _ if tenant != of => VolumeError::Invalid(match of {
+                        Some(of) => {
+                            format!("a clone has the tenant of its volume: call it {of}/NAME")
+                        }
+                        None => "a clone has the tenant of its volume, which has none".to_owned(),
+                    }),
                     (Err(error), _) => VolumeError::Invalid(error.to_string()),
                     (Ok(()), Some(spec)) if spec.id != identity => VolumeError::Exists,
                     (Ok(()), None) if self.is_known(identity) => {
@@ -392,7 +403,7 @@ impl Shell {
                     (Ok(()), _) => {
                         let operation = SnapshotOperation::Clone {
                             snapshot: snapshot.clone(),
-                            clone: clone.clone(),
+                            clone: bare.to_owned(),
                             id: identity,
                         };
                         let (parent, id) = (id, identity);
@@ -457,8 +468,9 @@ impl Shell {
             // Meanwhile another store may have taken over, and the snapshot may be gone: unless the clone is noted
             // in the log that there is now, it does not exist.
             Ok(()) => {
-                let operation =
-                    SnapshotOperation::Clone { snapshot, clone: spec.name.clone(), id: spec.id };
+                // The log has names as the tenant has them.
+                let clone = split_tenant(&spec.name).1.to_owned();
+                let operation = SnapshotOperation::Clone { snapshot, clone, id: spec.id };
                 self.ask_engine(volume, operation, Question::Confirm { asked, spec });
             }
             Err(error) => {

@@ -3,6 +3,7 @@
 use super::{Asked, Job, Outcome, Shell, Work};
 use crate::store::trash::{self, Tended};
 use longhaul_core::block::VolumeId;
+use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::trash::HANDS_OFF;
 use longhaul_core::wire::link::{TrashOperation, TrashReply, VolumeError, VolumeInfo, VolumeReply};
 use std::collections::BTreeMap;
@@ -118,8 +119,10 @@ impl Shell {
             TrashOperation::List { after } => {
                 let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
                 let (after, grace) = (*after, self.trash.grace);
+                let of = self.tenant_of(asked);
                 tokio::spawn(async move {
-                    let list = trash::list(&*objects, after, grace, |_| true).await;
+                    let wanted = |spec: &VolumeSpec| of.is_none() || spec.tenant() == of.as_deref();
+                    let list = trash::list(&*objects, after, grace, wanted).await;
                     let reply = list.map(|(volumes, more)| {
                         VolumeReply::Trash(TrashReply::List { volumes, more })
                     });
@@ -129,9 +132,10 @@ impl Shell {
             }
             TrashOperation::Restore { volume, name } => {
                 let me = self.fleet.as_ref().map(|fleet| fleet.me.clone());
-                Work::Restore { me, volume: *volume, name: name.clone() }
+                let (volume, name, of) = (*volume, name.clone(), self.tenant_of(asked));
+                Work::Restore { me, volume, name, of }
             }
-            TrashOperation::Purge { volume } => Work::Purge(*volume),
+            TrashOperation::Purge { volume } => Work::Purge(*volume, self.tenant_of(asked)),
         };
         self.jobs.push_back(Job { asked: vec![asked], work });
         self.next_job();

@@ -218,7 +218,7 @@ async fn a_restoration_that_is_cut_short_anywhere_has_happened_or_not() {
             async |world| world.delete().await.unwrap(),
             async |world, objects| {
                 let id = world.entry.spec.id;
-                restore(objects, Some(&world.me), id, name).await.map(|_| ())
+                restore(objects, Some(&world.me), id, name, None).await.map(|_| ())
             },
             async |world, done| {
                 let state = world.state().await;
@@ -233,7 +233,8 @@ async fn a_restoration_that_is_cut_short_anywhere_has_happened_or_not() {
                     assert_eq!(world.state().await, State::There);
                 }
                 let id = world.entry.spec.id;
-                let entry = restore(&*world.objects, Some(&world.me), id, name).await.unwrap();
+                let entry =
+                    restore(&*world.objects, Some(&world.me), id, name, None).await.unwrap();
                 assert_eq!((entry.spec.name.as_str(), entry.sectors), (name, 4096));
                 assert_eq!(world.state().await, State::There);
                 let lease = world.leases().await;
@@ -258,7 +259,7 @@ async fn a_removal_that_is_cut_short_anywhere_is_finished() {
             let begun = list.is_empty();
             assert!(begun || !done);
             let id = world.entry.spec.id;
-            let restored = restore(&*world.objects, Some(&world.me), id, "a").await;
+            let restored = restore(&*world.objects, Some(&world.me), id, "a", None).await;
             assert_eq!(restored.is_err(), begun, "{restored:?}");
             if begun {
                 world.tend(now()).await;
@@ -288,7 +289,7 @@ async fn of_a_removal_and_a_restoration_one_wins() {
     world.delete().await.unwrap();
     let id = world.entry.spec.id;
     let (number, record) = newest(&*world.objects, id).await.unwrap().unwrap();
-    restore(&*world.objects, Some(&world.me), id, "a").await.unwrap();
+    restore(&*world.objects, Some(&world.me), id, "a", None).await.unwrap();
     let late = Record { decision: Decision::Purged, ..record };
     assert_eq!(decide(&*world.objects, number, &late).await, Ok(None));
     assert_eq!(purge(&*world.objects, id).await, Ok(Tended::Nothing));
@@ -310,15 +311,15 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     let clone = Entry { sectors: spec.created_sectors, spec };
     delete(&*world.objects, &clone, None, &BTreeSet::new()).await.unwrap();
     parent_of(&clones).await.unwrap();
-    let back = async |id| restore(&*world.objects, Some(&world.me), id, "new").await;
+    let back = async |id| restore(&*world.objects, Some(&world.me), id, "new", None).await;
     let error = back(clone.spec.id).await.unwrap_err();
     assert!(error.to_string().contains("restore that first"), "{error}");
     assert!(catalog::named(&*world.objects, "new").await.unwrap().is_none());
     let taken = create(&*world.objects, "a".into(), 2048, 512).await.unwrap();
-    let old = restore(&*world.objects, Some(&world.me), world.entry.spec.id, "a").await;
+    let old = restore(&*world.objects, Some(&world.me), world.entry.spec.id, "a", None).await;
     assert_eq!(old, Err(VolumeError::Exists));
     assert_eq!(catalog::named(&*world.objects, "a").await, Ok(Some(taken)));
-    restore(&*world.objects, Some(&world.me), world.entry.spec.id, "old").await.unwrap();
+    restore(&*world.objects, Some(&world.me), world.entry.spec.id, "old", None).await.unwrap();
     assert_eq!(back(clone.spec.id).await.unwrap().spec.parents, clone.spec.parents);
     // With another name the clone still holds its parent.
     let entry = catalog::load(&*world.objects).await.unwrap().remove("old").unwrap();
