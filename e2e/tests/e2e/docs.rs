@@ -76,6 +76,7 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
         "host",
         "volume",
         "snapshot",
+        "tenant",
         "credential",
         "iscsi",
         "limit",
@@ -98,10 +99,13 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["write", "read"] {
         all.push(vec!["bench-link", command]);
     }
-    for command in ["list", "drain", "rebalance", "forget", "invite", "join"] {
+    for command in ["list", "drain", "rebalance", "forget", "audit", "invite", "join"] {
         all.push(vec!["store", command]);
     }
-    for command in ["rotate", "show", "new-key"] {
+    for command in ["create", "set", "show", "list", "delete"] {
+        all.push(vec!["tenant", command]);
+    }
+    for command in ["rotate", "show", "new-key", "issue", "revoke", "list"] {
         all.push(vec!["credential", command]);
     }
     for command in ["allow", "deny", "user", "move", "list", "sessions"] {

@@ -202,7 +202,7 @@ impl Slots {
 
 /// The store's end.
 pub struct Acceptor {
-    arrived: mpsc::Receiver<Box<dyn Connection>>,
+    arrived: mpsc::Receiver<Arrived>,
     _task: JoinSet<()>,
 }
 
@@ -229,20 +229,19 @@ impl Acceptor {
         Ok(Acceptor { arrived, _task: task })
     }
 
-    /// The next link that has all its connections.
-    pub async fn accept(&mut self) -> Option<Box<dyn Connection>> {
+    /// The next link that has all its connections, or who was not let in.
+    pub async fn accept(&mut self) -> Option<Arrived> {
         self.arrived.recv().await
     }
 }
 
+/// A link, or from where somebody was not let in, and why.
+pub type Arrived = Result<Box<dyn Connection>, (SocketAddr, String)>;
+
 /// What belongs together until it is complete.
 type Incomplete = Mutex<HashMap<(String, Token), (Instant, Slots)>>;
 
-async fn accept(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    arrived: mpsc::Sender<Box<dyn Connection>>,
-) {
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, arrived: mpsc::Sender<Arrived>) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let incomplete = Arc::new(Incomplete::default());
     let mut tasks = JoinSet::new();
@@ -262,10 +261,16 @@ async fn accept(
             let joined = join(socket, peer, &acceptor, &links);
             match tokio::time::timeout(SETUP_TIMEOUT, joined).await {
                 Ok(Ok(Some(link))) => {
-                    let _ = arrived.send(Box::new(link)).await;
+                    let _ = arrived.send(Ok(Box::new(link))).await;
                 }
                 Ok(Ok(None)) | Err(_) => {}
-                Ok(Err(error)) => tracing::warn!("refused {peer} (TCP): {error}"),
+                Ok(Err(error)) => {
+                    tracing::warn!("refused {peer} (TCP): {error}");
+                    if error.is_of_credential() {
+                        // Of many at once some go unmentioned.
+                        let _ = arrived.try_send(Err((peer, error.to_string())));
+                    }
+                }
             }
         });
         while tasks.try_join_next().is_some() {}

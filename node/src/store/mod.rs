@@ -4,6 +4,7 @@
 //! Objects are written and read by threads that know nothing of volumes.
 
 mod absent;
+mod audit;
 mod balance;
 mod bucket;
 mod catalog;
@@ -39,6 +40,7 @@ use crate::service::{Stop, notify};
 use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
+use audit::Audit;
 use lease::Holder;
 use longhaul_core::store::Config;
 use longhaul_core::store::gc::usage::Policy;
@@ -334,7 +336,8 @@ impl Store {
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, ..Config::default() };
         let trash = (delete_grace, deleted);
-        let shell = Shell::new(listener, objects, catalog, questions, config, fleet, trash);
+        let audit = Audit::open(state)?;
+        let shell = Shell::new(listener, objects, catalog, questions, config, fleet, trash, audit);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }
@@ -461,6 +464,7 @@ fn refuse_foreign(data: &Path) -> Result<()> {
         // mkfs puts at the root of a file system.
         let ours = ["credentials", "lock", "shared.lock", "store.json", "lost+found"]
             .contains(&&*name)
+            || name.starts_with("audit.")
             || name.strip_prefix(MARKER).is_some_and(|rest| rest.ends_with(".tmp"));
         if !ours {
             bail!(

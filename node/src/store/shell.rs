@@ -9,10 +9,12 @@ mod snapshots;
 mod stores;
 mod tenants;
 mod trash;
+mod watch;
 
 pub use stores::{Fleet, addresses};
 
 use super::absent::no_such_volume;
+use super::audit::Audit;
 use super::catalog::{Entry, NotCreated};
 use super::lease;
 use super::lease::Holder;
@@ -39,6 +41,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::Interval;
 use trash::Trash;
+use watch::Watch;
 
 /// Frames taken before engines' timers and other inputs are looked at again.
 const FRAMES_AT_ONCE: usize = 64;
@@ -86,6 +89,7 @@ pub struct Shell {
     /// Sessions of other stores.
     stores: HashSet<u64>,
     guests: Guests,
+    watch: Watch,
     /// The location is being looked at for what other stores did; and once more after that.
     looking: bool,
     look_again: bool,
@@ -220,6 +224,7 @@ impl Shell {
         config: Config,
         fleet: Option<Fleet>,
         (delete_grace, deleted): (Duration, Vec<VolumeId>),
+        audit: Audit,
     ) -> Shell {
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
@@ -248,6 +253,7 @@ impl Shell {
             claims: Claims::default(),
             stores: HashSet::new(),
             guests: Guests::default(),
+            watch: Watch::new(audit),
             looking: false,
             look_again: false,
             strangers: Vec::new(),
@@ -343,13 +349,16 @@ impl Shell {
         match event {
             ListenerEvent::Opened { session, peer, serial, software } => {
                 tracing::info!("session {session}: {peer} ({software}, credential {serial})");
+                self.watch.opened(session, peer, &serial, &software);
                 self.guests.opened(session, &serial);
                 self.session_opened(session, &serial);
             }
+            ListenerEvent::Refused { peer, reason } => self.watch.refused(peer, reason),
             ListenerEvent::Closed { session, reason } => {
                 tracing::info!("session {session} closed: {reason}");
                 self.stores.remove(&session);
                 self.guests.closed(session);
+                self.watch.closed(session);
                 self.claims.forget(session);
                 self.strangers.retain(|(other, ..)| *other != session);
                 let now = self.now();
@@ -375,6 +384,7 @@ impl Shell {
 
     fn frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
         let Frame { message, payload } = frame;
+        self.watch.asked(session, &message);
         let Some(message) = self.inbound(session, lane, message) else { return };
         let frame = Frame { message, payload };
         let strange = self.is_strange(&frame.message) || !self.may_see(session, &frame.message);
@@ -693,7 +703,8 @@ impl Shell {
 
     /// Sends a frame to whom it is for.
     fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
-        deliver(&self.listener, &self.guests, &self.outcomes.0, session, lane, frame);
+        let gate = (&self.guests, &self.watch);
+        deliver(&self.listener, gate, &self.outcomes.0, session, lane, frame);
     }
 
     fn learn(&mut self, entry: Entry) {
@@ -742,7 +753,7 @@ impl Shell {
 /// Sends a frame to a session; what the shell has asked comes back to it.
 fn deliver(
     listener: &Listener,
-    guests: &Guests,
+    (guests, watch): (&Guests, &Watch),
     outcomes: &mpsc::UnboundedSender<Outcome>,
     session: u64,
     lane: Lane,
@@ -752,6 +763,7 @@ fn deliver(
         let _ = outcomes.send(Outcome::Answered(frame.message));
     } else {
         let Frame { message, payload } = frame;
+        watch.answered(session, &message);
         let message = guests.outbound(session, message);
         listener.send(session, lane, Frame { message, payload });
     }
