@@ -39,12 +39,13 @@ async fn command(requests: &Requests, command: &TenantCommand, json: bool) -> Re
             if json {
                 return print(&pretty(&info_json(&info))?);
             }
-            let TenantInfo { name, limits, volumes, bytes, deleted } = info;
+            let TenantInfo { name, limits, volumes, bytes, deleted, stored } = info;
             print(&fields(&[
                 ("name", name),
                 ("volumes", of(volumes, limits.max_volumes, |count| count.to_string())),
                 ("size", of(bytes, limits.max_bytes, show_bytes)),
                 ("deleted", deleted.to_string()),
+                ("stored", of(stored, limits.max_stored, show_bytes)),
             ]))
         }
         TenantCommand::List => {
@@ -61,9 +62,11 @@ async fn command(requests: &Requests, command: &TenantCommand, json: bool) -> Re
                     of(info.volumes, info.limits.max_volumes, |count| count.to_string()),
                     of(info.bytes, info.limits.max_bytes, show_bytes),
                     info.deleted.to_string(),
+                    of(info.stored, info.limits.max_stored, show_bytes),
                 ]
             });
-            print(&columns(&["TENANT", "VOLUMES", "SIZE", "DELETED"], rows.collect()))
+            let head = ["TENANT", "VOLUMES", "SIZE", "DELETED", "STORED"];
+            print(&columns(&head, rows.collect()))
         }
         TenantCommand::Delete { name } => {
             let operation = TenantOperation::Delete { tenant: name.clone() };
@@ -90,9 +93,11 @@ fn shown(info: &TenantInfo, json: bool, message: &str) -> Result<()> {
 
 /// Limits with what was given put in.
 fn changed(mut limits: TenantLimits, given: &TenantLimitArgs) -> TenantLimits {
-    for (limit, given) in
-        [(&mut limits.max_volumes, given.max_volumes), (&mut limits.max_bytes, given.max_bytes)]
-    {
+    for (limit, given) in [
+        (&mut limits.max_volumes, given.max_volumes),
+        (&mut limits.max_bytes, given.max_bytes),
+        (&mut limits.max_stored, given.max_stored),
+    ] {
         if let Some(LimitArg(given)) = given {
             *limit = given;
         }
@@ -112,8 +117,10 @@ fn info_json(info: &TenantInfo) -> Value {
         "name": info.name,
         "max_volumes": info.limits.max_volumes,
         "max_bytes": info.limits.max_bytes,
+        "max_stored": info.limits.max_stored,
         "volumes": info.volumes,
         "bytes": info.bytes,
         "deleted": info.deleted,
+        "stored": info.stored,
     })
 }

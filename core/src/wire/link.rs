@@ -15,7 +15,8 @@
 //! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
 //! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
 //! - 9: snapshots and clones: [`VolumeOperation::Snapshot`], [`ToStore::Barrier`], [`ToHost::Barrier`].
-//! - 10: deleted volumes: [`VolumeOperation::Trash`]; tenants: [`ToStore::Tenant`], [`ToHost::Tenant`].
+//! - 10: deleted volumes: [`VolumeOperation::Trash`]; tenants: [`ToStore::Tenant`],
+//!   [`ToHost::Tenant`], [`ToHost::Room`].
 
 mod data;
 mod fleet;
@@ -484,6 +485,16 @@ pub enum ToHost {
         /// The outcome.
         result: Result<TenantReply, VolumeError>,
     },
+    /// Whether there is space for more data of a volume. Said while there is none, every now and then, and when there is again;
+    /// with a new link there is until it is said again. From version [`TENANT_VERSION`] on.
+    Room {
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// Whether there is.
+        room: bool,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -510,7 +521,7 @@ impl ToHost {
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
             ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
             ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
-            ToHost::Tenant { .. } => version >= TENANT_VERSION,
+            ToHost::Room { .. } | ToHost::Tenant { .. } => version >= TENANT_VERSION,
             _ => true,
         }
     }

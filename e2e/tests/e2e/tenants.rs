@@ -1,6 +1,6 @@
 //! Volumes that are deleted and come back, and tenants that know nothing of each other.
 
-use longhaul_e2e::client::Protocol;
+use longhaul_e2e::client::{Command, Protocol};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Host, Site, files_below, metric};
 use longhaul_e2e::wait_for;
@@ -8,6 +8,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 8;
+/// What a kernel calls `ENOSPC`.
+const NO_SPACE: i32 = 28;
 
 fn deleted(site: &Site) -> Vec<Value> {
     let list = site.volume(["list", "--deleted", "--json"]).ok().json();
@@ -34,9 +36,12 @@ fn a_deleted_volume_comes_back_as_it_was() {
     reader.start();
     let mut snapshot = reader.client("disk@monday");
     assert_eq!(snapshot.read(0, 4096).unwrap(), [7; 4096]);
+    snapshot.disconnect();
     site.volume(["delete", "disk"]).ok();
     // It is gone for everybody, and so are its snapshots.
-    assert!(snapshot.read(1 << 20, 4096).is_err());
+    let mut late = site.host("late");
+    late.start();
+    assert!(late.refusal("disk@monday").contains("no such"));
     assert!(reader.refusal("disk").contains("no such volume"));
     site.volume(["show", "disk"]).fails(1, &["no such volume"]);
     site.volume(["export", "disk@monday", "/dev/null"]).fails(1, &["no such volume"]);
@@ -71,7 +76,10 @@ fn a_deleted_volume_comes_back_as_it_was() {
 #[test]
 fn what_is_deleted_goes_when_its_time_is_up_or_at_once() {
     let mut site = Site::new();
-    let data = |site: &Site| files_below(&site.store.dir().join("objects/v")).len();
+    let data = |site: &Site| {
+        let all = site.store.dir().join("objects/v");
+        if all.exists() { files_below(&all).len() } else { 0 }
+    };
     let gone = |site: &Site| {
         wait_for("the data to be removed", LIMIT, || data(site) == 0);
         assert!(deleted(site).is_empty());
@@ -296,6 +304,46 @@ fn a_tenant_has_no_more_than_it_may() {
     with(&admin, ["volume", "create", "acme/a", "--size", "1MiB"]).fails(1, &["no tenant acme"]);
     with(&admin, ["tenant", "show", "acme"]).fails(1, &["no tenant acme"]);
     with(&admin, ["tenant", "create", "a/b"]).fails(1, &["letters"]);
+}
+
+#[test]
+fn a_tenant_over_its_stored_bytes_sees_no_space_until_there_is_some() {
+    let site = Site::new();
+    let acme = tenant(&site, "acme", &["--max-stored", "4MiB"]);
+    let admin = site.store.credential();
+    for (credential, name) in [(&acme, "db"), (&admin, "own")] {
+        with(credential, ["volume", "create", name, "--size", "64MiB"]).ok();
+    }
+    let mut host = Host::new(&site.path("host"), &acme).with(["--volume", "db"]);
+    let mut other = site.host("other").with(["--volume", "own"]);
+    host.start();
+    other.start();
+    let (mut client, mut own) = (host.client("db"), other.client("own"));
+    let full = || host.volume_status("db")["no_space"] == true;
+    for n in 0..8 {
+        client.write(n << 20, &[n as u8 + 1; 1 << 20]).unwrap();
+        own.write(n << 20, &[1; 1 << 20]).unwrap();
+    }
+    client.flush().unwrap();
+    wait_for("the tenant to be over its quota", LIMIT, full);
+    let refused = client.write(32 << 20, &[9; 4096]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(NO_SPACE), "{refused}");
+    // What was acknowledged is there and stored, and others are not affected.
+    client.flush().unwrap();
+    host.wait_drained("db", LIMIT);
+    assert_eq!(client.read(7 << 20, 4096).unwrap(), [8; 4096]);
+    client.call(Command::Discard, false, 0, 1 << 20, &[]).unwrap();
+    own.write(32 << 20, &[9; 4096]).unwrap();
+    let shown = with(&admin, ["tenant", "show", "acme", "--json"]).ok().json();
+    assert!(shown["stored"].as_u64() > Some(8 << 20), "{shown}");
+    with(&admin, ["tenant", "set", "acme", "--max-stored", "1GiB"]).ok();
+    wait_for("there to be room again", LIMIT, || !full());
+    client.write(32 << 20, &[9; 4096]).unwrap();
+    client.flush().unwrap();
+    for client in [client, own] {
+        client.disconnect();
+    }
+    assert!(host.stop().success() && other.stop().success());
 }
 
 #[test]

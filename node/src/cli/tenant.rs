@@ -62,6 +62,10 @@ pub struct TenantLimitArgs {
     /// Most bytes of all volumes together, as large as they are, or `none`.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_bytes: Option<LimitArg>,
+    /// Most bytes that the data of all volumes takes at the store, deleted ones and snapshots included, or `none`. Beyond it
+    /// clients are told that there is no space; what was acknowledged before is stored all the same.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_stored: Option<LimitArg>,
 }
 
 fn count(text: &str) -> Result<LimitArg, String> {

@@ -149,6 +149,7 @@ impl Router {
             | ToHost::Status { volume, .. }
             | ToHost::Staged { volume, .. }
             | ToHost::Changed { volume, .. }
+            | ToHost::Room { volume, .. }
             | ToHost::Barrier { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }

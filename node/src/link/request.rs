@@ -238,6 +238,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Resized { .. }
         | ToHost::Stores { .. }
         | ToHost::Barrier { .. }
+        | ToHost::Room { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

@@ -255,7 +255,15 @@ pub async fn named(objects: &dyn Objects, name: &str) -> Result<Option<VolumeSpe
 /// # Errors
 /// If one cannot be read.
 pub async fn specs(objects: &dyn Objects) -> Result<Vec<VolumeSpec>, VolumeError> {
-    let list = objects.list(VOLUMES_PREFIX).await.map_err(VolumeError::Store)?;
+    specs_of(objects, VOLUMES_PREFIX).await
+}
+
+/// The descriptions of the volumes whose keys begin with `prefix`.
+///
+/// # Errors
+/// If one cannot be read.
+pub async fn specs_of(objects: &dyn Objects, prefix: &str) -> Result<Vec<VolumeSpec>, VolumeError> {
+    let list = objects.list(prefix).await.map_err(VolumeError::Store)?;
     let specs = futures_util::stream::iter(list)
         .map(|meta| async move {
             match objects.get(&meta.key, None).await {

@@ -38,6 +38,7 @@ use snapshots::{Place, Snapshots, read_schedule, volume_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tenants::Room;
 use tokio::sync::mpsc;
 use tokio::time::Interval;
 use trash::Trash;
@@ -90,6 +91,9 @@ pub struct Shell {
     stores: HashSet<u64>,
     guests: Guests,
     watch: Watch,
+    room: Room,
+    /// When to look for it.
+    look_for_room: Interval,
     /// The location is being looked at for what other stores did; and once more after that.
     looking: bool,
     look_again: bool,
@@ -175,6 +179,8 @@ enum Outcome {
     TendedAll,
     /// Something was asked that changes nothing.
     Replied(Asked, Result<VolumeReply, VolumeError>),
+    /// Whether tenants have room for more data, each with how much had been written then.
+    Room(Vec<(String, u64, Result<bool, VolumeError>)>),
     /// Something was asked about tenants.
     Tenant(Asked, Result<TenantReply, VolumeError>),
     /// A tenant may do what a frame asks for, or not.
@@ -254,6 +260,8 @@ impl Shell {
             stores: HashSet::new(),
             guests: Guests::default(),
             watch: Watch::new(audit),
+            room: Room::default(),
+            look_for_room: tokio::time::interval(tenants::ROOM_INTERVAL),
             looking: false,
             look_again: false,
             strangers: Vec::new(),
@@ -337,6 +345,7 @@ impl Shell {
                 self.keep_schedules();
                 self.tend_trash();
             }
+            _ = self.look_for_room.tick() => self.look_for_room(),
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
         }
     }
@@ -653,6 +662,7 @@ impl Shell {
             Outcome::Tenant(Asked { session, lane, request }, result) => {
                 self.send(session, lane, ToHost::Tenant { request, result }.into());
             }
+            Outcome::Room(found) => self.found_room(found),
             Outcome::Allowed(Ok(()), session, lane, frame) => {
                 self.allowed_frame(session, lane, frame);
             }

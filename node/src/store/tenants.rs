@@ -11,6 +11,7 @@ use crate::units::show_bytes;
 use bytes::Bytes;
 use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::store::VolumeSpec;
+use longhaul_core::store::catalog::volume_prefix;
 use longhaul_core::store::tenant::{self, TENANTS_PREFIX, check_tenant, tenant_of};
 use longhaul_core::wire::link::{
     TenantInfo, TenantLimits, TenantOperation, TenantReply, VolumeError,
@@ -104,12 +105,13 @@ struct Usage {
     volumes: u64,
     bytes: u64,
     deleted: u64,
+    stored: u64,
 }
 
 impl Usage {
     fn info(self, name: String, limits: TenantLimits) -> TenantInfo {
-        let Usage { volumes, bytes, deleted } = self;
-        TenantInfo { name, limits, volumes, bytes, deleted }
+        let Usage { volumes, bytes, deleted, stored } = self;
+        TenantInfo { name, limits, volumes, bytes, deleted, stored }
     }
 
     fn add(&mut self, sectors: u64) {
@@ -135,23 +137,64 @@ async fn usage(
     Ok(usage)
 }
 
-/// The same with deleted volumes, as it is shown.
-async fn usage_with_deleted(objects: &dyn Objects) -> Result<BTreeMap<String, Usage>, VolumeError> {
-    let mut all = usage(objects, &catalog::of_tenants(), None).await?;
+/// Deleted volumes that have a tenant, with that.
+async fn deleted(objects: &dyn Objects) -> Result<Vec<(String, VolumeId)>, VolumeError> {
+    let mut all = Vec::new();
     let mut after = VolumeId(0);
     loop {
         let (deleted, more) =
             trash::list(objects, after, 0, |spec| spec.tenant().is_some()).await?;
-        for volume in &deleted {
-            if let Some(tenant) = tenant_of(&volume.name) {
-                all.entry(tenant.to_owned()).or_default().deleted += 1;
-            }
+        for volume in deleted {
             after = volume.id;
+            all.extend(tenant_of(&volume.name).map(|tenant| (tenant.to_owned(), volume.id)));
         }
         if !more {
             return Ok(all);
         }
     }
+}
+
+/// The same as [`usage`] with deleted volumes, and what all of it takes.
+async fn usage_with_deleted(objects: &dyn Objects) -> Result<BTreeMap<String, Usage>, VolumeError> {
+    let mut all = usage(objects, &catalog::of_tenants(), None).await?;
+    let specs = catalog::specs_of(objects, &catalog::of_tenants()).await?.into_iter();
+    let there = specs.filter_map(|spec| Some((spec.tenant()?.to_owned(), spec.id)));
+    let mut volumes: Vec<_> = there.collect();
+    for (tenant, volume) in deleted(objects).await? {
+        all.entry(tenant.clone()).or_default().deleted += 1;
+        volumes.push((tenant, volume));
+    }
+    for (tenant, volume) in volumes {
+        let usage = all.entry(tenant).or_default();
+        usage.stored = usage.stored.saturating_add(volume_stored(objects, volume).await?);
+    }
+    Ok(all)
+}
+
+/// Bytes of all objects that a volume consists of.
+async fn volume_stored(objects: &dyn Objects, volume: VolumeId) -> Result<u64, VolumeError> {
+    let list = objects.list(&volume_prefix(volume)).await.map_err(VolumeError::Store)?;
+    Ok(list.iter().map(|meta| meta.bytes).sum())
+}
+
+/// Whether there is room for more data of a tenant.
+///
+/// # Errors
+/// If the objects cannot be read.
+pub async fn has_room(objects: &dyn Objects, tenant: &str) -> Result<bool, VolumeError> {
+    let limits = record(objects, tenant).await?.1;
+    let Some(limit) = limits.and_then(|limits| limits.max_stored) else { return Ok(true) };
+    let there = catalog::specs_of(objects, &catalog::of_tenant(tenant)).await?;
+    let deleted = deleted(objects).await?.into_iter().filter(|(of, _)| of == tenant);
+    let volumes = there.into_iter().map(|spec| spec.id).chain(deleted.map(|(_, volume)| volume));
+    let mut stored = 0_u64;
+    for volume in volumes {
+        stored = stored.saturating_add(volume_stored(objects, volume).await?);
+        if stored >= limit {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether a tenant may have a volume of so many sectors, beside those that it has.
@@ -296,7 +339,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn limits(max_volumes: Option<u64>, max_bytes: Option<u64>) -> TenantLimits {
-        TenantLimits { max_volumes, max_bytes }
+        TenantLimits { max_volumes, max_bytes, max_stored: None }
     }
 
     async fn tenant(objects: &dyn Objects, limits: TenantLimits) {
@@ -339,6 +382,38 @@ mod tests {
         operate(&objects, set(TenantLimits::default())).await.unwrap();
         trash::restore(&objects, None, c.id, "acme/c", None).await.unwrap();
         assert_eq!(objects.list(TENANTS_PREFIX).await.unwrap().len(), 1, "older ones go");
+    }
+
+    #[tokio::test]
+    async fn what_is_stored_counts_until_it_is_removed() {
+        let objects = MemoryObjects::new(1 << 30);
+        let stored = |max_stored| TenantLimits { max_stored, ..TenantLimits::default() };
+        tenant(&objects, stored(Some(4096))).await;
+        let new = |name: &str| create(&objects, name.to_owned(), 2048, 512);
+        let (a, b, own) = (new("acme/a"), new("acme/b"), new("own"));
+        let (a, b, own) = (a.await.unwrap(), b.await.unwrap(), own.await.unwrap());
+        let put = async |spec: &VolumeSpec, bytes: usize| {
+            let key = longhaul_core::store::catalog::segment_key(spec.id, 1);
+            objects.put(&key, vec![Bytes::from(vec![0; bytes])]).await.unwrap();
+        };
+        put(&own, 1 << 20).await;
+        put(&a, 3000).await;
+        assert_eq!(has_room(&objects, "acme").await, Ok(true));
+        put(&b, 1096).await;
+        assert_eq!(has_room(&objects, "acme").await, Ok(false));
+        let entry = Entry { sectors: 2048, spec: b };
+        trash::delete(&objects, &entry, None, &BTreeSet::new()).await.unwrap();
+        assert_eq!(has_room(&objects, "acme").await, Ok(false));
+        let info = shown(&objects).await;
+        assert_eq!((info.volumes, info.deleted, info.stored), (1, 1, 4096));
+        trash::purge(&objects, entry.spec.id).await.unwrap();
+        assert_eq!(has_room(&objects, "acme").await, Ok(true));
+        let set = |limits| TenantOperation::Set { tenant: "acme".into(), limits };
+        operate(&objects, set(stored(Some(3000)))).await.unwrap();
+        assert_eq!(has_room(&objects, "acme").await, Ok(false));
+        operate(&objects, set(stored(None))).await.unwrap();
+        assert_eq!(has_room(&objects, "acme").await, Ok(true));
+        assert_eq!(has_room(&objects, "nobody").await, Ok(true));
     }
 
     #[tokio::test]

@@ -9,6 +9,8 @@ pub struct TenantLimits {
     pub max_volumes: Option<u64>,
     /// Most bytes of all volumes together, as large as they are.
     pub max_bytes: Option<u64>,
+    /// Most bytes that the data of all volumes takes at the store, that of deleted ones included.
+    pub max_stored: Option<u64>,
 }
 
 /// Something about tenants, which only the installation's own credential may ask for.
@@ -66,4 +68,6 @@ pub struct TenantInfo {
     pub bytes: u64,
     /// Volumes that are deleted and still there.
     pub deleted: u64,
+    /// Bytes that the data of all of these takes at the store.
+    pub stored: u64,
 }
