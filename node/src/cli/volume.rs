@@ -27,7 +27,7 @@ pub struct VolumeArgs {
 pub enum VolumeCommand {
     /// Create a volume. It takes no space until it is written.
     Create {
-        /// Its name: letters, digits, `.`, `_` and `-`.
+        /// Its name: letters, digits, `.`, `_` and `-`. With the admin credential, TENANT/NAME is a volume of a tenant.
         name: String,
         /// Its size, as in `10GiB`.
         #[arg(long, value_parser = units::bytes)]

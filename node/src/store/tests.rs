@@ -186,7 +186,7 @@ async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
         let expected = if (100..115).contains(&sector) { 0xab } else { 0 };
         assert!(bytes.iter().all(|byte| *byte == expected), "sector {sector}");
     }
-    store.volume(&["delete", "b"]).await.unwrap();
+    store.volume(&["delete", "b", "--now"]).await.unwrap();
     store.stop().await;
     let left = |dir: &Path| std::fs::read_dir(dir).map_or(0, |entries| entries.count());
     let objects = dir.path().join("objects");
@@ -302,7 +302,7 @@ async fn an_attached_volume_is_neither_deleted_nor_imported_into() {
     store.volume(&["lost", "a", "--json"]).await.unwrap();
     assert!(said(store.volume(&["delete", "a"]).await).contains("accept-loss a"));
     store.volume(&["accept-loss", "a"]).await.unwrap();
-    store.volume(&["delete", "a"]).await.unwrap();
+    store.volume(&["delete", "a", "--now"]).await.unwrap();
     requests.close().await;
     store.stop().await;
     assert!(!dir.path().join("objects/v").exists(), "a store that stops finishes a removal");

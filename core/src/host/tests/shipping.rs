@@ -577,7 +577,7 @@ fn without_space_new_data_is_refused_and_everything_else_goes_on() {
     };
     world.write(0, 8, false);
     told(&mut world, false);
-    assert!(world.volume.status().full);
+    assert!(world.volume.status(world.now).full);
     let refused = |world: &mut World, request| {
         let id = world.raw(request);
         world.settle();
