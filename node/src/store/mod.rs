@@ -49,7 +49,7 @@ use longhaul_core::wire::link::StoreId;
 use peers::Peers;
 use scrub::{Scrub, Share};
 use serde::{Deserialize, Serialize};
-use shell::{Fleet, Shell};
+use shell::{Books, Fleet, Shell};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -335,9 +335,8 @@ impl Store {
         let view = view::View::new(view, scrub);
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, ..Config::default() };
-        let trash = (delete_grace, deleted);
-        let audit = Audit::open(state)?;
-        let shell = Shell::new(listener, objects, catalog, questions, config, fleet, trash, audit);
+        let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };
+        let shell = Shell::new(listener, objects, books, questions, config, fleet);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }

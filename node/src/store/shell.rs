@@ -104,6 +104,18 @@ pub struct Shell {
     remind: Interval,
 }
 
+/// What a store knows of its volumes when it starts, and where it writes down what is done to them.
+pub struct Books {
+    /// All volumes by name.
+    pub catalog: BTreeMap<String, Entry>,
+    /// Those that are deleted.
+    pub deleted: Vec<VolumeId>,
+    /// How long the data of these stays.
+    pub delete_grace: Duration,
+    /// Who does what.
+    pub audit: Audit,
+}
+
 /// Who asked for a volume operation.
 #[derive(Clone, Copy)]
 struct Asked {
@@ -221,17 +233,16 @@ enum Outcome {
 }
 
 impl Shell {
-    /// Owns what is given. Data of deleted volumes stays for a time; `deleted` are those there are.
+    /// Owns what is given.
     pub fn new(
         listener: Listener,
         objects: Arc<dyn Objects>,
-        catalog: BTreeMap<String, Entry>,
+        books: Books,
         questions: mpsc::Receiver<Question>,
         config: Config,
         fleet: Option<Fleet>,
-        (delete_grace, deleted): (Duration, Vec<VolumeId>),
-        audit: Audit,
     ) -> Shell {
+        let Books { catalog, deleted, delete_grace, audit } = books;
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {

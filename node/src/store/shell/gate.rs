@@ -130,7 +130,7 @@ fn qualify_operation(tenant: &str, operation: &mut VolumeOperation) -> Result<()
 }
 
 /// What a session asked, with the names that volumes have inside; or what to answer.
-fn qualified(tenant: &str, mut message: ToStore) -> Result<ToStore, ToHost> {
+fn qualified(tenant: &str, mut message: ToStore) -> Result<ToStore, Box<ToHost>> {
     let not_for_tenants = || {
         VolumeError::Invalid(format!(
             "the credential is one of tenant {tenant}, and this is for the installation's own: use its admin.toml"
@@ -143,10 +143,12 @@ fn qualified(tenant: &str, mut message: ToStore) -> Result<ToStore, ToHost> {
         ToStore::Volume { request, operation } => qualify_operation(tenant, operation)
             .map_err(|error| ToHost::Volume { request: *request, result: Err(error) })?,
         ToStore::Store { request, .. } => {
-            return Err(ToHost::Store { request: *request, result: Err(not_for_tenants()) });
+            let result = Err(not_for_tenants());
+            return Err(Box::new(ToHost::Store { request: *request, result }));
         }
         ToStore::Tenant { request, .. } => {
-            return Err(ToHost::Tenant { request: *request, result: Err(not_for_tenants()) });
+            let result = Err(not_for_tenants());
+            return Err(Box::new(ToHost::Tenant { request: *request, result }));
         }
         // By identity: whose it is may have to be looked up first.
         ToStore::Hello { .. }
@@ -204,7 +206,7 @@ impl Shell {
         match qualified(tenant, message) {
             Ok(message) => Some(message),
             Err(answer) => {
-                self.send(session, lane, answer.into());
+                self.send(session, lane, (*answer).into());
                 None
             }
         }
@@ -253,14 +255,15 @@ mod tests {
         for odd in ["other/db", "acme/db", "../db", "_other/db", "", "/", "@x", "db/"] {
             let answer = qualified("acme", show(odd)).unwrap_err();
             assert!(
-                matches!(&answer, ToHost::Volume { request: 1, result: Err(VolumeError::Invalid(why)) }
+                matches!(&*answer, ToHost::Volume { request: 1, result: Err(VolumeError::Invalid(why)) }
                     if why.contains("letters")),
                 "{odd}: {answer:?}"
             );
             let (host, journal) = (HostId(1), None);
             let attach = ToStore::Attach { request: 1, name: odd.into(), host, journal };
             let result = Err(AttachError::NotFound);
-            assert_eq!(qualified("acme", attach), Err(ToHost::Attached { request: 1, result }));
+            let answer = ToHost::Attached { request: 1, result };
+            assert_eq!(qualified("acme", attach), Err(Box::new(answer)));
         }
         let clone = |name: &str, clone: &str| {
             let clone = clone.to_owned();
