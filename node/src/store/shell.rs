@@ -641,7 +641,7 @@ impl Shell {
             Outcome::Deleted(asked, spec, result, removing) => {
                 self.working = false;
                 self.note_deletion(spec.id);
-                if result.is_ok() {
+                if matches!(result, Ok(()) | Err(VolumeError::NotFound)) {
                     tracing::info!("deleted volume {} ({})", spec.name, spec.id);
                     self.catalog.remove(&spec.name);
                     self.removing += usize::from(removing);
@@ -649,6 +649,10 @@ impl Shell {
                     self.forget_snapshots_of(spec.id);
                     self.forget_claims(spec.id);
                     self.tell_stores();
+                    if result.is_err() {
+                        // Somebody else has deleted it, and there may be another one of its name.
+                        self.look_around();
+                    }
                 } else {
                     self.names.insert(spec.id, spec.name);
                 }

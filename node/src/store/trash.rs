@@ -118,6 +118,7 @@ pub async fn begin(
     for _ in 0..ATTEMPTS {
         let number = match newest(objects, spec.id).await? {
             Some((_, Record { decision: Decision::Deleted, .. })) => return Ok(()),
+            Some((_, Record { decision: Decision::Purged, .. })) => break,
             Some((number, _)) => number,
             None => 0,
         };
@@ -134,8 +135,8 @@ pub async fn begin(
 /// it.
 ///
 /// # Errors
-/// If it has clones, or the objects cannot be read or written: the volume is then still there, or will be after a
-/// minute, unless it is deleted again.
+/// If it is gone already, it has clones, or the objects cannot be read or written: the volume is then still there, or will be
+/// after a minute, unless it is deleted again.
 pub async fn delete(
     objects: &dyn Objects,
     entry: &Entry,
@@ -143,6 +144,12 @@ pub async fn delete(
     clones: &BTreeSet<VolumeId>,
 ) -> Result<(), VolumeError> {
     let Entry { spec, sectors } = entry;
+    if !is_named(objects, spec).await? {
+        // Somebody else has done it, and another volume may have its name.
+        let newest = newest(objects, spec.id).await?;
+        let deleted = newest.is_some_and(|(_, record)| record.decision == Decision::Deleted);
+        return if deleted { Ok(()) } else { Err(VolumeError::NotFound) };
+    }
     catalog::has_no_clones(objects, clones).await?;
     begin(objects, spec, *sectors).await?;
     if let Err(error) = catalog::has_no_clones(objects, clones).await {
@@ -153,8 +160,13 @@ pub async fn delete(
         lease::close(objects, spec.id, number).await.map_err(VolumeError::Store)?;
     }
     catalog::delete(objects, spec).await?;
-    // Whoever took the deletion for one that was cut short has changed that meanwhile.
-    begin(objects, spec, *sectors).await
+    // Whoever took the deletion for one that was cut short has changed that meanwhile; whoever did not may have removed it.
+    match newest(objects, spec.id).await? {
+        Some((_, Record { decision: Decision::Restored, .. })) => {
+            begin(objects, spec, *sectors).await
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The volume is not deleted after all, and has its name.

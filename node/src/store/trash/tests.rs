@@ -297,6 +297,19 @@ async fn of_a_removal_and_a_restoration_one_wins() {
 }
 
 #[tokio::test]
+async fn what_is_gone_is_not_deleted_again() {
+    let world = world().await;
+    // A store that has not heard of it.
+    world.delete().await.unwrap();
+    assert_eq!(world.delete().await, Ok(()));
+    purge(&*world.objects, world.entry.spec.id).await.unwrap();
+    let other = create(&*world.objects, "a".into(), 2048, 512).await.unwrap();
+    assert_eq!(world.delete().await, Err(VolumeError::NotFound));
+    assert_eq!(catalog::named(&*world.objects, "a").await, Ok(Some(other)));
+    assert_eq!(list(&*world.objects, VolumeId(0), GRACE, |_| true).await, Ok((vec![], false)));
+}
+
+#[tokio::test]
 async fn names_that_are_taken_and_parents_that_are_gone() {
     let world = world().await;
     let parent = &world.entry.spec;
