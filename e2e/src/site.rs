@@ -365,10 +365,10 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A volume, or VOLUME@SNAPSHOT, as iSCSI names it.
+/// A volume, VOLUME@SNAPSHOT or TENANT/VOLUME, as iSCSI names it.
 #[must_use]
 pub fn target(volume: &str) -> String {
-    format!("{TARGET_PREFIX}{}", volume.replace('@', ":"))
+    format!("{TARGET_PREFIX}{}", volume.replace('@', ":").replace('/', "::"))
 }
 
 /// A host gateway.

@@ -12,7 +12,8 @@ use longhaul_core::record::Fragment;
 use longhaul_core::wire::link::{
     Announced, AttachError, Claim, FRAME_PREFIX_BYTES, Frame, HostId, LiveInfo, MAX_HEAD_BYTES,
     MAX_PAYLOAD_BYTES, Piece, ReadPart, Served, StoreId, StoreOperation, StoreReply, StoreReport,
-    ToHost, ToStore, VolumeOperation, decode_data, encode_data,
+    TenantLimits, TenantOperation, ToHost, ToStore, TrashOperation, VolumeOperation, decode_data,
+    encode_data,
 };
 use longhaul_fuzz::{Input, pieces, seeds, world};
 use serde::{Serialize, de::DeserializeOwned};
@@ -33,6 +34,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let create = VolumeOperation::Create { name: "v".into(), sectors: 1024, block_bytes: 512 };
     let claim = Claim::Resume(1);
     let release = StoreOperation::Release { volume, lease: 2, host, claim };
+    let restore = TrashOperation::Restore { volume, name: "t/v".into() };
+    let tenant = TenantOperation::Create { tenant: "t".into(), limits: TenantLimits::default() };
     let to_store = vec![
         hello.into(),
         ToStore::Attach { request: 1, name: "v".into(), host, journal: None }.into(),
@@ -45,6 +48,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
             .into(),
         ToStore::Store { request: 6, operation: release }.into(),
         ToStore::Store { request: 7, operation: StoreOperation::Drain { on: true } }.into(),
+        ToStore::Volume { request: 8, operation: VolumeOperation::Trash(restore) }.into(),
+        ToStore::Tenant { request: 9, operation: tenant }.into(),
     ];
     let lost = AttachError::LossPending { host: HostId(3), bytes: 4096 };
     let fragment = Fragment {

@@ -22,6 +22,7 @@ use longhaul_core::store::map::Place;
 use longhaul_core::store::map::table::Table;
 use longhaul_core::store::segment::{self, Segment};
 use longhaul_core::store::staged;
+use longhaul_core::store::trash::{Decision, Record, TRASH_PREFIX};
 use map::MapCheck;
 use rustix::fs::FlockOperation;
 use serde::Serialize;
@@ -353,10 +354,21 @@ fn check_objects(objects: &dyn Stored, report: &mut Report) -> Result<()> {
             }),
         }
     }
+    let deleted = deleted(objects, report)?;
+    let whole = |record: &Record| {
+        let mut parents = record.spec.parents.iter().map(|parent| parent.volume.to_string());
+        let there = |id: &String| specs.contains_key(id) || deleted.contains_key(id);
+        record.decision != Decision::Purged && parents.all(|id| there(&id))
+    };
+    let kept = deleted.values().filter(|record| whole(record));
+    let kept: Vec<VolumeSpec> = kept.map(|record| record.spec.clone()).collect();
+    for spec in kept {
+        specs.entry(spec.id.to_string()).or_insert(spec);
+    }
     let all = objects.list("v/")?;
     let ids: BTreeSet<&str> = all.iter().filter_map(|meta| meta.key.split('/').nth(1)).collect();
     for id in ids {
-        if !specs.contains_key(id) {
+        if !specs.contains_key(id) && !deleted.contains_key(id) {
             report.notes.push(format!(
                 "{} belongs to no volume: to one that is being deleted, or whose name is damaged",
                 objects.place(&format!("v/{id}")).display()
@@ -367,6 +379,32 @@ fn check_objects(objects: &dyn Stored, report: &mut Report) -> Result<()> {
         check_volume(objects, &specs, spec, report)?;
     }
     Ok(())
+}
+
+/// What was decided last about each volume that was deleted.
+fn deleted(objects: &dyn Stored, report: &mut Report) -> Result<BTreeMap<String, Record>> {
+    let mut newest: BTreeMap<String, Record> = BTreeMap::new();
+    let mut keys: Vec<_> = objects.list(TRASH_PREFIX)?.into_iter().map(|meta| meta.key).collect();
+    keys.sort_unstable();
+    for key in keys {
+        let record = read(objects, &key)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| Record::decode(&key, &bytes).map_err(|error| error.to_string()));
+        match record {
+            Ok(record) => {
+                newest.insert(record.spec.id.to_string(), record);
+            }
+            Err(problem) => report.damage.push(Damage {
+                file: objects.place(&key),
+                offset: None,
+                problem,
+                advice:
+                    "restore it from a copy: without it a deleted volume cannot be brought back"
+                        .into(),
+            }),
+        }
+    }
+    Ok(newest)
 }
 
 /// The log of a volume as it begins: of a clone, with that of its parent. Damage of that is told where the parent is

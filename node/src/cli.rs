@@ -10,12 +10,15 @@ mod hidden;
 mod snapshot;
 #[path = "cli/stores.rs"]
 mod stores;
+#[path = "cli/tenant.rs"]
+mod tenant;
 #[path = "cli/volume.rs"]
 mod volume;
 
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
 pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
 pub use stores::{StoreCommand, StoresArgs};
+pub use tenant::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
 pub use volume::{VolumeArgs, VolumeCommand};
 
 use crate::host::Schedule;
@@ -78,7 +81,9 @@ pub enum Command {
     Volume(VolumeArgs),
     /// Take, list, delete and go back to snapshots of volumes.
     Snapshot(SnapshotArgs),
-    /// Renew or withdraw the credentials of a store.
+    /// Create, change, show, list and delete tenants, who have volumes of their own and know of no others.
+    Tenant(TenantArgs),
+    /// Make, renew, list and withdraw the credentials of a store.
     Credential(CredentialArgs),
     /// Say which iSCSI initiators may use what at a running host, and show who does.
     Iscsi(IscsiArgs),
@@ -186,6 +191,9 @@ pub struct StoreArgs {
     /// Most that this reads and writes in a second; 0 for no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_GC_RATE")]
     pub gc_rate: u64,
+    /// For how long the data of deleted volumes stays, so that they can be brought back; 0 to remove it at once.
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = units::duration, env = "LONGHAUL_DELETE_GRACE")]
+    pub delete_grace: Duration,
 }
 
 #[derive(Args)]
@@ -299,11 +307,43 @@ pub struct CredentialArgs {
 
 #[derive(Subcommand)]
 pub enum CredentialCommand {
-    /// Write a new admin credential and refuse the old one from now on. A running store notices.
+    /// Write a new admin credential and refuse the old one from now on; those of tenants stay. A running store notices.
     Rotate {
         /// State directory of the store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
+    },
+    /// Make a credential that is good for the volumes of one tenant, and knows of no others. A running store notices.
+    Issue {
+        /// Whose; `longhaul tenant create` makes the tenant.
+        #[arg(long, value_name = "NAME")]
+        tenant: String,
+        /// State directory of the store.
+        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+        state: PathBuf,
+        /// The file to write; it must not exist.
+        file: PathBuf,
+    },
+    /// Refuse credentials of tenants from now on. A running store notices, and ends their sessions.
+    Revoke {
+        /// Serial number of the one, as `longhaul credential list` shows it.
+        #[arg(required_unless_present = "tenant")]
+        serial: Option<String>,
+        /// All of this tenant.
+        #[arg(long, value_name = "NAME", conflicts_with = "serial")]
+        tenant: Option<String>,
+        /// State directory of the store.
+        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+        state: PathBuf,
+    },
+    /// List the credentials that a store accepts.
+    List {
+        /// State directory of the store.
+        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+        state: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Draw a key for encrypted volumes and write it to a file that only its owner may read.
     NewKey {
@@ -595,7 +635,8 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
         .with_context(|| format!("cannot read the config file {}", path.display()))?;
     let config: toml::Table = toml::from_str(&text)
         .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
-    let commands = ["demo", "store", "host", "volume", "snapshot", "credential", "status", "check"];
+    let commands =
+        ["demo", "store", "host", "volume", "snapshot", "tenant", "credential", "status", "check"];
     let unknown = |key: &&String| !commands.contains(&key.as_str()) && *key != ISCSI_TABLE;
     if let Some(unknown) = config.keys().find(unknown) {
         bail!(

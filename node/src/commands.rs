@@ -17,6 +17,7 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Host(args) => crate::host::run(&args, config),
         Command::Volume(args) => crate::volume::run(&args),
         Command::Snapshot(args) => crate::volume::snapshot::run(&args),
+        Command::Tenant(args) => crate::tenant::run(&args),
         Command::Credential(args) => crate::volume::credential(&args),
         Command::Iscsi(args) => crate::host::iscsi(&args),
         Command::Limit(args) => crate::host::limit(&args),

@@ -7,7 +7,7 @@
 //! | `ca.pem` | certificate and key of the CA, made once: hosts pin the certificate |
 //! | `server.pem` | certificate and key of the store, renewed at start when it has served half its time |
 //! | `peer.pem` | the same, to be shown to other stores of the installation |
-//! | `issued.json` | serial numbers of the client certificates that are accepted |
+//! | `issued.json` | serial numbers of the client certificates that are accepted, those of tenants with their names |
 //! | `admin.toml` | the credential to give to hosts and administrators |
 //!
 //! Each file is replaced as a whole, and a certificate lies in one file with its key, so that a crash
@@ -18,11 +18,15 @@
 //! move, and a host may reach it through a relay. A client certificate of that name is another store's:
 //! whoever can make one has the CA's key, so there is no list of them.
 //!
+//! A client certificate is a tenant's if its subject has an organization, which is the tenant's name. Its serial number is
+//! accepted together with that name and in no other form, so that a store which knows nothing of tenants lets no one of theirs in.
+//!
 //! All stores over one data location have the same CA: the second gets it by an *invitation*, a text that
 //! an operator carries from one state directory to the other. It never lies where the objects are.
 
 use crate::files;
 use anyhow::{Context as _, Result, anyhow, bail};
+use longhaul_core::store::tenant::check_tenant;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
@@ -42,6 +46,18 @@ use x509_parser::extensions::GeneralName;
 pub const SERVER_NAME: &str = "longhaul-store";
 /// Beginning of the serial number, as [`inspect`] gives it, of a certificate of a store.
 pub const OF_STORE: &str = "store:";
+/// Beginning of that of a tenant's certificate; the tenant's name and a colon follow.
+pub const OF_TENANT: &str = "tenant:";
+
+/// The tenant whose certificate has this serial number, as [`inspect`] gives it, if it is a tenant's.
+pub fn tenant_of(serial: &str) -> Option<&str> {
+    serial.strip_prefix(OF_TENANT)?.rsplit_once(':').map(|(tenant, _)| tenant)
+}
+
+/// The serial number alone.
+pub fn bare(serial: &str) -> &str {
+    serial.rsplit_once(':').map_or(serial, |(_, bare)| bare)
+}
 
 const CA_DAYS: i64 = 20 * 365;
 const SERVER_DAYS: i64 = 10 * 365;
@@ -59,7 +75,7 @@ pub struct Credential {
     pub ca: CertificateDer<'static>,
     /// Our certificate.
     pub certificate: CertificateDer<'static>,
-    /// Its serial number, in hexadecimal.
+    /// Its serial number, as [`inspect`] gives it.
     pub serial: String,
     /// When it ends.
     pub not_after: OffsetDateTime,
@@ -86,6 +102,13 @@ impl Credential {
         let credential = Self::read(path)?;
         let now = OffsetDateTime::now_utc();
         let (shown, until) = (path.display(), date(credential.not_after));
+        if let Some(tenant) = tenant_of(&credential.serial).filter(|_| credential.not_after <= now)
+        {
+            bail!(
+                "the credential {shown} expired on {until}: get a new one, which `longhaul credential issue --tenant {tenant}` \
+                 makes where the store runs"
+            );
+        }
         if credential.not_after <= now {
             bail!(
                 "the credential {shown} expired on {until}: run `longhaul credential rotate --state STATE` where the \
@@ -211,7 +234,7 @@ pub fn prepare(state: &Path, stores: &[String]) -> Result<ServerIdentity> {
         let seen = inspect(&pair.certificate)?;
         Ok(seen.not_after - now > Duration::days(SERVER_DAYS / 2) && seen.not_before <= now)
     };
-    let own = |name: &str, of: Leaf| -> Result<Pair> {
+    let own = |name: &str, of: Leaf<'_>| -> Result<Pair> {
         let old = match Pair::read(&dir.join(name))? {
             Some(pair) if fresh(&pair)? => return Ok(pair),
             old => old,
@@ -227,8 +250,8 @@ pub fn prepare(state: &Path, stores: &[String]) -> Result<ServerIdentity> {
     let peer = own("peer.pem", Leaf::Peer)?;
     match IssuedFile::read(&dir)? {
         None => {
-            let client = new_leaf(&ca, now, CLIENT_DAYS, Leaf::Client)?;
-            write_credential(&dir, stores, &ca, &client)?;
+            let client = new_leaf(&ca, now, CLIENT_DAYS, Leaf::Client(None))?;
+            write_credential(&dir.join("admin.toml"), stores, &ca, &client)?;
             let accepted = entry(&client)?;
             IssuedFile { version: 1, stores: stores.to_vec(), accepted, generation: 0 }
                 .write(&dir)?;
@@ -390,25 +413,67 @@ fn installation(state: &Path) -> Result<(Pair, IssuedFile)> {
     Ok((ca, issued))
 }
 
-/// Writes a new admin credential and withdraws all earlier ones. Returns its path.
+/// Writes a new admin credential and withdraws all earlier ones; those of tenants stay. Returns its path.
 ///
 /// # Errors
 /// If `state` is not that of a store, or a file cannot be written.
 pub fn rotate(state: &Path) -> Result<PathBuf> {
     let dir = directory(state);
     let (ca, issued) = installation(state)?;
-    let client = new_leaf(&ca, OffsetDateTime::now_utc(), CLIENT_DAYS, Leaf::Client)?;
-    let new = entry(&client)?;
+    let client = new_leaf(&ca, OffsetDateTime::now_utc(), CLIENT_DAYS, Leaf::Client(None))?;
+    let of_tenants = issued.accepted.iter().filter(|(serial, _)| tenant_of(serial).is_some());
+    let mut new: BTreeMap<_, _> = of_tenants.map(|(s, until)| (s.clone(), until.clone())).collect();
+    new.extend(entry(&client)?);
     // Both are accepted until the new one is in place, so that a crash leaves one that works.
     let mut both = issued.accepted.clone();
     both.extend(new.clone());
     let generation = issued.generation + 1;
     let stores = issued.stores;
     IssuedFile { version: 1, stores: stores.clone(), accepted: both, generation }.write(&dir)?;
-    let path = write_credential(&dir, &stores, &ca, &client)?;
+    let path = dir.join("admin.toml");
+    write_credential(&path, &stores, &ca, &client)?;
     let generation = generation + 1;
     IssuedFile { version: 1, stores, accepted: new, generation }.write(&dir)?;
     Ok(path)
+}
+
+/// Writes a credential that is good for the volumes of a tenant to a new file.
+///
+/// # Errors
+/// If `state` is not that of a store, the name is none, the file exists, or cannot be written.
+pub fn issue(state: &Path, tenant: &str, file: &Path) -> Result<()> {
+    check_tenant(tenant)?;
+    let dir = directory(state);
+    let (ca, mut issued) = installation(state)?;
+    if file.symlink_metadata().is_ok() {
+        bail!("{} exists: give the name of a new file", file.display());
+    }
+    let client = new_leaf(&ca, OffsetDateTime::now_utc(), CLIENT_DAYS, Leaf::Client(Some(tenant)))?;
+    write_credential(file, &issued.stores, &ca, &client)?;
+    issued.accepted.extend(entry(&client)?);
+    issued.generation += 1;
+    issued.write(&dir)
+}
+
+/// Withdraws the credential of a tenant with that serial number, or all of a tenant. Returns how many those were.
+///
+/// # Errors
+/// If `state` is not that of a store, or cannot be written.
+pub fn revoke(state: &Path, serial: Option<&str>, tenant: Option<&str>) -> Result<usize> {
+    let dir = directory(state);
+    let (_, mut issued) = installation(state)?;
+    let before = issued.accepted.len();
+    issued.accepted.retain(|accepted, _| {
+        let of = tenant_of(accepted);
+        let named = serial.is_none_or(|serial| bare(accepted) == bare(serial));
+        of.is_none() || !named || tenant.is_some_and(|tenant| of != Some(tenant))
+    });
+    let revoked = before - issued.accepted.len();
+    if revoked > 0 {
+        issued.generation += 1;
+        issued.write(&dir)?;
+    }
+    Ok(revoked)
 }
 
 /// The serial numbers that a running store accepts: `issued.json`, read again whenever it changed.
@@ -500,8 +565,7 @@ fn entry(pair: &Pair) -> Result<BTreeMap<String, String>> {
     Ok(BTreeMap::from([(seen.serial, seen.not_after.format(&Rfc3339)?)]))
 }
 
-fn write_credential(dir: &Path, stores: &[String], ca: &Pair, client: &Pair) -> Result<PathBuf> {
-    let path = dir.join("admin.toml");
+fn write_credential(path: &Path, stores: &[String], ca: &Pair, client: &Pair) -> Result<()> {
     let file = CredentialFile {
         version: 1,
         stores: stores.to_vec(),
@@ -510,14 +574,17 @@ fn write_credential(dir: &Path, stores: &[String], ca: &Pair, client: &Pair) -> 
         certificate: pem("CERTIFICATE", &client.certificate),
         key: pem("PRIVATE KEY", client.key.secret_pkcs8_der()),
     };
-    files::replace(&path, &credential_text(&file)?, 0o600)?;
-    Ok(path)
+    files::replace(path, &credential_text(&file)?, 0o600)
 }
 
 fn credential_text(file: &CredentialFile) -> Result<Vec<u8>> {
     let text = toml::to_string_pretty(file)?;
-    Ok(format!("# Whoever has this file may do everything at the store: keep it secret.\n{text}")
-        .into_bytes())
+    let seen = inspect(&certificate(&file.certificate)?)?;
+    let what = match tenant_of(&seen.serial) {
+        Some(tenant) => format!("everything with the volumes of tenant {tenant}"),
+        None => "everything at the store".to_owned(),
+    };
+    Ok(format!("# Whoever has this file may do {what}: keep it secret.\n{text}").into_bytes())
 }
 
 /// A certificate with its key, in one PEM file.
@@ -562,26 +629,30 @@ fn new_ca(now: OffsetDateTime) -> Result<Pair> {
 
 /// Whose a certificate is.
 #[derive(Clone, Copy)]
-enum Leaf {
+enum Leaf<'a> {
     /// A store's, to hosts.
     Server,
     /// A store's, to other stores.
     Peer,
-    /// A host's or an administrator's.
-    Client,
+    /// A host's or an administrator's: the installation's, or a tenant's.
+    Client(Option<&'a str>),
 }
 
-fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, of: Leaf) -> Result<Pair> {
+fn new_leaf(ca: &Pair, now: OffsetDateTime, days: i64, of: Leaf<'_>) -> Result<Pair> {
     let signer = KeyPair::from_pkcs8_der_and_sign_algo(&ca.key, &rcgen::PKCS_ECDSA_P256_SHA256)?;
     let issuer = Issuer::from_ca_cert_der(&ca.certificate, signer)?;
     let key = KeyPair::generate()?;
     let (name, usage) = match of {
         Leaf::Server => (SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth),
         Leaf::Peer => (SERVER_NAME, ExtendedKeyUsagePurpose::ClientAuth),
-        Leaf::Client => ("admin", ExtendedKeyUsagePurpose::ClientAuth),
+        Leaf::Client(None) => ("admin", ExtendedKeyUsagePurpose::ClientAuth),
+        Leaf::Client(Some(_)) => ("tenant", ExtendedKeyUsagePurpose::ClientAuth),
     };
     let mut params = params(name, now, days)?;
-    if !matches!(of, Leaf::Client) {
+    if let Leaf::Client(Some(tenant)) = of {
+        params.distinguished_name.push(DnType::OrganizationName, tenant);
+    }
+    if !matches!(of, Leaf::Client(_)) {
         params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into()?)];
     }
     params.use_authority_key_identifier_extension = true;
@@ -608,7 +679,7 @@ fn params(name: &str, now: OffsetDateTime, days: i64) -> Result<CertificateParam
 /// What a certificate says.
 #[derive(Debug)]
 pub struct Seen {
-    /// Serial number in hexadecimal, after [`OF_STORE`] if it is a store's.
+    /// Serial number in hexadecimal, after [`OF_STORE`] if it is a store's, or [`OF_TENANT`] and the tenant's name.
     pub serial: String,
     /// Start of its validity.
     pub not_before: OffsetDateTime,
@@ -634,8 +705,17 @@ pub fn inspect(certificate: &CertificateDer<'_>) -> Result<Seen> {
     let names = parsed.subject_alternative_name().ok().flatten();
     let is_ours = |name: &GeneralName<'_>| matches!(name, GeneralName::DNSName(SERVER_NAME));
     let of_store = names.is_some_and(|names| names.value.general_names.iter().any(is_ours));
+    let mut tenants = parsed.subject().iter_organization();
+    let serial = match (of_store, tenants.next()) {
+        (true, _) => format!("{OF_STORE}{serial}"),
+        (false, Some(tenant)) => {
+            let tenant = tenant.as_str().map_err(|_| anyhow!("its organization is not text"))?;
+            format!("{OF_TENANT}{tenant}:{serial}")
+        }
+        (false, None) => serial,
+    };
     Ok(Seen {
-        serial: if of_store { format!("{OF_STORE}{serial}") } else { serial },
+        serial,
         not_before: parsed.validity().not_before.to_datetime(),
         not_after: parsed.validity().not_after.to_datetime(),
     })

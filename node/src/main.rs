@@ -19,6 +19,7 @@ mod relay;
 mod service;
 mod span;
 mod store;
+mod tenant;
 mod units;
 mod volume;
 

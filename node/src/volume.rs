@@ -10,6 +10,7 @@ pub mod lost;
 pub mod snapshot;
 mod stream;
 mod transfer;
+pub mod trash;
 pub mod usage;
 
 use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
@@ -37,7 +38,7 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
 }
 
 /// Does something at the store of a credential, or at another address of it.
-fn connected(
+pub(crate) fn connected(
     credential: Option<&Path>,
     store: Option<&str>,
     work: impl AsyncFnOnce(&Requests) -> Result<()>,
@@ -84,7 +85,8 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             tell(&format!("created volume {name} of {}", show_bytes(*size)));
             Ok(())
         }
-        VolumeCommand::List => {
+        VolumeCommand::List { deleted: true } => trash::list(requests, args.json).await,
+        VolumeCommand::List { deleted: false } => {
             let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await? else {
                 return Err(unexpected());
             };
@@ -138,10 +140,9 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             });
             Ok(())
         }
-        VolumeCommand::Delete { name } => {
-            let operation = VolumeOperation::Delete { name: name.clone() };
-            requests.volume(operation).await.with_context(|| named(name))?;
-            done(args.json, &format!("deleted volume {name}"))
+        VolumeCommand::Delete { name, now } => trash::delete(requests, name, *now, args.json).await,
+        VolumeCommand::Undelete { volume, new_name } => {
+            trash::restore(requests, volume, new_name.as_deref(), args.json).await
         }
         VolumeCommand::Clone { snapshot, name } => {
             snapshot::clone(requests, snapshot, name, key_file, args.json).await
@@ -202,6 +203,41 @@ pub fn credential(args: &CredentialArgs) -> Result<()> {
             tell("keep a copy elsewhere: without it what is encrypted with it is lost");
             Ok(())
         }
+        CredentialCommand::Issue { tenant, state, file } => {
+            credential::issue(state, tenant, file)?;
+            tell(&format!("give this to tenant {tenant}; it gets in once there is such a tenant:"));
+            print(&format!("{}\n", file.display()))
+        }
+        CredentialCommand::Revoke { serial, tenant, state } => {
+            let revoked = credential::revoke(state, serial.as_deref(), tenant.as_deref())?;
+            if revoked == 0 {
+                bail!(
+                    "there is no such credential of a tenant; `longhaul credential list` shows those there are, and \
+                     `longhaul credential rotate` renews the installation's own"
+                );
+            }
+            tell(&format!("credentials that are refused from now on: {revoked}"));
+            Ok(())
+        }
+        CredentialCommand::List { state, json } => {
+            let accepted = credential::accepted(state)?.serials;
+            let parts = |serial: &str| {
+                let tenant = credential::tenant_of(serial).map(str::to_owned);
+                (credential::bare(serial).to_owned(), tenant)
+            };
+            if *json {
+                let list = accepted.iter().map(|(serial, until)| {
+                    let (serial, tenant) = parts(serial);
+                    json!({ "serial": serial, "tenant": tenant, "not_after": until })
+                });
+                return print(&pretty(&json!({ "credentials": list.collect::<Vec<_>>() }))?);
+            }
+            let rows = accepted.iter().map(|(serial, until)| {
+                let (serial, tenant) = parts(serial);
+                vec![serial, tenant.unwrap_or_else(|| "-".to_owned()), until.clone()]
+            });
+            print(&columns(&["SERIAL", "TENANT", "VALID UNTIL"], rows.collect()))
+        }
         CredentialCommand::Rotate { state } => {
             let path = credential::rotate(state)?;
             tell("the old credential is refused from now on; copy the new one to the hosts:");
@@ -220,27 +256,30 @@ pub fn credential(args: &CredentialArgs) -> Result<()> {
             if *json {
                 return print(&pretty(&json!({
                     "stores": credential.stores,
-                    "serial": credential.serial,
+                    "serial": credential::bare(&credential.serial),
+                    "tenant": credential::tenant_of(&credential.serial),
                     "not_after": credential.not_after.unix_timestamp(),
                     "expired": expired,
                 }))?);
             }
             let until = credential::date(credential.not_after);
             let state = if expired { "expired".to_owned() } else { format!("{days} days left") };
+            let tenant = credential::tenant_of(&credential.serial);
             print(&fields(&[
                 ("stores", credential.stores.join(", ")),
-                ("serial", credential.serial),
+                ("serial", credential::bare(&credential.serial).to_owned()),
+                ("tenant", tenant.unwrap_or("none: good for everything").to_owned()),
                 ("valid until", format!("{until} ({state})")),
             ]))
         }
     }
 }
 
-fn unexpected() -> anyhow::Error {
+pub(crate) fn unexpected() -> anyhow::Error {
     anyhow::anyhow!("the store gave an answer that does not fit: are both of the same version?")
 }
 
-fn done(json: bool, message: &str) -> Result<()> {
+pub(crate) fn done(json: bool, message: &str) -> Result<()> {
     if json {
         return print("{}\n");
     }
@@ -307,7 +346,7 @@ fn details(info: &VolumeInfo) -> String {
     fields(&all)
 }
 
-fn fields(all: &[(&str, String)]) -> String {
+pub(crate) fn fields(all: &[(&str, String)]) -> String {
     all.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 

@@ -50,6 +50,11 @@ pub enum Event {
         /// Its size now.
         sectors: u64,
     },
+    /// The store has no space for more data of this volume, or has again.
+    Room {
+        /// Whether it has.
+        room: bool,
+    },
     /// The store does not let the epoch go on for now; it is asked again.
     Refused(AttachError),
     /// The store could not take a batch; the engine resumes and ships it again.

@@ -26,6 +26,7 @@ mod drain;
 mod io;
 pub mod journal;
 mod limit;
+mod quota;
 mod readahead;
 mod reads;
 mod ship;

@@ -47,6 +47,8 @@ pub struct Status {
     pub memory_only: bool,
     /// Whether the journal has failed.
     pub latched: bool,
+    /// Whether the store has no space for more data.
+    pub full: bool,
     /// The epoch that fenced this one.
     pub fenced: Option<Epoch>,
     /// Limit of the drain, in bytes a second.

@@ -86,6 +86,8 @@ pub struct Volume {
     detach: Detach,
     /// The store has less than the journal can make up for: nothing is shipped.
     pub(super) behind: bool,
+    /// The store has no space for more data.
+    pub(super) full: bool,
     /// The journal could not be read for shipping: again at this time.
     pub(super) drain_retry: Option<(Time, Duration)>,
     pub(super) ids: u64,
@@ -165,6 +167,7 @@ impl Volume {
             shutting_down: false,
             detach: Detach::No,
             behind: false,
+            full: false,
             drain_retry: None,
             ids: 0,
             requests: 0,
@@ -191,7 +194,7 @@ impl Volume {
     /// data must be as long as its range.
     pub fn handle_request(&mut self, now: Time, id: u64, request: Request) {
         self.input(now);
-        if let Some(error) = self.refusal() {
+        if let Some(error) = self.refusal().or_else(|| self.want_of_space(&request)) {
             return self.reply(id, Err(error));
         }
         match request {
@@ -318,6 +321,7 @@ impl Volume {
                 }
             }
             ToHost::Resized { volume, sectors } if volume == self.volume => self.resized(sectors),
+            ToHost::Room { volume, epoch, room } if ours(volume, epoch) => self.told_room(room),
             ToHost::Barrier { volume, epoch, barrier } if ours(volume, epoch) => {
                 self.barrier(barrier);
             }
@@ -490,6 +494,7 @@ impl Volume {
             link_up: self.link == Link::Up,
             memory_only: self.journal.is_memory_only(),
             latched: self.latched,
+            full: self.full,
             fenced: self.fenced,
             drain_rate: self.drain.limit.rate(),
             readahead_rate: self.readahead.limit.rate(),
@@ -660,6 +665,7 @@ impl Volume {
             return self.hold();
         }
         self.link = Link::Up;
+        self.told_room(true);
         self.resized(attached.sectors);
         let committed = attached.committed;
         if committed > self.committed && committed < self.journal.next_seq() {

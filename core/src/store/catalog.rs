@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! volumes/NAME                     the volume of that name, as JSON; deleting it frees the name
+//! volumes/_TENANT/NAME             the same of the volume TENANT/NAME
 //! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
 //! v/ID/owner/0000000000000003      a generation that somebody has claimed, to write what follows:
 //! v/ID/root/GEN-SEGMENT-NUMBER     its roots: the generation, the last segment included, the how manieth
@@ -13,6 +14,7 @@
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
 //! v/ID/lease/0000000000000001      which store serves it: the last one counts ([`super::lease`])
+//! deleted/ID/0000000000000001      what was decided about a volume that was deleted: the last one counts ([`super::trash`])
 //! snapshots/ID                     whose snapshot that is, and as of which segment, once a host has read it
 //! ```
 //!
@@ -22,6 +24,7 @@
 
 use super::gc::bundle::BundleId;
 use super::map::fragment::FragmentId;
+use super::tenant;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
 use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, Parent, VolumeInfo};
 use serde::{Deserialize, Serialize};
@@ -39,7 +42,7 @@ pub const MAX_PARENTS: usize = 32;
 pub struct VolumeSpec {
     /// Its identity.
     pub id: VolumeId,
-    /// Its name.
+    /// Its name, after that of its tenant and a slash if it has one.
     pub name: String,
     /// The size in sectors that it was created with.
     pub created_sectors: u64,
@@ -53,6 +56,12 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
+    /// Whose it is, unless it is the installation's own.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        tenant::tenant_of(&self.name)
+    }
+
     /// The last segment that is not its own: 0 unless it is a clone.
     #[must_use]
     pub fn begins_after(&self) -> u64 {
@@ -89,6 +98,20 @@ pub enum CatalogError {
          with a letter or digit"
     )]
     Name(String),
+    /// Not the name of a tenant.
+    #[error(
+        "{0:?} is not the name of a tenant: use 1 to 63 letters, digits, dots, dashes and underscores, beginning with a \
+         letter or digit"
+    )]
+    Tenant(String),
+    /// Not what is known of a tenant.
+    #[error("object {key} does not describe a tenant: {reason}; bring it back from a copy")]
+    TenantRecord {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Not a block size.
     #[error("a block size of {0} bytes is not supported: use 512 or 4096")]
     BlockSize(u32),
@@ -118,6 +141,14 @@ pub enum CatalogError {
         "object {key} does not describe a volume: {reason}; bring it back from a copy of the object store"
     )]
     Spec {
+        /// Of the object.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not a record of what is deleted.
+    #[error("object {key} does not say what is deleted: {reason}; bring it back from a copy")]
+    Trash {
         /// Of the object.
         key: String,
         /// What is wrong with it.
@@ -173,16 +204,13 @@ pub fn check_resize(have: u64, asked: u64, block_bytes: u32) -> Result<(), Catal
     Ok(())
 }
 
-/// The key of a volume name.
+/// The key of a volume name. No name begins with the sign that tenants have before theirs.
 #[must_use]
 pub fn name_key(name: &str) -> String {
-    format!("{VOLUMES_PREFIX}{name}")
-}
-
-/// The volume name of a key, if it is the key of one.
-#[must_use]
-pub fn parse_name_key(key: &str) -> Option<&str> {
-    key.strip_prefix(VOLUMES_PREFIX).filter(|name| check_name(name).is_ok())
+    match tenant::split(name) {
+        (Some(tenant), name) => format!("{VOLUMES_PREFIX}_{tenant}/{name}"),
+        (None, name) => format!("{VOLUMES_PREFIX}{name}"),
+    }
 }
 
 /// Beginning of the keys of everything that a volume consists of but its name.
@@ -411,7 +439,7 @@ pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {
 
 /// `VolumeSpec` as it is stored. JSON has no 128-bit numbers, so the identity is in hexadecimal.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+pub(super) struct SpecParts {
     version: u32,
     name: String,
     id: String,
@@ -432,26 +460,77 @@ struct StoredParent {
 const SPEC_VERSION: u32 = 1;
 /// Of a description with parents: what does not know them must not open such a volume.
 const CLONE_VERSION: u32 = 2;
+/// Of a volume of a tenant, with parents or not: what does not know tenants must not show it to anyone.
+const TENANT_VERSION: u32 = 3;
+
+impl From<&VolumeSpec> for SpecParts {
+    fn from(spec: &VolumeSpec) -> SpecParts {
+        let parents = spec.parents.iter().map(|parent| StoredParent {
+            volume: parent.volume.to_string(),
+            segment: parent.segment,
+            snapshot: parent.snapshot.to_string(),
+        });
+        SpecParts {
+            version: match (spec.tenant(), spec.parents.is_empty()) {
+                (Some(_), _) => TENANT_VERSION,
+                (None, false) => CLONE_VERSION,
+                (None, true) => SPEC_VERSION,
+            },
+            name: spec.name.clone(),
+            id: spec.id.to_string(),
+            sectors: spec.created_sectors,
+            block_bytes: spec.block_bytes,
+            created: spec.created,
+            parents: parents.collect(),
+        }
+    }
+}
+
+impl SpecParts {
+    /// The volume that they describe.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(super) fn check(self) -> Result<VolumeSpec, String> {
+        if !(SPEC_VERSION..=TENANT_VERSION).contains(&self.version) {
+            return Err(format!("it is of version {}, which needs a newer longhaul", self.version));
+        }
+        tenant::check_volume_name(&self.name).map_err(|error| error.to_string())?;
+        check_size(self.sectors, self.block_bytes).map_err(|error| error.to_string())?;
+        let identity =
+            |text: &str| identity(text).ok_or_else(|| format!("{text:?} is not an identity"));
+        let mut parents = Vec::new();
+        for StoredParent { volume, segment, snapshot } in &self.parents {
+            let (volume, snapshot) = (identity(volume)?, identity(snapshot)?);
+            parents.push(Parent { volume, segment: *segment, snapshot });
+        }
+        let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
+        let fits = match self.version {
+            TENANT_VERSION => true,
+            version => parents.is_empty() == (version == SPEC_VERSION),
+        };
+        if parents.len() > MAX_PARENTS || !falling || !fits {
+            return Err("its parents make no sense".to_owned());
+        }
+        if (self.version == TENANT_VERSION) != tenant::tenant_of(&self.name).is_some() {
+            return Err(format!("version {} is not that of such a name", self.version));
+        }
+        Ok(VolumeSpec {
+            id: identity(&self.id)?,
+            name: self.name,
+            created_sectors: self.sectors,
+            block_bytes: self.block_bytes,
+            created: self.created,
+            parents,
+        })
+    }
+}
 
 /// The content of the object at [`name_key`].
 #[must_use]
 pub fn encode_spec(spec: &VolumeSpec) -> Vec<u8> {
-    let parents = spec.parents.iter().map(|parent| StoredParent {
-        volume: parent.volume.to_string(),
-        segment: parent.segment,
-        snapshot: parent.snapshot.to_string(),
-    });
-    let stored = Stored {
-        version: if spec.parents.is_empty() { SPEC_VERSION } else { CLONE_VERSION },
-        name: spec.name.clone(),
-        id: spec.id.to_string(),
-        sectors: spec.created_sectors,
-        block_bytes: spec.block_bytes,
-        created: spec.created,
-        parents: parents.collect(),
-    };
     // Serializing strings and integers into memory cannot fail.
-    let mut out = serde_json::to_vec(&stored).unwrap_or_default();
+    let mut out = serde_json::to_vec(&SpecParts::from(spec)).unwrap_or_default();
     out.push(b'\n');
     out
 }
@@ -465,37 +544,13 @@ pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> 
     if bytes.len() > MAX_SPEC_BYTES {
         return Err(bad(format!("it has {} bytes", bytes.len())));
     }
-    let stored: Stored = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-    if !(SPEC_VERSION..=CLONE_VERSION).contains(&stored.version) {
-        return Err(bad(format!(
-            "it is of version {}, which needs a newer longhaul",
-            stored.version
-        )));
+    let stored: SpecParts =
+        serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
+    let spec = stored.check().map_err(bad)?;
+    if name_key(&spec.name) != key {
+        return Err(bad(format!("it names volume {:?}", spec.name)));
     }
-    if parse_name_key(key) != Some(&stored.name) {
-        return Err(bad(format!("it names volume {:?}", stored.name)));
-    }
-    check_size(stored.sectors, stored.block_bytes).map_err(|error| bad(error.to_string()))?;
-    let identity =
-        |text: &str| identity(text).ok_or_else(|| bad(format!("{text:?} is not an identity")));
-    let mut parents = Vec::new();
-    for StoredParent { volume, segment, snapshot } in &stored.parents {
-        let (volume, snapshot) = (identity(volume)?, identity(snapshot)?);
-        parents.push(Parent { volume, segment: *segment, snapshot });
-    }
-    let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
-    let known = stored.version == CLONE_VERSION;
-    if parents.len() > MAX_PARENTS || !falling || parents.is_empty() == known {
-        return Err(bad("its parents make no sense".to_owned()));
-    }
-    Ok(VolumeSpec {
-        id: identity(&stored.id)?,
-        name: stored.name,
-        created_sectors: stored.sectors,
-        block_bytes: stored.block_bytes,
-        created: stored.created,
-        parents,
-    })
+    Ok(spec)
 }
 
 /// A size as it is stored.
@@ -650,6 +705,21 @@ mod tests {
     }
 
     #[test]
+    fn volumes_of_tenants_are_told_from_others() {
+        let spec = VolumeSpec { name: "acme/db".into(), ..spec() };
+        let bytes = encode_spec(&spec);
+        let text = std::str::from_utf8(&bytes).unwrap();
+        assert!(text.starts_with("{\"version\":3,\"name\":\"acme/db\""), "{text}");
+        assert_eq!(name_key("acme/db"), "volumes/_acme/db");
+        assert_eq!(decode_spec("volumes/_acme/db", &bytes), Ok(spec));
+        for key in ["volumes/db", "volumes/acme/db", "volumes/_other/db"] {
+            assert!(decode_spec(key, &bytes).is_err());
+        }
+        let older = text.replace("\"version\":3", "\"version\":1");
+        assert!(decode_spec("volumes/_acme/db", older.as_bytes()).is_err());
+    }
+
+    #[test]
     fn values_of_attributes_are_in_order() {
         let volume = VolumeId(0xfeed);
         let prefix = attribute_prefix(volume, "reservations");
@@ -676,6 +746,7 @@ mod tests {
         assert!(decode_spec("volumes/db-1.main", &bytes[..20]).is_err());
         let text = String::from_utf8(bytes).unwrap();
         for (from, to) in [
+            ("\"version\":1", "\"version\":4"),
             ("\"version\":1", "\"version\":3"),
             ("\"version\":1", "\"version\":2"),
             ("\":80", "\":81"),

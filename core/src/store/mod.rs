@@ -25,6 +25,8 @@
 //! | [`log`] | the state that a log adds up to, segment by segment |
 //! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
 //! | [`lease`] | which store serves a volume |
+//! | [`tenant`] | whose a volume is, and what each tenant may have |
+//! | [`trash`] | what becomes of volumes that are deleted |
 //! | [`check`] | verifies objects offline |
 //! | [`differences`] | what differs between two maps |
 //! | [`cache`] | pieces of objects on a local disk, in front of the object store |
@@ -52,6 +54,8 @@ pub mod scrub;
 pub mod segment;
 pub mod snapshot;
 pub mod staged;
+pub mod tenant;
+pub mod trash;
 mod volume;
 
 pub use account::Account;

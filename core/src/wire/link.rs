@@ -15,11 +15,16 @@
 //! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
 //! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
 //! - 9: snapshots and clones: [`VolumeOperation::Snapshot`], [`ToStore::Barrier`], [`ToHost::Barrier`].
+//! - 10: deleted volumes: [`VolumeOperation::Trash`]; tenants: [`ToStore::Tenant`],
+//!   [`ToHost::Tenant`], [`ToHost::Room`].
 
 mod data;
 mod fleet;
 mod frame;
 mod snapshots;
+mod tenants;
+mod trash;
+mod volumes;
 
 pub use data::{Piece, ReadPart, decode_data, encode_data};
 pub use fleet::{
@@ -31,6 +36,9 @@ pub use snapshots::{
     MAX_MAPS_COUNTED, MAX_SNAPSHOTS_LISTED, MapUsage, Parent, SnapshotError, SnapshotInfo,
     SnapshotKey, SnapshotOperation, SnapshotReply, StoredBytes,
 };
+pub use tenants::{TenantInfo, TenantLimits, TenantOperation, TenantReply};
+pub use trash::{DeletedInfo, MAX_DELETED_LISTED, TrashOperation, TrashReply};
+pub use volumes::{LiveInfo, VolumeError, VolumeInfo, VolumeOperation, VolumeReply};
 
 use crate::block::{
     BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,
@@ -41,7 +49,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 9;
+pub const MAX_VERSION: u16 = 10;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -60,6 +68,10 @@ pub const BEHIND_VERSION: u16 = 7;
 pub const FLEET_VERSION: u16 = 8;
 /// First version with snapshots and clones.
 pub const SNAPSHOT_VERSION: u16 = 9;
+/// First version with what becomes of deleted volumes.
+pub const TRASH_VERSION: u16 = 10;
+/// First version with tenants.
+pub const TENANT_VERSION: u16 = 10;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -290,6 +302,13 @@ pub enum ToStore {
         /// The last number that the host had acknowledged when it was asked, or later.
         seq: Seq,
     },
+    /// Something about tenants. From version [`TENANT_VERSION`] on.
+    Tenant {
+        /// For the reply.
+        request: RequestId,
+        /// What.
+        operation: TenantOperation,
+    },
 }
 
 /// A moment in the log of a volume, as a host remembers it.
@@ -315,6 +334,10 @@ impl ToStore {
                 version >= SNAPSHOT_VERSION
             }
             ToStore::Store { .. } => version >= FLEET_VERSION,
+            ToStore::Volume { operation: VolumeOperation::Trash(_), .. } => {
+                version >= TRASH_VERSION
+            }
+            ToStore::Tenant { .. } => version >= TENANT_VERSION,
             ToStore::Barrier { .. }
             | ToStore::Volume {
                 operation:
@@ -459,6 +482,23 @@ pub enum ToHost {
         /// For the answer.
         barrier: u64,
     },
+    /// Answers [`ToStore::Tenant`].
+    Tenant {
+        /// Of the request.
+        request: RequestId,
+        /// The outcome.
+        result: Result<TenantReply, VolumeError>,
+    },
+    /// Whether there is space for more data of a volume. Said while there is none, every now and then, and when there is again;
+    /// with a new link there is until it is said again. From version [`TENANT_VERSION`] on.
+    Room {
+        /// Which volume.
+        volume: VolumeId,
+        /// The host's epoch.
+        epoch: Epoch,
+        /// Whether there is.
+        room: bool,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -485,6 +525,7 @@ impl ToHost {
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
             ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
             ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
+            ToHost::Room { .. } | ToHost::Tenant { .. } => version >= TENANT_VERSION,
             _ => true,
         }
     }
@@ -622,186 +663,6 @@ pub enum ReadError {
     /// The volume is not open at this store (any more): attach or resume, then ask again.
     #[error("the volume is not attached")]
     NotAttached,
-}
-
-/// Something about volumes as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum VolumeOperation {
-    /// Makes a volume.
-    Create {
-        /// Its name.
-        name: String,
-        /// Its size in sectors.
-        sectors: u64,
-        /// Logical block size in bytes: 512 or 4096.
-        block_bytes: u32,
-    },
-    /// Lists all volumes.
-    List,
-    /// Shows one.
-    Show {
-        /// Which.
-        name: String,
-    },
-    /// Deletes one that no host has attached.
-    Delete {
-        /// Which.
-        name: String,
-    },
-    /// Shows what its last host acknowledged and never delivered.
-    Lost {
-        /// Of which.
-        name: String,
-        /// Continue a long list after this sector.
-        from_lba: u64,
-    },
-    /// Gives up what its last host never delivered, and ends that host's epoch.
-    AcceptLoss {
-        /// Of which.
-        name: String,
-    },
-    /// Asks for an attribute: bytes that a host keeps with the volume, outside of its address space.
-    GetAttribute {
-        /// Of which volume.
-        volume: VolumeId,
-        /// Which attribute: at most 32 small letters and dashes.
-        attribute: String,
-    },
-    /// Replaces an attribute, all of it or nothing.
-    SetAttribute {
-        /// Of which volume.
-        volume: VolumeId,
-        /// The host's epoch: refused if it is over.
-        epoch: Epoch,
-        /// Which attribute.
-        attribute: String,
-        /// At most [`MAX_ATTRIBUTE_BYTES`]; empty to forget it.
-        data: Vec<u8>,
-    },
-    /// Makes one larger, attached or not. From version [`RESIZE_VERSION`] on.
-    Resize {
-        /// Which.
-        name: String,
-        /// Its size from now on, in sectors. The size that it has already is a success too.
-        sectors: u64,
-    },
-    /// Something about its snapshots. From version [`SNAPSHOT_VERSION`] on.
-    Snapshot {
-        /// Which.
-        name: String,
-        /// What.
-        operation: SnapshotOperation,
-    },
-    /// Makes one smaller that no host has attached: what was beyond is gone, also if it is made larger again. From version
-    /// [`SNAPSHOT_VERSION`] on.
-    Shrink {
-        /// Which.
-        name: String,
-        /// Its size from now on, in sectors. The size that it has already is a success too.
-        sectors: u64,
-    },
-    /// Asks what one takes in the store's location. From version [`SNAPSHOT_VERSION`] on.
-    Stored {
-        /// Which.
-        name: String,
-    },
-}
-
-/// The outcome of a [`VolumeOperation`] that succeeded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum VolumeReply {
-    /// Created, deleted, accepted.
-    Done,
-    /// Created, shown or resized.
-    Volume(VolumeInfo),
-    /// All volumes, by name.
-    List(Vec<VolumeInfo>),
-    /// What is lost, as long as the host does not come back.
-    Lost {
-        /// The host that acknowledged it.
-        host: Option<HostId>,
-        /// Whether that host is connected: then the ranges are merely under way.
-        connected: bool,
-        /// Whether the host ended its epoch in order.
-        clean: bool,
-        /// Whether ranges were widened because there were too many to remember each.
-        rounded: bool,
-        /// At most [`MAX_STATUS_RUNS`] ranges in order of address.
-        ranges: Vec<Range>,
-        /// Whether more follow: ask again from the end of the last.
-        more: bool,
-    },
-    /// An attribute; empty if it was never set.
-    Attribute(Vec<u8>),
-    /// What became of the operation on snapshots.
-    Snapshot(SnapshotReply),
-    /// What a volume takes.
-    Stored(StoredBytes),
-}
-
-/// What is known of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeInfo {
-    /// Its name.
-    pub name: String,
-    /// Its identity.
-    pub id: VolumeId,
-    /// Its size in sectors.
-    pub sectors: u64,
-    /// Logical block size in bytes.
-    pub block_bytes: u32,
-    /// When it was created, seconds since 1970.
-    pub created: u64,
-    /// What an open volume knows in addition.
-    pub live: Option<LiveInfo>,
-}
-
-/// What the store knows of a volume once it has opened it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LiveInfo {
-    /// Current epoch.
-    pub epoch: Epoch,
-    /// Who attached it last.
-    pub host: Option<HostId>,
-    /// Whether that host is connected.
-    pub connected: bool,
-    /// Whether it ended its epoch in order.
-    pub clean: bool,
-    /// Last committed number.
-    pub committed: Seq,
-    /// Segments in the log.
-    pub segments: u64,
-    /// Bytes of data the map refers to, at most: what was overwritten or discarded may count until parts of
-    /// the map are merged.
-    pub mapped_bytes: u64,
-    /// Bytes announced and not committed.
-    pub announced_bytes: u64,
-}
-
-/// Why a volume operation failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum VolumeError {
-    /// No such volume.
-    #[error("there is no such volume; `longhaul volume list` shows those there are")]
-    NotFound,
-    /// The name is taken.
-    #[error("a volume of that name exists; choose another name, or delete it first")]
-    Exists,
-    /// Name, size or block size is not allowed.
-    #[error("{0}")]
-    Invalid(String),
-    /// A host has it attached.
-    #[error("host {0} has the volume attached; stop that host first")]
-    InUse(HostId),
-    /// The store failed.
-    #[error("the store could not do it: {0}")]
-    Store(String),
-    /// The epoch is over.
-    #[error("epoch {0} has ended the one in which this was asked for")]
-    Fenced(Epoch),
-    /// What an operation on snapshots says of them.
-    #[error(transparent)]
-    Snapshot(SnapshotError),
 }
 
 #[cfg(test)]

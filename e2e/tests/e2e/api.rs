@@ -13,9 +13,13 @@ struct Curl<'a> {
 
 impl<'a> Curl<'a> {
     fn new(site: &'a Site) -> Curl<'a> {
-        let dir = site.path("unpacked");
-        let (credential, files) = (site.store.credential(), dir.to_str().unwrap().to_owned());
-        run(longhaul(), ["credential", "unpack", credential.to_str().unwrap(), &files]).ok();
+        Curl::of(site, site.store.credential().to_str().unwrap())
+    }
+
+    fn of(site: &'a Site, credential: &str) -> Curl<'a> {
+        let files = site.path("unpacked").join(credential.replace('/', "-"));
+        let files = files.to_str().unwrap().to_owned();
+        run(longhaul(), ["credential", "unpack", credential, &files]).ok();
         Curl { site, files }
     }
 
@@ -115,6 +119,46 @@ fn all_of_a_volumes_life_is_done_over_http() {
     assert_eq!(api.ask("DELETE", "/v1/volumes/copy", None), (204, Value::Null));
     assert_eq!(api.ask("DELETE", "/v1/volumes/disk/snapshots/monday", None).0, 204);
     assert_eq!(api.ask("DELETE", "/v1/volumes/disk", None).0, 204);
+    let (_, deleted) = api.ask("GET", "/v1/deleted", None);
+    let find = |name: &str| {
+        let all = deleted["volumes"].as_array().unwrap();
+        let found = all.iter().find(|volume| volume["name"] == name).expect("a deleted volume");
+        found["id"].as_str().unwrap().to_owned()
+    };
+    let restore = format!("/v1/deleted/{}/restore", find("disk"));
+    let (code, back) = api.ask("POST", &restore, Some(json!({"name": "back"})));
+    assert_eq!((code, &back["name"]), (200, &"back".into()), "{back}");
+    assert_eq!(api.ask("DELETE", &format!("/v1/deleted/{}", find("copy")), None).0, 204);
+    assert_eq!(api.ask("GET", "/v1/deleted", None).1, json!({ "volumes": [] }));
+
+    let limits = json!({"max_volumes": 1});
+    let new = json!({"name": "acme", "limits": limits});
+    assert_eq!(api.ask("POST", "/v1/tenants", Some(new)).0, 201);
+    let of_tenant = |name: &str| Some(json!({"name": name, "size_bytes": mib}));
+    assert_eq!(api.ask("POST", "/v1/volumes", of_tenant("acme/db")).0, 201);
+    let (code, refused) = api.ask("POST", "/v1/volumes", of_tenant("acme/more"));
+    assert!((400..500).contains(&code), "{code} {refused}");
+    assert_eq!(api.ask("GET", "/v1/volumes/acme%2Fdb", None).1["name"], "acme/db");
+    assert_eq!(api.ask("PUT", "/v1/tenants/acme", Some(json!({}))).0, 200);
+    let (issued, state) = (site.path("acme.toml"), site.store.dir().to_str().unwrap());
+    let issued = issued.to_str().unwrap();
+    run(longhaul(), ["credential", "issue", "--tenant", "acme", "--state", state, issued]).ok();
+    let theirs = Curl::of(&site, issued);
+    let (_, list) = theirs.ask("GET", "/v1/volumes", None);
+    let names: Vec<&Value> =
+        list["volumes"].as_array().unwrap().iter().map(|v| &v["name"]).collect();
+    assert_eq!(names, ["db"]);
+    theirs.fails("GET", "/v1/volumes/back", None, 404, "no such volume");
+    theirs.fails("GET", "/v1/volumes/other%2Fdb", None, 400, "letters");
+    theirs.fails("GET", "/v1/stores", None, 400, "admin.toml");
+    theirs.fails("GET", "/v1/tenants", None, 400, "admin.toml");
+    let (_, tenant) = api.ask("GET", "/v1/tenants/acme", None);
+    assert_eq!((&tenant["max_volumes"], &tenant["volumes"]), (&Value::Null, &1.into()));
+    assert_eq!(api.ask("DELETE", "/v1/volumes/acme%2Fdb", None).0, 204);
+    let (_, deleted) = api.ask("GET", "/v1/deleted", None);
+    let id = deleted["volumes"][0]["id"].as_str().unwrap();
+    assert_eq!(api.ask("DELETE", &format!("/v1/deleted/{id}"), None).0, 204);
+    assert_eq!(api.ask("DELETE", "/v1/tenants/acme", None).0, 204);
     api.fails("PUT", "/v1/store/drain", Some(json!({"draining": true})), 400, "no other store");
     let (_, drained) = api.ask("PUT", "/v1/store/drain", Some(json!({"draining": false})));
     assert_eq!(drained["draining"], false);
@@ -175,13 +219,18 @@ fn the_openapi_document_is_what_is_served() {
     let site = Site::with_volume("disk", 8);
     site.snapshot(["create", "disk@a"]).ok();
     let api = Curl::new(&site);
+    assert_eq!(api.ask("POST", "/v1/tenants", Some(json!({"name": "t"}))).0, 201);
     let (code, document) = api.ask("GET", "/v1/openapi.json", None);
     assert_eq!(code, 200);
     assert!(document["openapi"].as_str().unwrap().starts_with("3."), "{document}");
     let mut schemas = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let at =
-            path.replace("{volume}", "disk").replace("{snapshot}", "a").replace("{store}", "1");
+        let at = path
+            .replace("{volume}", "disk")
+            .replace("{snapshot}", "a")
+            .replace("{store}", "1")
+            .replace("{id}", "1")
+            .replace("{tenant}", "t");
         for (method, said) in methods.as_object().unwrap() {
             assert!(said["description"].is_string() || said["summary"].is_string(), "{path}");
             if method == "get" {
@@ -201,10 +250,7 @@ fn the_openapi_document_is_what_is_served() {
                 }
             } else {
                 // Nothing is done without a body, or to what is not there.
-                let at = path
-                    .replace("{volume}", "none")
-                    .replace("{snapshot}", "a")
-                    .replace("{store}", "1");
+                let at = at.replace("disk", "none").replace("tenants/t", "tenants/none");
                 let (code, body) = api.ask(&method.to_uppercase(), &at, None);
                 let known = code != 405
                     && !body["error"].as_str().unwrap_or_default().contains("openapi.json");

@@ -54,7 +54,7 @@ fn fills_up_and_goes_on(site: &Site) {
     // What both have is read meanwhile, and written on.
     shows(&mut client, 0, 48 * MIB);
     write(&mut client, 0, MIB);
-    site.volume(["delete", "filler"]).ok();
+    site.volume(["delete", "filler", "--now"]).ok();
     host.wait_drained("disk", LIMIT);
     assert!(!said().contains("no space left"), "{}", said());
     client.disconnect();

@@ -118,7 +118,7 @@ fn a_volume_lives_in_a_bucket() {
     site.store.restart();
     let check = format!("s3://{}/lab/one", bucket::BUCKET);
     run(longhaul(), ["check", &check]).fails(1, &["directory", "aws s3 sync"]);
-    site.volume(["delete", "disk"]).ok();
+    site.volume(["delete", "disk", "--now"]).ok();
     wait_for("the data to be removed", LIMIT, || {
         gateway.objects().iter().all(|(name, _)| !name.contains("/objects/v/"))
     });

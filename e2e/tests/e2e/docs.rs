@@ -76,6 +76,7 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
         "host",
         "volume",
         "snapshot",
+        "tenant",
         "credential",
         "iscsi",
         "limit",
@@ -87,8 +88,14 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
         all.push(vec![command]);
     }
     let volume = ["create", "list", "show", "resize", "delete", "import", "export", "lost"];
-    for command in volume.into_iter().chain(["accept-loss", "rotate-key", "clone", "diff", "usage"])
-    {
+    for command in volume.into_iter().chain([
+        "accept-loss",
+        "rotate-key",
+        "clone",
+        "diff",
+        "usage",
+        "undelete",
+    ]) {
         all.push(vec!["volume", command]);
     }
     for command in ["create", "list", "delete", "schedule", "rollback", "send", "receive"] {
@@ -97,10 +104,13 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["write", "read"] {
         all.push(vec!["bench-link", command]);
     }
-    for command in ["list", "drain", "rebalance", "forget", "invite", "join"] {
+    for command in ["list", "drain", "rebalance", "forget", "audit", "invite", "join"] {
         all.push(vec!["store", command]);
     }
-    for command in ["rotate", "show", "new-key", "unpack"] {
+    for command in ["create", "set", "show", "list", "delete"] {
+        all.push(vec!["tenant", command]);
+    }
+    for command in ["rotate", "show", "new-key", "unpack", "issue", "revoke", "list"] {
         all.push(vec!["credential", command]);
     }
     for command in ["allow", "deny", "user", "move", "list", "sessions"] {

@@ -28,5 +28,6 @@ mod refusals;
 mod resize;
 mod snapshots;
 mod store_cache;
+mod tenants;
 mod tls;
 mod upgrade;

@@ -197,7 +197,8 @@ fn volume_commands_print_what_they_did() {
     assert_eq!(show.json()["size_bytes"], 1u64 << 40, "{show}");
     assert_eq!(show.json()["block_bytes"], 4096, "{show}");
     site.volume(["create", "a", "--size", "1MiB"]).fails(1, &["exists"]);
-    site.volume(["create", "bad/name", "--size", "1MiB"]).fails(1, &["letters"]);
+    site.volume(["create", "bad name", "--size", "1MiB"]).fails(1, &["letters"]);
+    site.volume(["create", "bad/name", "--size", "1MiB"]).fails(1, &["no tenant bad"]);
     site.volume(["create", "c", "--size", "1000"]).fails(1, &["multiple"]);
     site.volume(["create", "c", "--size", "0"]).fails(1, &["positive"]);
     site.volume(["create", "c"]).fails(2, &["--size"]);

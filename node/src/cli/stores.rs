@@ -35,6 +35,21 @@ pub enum StoreCommand {
         #[command(flatten)]
         to: StoresArgs,
     },
+    /// Print the audit log of a store: who did what, and what came of it, the oldest first.
+    Audit {
+        /// State directory of the store.
+        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
+        state: PathBuf,
+        /// Only what happened within this time, as in `2h`.
+        #[arg(long, value_name = "TIME", value_parser = units::duration)]
+        since: Option<Duration>,
+        /// Only what was done on behalf of this tenant.
+        #[arg(long, value_name = "NAME")]
+        tenant: Option<String>,
+        /// Print a JSON object per line.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what another store needs to serve the same data: the CA with its key, a secret.
     Invite {
         /// State directory of this store.

@@ -27,7 +27,7 @@ pub struct VolumeArgs {
 pub enum VolumeCommand {
     /// Create a volume. It takes no space until it is written.
     Create {
-        /// Its name: letters, digits, `.`, `_` and `-`.
+        /// Its name: letters, digits, `.`, `_` and `-`. With the admin credential, TENANT/NAME is a volume of a tenant.
         name: String,
         /// Its size, as in `10GiB`.
         #[arg(long, value_parser = units::bytes)]
@@ -50,7 +50,11 @@ pub enum VolumeCommand {
         new_key_file: Option<PathBuf>,
     },
     /// List all volumes.
-    List,
+    List {
+        /// Those that are deleted and can still be brought back.
+        #[arg(long)]
+        deleted: bool,
+    },
     /// Show one volume.
     Show {
         /// Which.
@@ -68,10 +72,22 @@ pub enum VolumeCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Delete a volume and all its data.
+    /// Delete a volume. Its name is free at once; its data goes after a day, or what the store's --delete-grace says,
+    /// and until then `longhaul volume undelete` brings it back.
     Delete {
-        /// Which.
+        /// Which; with --now also one that is deleted already, by name or identity.
         name: String,
+        /// Remove its data now: nothing brings it back.
+        #[arg(long)]
+        now: bool,
+    },
+    /// Bring a deleted volume back, with its data and its snapshots.
+    Undelete {
+        /// Which, by name, or by identity where several had it; `longhaul volume list --deleted` shows both.
+        volume: String,
+        /// Its name from now on [default: the one that it had].
+        #[arg(long = "name", value_name = "NAME")]
+        new_name: Option<String>,
     },
     /// Create a volume that begins as a snapshot and shares its data. It takes no space until it is written.
     Clone {

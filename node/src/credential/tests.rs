@@ -86,6 +86,41 @@ fn rotation_is_noticed_by_a_running_store() {
 }
 
 #[test]
+fn credentials_of_tenants_come_and_go_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    prepare(dir.path(), &addresses()).unwrap();
+    let issued = Issued::new(dir.path());
+    let file = |name: &str| dir.path().join(name);
+    let new = |tenant: &str, name: &str| {
+        issue(dir.path(), tenant, &file(name)).unwrap();
+        Credential::load(&file(name)).unwrap()
+    };
+    let (one, two, other) = (new("acme", "one"), new("acme", "two"), new("other", "three"));
+    assert_eq!(tenant_of(&one.serial), Some("acme"));
+    assert_eq!(one.stores, addresses());
+    // What a store that knows no tenants makes of such a certificate is not on the list.
+    assert!(issued.accepts(&one.serial) && !issued.accepts(bare(&one.serial)));
+    assert!(!issued.accepts(&one.serial.replace("acme", "other")));
+    rotate(dir.path()).unwrap();
+    assert!([&one, &two, &other].iter().all(|credential| issued.accepts(&credential.serial)));
+    assert_eq!(revoke(dir.path(), Some(bare(&one.serial)), None).unwrap(), 1);
+    assert!(!issued.accepts(&one.serial) && issued.accepts(&two.serial));
+    assert_eq!(revoke(dir.path(), None, Some("acme")).unwrap(), 1);
+    assert!(!issued.accepts(&two.serial) && issued.accepts(&other.serial));
+    assert_eq!(revoke(dir.path(), None, Some("acme")).unwrap(), 0);
+    // The installation's own is rotated, not revoked.
+    let admin = Credential::load(&dir.path().join("credentials/admin.toml")).unwrap();
+    assert_eq!(tenant_of(&admin.serial), None);
+    assert_eq!(revoke(dir.path(), Some(&admin.serial), None).unwrap(), 0);
+    assert!(issued.accepts(&admin.serial));
+    let message = |tenant: &str, name: &str| {
+        format!("{:#}", issue(dir.path(), tenant, &file(name)).unwrap_err())
+    };
+    assert!(message("acme", "one").contains("exists"));
+    assert!(message("a/b", "new").contains("letters") && !file("new").exists());
+}
+
+#[test]
 fn an_invited_store_has_the_same_ca_and_accepts_the_same() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = prepare(one.path(), &addresses()).unwrap();
@@ -138,11 +173,11 @@ pub fn ending(state: &Path, after: std::time::Duration) {
     let dir = directory(state);
     let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
     let then = OffsetDateTime::now_utc() - Duration::days(9) + after;
-    let client = new_leaf(&ca, then, 9, Leaf::Client).unwrap();
+    let client = new_leaf(&ca, then, 9, Leaf::Client(None)).unwrap();
     let mut issued = IssuedFile::read(&dir).unwrap().unwrap();
     issued.accepted.extend(entry(&client).unwrap());
     issued.write(&dir).unwrap();
-    write_credential(&dir, &addresses(), &ca, &client).unwrap();
+    write_credential(&dir.join("admin.toml"), &addresses(), &ca, &client).unwrap();
 }
 
 /// A credential of the store in `state` that ended a day ago.
@@ -151,7 +186,7 @@ pub fn expired(state: &Path) -> String {
     let dir = directory(state);
     let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
     let then = OffsetDateTime::now_utc() - Duration::days(10);
-    let client = new_leaf(&ca, then, 9, Leaf::Client).unwrap();
-    write_credential(&dir, &addresses(), &ca, &client).unwrap();
+    let client = new_leaf(&ca, then, 9, Leaf::Client(None)).unwrap();
+    write_credential(&dir.join("admin.toml"), &addresses(), &ca, &client).unwrap();
     std::fs::read_to_string(dir.join("admin.toml")).unwrap()
 }

@@ -406,6 +406,11 @@ impl Front {
                 "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
             ),
             Event::Resized { sectors } => self.resized(volume, sectors),
+            Event::Room { room: true } => tracing::info!(volume = name, "there is room again"),
+            Event::Room { room: false } => tracing::warn!(
+                volume = name,
+                "the tenant is over its quota of stored bytes: new data is refused with `no space` until there is room"
+            ),
             Event::TraceReplayed { followed: true } => {
                 tracing::info!(volume = name, "the trace has been read ahead to its end");
             }

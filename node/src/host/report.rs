@@ -94,6 +94,9 @@ pub struct VolumeReport {
     pub journal_failed: bool,
     /// Whether writes live in memory until committed.
     pub memory_only: bool,
+    /// Whether new data is refused because the tenant is over its quota of stored bytes.
+    #[serde(default)]
+    pub no_space: bool,
     /// Buffers of writes.
     pub memory_bytes: u64,
     /// Last write accepted, made stable here, committed by the store.
@@ -379,6 +382,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.journal_failed = status.latched;
     report.reason = report.reason.take().or_else(|| volume.trouble());
     report.memory_only = status.memory_only;
+    report.no_space = status.full;
     report.memory_bytes = status.memory_bytes;
     report.last_seq = status.last;
     report.stable_seq = status.stable;

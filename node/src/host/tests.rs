@@ -54,6 +54,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let store = store::Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel();

@@ -137,7 +137,10 @@ impl Router {
     /// or nobody does.
     pub fn route(&self, mut frame: Frame<ToHost>) -> Option<(VolumeId, Frame<ToHost>)> {
         let request = match &mut frame.message {
-            ToHost::Hello { .. } | ToHost::Store { .. } | ToHost::Stores { .. } => return None,
+            ToHost::Hello { .. }
+            | ToHost::Store { .. }
+            | ToHost::Stores { .. }
+            | ToHost::Tenant { .. } => return None,
             ToHost::Committed { volume, .. }
             | ToHost::Fenced { volume, .. }
             | ToHost::Resized { volume, .. }
@@ -146,6 +149,7 @@ impl Router {
             | ToHost::Status { volume, .. }
             | ToHost::Staged { volume, .. }
             | ToHost::Changed { volume, .. }
+            | ToHost::Room { volume, .. }
             | ToHost::Barrier { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }

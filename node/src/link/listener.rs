@@ -61,6 +61,13 @@ pub enum ListenerEvent {
         /// The frame.
         frame: Frame<ToStore>,
     },
+    /// Somebody was not let in, because of the credential. Not everybody is told of, if many are.
+    Refused {
+        /// Where from.
+        peer: SocketAddr,
+        /// Why.
+        reason: String,
+    },
     /// A session is over; nothing more comes from it.
     Closed {
         /// Which.
@@ -135,6 +142,11 @@ impl Shared {
         self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says that somebody was not let in, unless there is more to say than is listened to.
+    fn refused(&self, peer: SocketAddr, reason: String) {
+        let _ = self.events.try_send(ListenerEvent::Refused { peer, reason });
+    }
+
     fn remove(&self, id: u64) {
         let mut sessions = self.sessions();
         if let Some(lone) = sessions.remove(&id).and_then(|session| session.lone) {
@@ -180,7 +192,14 @@ impl Listener {
         let shared = self.shared.clone();
         self.tasks.spawn(async move {
             let mut tasks = JoinSet::new();
-            while let Some(connection) = acceptor.accept().await {
+            while let Some(arrived) = acceptor.accept().await {
+                let connection = match arrived {
+                    Ok(connection) => connection,
+                    Err((peer, reason)) => {
+                        shared.refused(peer, reason);
+                        continue;
+                    }
+                };
                 if shared.sessions().len() >= MAX_SESSIONS {
                     connection.close(CloseCode::ShuttingDown, "too many sessions");
                     continue;
@@ -385,7 +404,12 @@ async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
     let peer = arriving.peer();
     match arriving.authenticate().await {
         Ok(connection) => session(shared.next_session(), connection.into(), shared).await,
-        Err(error) => tracing::warn!("refused {peer}: {error}"),
+        Err(error) => {
+            tracing::warn!("refused {peer}: {error}");
+            if error.is_of_credential() {
+                shared.refused(peer, error.to_string());
+            }
+        }
     }
 }
 

@@ -88,7 +88,8 @@ pub enum LinkError {
     StoreExpired,
     /// The client's certificate was withdrawn.
     #[error(
-        "the credential was withdrawn by `longhaul credential rotate`: copy the store's new admin.toml here"
+        "the credential was withdrawn by `longhaul credential rotate` or `revoke`: copy the store's new admin.toml here, or \
+         get another one"
     )]
     Revoked,
     /// No protocol version in common.
@@ -127,6 +128,11 @@ impl LinkError {
     pub fn needs_operator(&self) -> bool {
         use LinkError::{Expired, Revoked, StoreExpired, Version, WrongCa};
         matches!(self, WrongCa | Expired | StoreExpired | Revoked | Version { .. })
+    }
+
+    /// Whether a store has turned a client away because of its credential, and not only lost it.
+    fn is_of_credential(&self) -> bool {
+        matches!(self, LinkError::Lost(reason) if reason.contains("credential"))
     }
 }
 

@@ -7,8 +7,9 @@ use super::{LinkError, Transport};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{
-    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply, ToHost,
-    ToStore, VolumeOperation, VolumeReply,
+    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply,
+    TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError, VolumeOperation,
+    VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -172,13 +173,24 @@ impl Requests {
     /// # Errors
     /// What the store says, or that the connection ended.
     pub async fn volume(&self, operation: VolumeOperation) -> Result<VolumeReply> {
+        self.call_volume(operation).await?.context("the store refused")
+    }
+
+    /// The same, for who goes on where the store refuses.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub async fn call_volume(
+        &self,
+        operation: VolumeOperation,
+    ) -> Result<Result<VolumeReply, VolumeError>> {
         if matches!(operation, VolumeOperation::Resize { .. }) && self.version < RESIZE_VERSION {
             bail!("the store at {} is too old to resize volumes: upgrade it", self.address);
         }
         let frame =
             self.call(Lane::Control, |request| ToStore::Volume { request, operation }).await?;
         match frame.message {
-            ToHost::Volume { result, .. } => result.context("the store refused"),
+            ToHost::Volume { result, .. } => Ok(result),
             _ => bail!("the store at {} gave an answer that does not fit", self.address),
         }
     }
@@ -194,6 +206,21 @@ impl Requests {
         let ask = |request| ToStore::Store { request, operation };
         match self.call(Lane::Control, ask).await?.message {
             ToHost::Store { result, .. } => result.context("the store refused"),
+            _ => bail!("the store at {} gave an answer that does not fit", self.address),
+        }
+    }
+
+    /// Asks for something about tenants.
+    ///
+    /// # Errors
+    /// What the store says, or that the connection ended.
+    pub async fn tenant(&self, operation: TenantOperation) -> Result<TenantReply> {
+        if self.version < TENANT_VERSION {
+            bail!("the store at {} is too old to know tenants: upgrade it", self.address);
+        }
+        let ask = |request| ToStore::Tenant { request, operation };
+        match self.call(Lane::Control, ask).await?.message {
+            ToHost::Tenant { result, .. } => result.context("the store refused"),
             _ => bail!("the store at {} gave an answer that does not fit", self.address),
         }
     }
@@ -220,6 +247,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Staged { request, .. }
         | ToHost::Changed { request, .. }
         | ToHost::Store { request, .. }
+        | ToHost::Tenant { request, .. }
         | ToHost::Volume { request, .. } => Some(*request),
         ToHost::Hello { .. }
         | ToHost::Committed { .. }
@@ -227,6 +255,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Resized { .. }
         | ToHost::Stores { .. }
         | ToHost::Barrier { .. }
+        | ToHost::Room { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

@@ -204,7 +204,7 @@ impl Slots {
 
 /// The store's end.
 pub struct Acceptor {
-    arrived: mpsc::Receiver<Box<dyn Connection>>,
+    arrived: mpsc::Receiver<Arrived>,
     visitors: Option<mpsc::Receiver<Visitor>>,
     _task: JoinSet<()>,
 }
@@ -238,11 +238,14 @@ impl Acceptor {
         self.visitors.take()
     }
 
-    /// The next link that has all its connections.
-    pub async fn accept(&mut self) -> Option<Box<dyn Connection>> {
+    /// The next link that has all its connections, or who was not let in.
+    pub async fn accept(&mut self) -> Option<Arrived> {
         self.arrived.recv().await
     }
 }
+
+/// A link, or from where somebody was not let in, and why.
+pub type Arrived = Result<Box<dyn Connection>, (SocketAddr, String)>;
 
 /// What belongs together until it is complete.
 type Incomplete = Mutex<HashMap<(String, Token), (Instant, Slots)>>;
@@ -250,7 +253,7 @@ type Incomplete = Mutex<HashMap<(String, Token), (Instant, Slots)>>;
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    arrived: mpsc::Sender<Box<dyn Connection>>,
+    arrived: mpsc::Sender<Arrived>,
     visitors: mpsc::Sender<Visitor>,
 ) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
@@ -273,13 +276,19 @@ async fn accept(
             let joined = join(socket, peer, &acceptor, &links);
             match tokio::time::timeout(SETUP_TIMEOUT, joined).await {
                 Ok(Ok(Joined::Link(link))) => {
-                    let _ = arrived.send(link).await;
+                    let _ = arrived.send(Ok(link)).await;
                 }
                 Ok(Ok(Joined::Visitor(visitor))) => {
                     let _ = visitors.send(*visitor).await;
                 }
                 Ok(Ok(Joined::Part)) | Err(_) => {}
-                Ok(Err(error)) => tracing::warn!("refused {peer} (TCP): {error}"),
+                Ok(Err(error)) => {
+                    tracing::warn!("refused {peer} (TCP): {error}");
+                    if error.is_of_credential() {
+                        // Of many at once some go unmentioned.
+                        let _ = arrived.try_send(Err((peer, error.to_string())));
+                    }
+                }
             }
         });
         while tasks.try_join_next().is_some() {}

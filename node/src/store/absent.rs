@@ -32,6 +32,7 @@ pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
         ToStore::Hello { .. }
         | ToStore::Announce { .. }
         | ToStore::Store { .. }
+        | ToStore::Tenant { .. }
         | ToStore::Barrier { .. } => None,
     }
 }

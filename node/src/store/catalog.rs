@@ -1,8 +1,9 @@
 //! Which volumes there are: reading the catalog, creating and deleting.
 //!
 //! A name is an object, created put-if-absent. Deleting removes the name first: from then on the
-//! volume is gone, and what a crash leaves of its data is only space.
+//! volume is gone. What becomes of its data is [`super::trash`]'s business.
 
+use super::tenants;
 use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use crate::random;
 use anyhow::{Context as _, Result};
@@ -11,6 +12,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
+use longhaul_core::store::tenant::check_volume_name;
 use longhaul_core::wire::link::{StoredBytes, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,14 +40,32 @@ pub struct Entry {
 /// If one cannot be read or is not valid: a store that leaves a volume out would let its name be
 /// given away.
 pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, Entry>> {
-    let list = objects.list(VOLUMES_PREFIX).await.map_err(anyhow::Error::msg);
+    let found = entries(objects, VOLUMES_PREFIX).await?.into_iter();
+    Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
+}
+
+/// Beginning of the keys of the names of all volumes that have a tenant.
+pub fn of_tenants() -> String {
+    format!("{VOLUMES_PREFIX}_")
+}
+
+/// Beginning of the keys of the names of a tenant's volumes.
+pub fn of_tenant(tenant: &str) -> String {
+    format!("{VOLUMES_PREFIX}_{tenant}/")
+}
+
+/// Reads the descriptions of the volumes whose keys begin with `prefix`, and how large they are by now.
+///
+/// # Errors
+/// As for [`load`].
+pub async fn entries(objects: &dyn Objects, prefix: &str) -> Result<Vec<Entry>> {
+    let list = objects.list(prefix).await.map_err(anyhow::Error::msg);
     let list = list.context("cannot read the catalog")?;
     let entries = futures_util::stream::iter(list)
         .map(|meta| async move { entry(objects, &meta.key).await })
         .buffer_unordered(READ_AT_ONCE);
     let found: Vec<Option<Entry>> = entries.try_collect().await?;
-    let found = found.into_iter().flatten();
-    Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// What is otherwise than a store knows.
@@ -125,8 +145,9 @@ async fn size(objects: &dyn Objects, spec: &VolumeSpec) -> Result<u64> {
 
 /// Says what there is of volumes that are in no catalog. It lists everything there is.
 pub async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Entry>) {
-    let known = volumes.values().map(|entry| catalog::volume_prefix(entry.spec.id));
-    let known: BTreeSet<_> = known.collect();
+    let Ok(deleted) = super::trash::known(objects).await else { return };
+    let ids = volumes.values().map(|entry| entry.spec.id).chain(deleted.into_keys());
+    let known: BTreeSet<_> = ids.map(catalog::volume_prefix).collect();
     let Ok(list) = objects.list("v/").await else { return };
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     for meta in list {
@@ -163,14 +184,14 @@ impl From<VolumeError> for NotCreated {
 /// Creates a volume.
 ///
 /// # Errors
-/// If name or sizes are not allowed, the name is taken, or the objects cannot be written.
+/// If name or sizes are not allowed, the tenant may not have it, the name is taken, or the objects cannot be written.
 pub async fn create(
     objects: &dyn Objects,
     name: String,
     sectors: u64,
     block_bytes: u32,
 ) -> Result<VolumeSpec, NotCreated> {
-    catalog::check_name(&name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
+    check_volume_name(&name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
     catalog::check_size(sectors, block_bytes)
         .map_err(|error| VolumeError::Invalid(error.to_string()))?;
     let id = random::identity().map_err(|error| VolumeError::Store(error.to_string()))?;
@@ -183,7 +204,7 @@ pub async fn create(
         created: super::now(),
         parents: Vec::new(),
     };
-    put_name(objects, &spec).await.map(|()| spec)
+    tenants::put_name(objects, &spec, sectors).await.map(|()| spec)
 }
 
 /// Gives a volume its name: from then on there is such a volume.
@@ -213,25 +234,68 @@ pub async fn put_name(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), No
     }
 }
 
-/// Refuses if any of these clones exists.
+/// The volume of a name; `None` if there is none.
+///
+/// # Errors
+/// If its description cannot be read.
+pub async fn named(objects: &dyn Objects, name: &str) -> Result<Option<VolumeSpec>, VolumeError> {
+    let key = catalog::name_key(name);
+    let failed = |error: String| VolumeError::Store(error);
+    match objects.get(&key, None).await {
+        Ok(bytes) => {
+            catalog::decode_spec(&key, &bytes).map(Some).map_err(|error| failed(error.to_string()))
+        }
+        Err(GetError::NotFound) => Ok(None),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// The descriptions of all volumes.
+///
+/// # Errors
+/// If one cannot be read.
+pub async fn specs(objects: &dyn Objects) -> Result<Vec<VolumeSpec>, VolumeError> {
+    specs_of(objects, VOLUMES_PREFIX).await
+}
+
+/// The descriptions of the volumes whose keys begin with `prefix`.
+///
+/// # Errors
+/// If one cannot be read.
+pub async fn specs_of(objects: &dyn Objects, prefix: &str) -> Result<Vec<VolumeSpec>, VolumeError> {
+    let list = objects.list(prefix).await.map_err(VolumeError::Store)?;
+    let specs = futures_util::stream::iter(list)
+        .map(|meta| async move {
+            match objects.get(&meta.key, None).await {
+                Ok(bytes) => catalog::decode_spec(&meta.key, &bytes)
+                    .map(Some)
+                    .map_err(|error| VolumeError::Store(error.to_string())),
+                Err(GetError::NotFound) => Ok(None),
+                Err(error) => Err(VolumeError::Store(error.to_string())),
+            }
+        })
+        .buffer_unordered(READ_AT_ONCE);
+    let specs: Vec<Option<VolumeSpec>> = specs.try_collect().await?;
+    Ok(specs.into_iter().flatten().collect())
+}
+
+/// Refuses if any of these clones exists, by whatever name.
 ///
 /// # Errors
 /// With their names, or what keeps one from being read.
 pub async fn has_no_clones(
     objects: &dyn Objects,
-    clones: &[(String, VolumeId)],
+    clones: &BTreeSet<VolumeId>,
 ) -> Result<(), VolumeError> {
-    let mut there = Vec::new();
-    for (name, id) in clones {
-        let entry = entry(objects, &catalog::name_key(name)).await;
-        match entry.map_err(|error| VolumeError::Store(format!("{error:#}")))? {
-            Some(entry) if entry.spec.id == *id => there.push(name.as_str()),
-            _ => {}
-        }
+    if clones.is_empty() {
+        return Ok(());
     }
+    let there = specs(objects).await?.into_iter().filter(|spec| clones.contains(&spec.id));
+    let mut there: Vec<String> = there.map(|spec| spec.name).collect();
     if there.is_empty() {
         return Ok(());
     }
+    there.sort_unstable();
     Err(VolumeError::Invalid(format!(
         "clones of it share its data: delete {} first",
         there.join(", ")
@@ -257,17 +321,15 @@ pub async fn delete(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), Volu
 
 /// Removes the data of a volume whose name is deleted. It takes some milliseconds for each few segments,
 /// minutes for a large volume.
-pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) {
-    let remove = async {
-        let list = objects.list(&catalog::volume_prefix(spec.id)).await?;
-        let deletions = futures_util::stream::iter(list)
-            .map(|meta| async move { objects.delete(&meta.key).await })
-            .buffer_unordered(DELETE_AT_ONCE);
-        deletions.try_collect::<()>().await
-    };
-    if let Err(error) = remove.await {
-        tracing::warn!("deleted volume {}, but some of its data stays: {error}", spec.name);
-    }
+///
+/// # Errors
+/// If some of it stays.
+pub async fn remove_data(objects: &dyn Objects, spec: &VolumeSpec) -> Result<(), String> {
+    let list = objects.list(&catalog::volume_prefix(spec.id)).await?;
+    let deletions = futures_util::stream::iter(list)
+        .map(|meta| async move { objects.delete(&meta.key).await })
+        .buffer_unordered(DELETE_AT_ONCE);
+    deletions.try_collect::<()>().await
 }
 
 /// What a volume takes: it lists all that there is of it.
@@ -549,7 +611,7 @@ mod tests {
         delete(&objects, &spec).await.unwrap();
         assert!(load(&objects).await.unwrap().is_empty());
         assert_eq!(objects.get(&key, None).await.unwrap(), "x");
-        remove_data(&objects, &spec).await;
+        remove_data(&objects, &spec).await.unwrap();
         assert_eq!(objects.get(&key, None).await, Err(GetError::NotFound));
     }
 

@@ -1,6 +1,7 @@
-//! `longhaul store list`, `drain`, `rebalance`, `forget`, `invite` and `join`.
+//! `longhaul store list`, `drain`, `rebalance`, `forget`, `audit`, `invite` and `join`.
 
 use super::api::types::{Store, Stores};
+use super::audit::{self, Line};
 use crate::cli::{StoreCommand, StoresArgs};
 use crate::commands::Usage;
 use crate::credential::{self, Credential};
@@ -30,6 +31,9 @@ pub fn run(command: &StoreCommand) -> Result<()> {
             return print(&credential::invite(state)?);
         }
         StoreCommand::Join { state, invitation } => return join(state, invitation),
+        StoreCommand::Audit { state, since, tenant, json } => {
+            return audit(state, *since, tenant.as_deref(), *json);
+        }
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -41,7 +45,9 @@ pub fn run(command: &StoreCommand) -> Result<()> {
             }
             StoreCommand::Rebalance(to) => rebalance(to).await,
             StoreCommand::Forget { id, to } => forget(to, id).await,
-            StoreCommand::Invite { .. } | StoreCommand::Join { .. } => Ok(()),
+            StoreCommand::Audit { .. }
+            | StoreCommand::Invite { .. }
+            | StoreCommand::Join { .. } => Ok(()),
         }
     })
 }
@@ -57,6 +63,21 @@ fn join(state: &Path, invitation: &Path) -> Result<()> {
     credential::join(state, &text)?;
     tell(&format!("start this store with --state {}", state.display()));
     Ok(())
+}
+
+fn audit(state: &Path, since: Option<Duration>, tenant: Option<&str>, json: bool) -> Result<()> {
+    let since = since.map(|since| time::OffsetDateTime::now_utc() - since);
+    audit::read(state, since, |line| {
+        if tenant.is_some() && line.tenant.as_deref() != tenant {
+            return Ok(());
+        }
+        if json {
+            return print(&(serde_json::to_string(line)? + "\n"));
+        }
+        let Line { time, tenant, peer, action, object, outcome, .. } = line;
+        let tenant = tenant.as_deref().unwrap_or("-");
+        print(&format!("{time}  {tenant}  {peer}  {action}  {object}  {outcome}\n"))
+    })
 }
 
 async fn connect(to: &StoresArgs, at: Option<&str>) -> Result<Requests> {

@@ -217,6 +217,22 @@ pub async fn close(objects: &dyn Objects, volume: VolumeId, number: u64) -> Resu
     }
 }
 
+/// Takes the lease of a volume of which [`close`] has said that nobody is to get it, before it has a name again.
+///
+/// # Errors
+/// If the objects cannot be read or written.
+pub async fn reopen(objects: &dyn Objects, volume: VolumeId, me: &Holder) -> Result<(), String> {
+    let held =
+        Lease::Held { store: me.id, incarnation: me.incarnation, addresses: me.addresses.clone() };
+    // Whoever has been faster has done it.
+    match newest(objects, volume).await? {
+        (number, Some(Lease::Deleted)) => {
+            put(objects, volume, number.saturating_add(1), &held).await.map(|_| ())
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

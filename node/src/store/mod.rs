@@ -5,6 +5,7 @@
 
 mod absent;
 pub mod api;
+mod audit;
 mod balance;
 mod bucket;
 mod catalog;
@@ -16,8 +17,10 @@ mod registry;
 pub mod schedule;
 mod scrub;
 mod shell;
+mod tenants;
 #[cfg(test)]
 mod tests;
+mod trash;
 mod usage;
 mod view;
 
@@ -38,6 +41,7 @@ use crate::service::{Stop, notify};
 use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
+use audit::Audit;
 use lease::Holder;
 use longhaul_core::store::Config;
 use longhaul_core::store::gc::usage::Policy;
@@ -46,7 +50,7 @@ use longhaul_core::wire::link::StoreId;
 use peers::Peers;
 use scrub::{Scrub, Share};
 use serde::{Deserialize, Serialize};
-use shell::{Fleet, Shell};
+use shell::{Books, Fleet, Shell};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -99,6 +103,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             collect: collect_policy(args.gc_percent, args.gc_rate)?,
             new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
+            delete_grace: args.delete_grace,
         })
         .await?;
         if let Some(listener) = admin {
@@ -162,6 +167,8 @@ pub struct Options<'a> {
     pub new_ca: bool,
     /// How objects are verified in the background.
     pub scrub: scrub::Settings,
+    /// For how long the data of deleted volumes stays.
+    pub delete_grace: Duration,
 }
 
 /// A store that listens.
@@ -190,6 +197,7 @@ impl Store {
             collect,
             new_ca,
             scrub,
+            delete_grace,
         } = *options;
         if map_memory < MAP_MEMORY_LEAST {
             bail!(
@@ -291,6 +299,8 @@ impl Store {
         let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.len());
+        let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg);
+        let deleted = deleted.context("cannot list deleted volumes")?.into_keys().collect();
         // In a bucket it would take a request for each thousand objects.
         if matches!(data, Location::Directory(_)) {
             catalog::warn_of_leftovers(&*objects, &catalog).await;
@@ -331,7 +341,8 @@ impl Store {
         let view = view::View::new(view, scrub);
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, ..Config::default() };
-        let shell = Shell::new(listener, objects, catalog, questions, config, fleet);
+        let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };
+        let shell = Shell::new(listener, objects, books, questions, config, fleet);
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
     }
@@ -458,6 +469,7 @@ fn refuse_foreign(data: &Path) -> Result<()> {
         // mkfs puts at the root of a file system.
         let ours = ["credentials", "lock", "shared.lock", "store.json", "lost+found"]
             .contains(&&*name)
+            || name.starts_with("audit.")
             || name.strip_prefix(MARKER).is_some_and(|rest| rest.ends_with(".tmp"));
         if !ours {
             bail!(

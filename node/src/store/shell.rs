@@ -2,36 +2,47 @@
 
 mod claims;
 mod engines;
+mod gate;
 mod jobs;
 mod snapshots;
 mod stores;
+mod tenants;
+mod trash;
 mod walks;
+mod watch;
 
 pub use stores::{Fleet, addresses};
 
 use super::absent::no_such_volume;
+use super::audit::Audit;
 use super::catalog::{Entry, NotCreated};
 use super::lease;
+use super::lease::Holder;
 use super::schedule::Schedule;
+use super::trash::Tended;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
 use bytes::Bytes;
 use claims::Claims;
 use engines::{Engine, settles};
+use gate::Guests;
 use longhaul_core::block::{Epoch, Time, VolumeId};
 use longhaul_core::store::{Config, ObjectResult, Places, SHELL_SESSION, SessionId, VolumeSpec};
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, ToHost,
-    ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, TenantReply,
+    ToHost, ToStore, TrashReply, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use snapshots::{Place, Snapshots, read_schedule, volume_of};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tenants::Room;
 use tokio::sync::mpsc;
 use tokio::time::Interval;
+use trash::Trash;
 use walks::Walks;
+use watch::Watch;
 
 /// Frames taken before engines' timers and other inputs are looked at again.
 const FRAMES_AT_ONCE: usize = 64;
@@ -66,6 +77,7 @@ pub struct Shell {
     working: bool,
     /// Deleted volumes whose data is being removed.
     removing: usize,
+    trash: Trash,
     counts: Counts,
     /// Time that the present piece of work has spent reading objects.
     elsewhere: Duration,
@@ -77,6 +89,11 @@ pub struct Shell {
     claims: Claims,
     /// Sessions of other stores.
     stores: HashSet<u64>,
+    guests: Guests,
+    watch: Watch,
+    room: Room,
+    /// When to look for it.
+    look_for_room: Interval,
     /// The location is being looked at for what other stores did; and once more after that.
     looking: bool,
     look_again: bool,
@@ -85,6 +102,18 @@ pub struct Shell {
     lists: Vec<Asked>,
     /// When to remind hosts that are to leave.
     remind: Interval,
+}
+
+/// What a store knows of its volumes when it starts, and where it writes down what is done to them.
+pub struct Books {
+    /// All volumes by name.
+    pub catalog: BTreeMap<String, Entry>,
+    /// Those that are deleted.
+    pub deleted: Vec<VolumeId>,
+    /// How long the data of these stays.
+    pub delete_grace: Duration,
+    /// Who does what.
+    pub audit: Audit,
 }
 
 /// Who asked for a volume operation.
@@ -107,12 +136,24 @@ enum Work {
         block_bytes: u32,
     },
     Delete {
-        spec: VolumeSpec,
+        entry: Entry,
         /// The lease by which it is this store's.
         lease: Option<u64>,
-        /// Names and identities of its clones, as far as its log knows.
-        clones: Vec<(String, VolumeId)>,
+        /// Its clones, as far as its log knows.
+        clones: BTreeSet<VolumeId>,
+        /// Whether its data goes with the name.
+        at_once: bool,
     },
+    /// A deleted volume is to have a name again, at the store that this is.
+    Restore {
+        me: Option<Holder>,
+        volume: VolumeId,
+        name: String,
+        /// For whom there are no others.
+        of: Option<String>,
+    },
+    /// The data of a deleted volume, of that tenant if one asks, is to go.
+    Purge(VolumeId, Option<String>),
     /// A clone of that snapshot gets its name.
     Name(VolumeSpec, String),
     /// A clone loses it again, because of that.
@@ -140,19 +181,32 @@ enum Outcome {
         took: Duration,
     },
     Created(Vec<Asked>, Result<VolumeSpec, NotCreated>),
-    Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>),
+    Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>, bool),
+    /// A deleted volume has a name again, or not.
+    Restored(Vec<Asked>, Result<Entry, VolumeError>),
+    /// The data of a deleted volume is about to be removed.
+    Purged(Vec<Asked>, Result<(), VolumeError>),
+    /// A deleted volume was seen to; so were all that it was time for.
+    Tended(VolumeId, Result<Tended, VolumeError>),
+    TendedAll,
+    /// Something was asked that changes nothing.
+    Replied(Asked, Result<VolumeReply, VolumeError>),
+    /// Whether tenants have room for more data, each with how much had been written then.
+    Room(Vec<(String, u64, Result<bool, VolumeError>)>),
+    /// Something was asked about tenants.
+    Tenant(Asked, Result<TenantReply, VolumeError>),
+    /// A tenant may do what a frame asks for, or not.
+    Allowed(Result<(), VolumeError>, u64, Lane, Frame<ToStore>),
     /// An attribute was read, or replaced; the volume, if that was its schedule.
     Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
     /// The data of a deleted volume is removed, as far as that works.
-    Removed(VolumeSpec),
+    Removed(VolumeId, Result<Tended, VolumeError>),
     /// A clone of that snapshot has its name, or cannot have it.
     Named(Asked, VolumeSpec, String, Result<(), VolumeError>),
     /// A clone has it no longer.
     Undone(Asked, VolumeError),
     /// What the shell has asked itself.
     Answered(ToHost),
-    /// What a volume takes.
-    Stored(Asked, Result<VolumeReply, VolumeError>),
     /// When snapshots of a volume are to be taken.
     Scheduled(VolumeId, Schedule),
     /// What the location says of a snapshot, for a frame.
@@ -183,11 +237,12 @@ impl Shell {
     pub fn new(
         listener: Listener,
         objects: Arc<dyn Objects>,
-        catalog: BTreeMap<String, Entry>,
+        books: Books,
         questions: mpsc::Receiver<Question>,
         config: Config,
         fleet: Option<Fleet>,
     ) -> Shell {
+        let Books { catalog, deleted, delete_grace, audit } = books;
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {
@@ -206,6 +261,7 @@ impl Shell {
             jobs: VecDeque::new(),
             working: false,
             removing: 0,
+            trash: Trash::new(delete_grace, deleted),
             counts: Counts::default(),
             elsewhere: Duration::ZERO,
             origin: Instant::now(),
@@ -213,6 +269,10 @@ impl Shell {
             fleet,
             claims: Claims::default(),
             stores: HashSet::new(),
+            guests: Guests::default(),
+            watch: Watch::new(audit),
+            room: Room::default(),
+            look_for_room: tokio::time::interval(tenants::ROOM_INTERVAL),
             looking: false,
             look_again: false,
             strangers: Vec::new(),
@@ -294,7 +354,9 @@ impl Shell {
                 self.put_away();
                 self.tick();
                 self.keep_schedules();
+                self.tend_trash();
             }
+            _ = self.look_for_room.tick() => self.look_for_room(),
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
         }
     }
@@ -307,11 +369,16 @@ impl Shell {
         match event {
             ListenerEvent::Opened { session, peer, serial, software } => {
                 tracing::info!("session {session}: {peer} ({software}, credential {serial})");
+                self.watch.opened(session, peer, &serial, &software);
+                self.guests.opened(session, &serial);
                 self.session_opened(session, &serial);
             }
+            ListenerEvent::Refused { peer, reason } => self.watch.refused(peer, reason),
             ListenerEvent::Closed { session, reason } => {
                 tracing::info!("session {session} closed: {reason}");
                 self.stores.remove(&session);
+                self.guests.closed(session);
+                self.watch.closed(session);
                 self.claims.forget(session);
                 self.strangers.retain(|(other, ..)| *other != session);
                 let now = self.now();
@@ -336,7 +403,13 @@ impl Shell {
     }
 
     fn frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
-        if self.fleet.is_some() && self.is_strange(&frame.message) {
+        let Frame { message, payload } = frame;
+        self.watch.asked(session, &message);
+        let Some(message) = self.inbound(session, lane, message) else { return };
+        let frame = Frame { message, payload };
+        let strange = self.is_strange(&frame.message) || !self.may_see(session, &frame.message);
+        let early = matches!(frame.message, ToStore::ReadBehind { .. });
+        if self.fleet.is_some() && strange && !early {
             // Another store may have created it a moment ago.
             self.strangers.push((session, lane, frame));
             return self.look_around();
@@ -348,7 +421,10 @@ impl Shell {
     fn is_strange(&self, message: &ToStore) -> bool {
         match message {
             // What may be a copy of an old flight has nothing looked up.
-            ToStore::Hello { .. } | ToStore::Store { .. } | ToStore::ReadBehind { .. } => false,
+            ToStore::Hello { .. }
+            | ToStore::Store { .. }
+            | ToStore::Tenant { .. }
+            | ToStore::ReadBehind { .. } => false,
             ToStore::Attach { name, .. } => !self.catalog.contains_key(volume_of(name)),
             ToStore::Resume { volume, .. }
             | ToStore::Detach { volume, .. }
@@ -362,7 +438,9 @@ impl Shell {
                 !self.is_known(*volume) || !self.names.contains_key(into)
             }
             ToStore::Volume { operation, .. } => match operation {
-                VolumeOperation::Create { .. } | VolumeOperation::List => false,
+                VolumeOperation::Create { .. }
+                | VolumeOperation::List
+                | VolumeOperation::Trash(_) => false,
                 VolumeOperation::Show { name } => !self.catalog.contains_key(volume_of(name)),
                 VolumeOperation::Snapshot { name, .. }
                 | VolumeOperation::Lost { name, .. }
@@ -379,6 +457,16 @@ impl Shell {
 
     /// A frame, after the location has been looked at if it names a volume that was not known.
     fn known_frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
+        if !self.may_see(session, &frame.message) {
+            return self.refuse_foreign(session, lane, frame.message);
+        }
+        if let Some(frame) = self.take_growth(session, lane, frame) {
+            self.allowed_frame(session, lane, frame);
+        }
+    }
+
+    /// A frame that its session may send.
+    fn allowed_frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
         let Some(frame) = self.take_snapshot_frame(session, lane, frame) else { return };
         let volume = match &frame.message {
             ToStore::Hello { .. } => {
@@ -388,6 +476,10 @@ impl Shell {
             ToStore::Store { request, operation } => {
                 let asked = Asked { session, lane, request: *request };
                 return self.store_operation(asked, operation.clone());
+            }
+            ToStore::Tenant { request, operation } => {
+                let asked = Asked { session, lane, request: *request };
+                return self.tenant_operation(asked, operation.clone());
             }
             ToStore::Attach { name, .. } => self.catalog.get(name).map(|entry| entry.spec.id),
             ToStore::Resume { volume, .. }
@@ -409,8 +501,7 @@ impl Shell {
                 self.names.contains_key(volume).then_some(*volume)
             }
             ToStore::Stage { request, volume, into, .. } => {
-                // Every credential is good for all volumes; one that is not there would get an object
-                // that nothing ever deletes.
+                // A volume that is not there would get an object that nothing ever deletes.
                 if !self.names.contains_key(into) {
                     let (request, volume) = (*request, *volume);
                     let result = Err(StageError::Unsupported);
@@ -430,6 +521,17 @@ impl Shell {
         match volume {
             Some(id) => self.admit(id, session, lane, frame),
             None => self.refuse(session, lane, frame.message),
+        }
+    }
+
+    /// There is no such volume for the tenant whose session it is.
+    fn refuse_foreign(&self, session: u64, lane: Lane, message: ToStore) {
+        match message {
+            ToStore::Stage { request, volume, into, .. } if !self.may_have(session, into) => {
+                let result = Err(StageError::Unsupported);
+                self.send(session, lane, ToHost::Staged { request, volume, result }.into());
+            }
+            message => self.refuse(session, lane, message),
         }
     }
 
@@ -538,20 +640,51 @@ impl Shell {
                 self.reply(&asked, &reply);
                 self.next_job();
             }
-            Outcome::Deleted(asked, spec, result) => {
+            Outcome::Deleted(asked, spec, result, removing) => {
                 self.working = false;
-                if result.is_ok() {
+                self.note_deletion(spec.id);
+                if matches!(result, Ok(()) | Err(VolumeError::NotFound)) {
                     tracing::info!("deleted volume {} ({})", spec.name, spec.id);
                     self.catalog.remove(&spec.name);
-                    self.removing += 1;
+                    self.removing += usize::from(removing);
                     self.known.remove(&spec.id);
+                    self.forget_snapshots_of(spec.id);
                     self.forget_claims(spec.id);
                     self.tell_stores();
+                    if result.is_err() {
+                        // Somebody else has deleted it, and there may be another one of its name.
+                        self.look_around();
+                    }
                 } else {
                     self.names.insert(spec.id, spec.name);
                 }
                 self.reply(&asked, &result.map(|()| VolumeReply::Done));
                 self.next_job();
+            }
+            Outcome::Restored(asked, result) => {
+                self.working = false;
+                self.restored(&asked, result);
+                self.next_job();
+            }
+            Outcome::Purged(asked, result) => {
+                self.working = false;
+                self.removing += usize::from(result.is_ok());
+                let reply = result.map(|()| VolumeReply::Trash(TrashReply::Purged));
+                self.reply(&asked, &reply);
+                self.next_job();
+            }
+            Outcome::Tended(id, result) => self.tended(id, result),
+            Outcome::TendedAll => self.tended_all(),
+            Outcome::Replied(asked, result) => self.reply(&[asked], &result),
+            Outcome::Tenant(Asked { session, lane, request }, result) => {
+                self.send(session, lane, ToHost::Tenant { request, result }.into());
+            }
+            Outcome::Room(found) => self.found_room(found),
+            Outcome::Allowed(Ok(()), session, lane, frame) => {
+                self.allowed_frame(session, lane, frame);
+            }
+            Outcome::Allowed(Err(error), session, lane, frame) => {
+                self.refuse_snapshot(session, lane, frame.message, error);
             }
             Outcome::Attribute(asked, result, of) => {
                 self.working = false;
@@ -561,12 +694,9 @@ impl Shell {
                 self.reply(&asked, &result);
                 self.next_job();
             }
-            Outcome::Stored(asked, result) => self.reply(&[asked], &result),
-            Outcome::Removed(spec) => {
+            Outcome::Removed(id, result) => {
                 self.removing -= 1;
-                if let Some(parent) = spec.parents.first() {
-                    self.forget_clone(parent.volume, spec.id);
-                }
+                self.tended(id, result);
             }
             Outcome::Named(asked, spec, snapshot, result) => {
                 self.working = false;
@@ -600,7 +730,8 @@ impl Shell {
 
     /// Sends a frame to whom it is for.
     fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
-        deliver(&self.listener, &self.outcomes.0, session, lane, frame);
+        let gate = (&self.guests, &self.watch);
+        deliver(&self.listener, gate, &self.outcomes.0, session, lane, frame);
     }
 
     fn learn(&mut self, entry: Entry) {
@@ -649,6 +780,7 @@ impl Shell {
 /// Sends a frame to a session; what the shell has asked comes back to it.
 fn deliver(
     listener: &Listener,
+    (guests, watch): (&Guests, &Watch),
     outcomes: &mpsc::UnboundedSender<Outcome>,
     session: u64,
     lane: Lane,
@@ -657,6 +789,9 @@ fn deliver(
     if session == SHELL_SESSION.0 {
         let _ = outcomes.send(Outcome::Answered(frame.message));
     } else {
-        listener.send(session, lane, frame);
+        let Frame { message, payload } = frame;
+        watch.answered(session, &message);
+        let message = guests.outbound(session, message);
+        listener.send(session, lane, Frame { message, payload });
     }
 }

@@ -47,6 +47,7 @@ async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) 
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let mut store = Store::start(&options).await.unwrap();
     change(&mut store);
@@ -185,7 +186,7 @@ async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
         let expected = if (100..115).contains(&sector) { 0xab } else { 0 };
         assert!(bytes.iter().all(|byte| *byte == expected), "sector {sector}");
     }
-    store.volume(&["delete", "b"]).await.unwrap();
+    store.volume(&["delete", "b", "--now"]).await.unwrap();
     store.stop().await;
     let left = |dir: &Path| std::fs::read_dir(dir).map_or(0, |entries| entries.count());
     let objects = dir.path().join("objects");
@@ -255,6 +256,7 @@ async fn one_store_over_a_directory() {
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let error = format!("{:#}", Store::start(&options).await.err().unwrap());
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
@@ -300,7 +302,7 @@ async fn an_attached_volume_is_neither_deleted_nor_imported_into() {
     store.volume(&["lost", "a", "--json"]).await.unwrap();
     assert!(said(store.volume(&["delete", "a"]).await).contains("accept-loss a"));
     store.volume(&["accept-loss", "a"]).await.unwrap();
-    store.volume(&["delete", "a"]).await.unwrap();
+    store.volume(&["delete", "a", "--now"]).await.unwrap();
     requests.close().await;
     store.stop().await;
     assert!(!dir.path().join("objects/v").exists(), "a store that stops finishes a removal");
@@ -479,6 +481,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
         collect: None,
         new_ca: false,
         scrub: Default::default(),
+        delete_grace: Duration::from_secs(3600),
     };
     let store = Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -517,6 +520,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
             collect: None,
             new_ca: false,
             scrub: Default::default(),
+            delete_grace: Duration::from_secs(3600),
         };
         let before = names(data);
         let error = format!("{:#}", Store::start(&options).await.err().expect("refused"));

@@ -238,7 +238,7 @@ pub async fn clone(
 }
 
 /// A time in UTC, to the second.
-fn date(seconds: u64) -> String {
+pub(super) fn date(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok();
     let time = time.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "-".to_owned())

@@ -132,7 +132,7 @@ impl World {
     fn volume_of(&self, message: &ToStore) -> Option<usize> {
         let by_name = |name: &String| self.volumes.iter().position(|v| v.name == *name);
         match message {
-            ToStore::Hello { .. } | ToStore::Store { .. } => None,
+            ToStore::Hello { .. } | ToStore::Store { .. } | ToStore::Tenant { .. } => None,
             ToStore::Attach { name, .. } => by_name(name),
             ToStore::Volume { operation, .. } => match operation {
                 VolumeOperation::Show { name }
@@ -148,7 +148,7 @@ impl World {
                 | VolumeOperation::SetAttribute { volume, .. } => {
                     self.volumes.iter().position(|v| v.id == *volume)
                 }
-                VolumeOperation::List => None,
+                VolumeOperation::List | VolumeOperation::Trash(_) => None,
             },
             ToStore::Resume { volume, .. }
             | ToStore::Detach { volume, .. }

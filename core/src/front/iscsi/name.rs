@@ -110,10 +110,12 @@ fn is_qualified(rest: &str) -> bool {
 
 /// The name of the target that a volume is: the volume's name in lower case after
 /// [`TARGET_PREFIX`], since iSCSI names have no other case. Of a snapshot, `VOLUME@SNAPSHOT`, it is
-/// `VOLUME:SNAPSHOT`, since they have no such sign either.
+/// `VOLUME:SNAPSHOT`, since they have no such sign either, and of a tenant's, `TENANT/VOLUME`, it is
+/// `TENANT::VOLUME`.
 #[must_use]
 pub fn target_name(volume: &str) -> String {
-    format!("{TARGET_PREFIX}{}", volume.to_ascii_lowercase().replace('@', ":"))
+    let name = volume.to_ascii_lowercase().replace('@', ":").replace('/', "::");
+    format!("{TARGET_PREFIX}{name}")
 }
 
 /// The volume or snapshot that a target's name says, as it is spelled there.
@@ -123,15 +125,20 @@ pub fn volume_of(target: &str) -> Option<String> {
     let is_name = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
     };
-    let (volume, snapshot) = match name.split_once(':') {
+    let (tenant, rest) = match name.split_once("::") {
+        Some((tenant, rest)) => (Some(tenant), rest),
+        None => (None, name),
+    };
+    let (volume, snapshot) = match rest.split_once(':') {
         Some((volume, snapshot)) => (volume, Some(snapshot)),
-        None => (name, None),
+        None => (rest, None),
     };
     let good = target.len() <= MAX_NAME_BYTES
         && prefix.eq_ignore_ascii_case(TARGET_PREFIX)
+        && tenant.is_none_or(is_name)
         && is_name(volume)
         && snapshot.is_none_or(is_name);
-    good.then(|| name.replace(':', "@"))
+    good.then(|| name.replace("::", "/").replace(':', "@"))
 }
 
 #[cfg(test)]
@@ -196,7 +203,13 @@ mod tests {
             volume_of("iqn.2026-11.io.longhaul:data:monday").as_deref(),
             Some("data@monday")
         );
-        for name in ["", ":", ":a", "a:", "a:b:c", "a@b"] {
+        assert_eq!(target_name("acme/Data@x"), "iqn.2026-11.io.longhaul:acme::data:x");
+        assert_eq!(
+            volume_of("iqn.2026-11.io.longhaul:acme::data:x").as_deref(),
+            Some("acme/data@x")
+        );
+        for name in ["", ":", ":a", "a:", "a:b:c", "a@b", "a/b", "::a", "a::", "a::b::c", "a:b::c"]
+        {
             let name = format!("iqn.2026-11.io.longhaul:{name}");
             assert_eq!(volume_of(&name), None, "{name}");
         }

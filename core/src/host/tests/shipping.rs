@@ -1,12 +1,12 @@
 //! Batches, their window, announcements, resuming, fencing, and reads that go to the store.
 
 use super::world::{HOST, SECTORS, World};
-use crate::block::{BlockError, BlockState, Epoch, Range, Seq, StatusRun};
+use crate::block::{BlockError, BlockState, Epoch, Range, Request, Seq, StatusRun};
 use crate::host::journal::Geometry;
 use crate::host::{Config, DiskOperation, Event, Mode, Volume};
 use crate::record;
 use crate::wire::link::{AttachError, Frame, Lane, MAX_BATCH_BYTES, ReadError, ToHost, ToStore};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use std::time::Duration;
 
 fn world() -> World {
@@ -564,4 +564,52 @@ fn what_a_store_that_lets_the_volume_go_has_not_answered_is_asked_again() {
     gone(&mut world);
     world.settle();
     assert!(world.volume.is_detached());
+}
+
+#[test]
+fn without_space_new_data_is_refused_and_everything_else_goes_on() {
+    let mut world = world();
+    let volume = super::world::VOLUME;
+    let told = |world: &mut World, room| {
+        let epoch = world.store.epoch;
+        world.to_host.push_back(ToHost::Room { volume, epoch, room }.into());
+        world.settle();
+    };
+    world.write(0, 8, false);
+    told(&mut world, false);
+    assert!(world.volume.status(world.now).full);
+    let refused = |world: &mut World, request| {
+        let id = world.raw(request);
+        world.settle();
+        assert!(!world.is_outstanding(id));
+        world.errors.contains(&(id, BlockError::NoSpace))
+    };
+    let range = Range::new(8, 8);
+    let data = Bytes::from(vec![1; 4096]);
+    let write = || Request::Write { range, data: data.clone(), fua: false };
+    assert!(refused(&mut world, write()));
+    assert!(refused(&mut world, Request::Zero { range, allocate: true, fua: false }));
+    for taken in [
+        Request::Zero { range, allocate: false, fua: false },
+        Request::Discard { range, fua: true },
+        Request::Read(range),
+        Request::Flush,
+    ] {
+        assert!(!refused(&mut world, taken));
+    }
+    assert_eq!(world.store.committed, 3, "what was acknowledged is shipped");
+    // Of another epoch it says nothing.
+    let epoch = world.store.epoch + 1;
+    world.to_host.push_back(ToHost::Room { volume, epoch, room: true }.into());
+    world.settle();
+    assert!(refused(&mut world, write()));
+    told(&mut world, true);
+    assert!(!refused(&mut world, write()));
+    // A store that is new to it has yet to say so.
+    told(&mut world, false);
+    world.link_down();
+    world.poll();
+    world.link_up();
+    world.settle();
+    assert!(!refused(&mut world, write()));
 }

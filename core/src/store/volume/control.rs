@@ -302,7 +302,8 @@ impl Volume {
             | VolumeOperation::Stored { .. }
             | VolumeOperation::Delete { .. }
             | VolumeOperation::GetAttribute { .. }
-            | VolumeOperation::SetAttribute { .. } => {
+            | VolumeOperation::SetAttribute { .. }
+            | VolumeOperation::Trash(_) => {
                 Err(VolumeError::Invalid("this is not an operation on an open volume".into()))
             }
         };

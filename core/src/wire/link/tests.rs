@@ -94,6 +94,20 @@ fn messages_keep_their_numbers() {
     for version in MIN_VERSION..=MAX_VERSION {
         assert_eq!(behind.is_of_version(version), version >= BEHIND_VERSION);
     }
+    let tenant = "t".to_owned();
+    let ask = ToStore::Tenant { request, operation: TenantOperation::Show { tenant } };
+    let answer = ToHost::Tenant { request, result: Ok(TenantReply::Done) };
+    let room = ToHost::Room { volume, epoch: 1, room: true };
+    let purge = VolumeOperation::Trash(TrashOperation::Purge { volume });
+    let purge = ToStore::Volume { request, operation: purge };
+    assert_eq!(first(Frame::from(ask.clone()).encode_head().unwrap()), 14);
+    assert_eq!(first(Frame::from(answer.clone()).encode_head().unwrap()), 15);
+    assert_eq!(first(Frame::from(room.clone()).encode_head().unwrap()), 16);
+    for version in MIN_VERSION..=MAX_VERSION {
+        let known = version >= TENANT_VERSION;
+        assert_eq!((ask.is_of_version(version), answer.is_of_version(version)), (known, known));
+        assert_eq!((room.is_of_version(version), purge.is_of_version(version)), (known, known));
+    }
     let ask = ToHost::Barrier { volume, epoch: 1, barrier: 1 };
     let answer = ToStore::Barrier { volume, epoch: 1, barrier: 1, seq: 1 };
     let operation = SnapshotOperation::List { after: 0, hidden: false };
@@ -114,6 +128,20 @@ fn the_longest_changes_fit_a_head() {
     let result = Ok(Changes::Ranges(vec![range; MAX_CHANGED_RANGES]));
     let message = ToHost::Changed { request: u64::MAX, volume: VolumeId(u128::MAX), result };
     Frame::from(message).encode_head().unwrap();
+}
+
+#[test]
+fn the_longest_list_of_deleted_volumes_fits_a_head() {
+    let volume = DeletedInfo {
+        name: "x".repeat(2 * MAX_NAME_BYTES + 1),
+        id: VolumeId(u128::MAX),
+        sectors: u64::MAX,
+        deleted: u64::MAX,
+        until: u64::MAX,
+    };
+    let volumes = vec![volume; MAX_DELETED_LISTED];
+    let result = Ok(VolumeReply::Trash(TrashReply::List { volumes, more: true }));
+    Frame::from(ToHost::Volume { request: u64::MAX, result }).encode_head().unwrap();
 }
 
 #[test]

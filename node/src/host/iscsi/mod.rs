@@ -398,7 +398,10 @@ fn device_config(volume: &Volume, reservations: Bytes) -> anyhow::Result<DeviceC
     Ok(DeviceConfig {
         volume: attached.volume,
         name: volume.name().to_owned(),
-        target_name: format!("{TARGET_PREFIX}{}", volume.name().replace('@', ":")),
+        target_name: format!(
+            "{TARGET_PREFIX}{}",
+            volume.name().replace('@', ":").replace('/', "::")
+        ),
         sectors: attached.sectors,
         block_bytes: attached.block_bytes,
         read_only: volume.is_read_only(),

@@ -1,4 +1,4 @@
-//! The HTTP API: what `longhaul volume`, `snapshot` and `store` can do, for programs.
+//! The HTTP API: what `longhaul volume`, `snapshot`, `tenant` and `store` can do, for programs.
 //!
 //! It is spoken on the store's TCP address, over TLS: who comes shows the certificate of a credential, as hosts do, and has
 //! a session within the store that may do what one over the link may, and nothing else. What the API is is

@@ -1,8 +1,9 @@
 //! The paths of the HTTP API.
 
 use super::types::{
-    Changes, Drain, Drained, Lost, Moved, NewClone, NewSnapshot, NewVolume, Problem, Snapshot,
-    SnapshotSchedule, Snapshots, Store, Stores, Usage, Volume, VolumeChange, Volumes,
+    Changes, DeletedVolume, DeletedVolumes, Drain, Drained, Limits, Lost, Moved, NewClone,
+    NewSnapshot, NewTenant, NewVolume, Problem, Restore, Snapshot, SnapshotSchedule, Snapshots,
+    Store, Stores, Tenant, Tenants, Usage, Volume, VolumeChange, Volumes,
 };
 use super::{Failure, Session};
 use crate::random;
@@ -14,8 +15,8 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::wire::link::{
-    SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, VolumeInfo,
-    VolumeOperation, VolumeReply,
+    SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, TenantOperation,
+    TenantReply, TrashOperation, VolumeInfo, VolumeOperation, VolumeReply,
 };
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
@@ -37,6 +38,11 @@ pub(super) fn router() -> Router {
         .route("/v1/volumes/{volume}/snapshots/{snapshot}/changes", get(changes))
         .route("/v1/volumes/{volume}/snapshots/{snapshot}/clones", post(create_clone))
         .route("/v1/volumes/{volume}/snapshots/{snapshot}/rollback", post(roll_back))
+        .route("/v1/deleted", get(deleted))
+        .route("/v1/deleted/{id}", delete(purge))
+        .route("/v1/deleted/{id}/restore", post(restore))
+        .route("/v1/tenants", get(tenants).post(create_tenant))
+        .route("/v1/tenants/{tenant}", get(tenant).put(set_tenant).delete(delete_tenant))
         .route("/v1/stores", get(stores))
         .route("/v1/stores/{store}", delete(forget_store))
         .route("/v1/store/drain", get(drained).put(drain))
@@ -72,6 +78,14 @@ pub(super) fn router() -> Router {
         changes,
         create_clone,
         roll_back,
+        deleted,
+        purge,
+        restore,
+        tenants,
+        create_tenant,
+        tenant,
+        set_tenant,
+        delete_tenant,
         stores,
         forget_store,
         drained,
@@ -211,7 +225,7 @@ async fn change_volume(
     Ok(Json(Volume::from(&info)))
 }
 
-/// Deletes a volume that no host has attached.
+/// Deletes a volume that no host has attached. It can be brought back for as long as the store keeps it.
 #[utoipa::path(
     delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)),
@@ -393,6 +407,124 @@ async fn roll_back(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Deleted volumes that are still there.
+#[utoipa::path(
+    get, path = "/v1/deleted",
+    responses((status = 200, body = DeletedVolumes), (status = "default", body = Problem)),
+)]
+async fn deleted(session: Session) -> Answer<DeletedVolumes> {
+    let all = volume::trash::deleted(&session).await?;
+    Ok(Json(DeletedVolumes { volumes: all.iter().map(DeletedVolume::from).collect() }))
+}
+
+fn identified(id: &str) -> Result<u128, Failure> {
+    let number = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32);
+    number.ok_or_else(|| Failure::invalid("an identity has 32 hexadecimal digits"))
+}
+
+/// Removes the data of a deleted volume now.
+#[utoipa::path(
+    delete, path = "/v1/deleted/{id}", params(("id" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn purge(session: Session, Path(id): Path<String>) -> Result<StatusCode, Failure> {
+    let volume = VolumeId(identified(&id)?);
+    volume::trash::ask(&session, TrashOperation::Purge { volume }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Brings a deleted volume back, with its snapshots.
+#[utoipa::path(
+    post, path = "/v1/deleted/{id}/restore", params(("id" = String, Path)), request_body = Restore,
+    responses((status = 200, body = Volume), (status = "default", body = Problem)),
+)]
+async fn restore(
+    session: Session,
+    Path(id): Path<String>,
+    Body(Restore { name }): Body<Restore>,
+) -> Answer<Volume> {
+    let volume = VolumeId(identified(&id)?);
+    let name = match name {
+        Some(name) => name,
+        None => {
+            let all = volume::trash::deleted(&session).await?;
+            let found = all.into_iter().find(|deleted| deleted.id == volume);
+            found.ok_or_else(|| Failure::not_found("there is no such deleted volume"))?.name
+        }
+    };
+    match volume::trash::ask(&session, TrashOperation::Restore { volume, name }).await? {
+        VolumeReply::Volume(info) => Ok(Json(Volume::from(&info))),
+        _ => Err(unexpected()),
+    }
+}
+
+async fn about_tenant(session: &Session, operation: TenantOperation) -> Result<Tenant, Failure> {
+    match session.tenant(operation).await? {
+        TenantReply::Tenant(info) => Ok(Tenant::from(&info)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// All tenants.
+#[utoipa::path(get, path = "/v1/tenants", responses((status = 200, body = Tenants), (status = "default", body = Problem)))]
+async fn tenants(session: Session) -> Answer<Tenants> {
+    match session.tenant(TenantOperation::List).await? {
+        TenantReply::List(list) => {
+            Ok(Json(Tenants { tenants: list.iter().map(Tenant::from).collect() }))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// Makes a tenant. Its credentials are issued where a store runs, with `longhaul credential issue`.
+#[utoipa::path(
+    post, path = "/v1/tenants", request_body = NewTenant,
+    responses((status = 201, body = Tenant), (status = "default", body = Problem)),
+)]
+async fn create_tenant(
+    session: Session,
+    Body(NewTenant { name, limits }): Body<NewTenant>,
+) -> Result<(StatusCode, Json<Tenant>), Failure> {
+    let operation = TenantOperation::Create { tenant: name, limits: limits.into() };
+    Ok((StatusCode::CREATED, Json(about_tenant(&session, operation).await?)))
+}
+
+/// A tenant.
+#[utoipa::path(
+    get, path = "/v1/tenants/{tenant}", params(("tenant" = String, Path)),
+    responses((status = 200, body = Tenant), (status = "default", body = Problem)),
+)]
+async fn tenant(session: Session, Path(tenant): Path<String>) -> Answer<Tenant> {
+    Ok(Json(about_tenant(&session, TenantOperation::Show { tenant }).await?))
+}
+
+/// Replaces what a tenant may have, all of it.
+#[utoipa::path(
+    put, path = "/v1/tenants/{tenant}", params(("tenant" = String, Path)), request_body = Limits,
+    responses((status = 200, body = Tenant), (status = "default", body = Problem)),
+)]
+async fn set_tenant(
+    session: Session,
+    Path(tenant): Path<String>,
+    Body(limits): Body<Limits>,
+) -> Answer<Tenant> {
+    let operation = TenantOperation::Set { tenant, limits: limits.into() };
+    Ok(Json(about_tenant(&session, operation).await?))
+}
+
+/// Deletes a tenant that has no volumes.
+#[utoipa::path(
+    delete, path = "/v1/tenants/{tenant}", params(("tenant" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn delete_tenant(
+    session: Session,
+    Path(tenant): Path<String>,
+) -> Result<StatusCode, Failure> {
+    session.tenant(TenantOperation::Delete { tenant }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// All stores of the installation.
 #[utoipa::path(get, path = "/v1/stores", responses((status = 200, body = Stores), (status = "default", body = Problem)))]
 async fn stores(session: Session) -> Answer<Stores> {
@@ -410,9 +542,8 @@ async fn stores(session: Session) -> Answer<Stores> {
     responses((status = 204), (status = "default", body = Problem)),
 )]
 async fn forget_store(session: Session, Path(store): Path<String>) -> Result<StatusCode, Failure> {
-    let id = u128::from_str_radix(&store, 16).ok().filter(|_| store.len() == 32);
-    let id = id.ok_or_else(|| Failure::invalid("an identity has 32 hexadecimal digits"))?;
-    session.store(StoreOperation::Forget { id: StoreId(id) }).await?;
+    let id = StoreId(identified(&store)?);
+    session.store(StoreOperation::Forget { id }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -2,7 +2,8 @@
 
 use longhaul_core::block::{Range, SECTOR_BYTES};
 use longhaul_core::wire::link::{
-    LiveInfo, MapUsage, SnapshotInfo, StoreReport, StoreState, StoredBytes, VolumeInfo,
+    DeletedInfo, LiveInfo, MapUsage, SnapshotInfo, StoreReport, StoreState, StoredBytes,
+    TenantInfo, TenantLimits, VolumeInfo,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -389,6 +390,117 @@ impl From<&StoreReport> for Drained {
 pub struct Moved {
     /// Hosts.
     pub hosts: u32,
+}
+
+/// A deleted volume, which is still there.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeletedVolume {
+    /// The name that it had.
+    pub name: String,
+    /// Its identity, 32 hexadecimal digits.
+    pub id: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// When it was deleted, seconds since 1970.
+    pub deleted: u64,
+    /// When its data goes.
+    pub until: u64,
+}
+
+impl From<&DeletedInfo> for DeletedVolume {
+    fn from(info: &DeletedInfo) -> DeletedVolume {
+        DeletedVolume {
+            name: info.name.clone(),
+            id: info.id.to_string(),
+            size_bytes: bytes(info.sectors),
+            deleted: info.deleted,
+            until: info.until,
+        }
+    }
+}
+
+/// Deleted volumes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeletedVolumes {
+    /// In the order in which they were deleted.
+    pub volumes: Vec<DeletedVolume>,
+}
+
+/// The name that a deleted volume is to have.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    /// The one that it had, if it is not given.
+    pub name: Option<String>,
+}
+
+/// A tenant.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// What it may have.
+    #[serde(flatten)]
+    pub limits: Limits,
+    /// Volumes that it has.
+    pub volumes: u64,
+    /// Bytes of these together, as large as they are.
+    pub bytes: u64,
+    /// Volumes that are deleted and still there.
+    pub deleted: u64,
+    /// Bytes that all of its objects take.
+    pub stored: u64,
+}
+
+impl From<&TenantInfo> for Tenant {
+    fn from(info: &TenantInfo) -> Tenant {
+        let TenantLimits { max_volumes, max_bytes, max_stored } = info.limits;
+        Tenant {
+            name: info.name.clone(),
+            limits: Limits { max_volumes, max_bytes, max_stored },
+            volumes: info.volumes,
+            bytes: info.bytes,
+            deleted: info.deleted,
+            stored: info.stored,
+        }
+    }
+}
+
+/// Tenants.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Tenants {
+    /// In order of their names.
+    pub tenants: Vec<Tenant>,
+}
+
+/// What a tenant may have; what is not given is not limited.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Most volumes.
+    pub max_volumes: Option<u64>,
+    /// Most bytes of all volumes together, as large as they are.
+    pub max_bytes: Option<u64>,
+    /// Most bytes that all of its objects take.
+    pub max_stored: Option<u64>,
+}
+
+impl From<Limits> for TenantLimits {
+    fn from(limits: Limits) -> TenantLimits {
+        let Limits { max_volumes, max_bytes, max_stored } = limits;
+        TenantLimits { max_volumes, max_bytes, max_stored }
+    }
+}
+
+/// A tenant to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTenant {
+    /// Letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// What it may have; without it everything.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// Why something was not done.

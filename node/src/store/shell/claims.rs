@@ -13,7 +13,7 @@ use longhaul_core::wire::link::{
     AttachError, Claim, Frame, HostId, Lane, ReadError, StoreId, StoreReply, ToHost, ToStore,
     VolumeError, VolumeOperation,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// How long a volume is taken to be where it was found, when something is asked about it again.
@@ -221,8 +221,9 @@ impl Shell {
         {
             // What is left of a deletion that was cut short.
             let asked = vec![Asked { session, lane, request }];
-            let (spec, lease, clones) = (entry.spec.clone(), None, Vec::new());
-            let work = Work::Delete { spec, lease, clones };
+            let (entry, lease, clones) = (entry.clone(), None, BTreeSet::new());
+            let at_once = self.deletes_at_once();
+            let work = Work::Delete { entry, lease, clones, at_once };
             self.names.remove(&id);
             self.jobs.push_back(Job { asked, work });
             return self.next_job();
@@ -239,6 +240,7 @@ impl Shell {
         let id = entry.spec.id;
         self.names.remove(&id);
         self.drop_engine(id);
+        self.forget_snapshots_of(id);
         self.forget_claims(id);
     }
 

@@ -174,7 +174,8 @@ impl Shell {
             }
             while let Some((session, lane, frame)) = engine.volume.poll_message() {
                 self.counts.sent_bytes += frame.payload.len() as u64;
-                deliver(&self.listener, &self.outcomes.0, session.0, lane, frame);
+                let gate = (&self.guests, &self.watch);
+                deliver(&self.listener, gate, &self.outcomes.0, session.0, lane, frame);
             }
             while let Some((number, result)) = engine.volume.poll_places() {
                 let _ = self.outcomes.0.send(Outcome::Places(number, result));

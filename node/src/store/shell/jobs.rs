@@ -1,8 +1,8 @@
 //! What changes the catalog or lies beside the volumes' logs: creations, deletions, attributes.
 
 use super::{Asked, Job, Outcome, Shell, Work};
-use crate::store::catalog::{self, NotCreated};
-use crate::store::{lease, schedule};
+use crate::store::catalog::{self, Entry, NotCreated};
+use crate::store::{schedule, tenants, trash};
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
@@ -54,6 +54,10 @@ impl Shell {
                 }
                 None
             }
+            VolumeOperation::Trash(operation) => {
+                self.trash_operation(asked, operation);
+                None
+            }
             VolumeOperation::GetAttribute { volume, attribute } => {
                 let work = Work::GetAttribute { volume: *volume, attribute: attribute.clone() };
                 let allowed = self.attribute_is_known(*volume, attribute, 0);
@@ -92,7 +96,7 @@ impl Shell {
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
         tokio::spawn(async move {
             let stored = catalog::stored(&*objects, id).await.map(VolumeReply::Stored);
-            let _ = outcomes.send(Outcome::Stored(asked, stored));
+            let _ = outcomes.send(Outcome::Replied(asked, stored));
         });
     }
 
@@ -173,9 +177,12 @@ impl Shell {
             && let Some(engine) = self.engines.remove(&id)
         {
             let lease = self.fleet.as_ref().and_then(|_| self.claims.lease(id));
-            let clones = engine.volume.state().snapshots.clones();
-            let clones = clones.map(|clone| (clone.name.clone(), clone.id)).collect();
-            let work = Work::Delete { spec: engine.volume.spec().clone(), lease, clones };
+            let clones = engine.volume.state().snapshots.clones().map(|clone| clone.id).collect();
+            let spec = engine.volume.spec().clone();
+            let sectors = self.catalog.get(&spec.name).map(|entry| entry.sectors);
+            let entry = Entry { sectors: sectors.unwrap_or(spec.created_sectors), spec };
+            let at_once = self.deletes_at_once();
+            let work = Work::Delete { entry, lease, clones, at_once };
             self.names.remove(&id);
             self.jobs.push_back(Job { asked: engine.deletions, work });
             self.next_job();
@@ -195,26 +202,33 @@ impl Shell {
                     let result = catalog::create(&*objects, name, sectors, block_bytes).await;
                     let _ = outcomes.send(Outcome::Created(asked, result));
                 }
-                Work::Delete { spec, lease, clones } => {
-                    let delete = async {
-                        // The log notes clones that never came to be, too; the names are what counts.
-                        catalog::has_no_clones(&*objects, &clones).await?;
-                        if let Some(number) = lease {
-                            let closed = lease::close(&*objects, spec.id, number).await;
-                            closed.map_err(VolumeError::Store)?;
-                        }
-                        catalog::delete(&*objects, &spec).await
-                    };
-                    let result = delete.await;
-                    let deleted = result.is_ok();
-                    let _ = outcomes.send(Outcome::Deleted(asked, spec.clone(), result));
-                    if deleted {
-                        catalog::remove_data(&*objects, &spec).await;
-                        let _ = outcomes.send(Outcome::Removed(spec));
+                Work::Delete { entry, lease, clones, at_once } => {
+                    let id = entry.spec.id;
+                    // The log notes clones that never came to be, too; the descriptions are what counts.
+                    let result = trash::delete(&*objects, &entry, lease, &clones).await;
+                    let removing = at_once && result.is_ok();
+                    let _ = outcomes.send(Outcome::Deleted(asked, entry.spec, result, removing));
+                    if removing {
+                        let removed = trash::purge(&*objects, id).await;
+                        let _ = outcomes.send(Outcome::Removed(id, removed));
+                    }
+                }
+                Work::Restore { me, volume, name, of } => {
+                    let (me, of) = (me.as_ref(), of.as_deref());
+                    let result = trash::restore(&*objects, me, volume, &name, of).await;
+                    let _ = outcomes.send(Outcome::Restored(asked, result));
+                }
+                Work::Purge(id, of) => {
+                    let result = trash::condemn(&*objects, id, of.as_deref()).await.map(|_| ());
+                    let condemned = result.is_ok();
+                    let _ = outcomes.send(Outcome::Purged(asked, result));
+                    if condemned {
+                        let removed = trash::purge(&*objects, id).await;
+                        let _ = outcomes.send(Outcome::Removed(id, removed));
                     }
                 }
                 Work::Name(spec, snapshot) => {
-                    let result = catalog::put_name(&*objects, &spec).await;
+                    let result = tenants::put_name(&*objects, &spec, spec.created_sectors).await;
                     let result = result.map_err(|NotCreated { error, .. }| error);
                     for asked in asked {
                         let (spec, snapshot) = (spec.clone(), snapshot.clone());

@@ -14,6 +14,7 @@ use crate::store::schedule::{self, Due, Schedule};
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::catalog::{self, check_name, snapshot_key};
+use longhaul_core::store::tenant::{split as split_tenant, tenant_of};
 use longhaul_core::store::{SHELL_SESSION, VolumeSpec};
 use longhaul_core::wire::link::{
     AttachError, Frame, Lane, Parent, RequestId, SNAPSHOT_VERSION, SnapshotError, SnapshotInfo,
@@ -69,6 +70,12 @@ impl Snapshots {
 
     pub(super) fn remove(&mut self, id: VolumeId) {
         self.places.remove(&id);
+    }
+
+    /// Snapshots of a volume that somebody reads.
+    fn of(&self, volume: VolumeId) -> Vec<VolumeId> {
+        let of = self.places.iter().filter(|(_, place)| place.volume == volume);
+        of.map(|(id, _)| *id).collect()
     }
 }
 
@@ -149,7 +156,8 @@ impl Shell {
             // It is over, and its end has been told: nobody would take it back from the engine.
             return;
         }
-        match place.filter(|place| self.names.contains_key(&place.volume)) {
+        let had = |volume| self.names.contains_key(&volume) && self.may_have(session, volume);
+        match place.filter(|place| had(place.volume)) {
             Some(place) => {
                 self.snapshots.places.insert(id, place);
                 self.hand_to_engine(id, session, lane, frame);
@@ -378,7 +386,16 @@ impl Shell {
             SnapshotOperation::Clone { snapshot, clone, id: identity } => {
                 let (snapshot, clone, identity) = (snapshot.clone(), clone.clone(), *identity);
                 let taken = self.catalog.get(&clone).map(|entry| &entry.spec);
-                match (check_name(&clone), taken) {
+                let of = self.names.get(&id).and_then(|name| tenant_of(name));
+                let (tenant, bare) = split_tenant(&clone);
+                match (check_name(bare), taken) {
+                    // What a tenant has cannot depend on another one.
+                    _ if tenant != of => VolumeError::Invalid(match of {
+                        Some(of) => {
+                            format!("a clone has the tenant of its volume: call it {of}/NAME")
+                        }
+                        None => "a clone has the tenant of its volume, which has none".to_owned(),
+                    }),
                     (Err(error), _) => VolumeError::Invalid(error.to_string()),
                     (Ok(()), Some(spec)) if spec.id != identity => VolumeError::Exists,
                     (Ok(()), None) if self.is_known(identity) => {
@@ -387,7 +404,7 @@ impl Shell {
                     (Ok(()), _) => {
                         let operation = SnapshotOperation::Clone {
                             snapshot: snapshot.clone(),
-                            clone: clone.clone(),
+                            clone: bare.to_owned(),
                             id: identity,
                         };
                         let (parent, id) = (id, identity);
@@ -457,8 +474,9 @@ impl Shell {
             // Meanwhile another store may have taken over, and the snapshot may be gone: unless the clone is noted
             // in the log that there is now, it does not exist.
             Ok(()) => {
-                let operation =
-                    SnapshotOperation::Clone { snapshot, clone: spec.name.clone(), id: spec.id };
+                // The log has names as the tenant has them.
+                let clone = split_tenant(&spec.name).1.to_owned();
+                let operation = SnapshotOperation::Clone { snapshot, clone, id: spec.id };
                 self.ask_engine(volume, operation, Question::Confirm { asked, spec });
             }
             Err(error) => {
@@ -474,6 +492,14 @@ impl Shell {
     pub(super) fn forget_clone(&mut self, parent: VolumeId, clone: VolumeId) {
         if self.names.contains_key(&parent) {
             self.ask_engine(parent, SnapshotOperation::Forget { id: clone }, Question::Forget);
+        }
+    }
+
+    /// A volume is deleted: nobody reads its snapshots any more.
+    pub(super) fn forget_snapshots_of(&mut self, volume: VolumeId) {
+        for id in self.snapshots.of(volume) {
+            self.snapshots.remove(id);
+            self.drop_engine(id);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::store::catalog;
 use crate::store::lease::Holder;
 use crate::store::peers::Peers;
 use crate::store::registry::{self, Registered};
+use crate::store::trash;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
     LiveInfo, MAX_SERVED, MAX_STORES, Served, StoreId, StoreOperation, StoreReply, StoreReport,
@@ -64,6 +65,7 @@ impl Fleet {
 pub(super) struct Found {
     stores: BTreeMap<StoreId, Registered>,
     volumes: catalog::Changes,
+    deleted: Vec<VolumeId>,
 }
 
 /// The addresses of all stores as hosts are told them: this one's first, unless hosts are to leave it.
@@ -301,7 +303,8 @@ impl Shell {
                 let stores = registry::stores(&*objects).await?;
                 registry::agree(&*objects, &state).await?;
                 let volumes = catalog::changes(&*objects, known).await?;
-                anyhow::Ok(Found { stores, volumes })
+                let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg)?;
+                anyhow::Ok(Found { stores, volumes, deleted: deleted.into_keys().collect() })
             };
             let found = look.await.map_err(|error| format!("{error:#}"));
             let _ = outcomes.send(Outcome::Found(found));
@@ -312,7 +315,8 @@ impl Shell {
     pub(super) fn found(&mut self, found: Result<Found, String>) {
         self.looking = false;
         match found {
-            Ok(Found { stores, volumes }) => {
+            Ok(Found { stores, volumes, deleted }) => {
+                self.know_deleted(deleted);
                 for name in &volumes.gone {
                     tracing::info!("volume {name} was deleted at another store");
                     self.forget_volume(name);

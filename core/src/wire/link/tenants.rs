@@ -1,0 +1,73 @@
+//! What is said about tenants.
+
+use serde::{Deserialize, Serialize};
+
+/// What a tenant may have; nothing is no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantLimits {
+    /// Most volumes.
+    pub max_volumes: Option<u64>,
+    /// Most bytes of all volumes together, as large as they are.
+    pub max_bytes: Option<u64>,
+    /// Most bytes that the data of all volumes takes at the store, that of deleted ones included.
+    pub max_stored: Option<u64>,
+}
+
+/// Something about tenants, which only the installation's own credential may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TenantOperation {
+    /// Makes one.
+    Create {
+        /// Its name.
+        tenant: String,
+        /// What it may have.
+        limits: TenantLimits,
+    },
+    /// Replaces what one may have. What it has already it keeps.
+    Set {
+        /// Which.
+        tenant: String,
+        /// All of it.
+        limits: TenantLimits,
+    },
+    /// Shows one.
+    Show {
+        /// Which.
+        tenant: String,
+    },
+    /// Lists all.
+    List,
+    /// Deletes one that has no volumes, deleted ones included.
+    Delete {
+        /// Which.
+        tenant: String,
+    },
+}
+
+/// The outcome of a [`TenantOperation`] that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TenantReply {
+    /// Deleted.
+    Done,
+    /// Created, changed or shown.
+    Tenant(TenantInfo),
+    /// All tenants, by name.
+    List(Vec<TenantInfo>),
+}
+
+/// What is known of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantInfo {
+    /// Its name.
+    pub name: String,
+    /// What it may have.
+    pub limits: TenantLimits,
+    /// Volumes that it has.
+    pub volumes: u64,
+    /// Bytes of these together, as large as they are.
+    pub bytes: u64,
+    /// Volumes that are deleted and still there.
+    pub deleted: u64,
+    /// Bytes that the data of all of these takes at the store.
+    pub stored: u64,
+}

@@ -1,0 +1,192 @@
+//! What is said about volumes as a whole.
+
+use super::{
+    HostId, SnapshotError, SnapshotOperation, SnapshotReply, StoredBytes, TrashOperation,
+    TrashReply,
+};
+use crate::block::{Epoch, Range, Seq, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// Something about volumes as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeOperation {
+    /// Makes a volume.
+    Create {
+        /// Its name.
+        name: String,
+        /// Its size in sectors.
+        sectors: u64,
+        /// Logical block size in bytes: 512 or 4096.
+        block_bytes: u32,
+    },
+    /// Lists all volumes.
+    List,
+    /// Shows one.
+    Show {
+        /// Which.
+        name: String,
+    },
+    /// Deletes one that no host has attached. Where the store keeps deleted volumes for a time it is one of those then.
+    Delete {
+        /// Which.
+        name: String,
+    },
+    /// Shows what its last host acknowledged and never delivered.
+    Lost {
+        /// Of which.
+        name: String,
+        /// Continue a long list after this sector.
+        from_lba: u64,
+    },
+    /// Gives up what its last host never delivered, and ends that host's epoch.
+    AcceptLoss {
+        /// Of which.
+        name: String,
+    },
+    /// Asks for an attribute: bytes that a host keeps with the volume, outside of its address space.
+    GetAttribute {
+        /// Of which volume.
+        volume: VolumeId,
+        /// Which attribute: at most 32 small letters and dashes.
+        attribute: String,
+    },
+    /// Replaces an attribute, all of it or nothing.
+    SetAttribute {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The host's epoch: refused if it is over.
+        epoch: Epoch,
+        /// Which attribute.
+        attribute: String,
+        /// At most [`super::MAX_ATTRIBUTE_BYTES`]; empty to forget it.
+        data: Vec<u8>,
+    },
+    /// Makes one larger, attached or not. From version [`super::RESIZE_VERSION`] on.
+    Resize {
+        /// Which.
+        name: String,
+        /// Its size from now on, in sectors. The size that it has already is a success too.
+        sectors: u64,
+    },
+    /// Something about its snapshots. From version [`super::SNAPSHOT_VERSION`] on.
+    Snapshot {
+        /// Which.
+        name: String,
+        /// What.
+        operation: SnapshotOperation,
+    },
+    /// Makes one smaller that no host has attached: what was beyond is gone, also if it is made larger again. From version
+    /// [`super::SNAPSHOT_VERSION`] on.
+    Shrink {
+        /// Which.
+        name: String,
+        /// Its size from now on, in sectors. The size that it has already is a success too.
+        sectors: u64,
+    },
+    /// Asks what one takes in the store's location. From version [`super::SNAPSHOT_VERSION`] on.
+    Stored {
+        /// Which.
+        name: String,
+    },
+    /// Something about volumes that are deleted. From version [`super::TRASH_VERSION`] on.
+    Trash(TrashOperation),
+}
+
+/// The outcome of a [`VolumeOperation`] that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeReply {
+    /// Created, deleted, accepted.
+    Done,
+    /// Created, shown or resized.
+    Volume(VolumeInfo),
+    /// All volumes, by name.
+    List(Vec<VolumeInfo>),
+    /// What is lost, as long as the host does not come back.
+    Lost {
+        /// The host that acknowledged it.
+        host: Option<HostId>,
+        /// Whether that host is connected: then the ranges are merely under way.
+        connected: bool,
+        /// Whether the host ended its epoch in order.
+        clean: bool,
+        /// Whether ranges were widened because there were too many to remember each.
+        rounded: bool,
+        /// At most [`super::MAX_STATUS_RUNS`] ranges in order of address.
+        ranges: Vec<Range>,
+        /// Whether more follow: ask again from the end of the last.
+        more: bool,
+    },
+    /// An attribute; empty if it was never set.
+    Attribute(Vec<u8>),
+    /// What became of the operation on snapshots.
+    Snapshot(SnapshotReply),
+    /// What a volume takes.
+    Stored(StoredBytes),
+    /// What became of the operation on deleted volumes.
+    Trash(TrashReply),
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: VolumeId,
+    /// Its size in sectors.
+    pub sectors: u64,
+    /// Logical block size in bytes.
+    pub block_bytes: u32,
+    /// When it was created, seconds since 1970.
+    pub created: u64,
+    /// What an open volume knows in addition.
+    pub live: Option<LiveInfo>,
+}
+
+/// What the store knows of a volume once it has opened it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveInfo {
+    /// Current epoch.
+    pub epoch: Epoch,
+    /// Who attached it last.
+    pub host: Option<HostId>,
+    /// Whether that host is connected.
+    pub connected: bool,
+    /// Whether it ended its epoch in order.
+    pub clean: bool,
+    /// Last committed number.
+    pub committed: Seq,
+    /// Segments in the log.
+    pub segments: u64,
+    /// Bytes of data the map refers to, at most: what was overwritten or discarded may count until parts of
+    /// the map are merged.
+    pub mapped_bytes: u64,
+    /// Bytes announced and not committed.
+    pub announced_bytes: u64,
+}
+
+/// Why a volume operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum VolumeError {
+    /// No such volume.
+    #[error("there is no such volume; `longhaul volume list` shows those there are")]
+    NotFound,
+    /// The name is taken.
+    #[error("a volume of that name exists; choose another name, or delete it first")]
+    Exists,
+    /// Name, size or block size is not allowed.
+    #[error("{0}")]
+    Invalid(String),
+    /// A host has it attached.
+    #[error("host {0} has the volume attached; stop that host first")]
+    InUse(HostId),
+    /// The store failed.
+    #[error("the store could not do it: {0}")]
+    Store(String),
+    /// The epoch is over.
+    #[error("epoch {0} has ended the one in which this was asked for")]
+    Fenced(Epoch),
+    /// What an operation on snapshots says of them.
+    #[error(transparent)]
+    Snapshot(SnapshotError),
+}

@@ -1,0 +1,239 @@
+//! What goes into the audit log: what changes something, or takes or leaves a volume, with what was answered.
+
+use crate::credential::{OF_STORE, bare, tenant_of};
+use crate::store::audit::{Audit, Line, now};
+use crate::store::schedule;
+use longhaul_core::block::VolumeId;
+use longhaul_core::store::tenant;
+use longhaul_core::wire::link::{
+    RequestId, SnapshotOperation, StoreOperation, TenantOperation, ToHost, ToStore, TrashOperation,
+    VolumeOperation,
+};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Actions without an answer yet, at most; of more it is not said what came of them.
+const OPEN_MAX: usize = 4096;
+/// The attribute that hosts set by themselves.
+const RESERVATIONS: &str = "reservations";
+
+/// Sees what passes.
+pub(super) struct Watch(Mutex<Watched>);
+
+struct Watched {
+    audit: Audit,
+    sessions: HashMap<u64, Who>,
+    open: HashMap<(u64, RequestId), (&'static str, String)>,
+}
+
+#[derive(Clone)]
+struct Who {
+    peer: SocketAddr,
+    serial: String,
+}
+
+impl Watched {
+    fn write(&mut self, who: &Who, action: &str, object: String, outcome: String) {
+        self.audit.write(Line {
+            time: now(),
+            tenant: tenant_of(&who.serial).map(str::to_owned),
+            credential: Some(bare(&who.serial).to_owned()),
+            peer: who.peer.to_string(),
+            action: action.to_owned(),
+            object,
+            outcome,
+            lost: 0,
+        });
+    }
+}
+
+impl Watch {
+    /// Writes it down there.
+    pub(super) fn new(audit: Audit) -> Watch {
+        let (sessions, open) = (HashMap::new(), HashMap::new());
+        Watch(Mutex::new(Watched { audit, sessions, open }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session has begun. What other stores ask has been seen where it comes from.
+    pub(super) fn opened(&self, session: u64, peer: SocketAddr, serial: &str, software: &str) {
+        if serial.starts_with(OF_STORE) {
+            return;
+        }
+        let who = Who { peer, serial: serial.to_owned() };
+        let mut watched = self.lock();
+        watched.write(&who, "session.open", software.to_owned(), "ok".to_owned());
+        watched.sessions.insert(session, who);
+    }
+
+    /// Somebody was not let in.
+    pub(super) fn refused(&self, peer: SocketAddr, reason: String) {
+        let mut watched = self.lock();
+        let (tenant, credential, object) = (None, None, String::new());
+        let (peer, action) = (peer.to_string(), "session.open".to_owned());
+        let time = now();
+        let outcome = reason;
+        let line = Line { time, tenant, credential, peer, action, object, outcome, lost: 0 };
+        watched.audit.write(line);
+    }
+
+    /// A session is over.
+    pub(super) fn closed(&self, session: u64) {
+        let mut watched = self.lock();
+        let Some(who) = watched.sessions.remove(&session) else { return };
+        let open = watched.open.keys().filter(|(of, _)| *of == session).copied();
+        for key in open.collect::<Vec<_>>() {
+            if let Some((action, object)) = watched.open.remove(&key) {
+                watched.write(
+                    &who,
+                    action,
+                    object,
+                    "the session ended before the answer".to_owned(),
+                );
+            }
+        }
+    }
+
+    /// Something is asked.
+    pub(super) fn asked(&self, session: u64, message: &ToStore) {
+        let Some((request, action, object)) = action(message) else { return };
+        let mut watched = self.lock();
+        let Some(who) = watched.sessions.get(&session).cloned() else { return };
+        let object = match object {
+            Object::Volume(name) => tenant::within(tenant_of(&who.serial), &name),
+            Object::Other(text) => text,
+        };
+        if watched.open.len() >= OPEN_MAX {
+            return watched.write(&who, action, object, "not waited for".to_owned());
+        }
+        watched.open.insert((session, request), (action, object));
+    }
+
+    /// Something is answered.
+    pub(super) fn answered(&self, session: u64, message: &ToHost) {
+        let Some((request, outcome)) = outcome(message) else { return };
+        let mut watched = self.lock();
+        let Some((action, object)) = watched.open.remove(&(session, request)) else { return };
+        let Some(who) = watched.sessions.get(&session).cloned() else { return };
+        watched.write(&who, action, object, outcome);
+    }
+}
+
+/// What something is about.
+enum Object {
+    /// A volume, as the session names it.
+    Volume(String),
+    /// An identity, or what is no volume.
+    Other(String),
+}
+
+/// What is asked for and about what, if it goes into the log.
+fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
+    let by_id = |id: &VolumeId| Object::Other(id.to_string());
+    let named = |name: &String| Object::Volume(name.clone());
+    Some(match message {
+        ToStore::Attach { request, name, .. } => (*request, "volume.attach", named(name)),
+        ToStore::Detach { request, volume, .. } => (*request, "volume.detach", by_id(volume)),
+        ToStore::Volume { request, operation } => {
+            let (action, object) = match operation {
+                VolumeOperation::Create { name, .. } => ("volume.create", named(name)),
+                VolumeOperation::Delete { name } => ("volume.delete", named(name)),
+                VolumeOperation::Resize { name, .. } | VolumeOperation::Shrink { name, .. } => {
+                    ("volume.resize", named(name))
+                }
+                VolumeOperation::AcceptLoss { name } => ("volume.accept-loss", named(name)),
+                VolumeOperation::SetAttribute { volume, attribute, .. } => {
+                    match attribute.as_str() {
+                        RESERVATIONS => return None,
+                        schedule::ATTRIBUTE => ("snapshot.schedule", by_id(volume)),
+                        _ => ("volume.set-attribute", by_id(volume)),
+                    }
+                }
+                VolumeOperation::Trash(TrashOperation::Restore { name, .. }) => {
+                    ("volume.undelete", named(name))
+                }
+                VolumeOperation::Trash(TrashOperation::Purge { volume }) => {
+                    ("volume.purge", by_id(volume))
+                }
+                VolumeOperation::Snapshot { name, operation } => match operation {
+                    SnapshotOperation::Create { snapshot, .. } => {
+                        ("snapshot.create", Object::Volume(format!("{name}@{snapshot}")))
+                    }
+                    SnapshotOperation::Delete { snapshot } => {
+                        ("snapshot.delete", Object::Volume(format!("{name}@{snapshot}")))
+                    }
+                    SnapshotOperation::Rollback { snapshot } => {
+                        ("snapshot.rollback", Object::Volume(format!("{name}@{snapshot}")))
+                    }
+                    SnapshotOperation::Clone { snapshot, clone, .. } => {
+                        ("volume.clone", Object::Volume(format!("{name}@{snapshot} as {clone}")))
+                    }
+                    SnapshotOperation::List { .. }
+                    | SnapshotOperation::Forget { .. }
+                    | SnapshotOperation::Diff { .. }
+                    | SnapshotOperation::Usage { .. } => return None,
+                },
+                VolumeOperation::List
+                | VolumeOperation::Show { .. }
+                | VolumeOperation::Lost { .. }
+                | VolumeOperation::Stored { .. }
+                | VolumeOperation::GetAttribute { .. }
+                | VolumeOperation::Trash(TrashOperation::List { .. }) => return None,
+            };
+            (*request, action, object)
+        }
+        ToStore::Store { request, operation } => {
+            let (action, object) = match operation {
+                StoreOperation::Drain { on: true } => ("store.drain", Object::Other(String::new())),
+                StoreOperation::Drain { on: false } => {
+                    ("store.drain-off", Object::Other(String::new()))
+                }
+                StoreOperation::Rebalance => ("store.rebalance", Object::Other(String::new())),
+                StoreOperation::Forget { id } => ("store.forget", Object::Other(id.to_string())),
+                StoreOperation::Release { volume, .. } => ("store.release", by_id(volume)),
+                StoreOperation::Report | StoreOperation::List | StoreOperation::Refresh => {
+                    return None;
+                }
+            };
+            (*request, action, object)
+        }
+        ToStore::Tenant { request, operation } => {
+            let (action, name) = match operation {
+                TenantOperation::Create { tenant, .. } => ("tenant.create", tenant),
+                TenantOperation::Set { tenant, .. } => ("tenant.set", tenant),
+                TenantOperation::Delete { tenant } => ("tenant.delete", tenant),
+                TenantOperation::Show { .. } | TenantOperation::List => return None,
+            };
+            (*request, action, Object::Other(name.clone()))
+        }
+        ToStore::Hello { .. }
+        | ToStore::Resume { .. }
+        | ToStore::Batch { .. }
+        | ToStore::Announce { .. }
+        | ToStore::Read { .. }
+        | ToStore::ReadBehind { .. }
+        | ToStore::Status { .. }
+        | ToStore::Stage { .. }
+        | ToStore::Changed { .. }
+        | ToStore::Barrier { .. } => return None,
+    })
+}
+
+/// Which request a message answers, and how.
+fn outcome(message: &ToHost) -> Option<(RequestId, String)> {
+    fn said<T, E: std::fmt::Display>(result: &Result<T, E>) -> String {
+        result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned())
+    }
+    match message {
+        ToHost::Attached { request, result } => Some((*request, said(result))),
+        ToHost::Detached { request } => Some((*request, "ok".to_owned())),
+        ToHost::Volume { request, result } => Some((*request, said(result))),
+        ToHost::Store { request, result } => Some((*request, said(result))),
+        ToHost::Tenant { request, result } => Some((*request, said(result))),
+        _ => None,
+    }
+}
