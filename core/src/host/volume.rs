@@ -656,6 +656,13 @@ impl Volume {
         let attached = match result {
             Ok(attached) => attached,
             Err(AttachError::Fenced { epoch, .. }) => return self.fence(epoch),
+            // A snapshot that is deleted does not come back, nor does anybody's patience.
+            Err(error @ AttachError::NotFound) if self.epoch == 0 => {
+                self.event(Event::Refused(error));
+                self.fenced = Some(0);
+                self.messages.clear();
+                return self.fail_all(BlockError::Fenced);
+            }
             Err(error) => {
                 self.event(Event::Refused(error));
                 return self.hold();

@@ -439,9 +439,12 @@ pub struct Restore {
 pub struct Tenant {
     /// Its name.
     pub name: String,
-    /// What it may have.
-    #[serde(flatten)]
-    pub limits: Limits,
+    /// Most volumes that it may have, if that is limited.
+    pub max_volumes: Option<u64>,
+    /// Most bytes of all volumes together, as large as they are.
+    pub max_bytes: Option<u64>,
+    /// Most bytes that all of its objects may take.
+    pub max_stored: Option<u64>,
     /// Volumes that it has.
     pub volumes: u64,
     /// Bytes of these together, as large as they are.
@@ -457,7 +460,9 @@ impl From<&TenantInfo> for Tenant {
         let TenantLimits { max_volumes, max_bytes, max_stored } = info.limits;
         Tenant {
             name: info.name.clone(),
-            limits: Limits { max_volumes, max_bytes, max_stored },
+            max_volumes,
+            max_bytes,
+            max_stored,
             volumes: info.volumes,
             bytes: info.bytes,
             deleted: info.deleted,
