@@ -105,7 +105,7 @@ fn store_objects_that_are_none_are_placed() {
     put(&catalog::checkpoint_key(spec.id, 1), b"nonsense");
     put(&catalog::name_key("w"), b"nonsense");
     put(&catalog::size_key(spec.id, 1), &catalog::encode_size(4096));
-    put(&catalog::size_key(spec.id, 2), &catalog::encode_size(1024));
+    put(&catalog::size_key(spec.id, 2), &catalog::encode_size(1025 << 50));
     let report = check_store(dir.path()).unwrap();
     let key = |path: &Path| path.strip_prefix(&objects).unwrap().to_string_lossy().into_owned();
     let damaged: BTreeSet<String> = report.damage.iter().map(|damage| key(&damage.file)).collect();

@@ -354,6 +354,8 @@ impl Listener {
         }
         self.acceptor.close(CloseCode::ShuttingDown, "the store is shutting down").await;
         self.tasks.shutdown().await;
+        // Whoever has a door has these too, and they have the sockets.
+        self.shared.sessions().clear();
     }
 }
 

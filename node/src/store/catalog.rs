@@ -651,7 +651,7 @@ mod tests {
             (9, catalog::encode_size(4096), 4096),
             (16, catalog::encode_size(8192), 8192),
             (17, b"{".to_vec(), 8192),
-            (18, catalog::encode_size(1024), 8192),
+            (18, catalog::encode_size(1024), 1024),
         ] {
             let key = catalog::size_key(spec.id, number);
             objects.put(&key, vec![bytes.into()]).await.unwrap();

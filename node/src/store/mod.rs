@@ -57,6 +57,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 /// Threads for objects: enough to keep a disk's queue full.
 const OBJECT_THREADS: usize = 32;
@@ -178,6 +179,8 @@ pub struct Store {
     view: view::View,
     _locks: Vec<Lock>,
     _sharing: Option<Sharing>,
+    /// The HTTP API, for as long as there is a store.
+    _api: JoinSet<()>,
 }
 
 impl Store {
@@ -322,11 +325,12 @@ impl Store {
         } else {
             None
         };
+        let mut api = JoinSet::new();
         let mut listener = Listener::start(acceptor, issued, stores);
         match tcp {
             Ok(mut tcp) => {
                 if let Some(visitors) = tcp.visitors() {
-                    tokio::spawn(api::serve(visitors, listener.door()));
+                    api.spawn(api::serve(visitors, listener.door()));
                 }
                 listener.add_tcp(tcp);
             }
@@ -344,7 +348,7 @@ impl Store {
         let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };
         let shell = Shell::new(listener, objects, books, questions, config, fleet);
         shell.tell_stores();
-        Ok(Store { shell, address, view, _locks: locks, _sharing: sharing })
+        Ok(Store { shell, address, view, _locks: locks, _sharing: sharing, _api: api })
     }
 
     /// Where it listens.

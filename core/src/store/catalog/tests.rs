@@ -121,14 +121,14 @@ fn sizes_round_trip_and_keep_their_form() {
     assert_eq!(key, "v/0000000000000000000000000000feed/size/0000000000000007");
     assert_eq!(parse_number(&size_prefix(spec().id), &key), Some(7));
     assert_eq!(decode_size(&spec(), &key, &bytes), Ok(160));
-    for bad in [&bytes[..9], &encode_size(72), &encode_size(161), &[b' '; MAX_SPEC_BYTES + 1]] {
+    for bad in [&bytes[..9], &encode_size(0), &encode_size(161), &[b' '; MAX_SPEC_BYTES + 1]] {
         let error = decode_size(&spec(), &key, bad).unwrap_err().to_string();
         assert!(error.contains("size/0000000000000007"), "{error}");
     }
 }
 
 #[test]
-fn volumes_grow_only() {
+fn volumes_grow_unless_forced() {
     assert_eq!(check_resize(80, 88, 4096), Ok(()));
     assert_eq!(check_resize(80, 80, 4096), Ok(()));
     assert!(matches!(check_resize(80, 81, 4096), Err(CatalogError::Size { .. })));
