@@ -111,6 +111,12 @@ impl State {
         if header.kind == SegmentKind::Shrink && end != Some(self.sectors) {
             return Err("it does not cut off the end of the volume");
         }
+        if header.kind == SegmentKind::Rollback
+            && let Some(note) = &segment.footer.note
+            && self.snapshots.at(note.segment).is_some_and(|taken| taken.sectors > self.sectors)
+        {
+            return Err("it rolls back to what is larger than the volume");
+        }
         if segment.footer.pieces.iter().any(|piece| !piece.range.fits(self.sectors)) {
             return Err("it holds writes beyond the end of the volume");
         }

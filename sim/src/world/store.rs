@@ -576,7 +576,10 @@ impl World {
                 }
                 open.holder = Some((number, attached.epoch));
             }
-            ToHost::Resized { sectors, .. } if *sectors > truth.sectors => {
+            // One that is out of touch may not know that it was made smaller since, for nobody.
+            ToHost::Resized { sectors, .. }
+                if truth.sizes.values().all(|size| *size < *sectors) =>
+            {
                 return Err(format!(
                     "store {store} says that there are {sectors} sectors, the objects say {}",
                     truth.sectors

@@ -10,7 +10,7 @@ use super::super::snapshot::{MAX_CLONES, MAX_SNAPSHOTS, Snapshot};
 use super::Volume;
 use super::commit::Work;
 use super::rollback::Base;
-use crate::block::{Epoch, Seq, VolumeId};
+use crate::block::{Epoch, SECTOR_BYTES, Seq, VolumeId};
 use crate::wire::link::{
     Lane, MAX_SNAPSHOTS_LISTED, Parent, RequestId, SnapshotError, SnapshotInfo, SnapshotOperation,
     SnapshotReply, ToHost, VolumeError, VolumeReply,
@@ -220,7 +220,14 @@ impl Volume {
         if let Some(host) = self.state.host().filter(|_| self.connected()) {
             return Err(VolumeError::InUse(host));
         }
-        let &Snapshot { segment, id, .. } = self.snapshot_named(snapshot)?;
+        let &Snapshot { segment, id, sectors, .. } = self.snapshot_named(snapshot)?;
+        // There would be something beyond the end, to be seen when the volume grows.
+        if sectors > self.state.sectors {
+            let bytes = sectors * SECTOR_BYTES;
+            return Err(VolumeError::Invalid(format!(
+                "the snapshot is larger than the volume: make the volume as large first ({bytes} bytes), then roll back"
+            )));
+        }
         if let Base::Missing(_) = self.base_of(segment) {
             self.rolling.stale = true;
             let why = "the root of the snapshot is not there, or damaged; try again".to_owned();

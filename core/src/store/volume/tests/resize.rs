@@ -1,7 +1,7 @@
 //! A volume grows, or its end is cut off: who is told what, and what survives.
 
 use super::*;
-use crate::wire::link::{Changes, Moment, VolumeError, VolumeInfo};
+use crate::wire::link::{Changes, Moment, SnapshotOperation, VolumeError, VolumeInfo};
 
 fn opened(objects: &mut Objects, incarnation: u128) -> Rig {
     let mut rig = Rig::open(incarnation, &Config::default());
@@ -384,4 +384,29 @@ fn segments_that_cut_off_say_what_and_that_they_need_a_newer_version() {
         bad[tail + 28..].copy_from_slice(&crc.to_le_bytes());
         assert!(segment::verify(&bad.into()).is_err(), "{at}");
     }
+}
+
+#[test]
+fn a_snapshot_that_is_larger_is_not_rolled_back_to() {
+    let mut objects = Objects::default();
+    let mut rig = opened(&mut objects, 1);
+    let (id, created, barrier) = (VolumeId(7), 1, false);
+    let create = SnapshotOperation::Create { snapshot: "s".into(), id, created, barrier };
+    let ask = |rig: &mut Rig, objects: &mut Objects, operation| {
+        let operation = VolumeOperation::Snapshot { name: "test".into(), operation };
+        rig.send(50, Lane::Control, ToStore::Volume { request: 9, operation });
+        rig.settle(objects);
+        let ToHost::Volume { result, .. } = rig.inbox.pop().unwrap().2.message else { panic!() };
+        result.map(|_| ())
+    };
+    ask(&mut rig, &mut objects, create).unwrap();
+    shrink(&mut rig, &mut objects, 8).unwrap();
+    let back = || SnapshotOperation::Rollback { snapshot: "s".into() };
+    let refused = ask(&mut rig, &mut objects, back()).unwrap_err();
+    assert!(
+        matches!(&refused, VolumeError::Invalid(why) if why.contains("32768 bytes")),
+        "{refused}"
+    );
+    resize(&mut rig, &mut objects, SECTORS).unwrap();
+    ask(&mut rig, &mut objects, back()).unwrap();
 }
