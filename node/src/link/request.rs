@@ -68,7 +68,11 @@ impl Requests {
         let (connection, senders, moving) = established.split();
         let kept = connection.clone();
         let waiting = Arc::new(Waiting::default());
-        let (notify, notices) = mpsc::unbounded_channel();
+        let (notify, mut notices) = mpsc::unbounded_channel();
+        if dialer.is_none() {
+            // Nobody asks for them there, for as long as the session lasts.
+            notices.close();
+        }
         let (end, ended) = watch::channel(None);
         let deliver = {
             let waiting = waiting.clone();

@@ -9,11 +9,15 @@
 //! Priorities reach as far as they can: little is queued in the kernel, and a chunk waits a while for
 //! those of more urgent lanes; but the connections share the line as TCP has them share it.
 
+mod accept;
+
+pub use accept::{Acceptor, Visitor};
+
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
 use super::transport::{lane_number, priority};
 use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
-use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
-use anyhow::{Context as _, Result};
+use crate::credential::{self, Credential, SERVER_NAME};
+use anyhow::Result;
 use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use longhaul_core::wire::link::Lane;
@@ -26,15 +30,13 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_rustls::{TlsConnector, TlsStream};
 
 /// Application protocol in the TLS handshake.
 const ALPN: &[u8] = b"longhaul-tcp/1";
-/// That of others, who have no link.
-const HTTP: &[u8] = b"http/1.1";
 /// Bytes of a data chunk at most.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Data chunks between a lane and each of its connections, either way.
@@ -44,10 +46,6 @@ const NOT_SENT_BYTES: u32 = 32 << 10;
 /// How long a chunk waits for more urgent lanes at most: what they have may be what the peer does not
 /// take.
 const YIELD_TIME: Duration = Duration::from_millis(20);
-/// Handshakes at a time; others wait in the kernel.
-const MAX_HANDSHAKES: usize = 64;
-/// Links that are not complete yet.
-const MAX_INCOMPLETE: usize = 256;
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -200,160 +198,6 @@ impl Slots {
         let numbers = 0..connections(lane);
         numbers.filter_map(|number| self.streams.remove(&(lane_number(lane), number))).collect()
     }
-}
-
-/// The store's end.
-pub struct Acceptor {
-    arrived: mpsc::Receiver<Arrived>,
-    visitors: Option<mpsc::Receiver<Visitor>>,
-    _task: JoinSet<()>,
-}
-
-impl Acceptor {
-    /// Listens at an address. Runs in the current tokio runtime.
-    ///
-    /// # Errors
-    /// If it cannot be bound.
-    pub fn bind(
-        address: SocketAddr,
-        identity: &ServerIdentity,
-        issued: Arc<Issued>,
-    ) -> Result<Acceptor> {
-        let config = tls::server(identity, issued, &[ALPN, HTTP])?;
-        let listener = std::net::TcpListener::bind(address)
-            .and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                TcpListener::from_std(listener)
-            })
-            .with_context(|| format!("cannot listen on {address} (TCP)"))?;
-        let (sender, arrived) = mpsc::channel(16);
-        let (visit, visitors) = mpsc::channel(16);
-        let mut task = JoinSet::new();
-        task.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), sender, visit));
-        Ok(Acceptor { arrived, visitors: Some(visitors), _task: task })
-    }
-
-    /// Those who speak HTTP come out here; the first time it is asked for.
-    pub fn visitors(&mut self) -> Option<mpsc::Receiver<Visitor>> {
-        self.visitors.take()
-    }
-
-    /// The next link that has all its connections, or who was not let in.
-    pub async fn accept(&mut self) -> Option<Arrived> {
-        self.arrived.recv().await
-    }
-}
-
-/// A link, or from where somebody was not let in, and why.
-pub type Arrived = Result<Box<dyn Connection>, (SocketAddr, String)>;
-
-/// What belongs together until it is complete.
-type Incomplete = Mutex<HashMap<(String, Token), (Instant, Slots)>>;
-
-async fn accept(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    arrived: mpsc::Sender<Arrived>,
-    visitors: mpsc::Sender<Visitor>,
-) {
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-    let incomplete = Arc::new(Incomplete::default());
-    let mut tasks = JoinSet::new();
-    loop {
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-        let (socket, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!("cannot accept a TCP connection: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let (acceptor, links, arrived) = (acceptor.clone(), incomplete.clone(), arrived.clone());
-        let visitors = visitors.clone();
-        tasks.spawn(async move {
-            let _permit = permit;
-            let joined = join(socket, peer, &acceptor, &links);
-            match tokio::time::timeout(SETUP_TIMEOUT, joined).await {
-                Ok(Ok(Joined::Link(link))) => {
-                    let _ = arrived.send(Ok(link)).await;
-                }
-                Ok(Ok(Joined::Visitor(visitor))) => {
-                    let _ = visitors.send(*visitor).await;
-                }
-                Ok(Ok(Joined::Part)) | Err(_) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!("refused {peer} (TCP): {error}");
-                    if error.is_of_credential() {
-                        // Of many at once some go unmentioned.
-                        let _ = arrived.try_send(Err((peer, error.to_string())));
-                    }
-                }
-            }
-        });
-        while tasks.try_join_next().is_some() {}
-        lock(&incomplete).retain(|_, (since, _)| since.elapsed() < SETUP_TIMEOUT);
-    }
-}
-
-/// Somebody who was authenticated and speaks HTTP.
-pub struct Visitor {
-    /// What it says comes here.
-    pub stream: TlsStream<TcpStream>,
-    /// Where it is.
-    pub peer: SocketAddr,
-    /// Serial number of its certificate.
-    pub serial: String,
-}
-
-/// What a connection turned out to be.
-enum Joined {
-    /// One of a link that is not whole yet.
-    Part,
-    /// The last of this link.
-    Link(Box<dyn Connection>),
-    Visitor(Box<Visitor>),
-}
-
-/// Authenticates a connection and puts it to the others of its link, unless it is none of a link.
-async fn join(
-    socket: TcpStream,
-    peer: SocketAddr,
-    acceptor: &TlsAcceptor,
-    incomplete: &Incomplete,
-) -> Result<Joined, LinkError> {
-    configure(&socket).map_err(|error| LinkError::Lost(error.to_string()))?;
-    let stream = acceptor.accept(socket).await.map_err(|error| server_error(&error))?;
-    let mut stream = TlsStream::from(stream);
-    let invalid = || LinkError::Protocol("a connection names no free lane".into());
-    if stream.get_ref().1.alpn_protocol() != Some(ALPN) {
-        let serial = serial(&stream).ok_or_else(invalid)?;
-        return Ok(Joined::Visitor(Box::new(Visitor { stream, peer, serial })));
-    }
-    let mut first = [0; OPENING_BYTES];
-    stream.read_exact(&mut first).await.map_err(|error| server_error(&error))?;
-    let token: Token = first[4..].try_into().map_err(|_| invalid())?;
-    let number = usize::from(first[3]);
-    let named = |lane: &Lane| opening(*lane, number, &token) == first;
-    let lane = Lane::ALL.into_iter().find(named).ok_or_else(invalid)?;
-    let serial = serial(&stream).ok_or_else(invalid)?;
-    let mut incomplete = lock(incomplete);
-    let key = (serial, token);
-    if incomplete.len() >= MAX_INCOMPLETE && !incomplete.contains_key(&key) {
-        return Err(LinkError::Protocol("too many links are being opened".into()));
-    }
-    let (_, slots) =
-        incomplete.entry(key.clone()).or_insert_with(|| (Instant::now(), Slots::default()));
-    if !slots.put(lane, number, stream) {
-        return Err(invalid());
-    }
-    if !slots.are_full() {
-        return Ok(Joined::Part);
-    }
-    Ok(match incomplete.remove(&key) {
-        Some((_, slots)) => Joined::Link(Box::new(Tcp::new(peer, slots, server_error))),
-        None => Joined::Part,
-    })
 }
 
 fn serial(stream: &Stream) -> Option<String> {
