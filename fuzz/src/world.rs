@@ -206,7 +206,7 @@ pub fn object(objects: &mut Objects, operation: ObjectOperation) -> ObjectResult
             let (start, end) = (range.start.min(length), range.end.min(length));
             ObjectResult::Get(Ok(data.slice(start as usize..end.max(start) as usize)))
         }
-        ObjectOperation::List { prefix } => {
+        ObjectOperation::List { prefix } | ObjectOperation::ListAfter { prefix, .. } => {
             let found = objects.iter().filter(|(key, _)| key.starts_with(&prefix));
             let meta = |(key, data): (&String, &Bytes)| ObjectMeta {
                 key: key.clone(),

@@ -103,7 +103,7 @@ impl Objects {
                     }
                 })
             }
-            ObjectOperation::List { prefix } => {
+            ObjectOperation::List { prefix } | ObjectOperation::ListAfter { prefix, .. } => {
                 let listed = self.map.range(prefix.clone()..);
                 let listed = listed.take_while(|(key, _)| key.starts_with(&prefix));
                 let meta = |(key, object): (&String, &Object)| {

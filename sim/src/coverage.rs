@@ -297,4 +297,14 @@ counters! {
     cache_warmed,
     /// Logs replayed and compared at the end.
     logs_verified,
+    /// Operations that were done at the second place as well.
+    repeated,
+    /// Times it was away.
+    second_outages,
+    /// Objects deleted there.
+    second_deletes,
+    /// Volumes opened and read there, as if the first place was lost.
+    second_opened,
+    /// Of these, volumes that were behind.
+    second_behind,
 }

@@ -128,6 +128,17 @@ pub struct DiskOdds {
     pub flip: u64,
 }
 
+/// A second place for all objects.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaPlan {
+    /// Nothing is told to be committed before it is there.
+    pub sync: bool,
+    /// Its latency in nanoseconds.
+    pub latency: u64,
+    /// Operations of a volume that are remembered.
+    pub entries: usize,
+}
+
 /// Weights of what chaos does next; see `world/chaos.rs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weights {
@@ -186,6 +197,8 @@ pub struct Plan {
     pub snapshots: u64,
     /// Odds that a reconnecting host goes to the other store, in percent.
     pub wander: u64,
+    /// Whether there is a second place for all objects.
+    pub replica: Option<ReplicaPlan>,
 }
 
 impl Plan {
@@ -238,6 +251,7 @@ impl Plan {
             wander: rng.between(0, 40),
             resize: rng.between(0, 30),
             snapshots: 0,
+            replica: None,
         };
         for volume in &mut plan.volumes {
             volume.cache = CachePlan::new(rng);
@@ -246,6 +260,12 @@ impl Plan {
         if rng.percent(60) {
             plan.snapshots = rng.spread(10 * MS, 300 * MS);
         }
+        let mut rng = rng.fork(8);
+        plan.replica = rng.percent(40).then(|| ReplicaPlan {
+            sync: rng.percent(50),
+            latency: rng.spread(500_000, 60 * MS),
+            entries: rng.spread(3, 300) as usize,
+        });
         plan
     }
 }

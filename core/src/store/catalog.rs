@@ -24,13 +24,23 @@
 
 use super::gc::bundle::BundleId;
 use super::map::fragment::FragmentId;
-use super::tenant;
+use super::tenant::{self, TENANTS_PREFIX};
+use super::trash::TRASH_PREFIX;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
 use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, Parent, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
 /// Beginning of the keys of all volume names.
 pub const VOLUMES_PREFIX: &str = "volumes/";
+
+/// Beginnings of the keys that have a meaning in a replica, besides those of volumes' objects. What names
+/// volumes comes last.
+pub const REPLICATED: [&str; 5] =
+    ["snapshots/", TENANTS_PREFIX, ACCEPTED_PREFIX, TRASH_PREFIX, VOLUMES_PREFIX];
+/// Beginning of the keys that say which certificates are accepted.
+pub const ACCEPTED_PREFIX: &str = "accepted/";
+/// The key of a mark in the catalog of a replica: somebody has gone on with a copy of it.
+pub const PROMOTED_KEY: &str = "promoted";
 
 /// Most bytes of an encoded [`VolumeSpec`].
 pub const MAX_SPEC_BYTES: usize = 8192;
@@ -217,6 +227,14 @@ pub fn name_key(name: &str) -> String {
 #[must_use]
 pub fn volume_prefix(volume: VolumeId) -> String {
     format!("v/{volume}/")
+}
+
+/// The volume that an object is of, and what its key says besides.
+#[must_use]
+pub fn parse_volume_key(key: &str) -> Option<(VolumeId, &str)> {
+    let (volume, rest) = key.strip_prefix("v/")?.split_once('/')?;
+    let id = VolumeId(u128::from_str_radix(volume, 16).ok()?);
+    (id.to_string() == volume).then_some((id, rest))
 }
 
 /// Beginning of the keys of a volume's segments.

@@ -29,6 +29,7 @@
 //! | [`trash`] | what becomes of volumes that are deleted |
 //! | [`check`] | verifies objects offline |
 //! | [`differences`] | what differs between two maps |
+//! | [`replica`] | a second place for all objects |
 //! | [`cache`] | pieces of objects on a local disk, in front of the object store |
 //! | [`Volume`] | the engine |
 
@@ -49,6 +50,7 @@ mod moves;
 mod object;
 mod open;
 mod reads;
+pub mod replica;
 pub mod root;
 pub mod scrub;
 pub mod segment;

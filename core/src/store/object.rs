@@ -46,6 +46,13 @@ pub enum ObjectOperation {
         /// Beginning of the names.
         prefix: String,
     },
+    /// The same, of the objects whose names come after `after`.
+    ListAfter {
+        /// Beginning of the names.
+        prefix: String,
+        /// A name, of an object or not.
+        after: String,
+    },
     /// Deletes an object; one that does not exist counts as deleted.
     Delete {
         /// Name.
@@ -61,7 +68,7 @@ impl ObjectOperation {
             ObjectOperation::Put { key, .. }
             | ObjectOperation::Get { key, .. }
             | ObjectOperation::Delete { key } => key,
-            ObjectOperation::List { prefix } => prefix,
+            ObjectOperation::List { prefix } | ObjectOperation::ListAfter { prefix, .. } => prefix,
         }
     }
 }
@@ -150,6 +157,11 @@ impl<P> Book<P> {
 
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
+    }
+
+    /// What an operation that is not finished is for.
+    pub fn purpose(&self, id: u64) -> Option<&P> {
+        self.pending.get(&id).map(|pending| &pending.purpose)
     }
 
     pub fn issue(&mut self, purpose: P, operation: ObjectOperation) {

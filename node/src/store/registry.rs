@@ -14,7 +14,7 @@ use crate::objects::{GetError, Objects, PutError};
 use crate::random;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use longhaul_core::store::catalog::parse_number;
+use longhaul_core::store::catalog::{ACCEPTED_PREFIX, parse_number};
 use longhaul_core::wire::link::StoreId;
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,6 @@ use std::path::Path;
 
 /// Beginning of the keys of all stores.
 pub const STORES_PREFIX: &str = "stores/";
-/// Beginning of the keys of the accepted certificates.
-pub const ACCEPTED_PREFIX: &str = "accepted/";
 const VERSION: u32 = 1;
 
 /// A store of the installation.

@@ -3,6 +3,7 @@
 //! processes that ran.
 
 use super::observe::shown;
+use super::second;
 use super::truth::Restored;
 use super::truth::replay;
 use super::{Event, MS, State, World};
@@ -10,10 +11,7 @@ use crate::model::{Image, Stamp, difference};
 use crate::note;
 use crate::objects::Odds;
 use longhaul_core::block::{Range, Seq, Time};
-use longhaul_core::store::{
-    self, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, SessionId, catalog,
-    segment,
-};
+use longhaul_core::store::{self, ObjectOperation, ObjectResult, SessionId, catalog, segment};
 use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ToStore};
 
 /// How long the end may take.
@@ -46,7 +44,7 @@ impl World {
         if self.violation.is_some() {
             return;
         }
-        if self.volumes.iter().all(|volume| volume.finish == Stage::Done) {
+        if self.volumes.iter().all(|volume| volume.finish == Stage::Done) && self.second_is_done() {
             self.finished = true;
             return;
         }
@@ -65,6 +63,7 @@ impl World {
         self.finishing = true;
         self.objects.odds = Odds::default();
         self.objects.away_until = Time(0);
+        self.end_second_faults();
         self.plan.quality.late = 0;
         for host in 0..self.hosts.len() {
             if self.hosts[host].slots.iter().any(|slot| slot.stopping) {
@@ -244,7 +243,7 @@ impl World {
             let mut answer = None;
             for _ in 0..100_000 {
                 if let Some((number, operation)) = machine.poll_object() {
-                    let result = self.object_at_once(operation);
+                    let result = self.object_at_once(&operation);
                     machine.handle_object(now, number, result);
                 } else if let Some((_, _, frame)) = machine.poll_message() {
                     answer = Some(frame);
@@ -269,29 +268,7 @@ impl World {
         Ok(image)
     }
 
-    pub(super) fn object_at_once(&self, operation: ObjectOperation) -> ObjectResult {
-        match operation {
-            ObjectOperation::Put { key, .. } => {
-                ObjectResult::Put(Err(if self.objects.map.contains_key(&key) {
-                    PutError::Exists
-                } else {
-                    PutError::Failed("an observer puts nothing".to_owned())
-                }))
-            }
-            ObjectOperation::Get { key, range, .. } => {
-                let Some(object) = self.objects.map.get(&key) else {
-                    return ObjectResult::Get(Err(GetError::NotFound));
-                };
-                let whole = 0..object.len() as u64;
-                let range = range.unwrap_or(whole.clone());
-                let end = range.end.min(whole.end);
-                ObjectResult::Get(Ok(object.slice(range.start.min(end) as usize..end as usize)))
-            }
-            ObjectOperation::List { prefix } => {
-                let meta = |(key, bytes)| ObjectMeta { key, bytes };
-                ObjectResult::List(Ok(self.objects.list(&prefix).into_iter().map(meta).collect()))
-            }
-            ObjectOperation::Delete { .. } => ObjectResult::Delete(Ok(())),
-        }
+    pub(super) fn object_at_once(&self, operation: &ObjectOperation) -> ObjectResult {
+        second::at_once(&self.objects.map, operation)
     }
 }

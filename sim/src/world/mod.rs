@@ -17,6 +17,7 @@ mod lone;
 mod maps;
 mod object;
 mod observe;
+mod second;
 mod snapshots;
 mod storage;
 mod store;
@@ -76,6 +77,9 @@ enum Event {
     Chaos,
     Observe,
     Snap,
+    /// Something happens at the second place.
+    Second,
+    Repeat(usize, u64),
     Audit,
     Finish,
 }
@@ -210,6 +214,8 @@ pub struct World {
     sessions: BTreeMap<u64, (Session, Told)>,
     branches: BTreeMap<(usize, Epoch), Branch>,
     objects: Objects,
+    /// A second place for all objects, if there is one.
+    second: Option<second::Second>,
     /// Engines of snapshots.
     readers: Vec<snapshots::Reader>,
     /// What was asked about snapshots, by request.
@@ -294,6 +300,7 @@ impl World {
             sessions: BTreeMap::new(),
             branches: BTreeMap::new(),
             objects,
+            second: World::second(&root, &plan),
             copies: (0..2).map(|n| copies::StoreCache::new(root.fork(200_000 + n))).collect(),
             readers: Vec::new(),
             questions: Vec::new(),
@@ -315,6 +322,12 @@ impl World {
         world.after(first, Event::Chaos);
         world.after(30 * MS, Event::Observe);
         world.after(35 * MS, Event::Snap);
+        for store in 0..world.stores.len() {
+            world.start_repeating(store);
+        }
+        if world.second.is_some() {
+            world.after(50 * MS, Event::Second);
+        }
         world.after(20 * MS, Event::Audit);
         let end = world.plan.chaos;
         world.after(end, Event::Finish);
@@ -397,6 +410,12 @@ impl World {
             Event::Chaos => self.chaos(),
             Event::Observe => self.observe(),
             Event::Snap => self.snap(),
+            Event::Second => self.look_at_second(),
+            Event::Repeat(store, incarnation) => {
+                if self.stores[store].incarnation == incarnation {
+                    self.repeater_timer(store);
+                }
+            }
             Event::Audit => self.audit(),
             Event::Finish => self.finish(),
         }

@@ -1,11 +1,13 @@
 //! Operations on objects, from a store process to the object store and back.
 
+use super::second::Answer;
 use super::{Event, World};
 use crate::note;
-use crate::objects::Fate;
+use crate::objects::{Course, Fate};
 use bytes::{Bytes, BytesMut};
 use longhaul_core::store::catalog;
-use longhaul_core::store::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+use longhaul_core::store::replica::{Moment, Site};
+use longhaul_core::store::{Copies, GetError, ObjectOperation, ObjectResult, PutError};
 
 /// An operation under way.
 pub struct Pending {
@@ -14,6 +16,11 @@ pub struct Pending {
     incarnation: (u64, u64),
     volume: usize,
     id: u64,
+    /// Where, and for whom unless it is an engine.
+    site: Site,
+    repeats: bool,
+    /// What had been done when it began.
+    began: Option<Moment>,
     operation: ObjectOperation,
     fate: Fate,
     result: Option<ObjectResult>,
@@ -36,22 +43,70 @@ impl World {
         {
             self.coverage.map_pages_read += 1;
         }
-        let course = self.objects.course(self.now, put);
         let number = self.number();
-        note!(self, "s{store} v{volume} object {} {:?}", describe(&operation), course.fate);
-        self.pending_objects.insert(
-            number,
-            Pending {
-                store,
-                incarnation: self.engine_now(store, volume),
-                volume,
-                id,
-                operation,
-                fate: course.fate,
-                result: None,
-                answered: false,
-            },
-        );
+        let mut pending = Pending {
+            store,
+            incarnation: self.engine_now(store, volume),
+            volume,
+            id,
+            site: Site::Home,
+            repeats: false,
+            began: self.stores[store].repeater.as_ref().map(|repeater| repeater.machine.begin()),
+            operation,
+            fate: Fate::Works,
+            result: None,
+            answered: false,
+        };
+        if let ObjectOperation::Delete { key } = &pending.operation
+            && self.delete_later(store, key)
+        {
+            note!(self, "s{store} v{volume} object {} later", describe(&pending.operation));
+            pending.result = Some(ObjectResult::Delete(Ok(())));
+            self.pending_objects.insert(number, pending);
+            self.schedule(self.now, Event::ObjectAnswer(number));
+            return self.pump_repeater(store);
+        }
+        let course = self.objects.course(self.now, put);
+        note!(self, "s{store} v{volume} object {} {:?}", describe(&pending.operation), course.fate);
+        pending.fate = course.fate;
+        self.begin_pending(number, pending, course);
+    }
+
+    /// A store process begins to repeat something.
+    pub(super) fn begin_repeated(
+        &mut self,
+        store: usize,
+        id: u64,
+        site: Site,
+        operation: ObjectOperation,
+    ) {
+        let now = self.now;
+        let put = matches!(operation, ObjectOperation::Put { .. });
+        let objects = match &mut self.second {
+            Some(second) if site == Site::Away => &mut second.objects,
+            _ => &mut self.objects,
+        };
+        let course = objects.course(now, put);
+        note!(self, "s{store} {site:?} object {} {:?}", describe(&operation), course.fate);
+        let number = self.number();
+        let pending = Pending {
+            store,
+            incarnation: (self.stores[store].incarnation, 0),
+            volume: self.volume_of_key(operation.key()).unwrap_or_default(),
+            id,
+            site,
+            repeats: true,
+            began: None,
+            operation,
+            fate: course.fate,
+            result: None,
+            answered: false,
+        };
+        self.begin_pending(number, pending, course);
+    }
+
+    fn begin_pending(&mut self, number: u64, pending: Pending, course: Course) {
+        self.pending_objects.insert(number, pending);
         if course.fate != Fate::FailsBefore {
             self.schedule(course.effect, Event::ObjectEffect(number));
         }
@@ -61,6 +116,7 @@ impl World {
     pub(super) fn object_effect(&mut self, number: u64) {
         let Some(mut pending) = self.pending_objects.remove(&number) else { return };
         let result = match &pending.operation {
+            operation if pending.site == Site::Away => self.second_effect(operation, pending.fate),
             ObjectOperation::Put { key, data } => {
                 let mut bytes = BytesMut::new();
                 for part in data {
@@ -101,10 +157,8 @@ impl World {
                 ObjectResult::Get(self.read_data(pending.store, &key, &range, copies))
             }
             ObjectOperation::Get { key, range: None, .. } => ObjectResult::Get(self.get(key, None)),
-            ObjectOperation::List { prefix } => {
-                let found = self.objects.list(prefix);
-                let meta = |(key, bytes)| ObjectMeta { key, bytes };
-                ObjectResult::List(Ok(found.into_iter().map(meta).collect()))
+            operation @ (ObjectOperation::List { .. } | ObjectOperation::ListAfter { .. }) => {
+                self.object_at_once(operation)
             }
             ObjectOperation::Delete { key } => {
                 let key = key.clone();
@@ -135,7 +189,7 @@ impl World {
         let Some(mut pending) = self.pending_objects.remove(&number) else { return };
         let failed = || "injected failure".to_owned();
         let result = match (pending.fate, pending.result.take()) {
-            (Fate::FailsBefore | Fate::FailsAfter | Fate::Late, _) => match pending.operation {
+            (Fate::FailsBefore | Fate::FailsAfter | Fate::Late, _) => match &pending.operation {
                 ObjectOperation::Put { .. } => {
                     match pending.fate {
                         Fate::FailsAfter => self.coverage.puts_failed_after += 1,
@@ -148,7 +202,9 @@ impl World {
                     self.coverage.gets_failed += 1;
                     ObjectResult::Get(Err(GetError::Failed(failed())))
                 }
-                ObjectOperation::List { .. } => ObjectResult::List(Err(failed())),
+                ObjectOperation::List { .. } | ObjectOperation::ListAfter { .. } => {
+                    ObjectResult::List(Err(failed()))
+                }
                 ObjectOperation::Delete { .. } => ObjectResult::Delete(Err(failed())),
             },
             (_, Some(result)) => result,
@@ -158,12 +214,30 @@ impl World {
         };
         let (store, incarnation, volume, id) =
             (pending.store, pending.incarnation, pending.volume, pending.id);
+        let repeats = pending.repeats;
+        let repeated = pending.began.map(|began| (began, pending.operation.clone()));
         if pending.fate == Fate::Late {
             pending.answered = true;
             self.pending_objects.insert(number, pending);
         }
-        if self.engine_now(store, volume) == incarnation {
-            self.object_done(store, volume, id, result);
+        if repeats {
+            if self.stores[store].incarnation == incarnation.0 {
+                self.repeated(store, id, result);
+            }
+            return;
+        }
+        let mut answer = Some(Answer { volume, incarnation, id, result });
+        // The process knows of it even if the engine that wanted it is gone.
+        if let Some((began, operation)) = repeated
+            && self.stores[store].incarnation == incarnation.0
+            && let Some(ended) = answer.take()
+        {
+            answer = self.repeat(store, began, &operation, ended);
+        }
+        if let Some(answer) = answer
+            && self.engine_now(store, volume) == incarnation
+        {
+            self.object_done(store, volume, id, answer.result);
         }
     }
 }
@@ -175,6 +249,7 @@ fn describe(operation: &ObjectOperation) -> String {
         }
         ObjectOperation::Get { key, range, .. } => format!("get {key} {range:?}"),
         ObjectOperation::List { prefix } => format!("list {prefix}"),
+        ObjectOperation::ListAfter { after, .. } => format!("list after {after}"),
         ObjectOperation::Delete { key } => format!("delete {key}"),
     }
 }

@@ -412,7 +412,7 @@ impl World {
                     ) {
                         return Err(context(format!("its engine wants to {operation:?}")));
                     }
-                    let result: ObjectResult = self.object_at_once(operation);
+                    let result: ObjectResult = self.object_at_once(&operation);
                     reader.machine.handle_object(now, number, result);
                 } else if let Some((_, _, frame)) = reader.machine.poll_message() {
                     answer = Some(frame);
@@ -562,7 +562,7 @@ impl World {
                         self.objects.map.remove(&key);
                         ObjectResult::Delete(Ok(()))
                     }
-                    other => self.object_at_once(other),
+                    other => self.object_at_once(&other),
                 };
                 machine.handle_object(*now, number, result);
             } else if let Some((_, _, frame)) = machine.poll_message() {

@@ -27,6 +27,7 @@ pub struct Process {
     pub(super) open: BTreeMap<usize, Open>,
     /// Pages of its volumes' maps: room for few, so that they come and go.
     pages: SharedPages,
+    pub(super) repeater: Option<super::second::Repeater>,
 }
 
 /// A volume that a store process has open, and what the model knows it was told.
@@ -61,7 +62,7 @@ impl Process {
     /// A process that has just started.
     pub(super) fn new() -> Process {
         let (open, pages) = (BTreeMap::new(), SharedPages::new(PAGES_BYTES));
-        Process { up: true, incarnation: 0, stopping: false, open, pages }
+        Process { up: true, incarnation: 0, stopping: false, open, pages, repeater: None }
     }
 }
 
@@ -414,6 +415,7 @@ impl World {
             self.send_down(store, volume, session.0, lane, &frame);
         }
         let held = self.stores[store].open.remove(&volume).map(|open| open.held);
+        self.leave_second(store, volume);
         // Nothing is put off on its account any more.
         self.deliver_held(held.unwrap_or_default());
         for (number, lane, frame) in waiting.unwrap_or_default() {
@@ -535,6 +537,10 @@ impl World {
                     return Err(format!(
                         "store {store} says that epoch {epoch} is committed up to {seq}, but the objects hold {committed}"
                     ));
+                }
+                if let Some(second) = self.second.as_mut().filter(|second| second.plan.sync) {
+                    let promised = second.promised.entry(volume).or_default();
+                    *promised = (*seq).max(*promised);
                 }
             }
             ToHost::Attached { request, result: Ok(attached) } => {
@@ -679,6 +685,7 @@ impl World {
         process.stopping = false;
         process.incarnation += 1;
         process.open.clear();
+        process.repeater = None;
         if process.pages.lock().tables() != 0 {
             self.fail("volumes that are closed still count as memory".to_owned());
         }
@@ -704,6 +711,7 @@ impl World {
     pub(super) fn start_store(&mut self, store: usize) {
         note!(self, "s{store} starts");
         self.stores[store].up = true;
+        self.start_repeating(store);
     }
 
     /// A store process is told to stop.

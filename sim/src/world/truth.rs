@@ -379,6 +379,7 @@ impl World {
         truth.said.push(&segment);
         truth.header_crc = segment.header_crc;
         truth.announced = announced;
+        self.remember_image(volume);
         Ok(())
     }
 

@@ -91,8 +91,12 @@ impl Objects {
                     }
                 })
             }
-            ObjectOperation::List { .. } if fate != Fate::Good => ObjectResult::List(Err(failed())),
-            ObjectOperation::List { prefix } => {
+            ObjectOperation::List { .. } | ObjectOperation::ListAfter { .. }
+                if fate != Fate::Good =>
+            {
+                ObjectResult::List(Err(failed()))
+            }
+            ObjectOperation::List { prefix } | ObjectOperation::ListAfter { prefix, .. } => {
                 let ours = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
                 let meta = ours.map(|(key, object)| ObjectMeta {
                     key: key.clone(),

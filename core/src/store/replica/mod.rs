@@ -1,0 +1,557 @@
+//! A second place for a location's objects: what is done to them at home is done there too, later, and so that what is
+//! there is at all times what has been at home.
+//!
+//! Objects are put under names that are used once, so nothing has to be recorded to repeat it; what counts is the order.
+//! Everything belongs to a *stream*: a volume, or the catalog. Promises, of a home whose other stores keep to them too:
+//!
+//! - an operation of a stream is repeated when all that were done in the stream before it began have been;
+//! - one on the catalog, when all of all streams that were done before it began have been: a name comes after what it
+//!   names;
+//! - an object of a volume is deleted when all of all streams have been repeated that were done before this was asked:
+//!   there first, then at home. So what is missing there is at home, and what is deleted at home is not needed there.
+//!
+//! Where it is not known what is missing, after a start or an outage that was too long to remember, a *visit* finds out:
+//! both places are listed, the one there first, at home what names others before what is named; what is missing is put in
+//! the order in which it may be used. Any store may do that at any time.
+//!
+//! Whoever goes on with the volumes there takes the next number of a log, or a generation, or leaves a
+//! [mark](catalog::PROMOTED_KEY) before it goes on with the catalog. An operation that meets any of these ends it all:
+//! [`Replica::fenced`].
+
+mod stream;
+mod visit;
+
+#[cfg(test)]
+mod tests;
+
+use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
+use super::{Copies, catalog};
+use crate::block::{Time, VolumeId};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use stream::{Entry, Stream, What};
+use visit::VisitStep;
+
+/// Bytes that tell two objects of one name apart: what is in them is unique in its first bytes.
+const COMPARED_BYTES: u64 = 64 << 10;
+
+/// Where an operation is to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// Where the volumes are served from.
+    Home,
+    /// The second place.
+    Away,
+}
+
+/// Limits of a [`Replica`].
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Operations of a stream under way.
+    pub window: usize,
+    /// Bytes of objects kept to be put; what is more is read again from home.
+    pub held_bytes: u64,
+    /// Operations of a stream remembered; if there are more, a visit takes their place.
+    pub entries: usize,
+    /// Visits to volumes at a time.
+    pub visits: usize,
+    /// First and longest pause before an operation that failed is tried again.
+    pub retry: (Duration, Duration),
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            window: 4,
+            held_bytes: 64 << 20,
+            entries: 4096,
+            visits: 4,
+            retry: (Duration::from_millis(250), Duration::from_secs(10)),
+        }
+    }
+}
+
+/// What belongs together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamId {
+    /// Names, and everything else that is not of one volume.
+    Catalog,
+    /// What a volume consists of.
+    Volume(VolumeId),
+}
+
+impl StreamId {
+    /// To which stream an object belongs; `None` for one that has no meaning elsewhere: who serves what here.
+    #[must_use]
+    pub fn of(key: &str) -> Option<StreamId> {
+        match catalog::parse_volume_key(key) {
+            Some((_, rest)) if rest.starts_with("lease/") => None,
+            Some((volume, _)) => Some(StreamId::Volume(volume)),
+            None if catalog::REPLICATED.iter().any(|prefix| key.starts_with(prefix)) => {
+                Some(StreamId::Catalog)
+            }
+            None => None,
+        }
+    }
+}
+
+/// A moment: what was done at home before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+/// How far it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Operations that are not done there.
+    pub operations: u64,
+    /// Bytes of objects that are not there, as far as that is known.
+    pub bytes: u64,
+    /// Since when the oldest of them has been done at home.
+    pub since: Option<Time>,
+    /// Streams of which it is not known what is missing.
+    pub unknown: usize,
+    /// Of the visits under way, objects that were missing, and how many of them have been put.
+    pub visiting: (u64, u64),
+    /// Objects put there so far, and their bytes.
+    pub put: (u64, u64),
+    /// Why the last operation failed, if the last one did.
+    pub trouble: Option<String>,
+}
+
+enum Purpose {
+    /// At home: an object that was not kept.
+    Read {
+        stream: StreamId,
+        number: u64,
+    },
+    Put {
+        stream: StreamId,
+        number: u64,
+    },
+    /// What is there under that name.
+    Compare {
+        stream: StreamId,
+        number: u64,
+        data: Vec<Bytes>,
+    },
+    /// Whether somebody has gone on with the catalog.
+    Mark {
+        stream: StreamId,
+        number: u64,
+    },
+    Delete {
+        stream: StreamId,
+        number: u64,
+        site: Site,
+    },
+    Visit {
+        stream: StreamId,
+        step: VisitStep,
+    },
+}
+
+impl Purpose {
+    fn site(&self) -> Site {
+        match self {
+            Purpose::Read { .. } => Site::Home,
+            Purpose::Put { .. } | Purpose::Compare { .. } | Purpose::Mark { .. } => Site::Away,
+            Purpose::Delete { site, .. } => *site,
+            Purpose::Visit { step, .. } => step.site(),
+        }
+    }
+}
+
+/// Repeats at one place what is done to objects at another; see the [module](self).
+///
+/// Inputs are `begin`, `put`, `deleted`, `delete`, `visit`, `leave` and `handle_*`; after any of them the outputs are to
+/// be polled until there are none.
+pub struct Replica {
+    limits: Limits,
+    now: Time,
+    /// Operations that were done at home, or asked for.
+    done: u64,
+    streams: BTreeMap<StreamId, Stream>,
+    book: Book<Purpose>,
+    /// What is done at both places.
+    repeated: VecDeque<u64>,
+    held_bytes: u64,
+    /// Streams of which something waits for others.
+    blocked: BTreeSet<StreamId>,
+    /// Streams that want a visit while there are enough.
+    queued: BTreeSet<StreamId>,
+    put: (u64, u64),
+    trouble: Option<String>,
+    fenced: Option<String>,
+}
+
+impl Replica {
+    /// Nothing is known of what is there.
+    #[must_use]
+    pub fn new(now: Time, limits: Limits) -> Replica {
+        Replica {
+            limits,
+            now,
+            done: 0,
+            streams: BTreeMap::new(),
+            book: Book::new(limits.retry),
+            repeated: VecDeque::new(),
+            held_bytes: 0,
+            blocked: BTreeSet::new(),
+            queued: BTreeSet::new(),
+            put: (0, 0),
+            trouble: None,
+            fenced: None,
+        }
+    }
+
+    /// An operation is about to begin at home.
+    #[must_use]
+    pub fn begin(&self) -> Moment {
+        Moment(self.done)
+    }
+
+    /// An object is at home now: `data`, or what was there before if that is not given. Returns a number, which
+    /// [`Replica::poll_repeated`] gives when it is there as well; `None` if it does not belong there.
+    pub fn put(
+        &mut self,
+        now: Time,
+        began: Moment,
+        key: &str,
+        data: Option<&[Bytes]>,
+    ) -> Option<u64> {
+        self.now = now;
+        let what = What::Put(data.map(<[Bytes]>::to_vec));
+        self.add(began, key, what)
+    }
+
+    /// An object of the catalog is gone at home. Returns a number, as [`Replica::put`] does.
+    pub fn deleted(&mut self, now: Time, began: Moment, key: &str) -> Option<u64> {
+        self.now = now;
+        self.add(began, key, What::Gone)
+    }
+
+    /// An object of a volume is to be deleted. Returns a number, which [`Replica::poll_repeated`] gives when it is gone at
+    /// both places; `None` if it is only at home, and can be deleted there at once.
+    pub fn delete(&mut self, now: Time, key: &str) -> Option<u64> {
+        self.now = now;
+        self.add(Moment(self.done), key, What::Delete)
+    }
+
+    fn add(&mut self, began: Moment, key: &str, what: What) -> Option<u64> {
+        let id = StreamId::of(key)?;
+        self.done += 1;
+        let number = self.done;
+        let mut entry = Entry::new(self.now, began.0, key, what);
+        if self.held_bytes + entry.held_bytes() > self.limits.held_bytes {
+            entry.let_go();
+        }
+        self.held_bytes += entry.held_bytes();
+        let stream = self.streams.entry(id).or_default();
+        stream.add(number, entry);
+        if stream.entries() > self.limits.entries {
+            self.held_bytes -= stream.forget_entries();
+        }
+        self.advance(id);
+        Some(number)
+    }
+
+    /// Finds out what is missing of a volume, or of the catalog: of that and of all volumes whose names are missing.
+    pub fn visit(&mut self, now: Time, id: StreamId) {
+        self.now = now;
+        self.streams.entry(id).or_default().unknown = true;
+        self.advance(id);
+    }
+
+    /// Whether there was a visit since that moment to the end, and nothing that was done before it is missing.
+    #[must_use]
+    pub fn has_visited(&self, id: StreamId, since: Moment) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.visited >= since.0 && !stream.unknown)
+    }
+
+    /// From now on others may change the volume, too.
+    pub fn leave(&mut self, now: Time, volume: VolumeId) {
+        self.now = now;
+        let id = StreamId::Volume(volume);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.left = true;
+        }
+        self.advance(id);
+    }
+
+    /// The next operation, and where.
+    pub fn poll_operation(&mut self) -> Option<(u64, Site, ObjectOperation)> {
+        if self.fenced.is_some() {
+            return None;
+        }
+        let (id, operation) = self.book.poll()?;
+        let site = self.book.purpose(id)?.site();
+        Some((id, site, operation))
+    }
+
+    /// The outcome of an operation that [`Replica::poll_operation`] gave.
+    pub fn handle_operation(&mut self, now: Time, id: u64, result: ObjectResult) {
+        self.now = now;
+        let Some(pending) = self.book.finish(id) else { return };
+        if self.fenced.is_some() {
+            return;
+        }
+        let error = match &result {
+            ObjectResult::Put(Err(PutError::Failed(error)))
+            | ObjectResult::Get(Err(GetError::Failed(error)))
+            | ObjectResult::List(Err(error))
+            | ObjectResult::Delete(Err(error)) => error.clone(),
+            _ => {
+                self.trouble = None;
+                return self.finished(pending, result);
+            }
+        };
+        let key = pending.operation.key();
+        self.trouble = Some(match pending.purpose.site() {
+            Site::Home => format!("object {key}, here: {error}"),
+            Site::Away => format!("object {key}, there: {error}"),
+        });
+        self.book.retry(self.now, pending);
+    }
+
+    /// The time that [`Replica::poll_timeout`] gave has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = now;
+        self.book.handle_timeout(now);
+    }
+
+    /// When [`Replica::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.book.poll_timeout().filter(|_| self.fenced.is_none())
+    }
+
+    /// The next number whose operation is done at both places.
+    pub fn poll_repeated(&mut self) -> Option<u64> {
+        self.repeated.pop_front()
+    }
+
+    /// Why nothing more is repeated, and never will be: somebody has gone on there.
+    #[must_use]
+    pub fn fenced(&self) -> Option<&str> {
+        self.fenced.as_deref()
+    }
+
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.fenced.is_some() || self.streams.values().all(Stream::is_idle)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut status =
+            Status { put: self.put, trouble: self.trouble.clone(), ..Status::default() };
+        for stream in self.streams.values() {
+            stream.count(&mut status);
+        }
+        status
+    }
+
+    fn fence(&mut self, reason: String) {
+        self.fenced.get_or_insert(reason);
+    }
+
+    fn finished(&mut self, pending: Pending<Purpose>, result: ObjectResult) {
+        let operation = pending.operation;
+        match (pending.purpose, result) {
+            (Purpose::Read { stream, number }, ObjectResult::Get(Ok(data))) => {
+                let data = vec![data];
+                let key = operation.key().to_owned();
+                let purpose = Purpose::Put { stream, number };
+                self.book.issue(purpose, ObjectOperation::Put { key, data });
+            }
+            // It was deleted since, which is repeated as well.
+            (Purpose::Read { stream, number }, _) => self.done_there(stream, number),
+            (Purpose::Put { stream, number }, ObjectResult::Put(Ok(()))) => {
+                if let ObjectOperation::Put { data, .. } = &operation {
+                    self.count_put(data);
+                }
+                self.done_there(stream, number);
+            }
+            (Purpose::Put { stream, number }, _) => {
+                let ObjectOperation::Put { key, data } = operation else { return };
+                let purpose = Purpose::Compare { stream, number, data };
+                self.book.issue(purpose, head(key));
+            }
+            (Purpose::Compare { stream, number, data }, ObjectResult::Get(Ok(there))) => {
+                let key = operation.key();
+                if is_head(&data, &there) {
+                    self.done_there(stream, number);
+                } else {
+                    self.fence(another(key));
+                }
+            }
+            // It has gone again meanwhile.
+            (Purpose::Compare { stream, number, data }, _) => {
+                let key = operation.key().to_owned();
+                let purpose = Purpose::Put { stream, number };
+                self.book.issue(purpose, ObjectOperation::Put { key, data });
+            }
+            (Purpose::Mark { stream, number }, ObjectResult::Get(Err(_))) => {
+                self.entry_repeated(stream, number);
+            }
+            (Purpose::Mark { .. }, _) => self.fence(promoted()),
+            (Purpose::Delete { stream, number, site: Site::Away }, _) => {
+                if stream == StreamId::Catalog {
+                    return self.done_there(stream, number);
+                }
+                let purpose = Purpose::Delete { stream, number, site: Site::Home };
+                self.book.issue(purpose, operation);
+            }
+            (Purpose::Delete { stream, number, site: Site::Home }, _) => {
+                self.entry_repeated(stream, number);
+            }
+            (Purpose::Visit { stream, step }, result) => {
+                self.visited(stream, step, operation, result);
+            }
+        }
+    }
+
+    fn count_put(&mut self, data: &[Bytes]) {
+        self.put.0 += 1;
+        self.put.1 += data.iter().map(|part| part.len() as u64).sum::<u64>();
+    }
+
+    /// An operation has been carried out there; on the catalog it counts if nobody has gone on with that.
+    fn done_there(&mut self, stream: StreamId, number: u64) {
+        if stream == StreamId::Catalog {
+            self.book.issue(Purpose::Mark { stream, number }, mark());
+        } else {
+            self.entry_repeated(stream, number);
+        }
+    }
+
+    fn entry_repeated(&mut self, id: StreamId, number: u64) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(entry) = stream.remove(number) {
+            self.held_bytes -= entry.held_bytes();
+            self.repeated.push_back(number);
+        }
+        self.advance(id);
+    }
+
+    /// Begins what can be begun of a stream, and of those that waited for it.
+    fn advance(&mut self, id: StreamId) {
+        self.advance_one(id);
+        while let Some(next) = self.queued.first().copied()
+            && self.may_visit()
+        {
+            self.queued.remove(&next);
+            self.advance_one(next);
+        }
+        for waiting in std::mem::take(&mut self.blocked) {
+            self.advance_one(waiting);
+        }
+    }
+
+    fn may_visit(&self) -> bool {
+        let visits =
+            |(id, stream): (&StreamId, &Stream)| *id != StreamId::Catalog && stream.visit.is_some();
+        self.streams.iter().map(visits).filter(|visits| *visits).count() < self.limits.visits
+    }
+
+    fn advance_one(&mut self, id: StreamId) {
+        if self.fenced.is_some() {
+            return;
+        }
+        let Some(stream) = self.streams.get(&id) else { return };
+        if stream.visit.is_none() && stream.unknown && stream.under_way() == 0 {
+            if id != StreamId::Catalog && !self.may_visit() {
+                self.queued.insert(id);
+                return;
+            }
+            return self.begin_visit(id);
+        }
+        if stream.visit.is_some() || stream.unknown {
+            // A visit to the catalog waits for those to volumes.
+            if id == StreamId::Catalog && stream.visit.is_some() {
+                self.advance_visit(id);
+            }
+            return;
+        }
+        self.repeat_some(id);
+        if let Some(stream) = self.streams.get(&id)
+            && stream.left
+            && stream.is_idle()
+        {
+            self.streams.remove(&id);
+        }
+    }
+
+    /// Begins the operations of a stream whose turn it is.
+    fn repeat_some(&mut self, id: StreamId) {
+        // Before it, everything of all streams is done there.
+        let all = self.streams.values().map(Stream::oldest).min().unwrap_or(u64::MAX);
+        let volumes = self.streams.iter().filter(|(id, _)| **id != StreamId::Catalog);
+        let volumes = volumes.map(|(_, stream)| stream.oldest()).min().unwrap_or(u64::MAX);
+        let limit = self.limits.window;
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let global = if id == StreamId::Catalog { volumes } else { u64::MAX };
+        while stream.under_way() < limit
+            && let Some((number, entry)) = stream.next_put(global)
+        {
+            let key = entry.key.clone();
+            let (purpose, operation) = match entry.begin() {
+                What::Put(Some(data)) => {
+                    (Purpose::Put { stream: id, number }, ObjectOperation::Put { key, data })
+                }
+                What::Put(None) => (
+                    Purpose::Read { stream: id, number },
+                    ObjectOperation::Get { key, range: None, copies: Copies::Refused },
+                ),
+                What::Gone | What::Delete => (
+                    Purpose::Delete { stream: id, number, site: Site::Away },
+                    ObjectOperation::Delete { key },
+                ),
+            };
+            self.book.issue(purpose, operation);
+        }
+        while let Some((number, entry)) = stream.next_delete(all) {
+            let operation = ObjectOperation::Delete { key: entry.key.clone() };
+            entry.begin();
+            let purpose = Purpose::Delete { stream: id, number, site: Site::Away };
+            self.book.issue(purpose, operation);
+        }
+        if stream.is_blocked(global, all) {
+            self.blocked.insert(id);
+        }
+    }
+}
+
+/// The first bytes of an object there, and one more than are compared if it has that.
+fn head(key: String) -> ObjectOperation {
+    ObjectOperation::Get { key, range: Some(0..COMPARED_BYTES), copies: Copies::Refused }
+}
+
+/// Whether these are the first bytes of an object.
+fn is_head(data: &[Bytes], head: &[u8]) -> bool {
+    let bytes: usize = data.iter().map(Bytes::len).sum();
+    let mut rest = head;
+    for part in data {
+        let (compared, more) = rest.split_at(rest.len().min(part.len()));
+        if part[..compared.len()] != *compared {
+            return false;
+        }
+        rest = more;
+    }
+    head.len() == bytes.min(COMPARED_BYTES as usize)
+}
+
+fn mark() -> ObjectOperation {
+    ObjectOperation::Get { key: catalog::PROMOTED_KEY.into(), range: None, copies: Copies::Refused }
+}
+
+fn another(key: &str) -> String {
+    format!("there is another {key} there: somebody has gone on with it")
+}
+
+fn promoted() -> String {
+    "the replica has been promoted".into()
+}

@@ -1,0 +1,207 @@
+//! What is still to be repeated of a volume, or of the catalog.
+
+use super::super::catalog;
+use super::Status;
+use super::visit::Visit;
+use crate::block::Time;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// An operation that was done at home, or is to be done at both places.
+pub(super) struct Entry {
+    pub key: String,
+    what: What,
+    /// Of what it may need: everything done until then.
+    after: u64,
+    since: Time,
+    bytes: u64,
+    under_way: bool,
+}
+
+/// What it does.
+#[derive(Clone)]
+pub(super) enum What {
+    /// Puts an object: its content, if that is kept.
+    Put(Option<Vec<Bytes>>),
+    /// An object of the catalog is gone at home.
+    Gone,
+    /// An object of a volume is to go.
+    Delete,
+}
+
+impl Entry {
+    pub fn new(now: Time, after: u64, key: &str, what: What) -> Entry {
+        let bytes = match &what {
+            What::Put(Some(data)) => data.iter().map(|part| part.len() as u64).sum(),
+            _ => 0,
+        };
+        Entry { key: key.to_owned(), what, after, since: now, bytes, under_way: false }
+    }
+
+    /// Bytes of memory for its content.
+    pub fn held_bytes(&self) -> u64 {
+        if let What::Put(Some(_)) = self.what { self.bytes } else { 0 }
+    }
+
+    /// Its content is read again when it is wanted.
+    pub fn let_go(&mut self) {
+        if let What::Put(data) = &mut self.what {
+            *data = None;
+        }
+    }
+
+    pub fn begin(&mut self) -> What {
+        self.under_way = true;
+        self.what.clone()
+    }
+}
+
+/// A stream.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// In order: what is to be put, and of the catalog also what is to be deleted.
+    puts: BTreeMap<u64, Entry>,
+    /// What is to be deleted of a volume, which nothing waits for.
+    deletes: BTreeMap<u64, Entry>,
+    /// Those are done when a visit that begins later is.
+    covered: Vec<u64>,
+    /// It is not known what is missing there.
+    pub unknown: bool,
+    /// Since when.
+    unknown_since: Option<Time>,
+    pub visit: Option<Box<Visit>>,
+    /// What was done when the last visit began; 0 before the first.
+    pub visited: u64,
+    /// Somebody else may have changed it since.
+    pub left: bool,
+    begun: bool,
+    /// The last segment that was put, and the generation of the last root.
+    segment: u64,
+    generation: u64,
+}
+
+impl Stream {
+    /// One that others may change.
+    pub fn of_others() -> Stream {
+        Stream { left: true, ..Stream::default() }
+    }
+
+    pub fn add(&mut self, number: u64, entry: Entry) {
+        if !std::mem::replace(&mut self.begun, true) || std::mem::take(&mut self.left) {
+            self.unknown = true;
+        }
+        self.unknown |= self.follows_others(&entry.key);
+        match entry.what {
+            What::Delete => self.deletes.insert(number, entry),
+            _ => self.puts.insert(number, entry),
+        };
+    }
+
+    /// Whether what is put may need what somebody else has put: segments before it, or what a root names that goes on from
+    /// one of another generation.
+    fn follows_others(&mut self, key: &str) -> bool {
+        let Some((volume, _)) = catalog::parse_volume_key(key) else { return false };
+        if let Some(number) = catalog::parse_number(&catalog::segment_prefix(volume), key) {
+            let before = std::mem::replace(&mut self.segment, number);
+            return number > before && number != before + 1;
+        }
+        if let Some(root) = catalog::parse_root_key(&catalog::root_prefix(volume), key) {
+            return std::mem::replace(&mut self.generation, root.generation) != root.generation;
+        }
+        false
+    }
+
+    /// Operations that are remembered.
+    pub fn entries(&self) -> usize {
+        self.puts.len() + self.deletes.len()
+    }
+
+    /// Forgets all that is not under way: a visit is to find it. What is to be deleted stays, at home. Returns the bytes of memory that
+    /// this gives back.
+    pub fn forget_entries(&mut self) -> u64 {
+        let mut held = 0;
+        for (number, entry) in self.puts.extract_if(.., |_, entry| !entry.under_way) {
+            held += entry.held_bytes();
+            self.unknown_since.get_or_insert(entry.since);
+            self.covered.push(number);
+        }
+        let forgotten = self.deletes.extract_if(.., |_, entry| !entry.under_way);
+        self.covered.extend(forgotten.map(|(number, _)| number));
+        self.unknown = true;
+        held
+    }
+
+    pub fn remove(&mut self, number: u64) -> Option<Entry> {
+        self.puts.remove(&number).or_else(|| self.deletes.remove(&number))
+    }
+
+    /// A visit that began at that moment has put all that was missing. Returns what it has covered, and the bytes of memory
+    /// that this gives back.
+    pub fn visit_ended(&mut self, began: u64) -> (Vec<u64>, u64) {
+        self.visited = began;
+        (self.begun, self.unknown_since) = (true, None);
+        let (mut done, rest) =
+            std::mem::take(&mut self.covered).into_iter().partition(|n| *n <= began);
+        self.covered = rest;
+        self.unknown |= !self.covered.is_empty();
+        let mut held = 0;
+        let is_put = |entry: &mut Entry| matches!(entry.what, What::Put(_));
+        for (number, entry) in self.puts.extract_if(..=began, |_, entry| is_put(entry)) {
+            held += entry.held_bytes();
+            Vec::push(&mut done, number);
+        }
+        (done, held)
+    }
+
+    /// What was done before this number is there; nothing if that is not known.
+    pub fn oldest(&self) -> u64 {
+        if self.unknown || self.visit.is_some() {
+            return 0;
+        }
+        self.puts.first_key_value().map_or(u64::MAX, |(number, _)| *number)
+    }
+
+    pub fn under_way(&self) -> usize {
+        let under_way = |entry: &&Entry| entry.under_way;
+        self.puts.values().filter(under_way).count()
+            + self.deletes.values().filter(under_way).count()
+    }
+
+    /// The next one to put, if before `others` all that it may need is there.
+    pub fn next_put(&mut self, others: u64) -> Option<(u64, &mut Entry)> {
+        let oldest = self.oldest();
+        let (number, entry) = self.puts.iter_mut().find(|(_, entry)| !entry.under_way)?;
+        let ready = (entry.after < oldest || *number == oldest) && entry.after < others;
+        ready.then_some((*number, entry))
+    }
+
+    /// The next one to delete, if all that was done before is there.
+    pub fn next_delete(&mut self, others: u64) -> Option<(u64, &mut Entry)> {
+        let (number, entry) = self.deletes.iter_mut().find(|(_, entry)| !entry.under_way)?;
+        (entry.after < others).then_some((*number, entry))
+    }
+
+    /// Whether something waits for what others are to do.
+    pub fn is_blocked(&self, others: u64, all: u64) -> bool {
+        let waits = |entries: &BTreeMap<u64, Entry>, limit: u64| {
+            entries.values().any(|entry| !entry.under_way && entry.after >= limit)
+        };
+        waits(&self.puts, others) || waits(&self.deletes, all)
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.entries() == 0 && !self.unknown && self.visit.is_none()
+    }
+
+    pub fn count(&self, status: &mut Status) {
+        status.operations += self.entries() as u64 + self.covered.len() as u64;
+        status.bytes += self.puts.values().map(|entry| entry.bytes).sum::<u64>();
+        let first = self.puts.values().next().map(|entry| entry.since);
+        let since = [first, self.unknown_since, status.since].into_iter().flatten().min();
+        status.since = since;
+        status.unknown += usize::from(self.unknown);
+        if let Some(visit) = &self.visit {
+            visit.count(status);
+        }
+    }
+}

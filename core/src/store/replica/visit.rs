@@ -1,0 +1,437 @@
+//! Finding out what is missing there, and putting it.
+//!
+//! A volume's objects name each other, so that the order matters in which they are listed and put. At home what names others
+//! is listed first: whatever it names is there then, or has been deleted since; which a home does only after something newer
+//! has been repeated. And it is put last.
+
+use super::super::catalog::{self, VolumeSpec};
+use super::super::{Copies, ObjectOperation, ObjectResult, trash};
+use super::stream::Stream;
+use super::{Purpose, Replica, Site, Status, StreamId, another, head, is_head, mark, promoted};
+use crate::block::VolumeId;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Kinds of objects of a volume, in the order in which they are put. What is numbered in a log is put one after the other,
+/// so that no number is missing.
+const KINDS: [(&str, bool); 9] = [
+    // A generation is claimed before anything of it is written.
+    ("owner/", true),
+    ("frag/", false),
+    ("bundle/", false),
+    ("staged/", false),
+    ("seg/", true),
+    ("snap/", false),
+    ("map/", true),
+    ("root/", true),
+    // Beside the log: what is said of it.
+    ("size/", true),
+];
+const ATTRIBUTES: &str = "attr/";
+const SEGMENTS: &str = "seg/";
+const ROOTS: &str = "root/";
+
+/// Those at home are listed in these groups, one group after the other.
+const GROUPS: [&[&str]; 4] = [
+    &[ROOTS, "map/", "size/", ATTRIBUTES],
+    &["snap/"],
+    &[SEGMENTS, "staged/", "bundle/", "frag/"],
+    &["owner/"],
+];
+
+/// A visit under way.
+pub(super) struct Visit {
+    /// What was done when it began.
+    began: u64,
+    phase: Phase,
+    /// Operations under way.
+    under_way: usize,
+    /// Keys there.
+    away: BTreeSet<String>,
+    /// Keys at home, with bytes.
+    home: BTreeMap<String, u64>,
+    /// Segments up to this one are there, or are not needed.
+    after: u64,
+    /// What is missing, in order, in parts that begin when the one before is done, with whether one object is put after the
+    /// other.
+    missing: VecDeque<(bool, VecDeque<String>)>,
+    /// Of the catalog: what is there and not at home any more.
+    extra: Vec<String>,
+    /// Of the catalog: volumes to be visited first.
+    volumes: BTreeSet<VolumeId>,
+    /// Something was listed and is gone.
+    again: bool,
+    /// Objects that were missing, and that have been put.
+    counts: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Has anybody gone on there?
+    Mark,
+    /// Which roots are there?
+    Roots,
+    /// And what else?
+    Away,
+    /// What is at home, of that group?
+    Home(usize),
+    /// Of the catalog: which volumes do those names mean that are missing?
+    Names,
+    /// Of the catalog: they are being visited.
+    Volumes,
+    Putting,
+    /// Of the catalog: what is gone at home.
+    Deleting,
+    /// Of the catalog: and has anybody gone on there since?
+    MarkAgain,
+}
+
+/// What an operation of a visit is for.
+pub(super) enum VisitStep {
+    Mark,
+    List(Site),
+    /// Which volume a name means.
+    Name,
+    Read,
+    Put,
+    Compare(Vec<Bytes>),
+    Delete,
+}
+
+impl VisitStep {
+    pub fn site(&self) -> Site {
+        match self {
+            VisitStep::List(site) => *site,
+            VisitStep::Name | VisitStep::Read => Site::Home,
+            VisitStep::Mark | VisitStep::Put | VisitStep::Compare(_) | VisitStep::Delete => {
+                Site::Away
+            }
+        }
+    }
+}
+
+impl Visit {
+    fn new(began: u64) -> Visit {
+        Visit {
+            began,
+            phase: Phase::Mark,
+            under_way: 0,
+            away: BTreeSet::new(),
+            home: BTreeMap::new(),
+            after: 0,
+            missing: VecDeque::new(),
+            extra: Vec::new(),
+            volumes: BTreeSet::new(),
+            again: false,
+            counts: (0, 0),
+        }
+    }
+
+    pub fn count(&self, status: &mut Status) {
+        status.visiting.0 += self.counts.0;
+        status.visiting.1 += self.counts.1;
+        let rest = self.missing.iter().flat_map(|(_, keys)| keys);
+        status.bytes += rest.filter_map(|key| self.home.get(key)).sum::<u64>();
+    }
+}
+
+impl Replica {
+    pub(super) fn begin_visit(&mut self, id: StreamId) {
+        let began = self.done;
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.unknown = false;
+        stream.visit = Some(Box::new(Visit::new(began)));
+        self.ask(id, VisitStep::Mark, mark());
+    }
+
+    fn visit_of(&mut self, id: StreamId) -> Option<&mut Visit> {
+        self.streams.get_mut(&id)?.visit.as_deref_mut()
+    }
+
+    fn ask(&mut self, id: StreamId, step: VisitStep, operation: ObjectOperation) {
+        if let Some(visit) = self.visit_of(id) {
+            visit.under_way += 1;
+            self.book.issue(Purpose::Visit { stream: id, step }, operation);
+        }
+    }
+
+    /// Takes the outcome of an operation of a visit.
+    pub(super) fn visited(
+        &mut self,
+        id: StreamId,
+        step: VisitStep,
+        operation: ObjectOperation,
+        result: ObjectResult,
+    ) {
+        let Some(visit) = self.visit_of(id) else { return };
+        visit.under_way -= 1;
+        match (step, result) {
+            (VisitStep::Mark, ObjectResult::Get(Ok(_))) => return self.fence(promoted()),
+            (VisitStep::List(site), ObjectResult::List(Ok(list))) => {
+                let keys = list.into_iter().map(|meta| (meta.key, meta.bytes));
+                match site {
+                    Site::Away => visit.away.extend(keys.map(|(key, _)| key)),
+                    Site::Home => visit.home.extend(keys),
+                }
+            }
+            (VisitStep::Name, ObjectResult::Get(Ok(data))) => {
+                visit.volumes.extend(volumes_of(operation.key(), &data));
+            }
+            (VisitStep::Read, ObjectResult::Get(Ok(data))) => {
+                let (key, data) = (operation.key().to_owned(), vec![data]);
+                self.ask(id, VisitStep::Put, ObjectOperation::Put { key, data });
+            }
+            (VisitStep::Read | VisitStep::Name, _) => visit.again = true,
+            (VisitStep::Put, ObjectResult::Put(Ok(()))) => {
+                visit.counts.1 += 1;
+                if let ObjectOperation::Put { data, .. } = &operation {
+                    self.count_put(data);
+                }
+            }
+            (VisitStep::Put, _) => {
+                let ObjectOperation::Put { key, data } = operation else { return };
+                self.ask(id, VisitStep::Compare(data), head(key));
+            }
+            (VisitStep::Compare(data), ObjectResult::Get(Ok(there))) => {
+                visit.counts.1 += 1;
+                if !is_head(&data, &there) {
+                    return self.fence(another(operation.key()));
+                }
+            }
+            // Somebody has deleted it there meanwhile.
+            (VisitStep::Compare(_), _) => visit.again = true,
+            (VisitStep::Mark | VisitStep::List(_) | VisitStep::Delete, _) => {}
+        }
+        self.advance_visit(id);
+        self.advance(id);
+    }
+
+    /// Begins what is next, as soon as what was before is done.
+    pub(super) fn advance_visit(&mut self, id: StreamId) {
+        while let Some(visit) = self.visit_of(id)
+            && visit.under_way == 0
+            && visit.phase != Phase::Putting
+        {
+            let catalog = id == StreamId::Catalog;
+            match visit.phase {
+                Phase::Mark if catalog => self.list_away(id),
+                Phase::Mark => self.list_roots(id),
+                Phase::Roots => self.list_away(id),
+                Phase::Away => self.list_home(id, 0),
+                Phase::Home(group) if !catalog && group + 1 < GROUPS.len() => {
+                    self.list_home(id, group + 1);
+                }
+                Phase::Home(_) if catalog => self.read_names(),
+                Phase::Home(_) => self.begin_putting(id),
+                Phase::Names => self.visit_volumes(),
+                Phase::Volumes if !visit.volumes.is_empty() => return,
+                Phase::Volumes => self.begin_putting(id),
+                Phase::Putting => return,
+                Phase::Deleting => {
+                    visit.phase = Phase::MarkAgain;
+                    self.ask(id, VisitStep::Mark, mark());
+                }
+                Phase::MarkAgain => return self.end_visit(id),
+            }
+        }
+        self.put_missing(id);
+    }
+
+    fn list_roots(&mut self, id: StreamId) {
+        let StreamId::Volume(volume) = id else { return };
+        if let Some(visit) = self.visit_of(id) {
+            visit.phase = Phase::Roots;
+        }
+        let prefix = catalog::root_prefix(volume);
+        self.ask(id, VisitStep::List(Site::Away), ObjectOperation::List { prefix });
+    }
+
+    /// Where no root is there, nothing may be left out.
+    fn list_away(&mut self, id: StreamId) {
+        let Some(visit) = self.visit_of(id) else { return };
+        visit.phase = Phase::Away;
+        let prefixes = match id {
+            StreamId::Catalog => catalog::REPLICATED.map(str::to_owned).to_vec(),
+            StreamId::Volume(volume) => {
+                let prefix = catalog::root_prefix(volume);
+                let roots =
+                    visit.away.iter().filter_map(|key| catalog::parse_root_key(&prefix, key));
+                visit.after = roots.max().map_or(0, |newest| newest.segment);
+                let kinds = KINDS.iter().map(|(kind, _)| *kind).filter(|kind| *kind != ROOTS);
+                kinds.chain([ATTRIBUTES]).map(|kind| within(volume, kind)).collect()
+            }
+        };
+        self.list(id, Site::Away, prefixes);
+    }
+
+    fn list_home(&mut self, id: StreamId, group: usize) {
+        let Some(visit) = self.visit_of(id) else { return };
+        visit.phase = Phase::Home(group);
+        let prefixes = match id {
+            StreamId::Catalog => catalog::REPLICATED.map(str::to_owned).to_vec(),
+            StreamId::Volume(volume) => {
+                GROUPS[group].iter().map(|kind| within(volume, kind)).collect()
+            }
+        };
+        self.list(id, Site::Home, prefixes);
+    }
+
+    fn list(&mut self, id: StreamId, site: Site, prefixes: Vec<String>) {
+        let after = self.visit_of(id).map_or(0, |visit| visit.after);
+        for prefix in prefixes {
+            let operation = match id {
+                // What is before the newest root is there, as far as it is needed.
+                StreamId::Volume(volume) if prefix == catalog::segment_prefix(volume) => {
+                    let after = catalog::segment_key(volume, after);
+                    ObjectOperation::ListAfter { prefix, after }
+                }
+                _ => ObjectOperation::List { prefix },
+            };
+            self.ask(id, VisitStep::List(site), operation);
+        }
+    }
+
+    /// Which volumes have to be there before names of theirs.
+    fn read_names(&mut self) {
+        let id = StreamId::Catalog;
+        let Some(visit) = self.visit_of(id) else { return };
+        visit.phase = Phase::Names;
+        let missing = visit.home.keys().filter(|key| !visit.away.contains(*key));
+        let names: Vec<String> = missing.filter(|key| names_volume(key)).cloned().collect();
+        for key in names {
+            let operation = ObjectOperation::Get { key, range: None, copies: Copies::Refused };
+            self.ask(id, VisitStep::Name, operation);
+        }
+    }
+
+    fn visit_volumes(&mut self) {
+        let Some(visit) = self.visit_of(StreamId::Catalog) else { return };
+        visit.phase = Phase::Volumes;
+        for volume in visit.volumes.clone() {
+            self.want_visit(StreamId::Volume(volume));
+            self.advance_one(StreamId::Volume(volume));
+        }
+    }
+
+    fn begin_putting(&mut self, id: StreamId) {
+        let Some(visit) = self.visit_of(id) else { return };
+        visit.phase = Phase::Putting;
+        let missing: Vec<String> =
+            visit.home.keys().filter(|key| !visit.away.contains(*key)).cloned().collect();
+        visit.counts.0 = missing.len() as u64;
+        let part = |prefix: String| -> VecDeque<String> {
+            missing.iter().filter(|key| key.starts_with(&prefix)).cloned().collect()
+        };
+        match id {
+            StreamId::Catalog => {
+                // What names volumes comes last in the list.
+                let parts = catalog::REPLICATED.iter().map(|prefix| (true, part((*prefix).into())));
+                visit.missing = parts.collect();
+                let extra = visit.away.iter().filter(|key| !visit.home.contains_key(*key));
+                visit.extra = extra.cloned().collect();
+            }
+            StreamId::Volume(volume) => {
+                let kinds = KINDS.iter().chain([&(ATTRIBUTES, true)]);
+                let parts = kinds.map(|(kind, serial)| (*serial, part(within(volume, kind))));
+                visit.missing = parts.collect();
+            }
+        }
+    }
+
+    /// Puts what is missing, as much at a time as may be.
+    fn put_missing(&mut self, id: StreamId) {
+        let window = self.limits.window;
+        loop {
+            let Some(visit) = self.visit_of(id).filter(|visit| visit.phase == Phase::Putting)
+            else {
+                return;
+            };
+            if visit.again && visit.under_way == 0 {
+                return self.begin_visit_again(id);
+            }
+            let Some((serial, part)) = visit.missing.front_mut() else {
+                if visit.under_way == 0 {
+                    self.all_put(id);
+                }
+                return;
+            };
+            if part.is_empty() {
+                if visit.under_way > 0 {
+                    return;
+                }
+                visit.missing.pop_front();
+                continue;
+            }
+            let most = if *serial { 1 } else { window };
+            if visit.under_way >= most || visit.again {
+                return;
+            }
+            let Some(key) = part.pop_front() else { return };
+            let operation = ObjectOperation::Get { key, range: None, copies: Copies::Refused };
+            self.ask(id, VisitStep::Read, operation);
+        }
+    }
+
+    fn begin_visit_again(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.visit = None;
+        }
+        self.begin_visit(id);
+    }
+
+    fn all_put(&mut self, id: StreamId) {
+        let Some(visit) = self.visit_of(id) else { return };
+        if id != StreamId::Catalog {
+            return self.end_visit(id);
+        }
+        visit.phase = Phase::Deleting;
+        for key in std::mem::take(&mut visit.extra) {
+            self.ask(id, VisitStep::Delete, ObjectOperation::Delete { key });
+        }
+        self.advance_visit(id);
+    }
+
+    fn end_visit(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(visit) = stream.visit.take() else { return };
+        let (done, held) = stream.visit_ended(visit.began);
+        self.held_bytes -= held;
+        self.repeated.extend(done);
+        if let StreamId::Volume(volume) = id
+            && let Some(waiting) = self.visit_of(StreamId::Catalog)
+            && visit.began >= waiting.began
+            && waiting.volumes.remove(&volume)
+        {
+            self.advance_visit(StreamId::Catalog);
+        }
+    }
+
+    /// A volume is to be visited, which somebody else may be changing.
+    fn want_visit(&mut self, id: StreamId) {
+        let stream = self.streams.entry(id).or_insert_with(Stream::of_others);
+        stream.unknown = true;
+    }
+}
+
+fn within(volume: VolumeId, kind: &str) -> String {
+    format!("{}{kind}", catalog::volume_prefix(volume))
+}
+
+fn names_volume(key: &str) -> bool {
+    key.starts_with(catalog::VOLUMES_PREFIX) || key.starts_with(trash::TRASH_PREFIX)
+}
+
+/// The volumes without which a name, or what was decided about a deleted volume, is not worth anything.
+fn volumes_of(key: &str, data: &[u8]) -> Vec<VolumeId> {
+    let with_parents = |spec: &VolumeSpec| {
+        spec.parents.iter().map(|parent| parent.volume).chain([spec.id]).collect()
+    };
+    if let Ok(spec) = catalog::decode_spec(key, data) {
+        return with_parents(&spec);
+    }
+    match trash::Record::decode(key, data) {
+        Ok(record) => with_parents(&record.spec),
+        // Whoever reads it there will say the same.
+        Err(_) => Vec::new(),
+    }
+}

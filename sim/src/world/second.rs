@@ -1,0 +1,377 @@
+//! A second place for the objects: what is there has been at home, at any moment, and holds all that was promised to be at
+//! both.
+//!
+//! Every store process repeats there what it does, and forgets what it had still to do when it dies. Both places fail on their
+//! own.
+
+use super::{Event, MS, World};
+use crate::model::{Image, difference};
+use crate::note;
+use crate::objects::{Fate, Objects, Odds};
+use crate::plan::ReplicaPlan;
+use crate::rng::Rng;
+use bytes::Bytes;
+use longhaul_core::block::{Range, Seq, Time};
+use longhaul_core::store::replica::{Limits, Replica, StreamId};
+use longhaul_core::store::{
+    self, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, SessionId, catalog,
+};
+use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ToStore};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The second place of a world.
+pub struct Second {
+    pub(super) plan: ReplicaPlan,
+    pub(super) objects: Objects,
+    rng: Rng,
+    /// Of each volume, the last number that was promised to be at both places.
+    pub(super) promised: BTreeMap<usize, Seq>,
+    /// Of each volume, its sectors and what was in them after each segment.
+    pub(super) images: Vec<BTreeMap<u64, (u64, Image)>>,
+}
+
+/// The part of a store process that repeats what it does.
+pub struct Repeater {
+    pub(super) machine: Replica,
+    timer: Option<Time>,
+    /// What engines are told when it is done at both places: number to volume, engine, operation and outcome.
+    waiting: BTreeMap<u64, Answer>,
+}
+
+/// What an engine is to be told.
+pub struct Answer {
+    pub(super) volume: usize,
+    pub(super) incarnation: (u64, u64),
+    pub(super) id: u64,
+    pub(super) result: ObjectResult,
+}
+
+impl Repeater {
+    fn new(now: Time, plan: &ReplicaPlan) -> Repeater {
+        let limits = Limits {
+            window: 3,
+            held_bytes: 128 << 10,
+            entries: plan.entries,
+            visits: 2,
+            retry: (Duration::from_millis(5), Duration::from_millis(200)),
+        };
+        Repeater { machine: Replica::new(now, limits), timer: None, waiting: BTreeMap::new() }
+    }
+}
+
+impl World {
+    pub(super) fn second(rng: &Rng, plan: &crate::plan::Plan) -> Option<Second> {
+        let plan_of = plan.replica?;
+        Some(Second {
+            plan: plan_of,
+            objects: Objects::new(rng.fork(9), plan.odds, plan_of.latency),
+            rng: rng.fork(10),
+            promised: BTreeMap::new(),
+            images: vec![BTreeMap::new(); plan.volumes.len()],
+        })
+    }
+
+    /// A store process has started: nobody knows what the one before has left to do.
+    pub(super) fn start_repeating(&mut self, store: usize) {
+        let Some(second) = &self.second else { return };
+        let mut repeater = Repeater::new(self.now, &second.plan);
+        for volume in &self.volumes {
+            repeater.machine.visit(self.now, StreamId::Volume(volume.id));
+        }
+        self.stores[store].repeater = Some(repeater);
+        self.pump_repeater(store);
+    }
+
+    /// An operation of an engine has ended at home. Whether its answer is to wait.
+    pub(super) fn repeat(
+        &mut self,
+        store: usize,
+        began: store::replica::Moment,
+        operation: &ObjectOperation,
+        answer: Answer,
+    ) -> Option<Answer> {
+        let now = self.now;
+        let (Some(repeater), Some(second)) = (&mut self.stores[store].repeater, &self.second)
+        else {
+            return Some(answer);
+        };
+        let ObjectOperation::Put { key, data } = operation else { return Some(answer) };
+        let data = match &answer.result {
+            ObjectResult::Put(Ok(())) => Some(&data[..]),
+            ObjectResult::Put(Err(PutError::Exists)) => None,
+            _ => return Some(answer),
+        };
+        let number = repeater.machine.put(now, began, key, data);
+        let answer = match number {
+            Some(number) if second.plan.sync => {
+                repeater.waiting.insert(number, answer);
+                None
+            }
+            _ => Some(answer),
+        };
+        self.pump_repeater(store);
+        answer
+    }
+
+    /// An engine wants an object deleted: that happens when it may. False if nobody else has to be asked.
+    pub(super) fn delete_later(&mut self, store: usize, key: &str) -> bool {
+        let now = self.now;
+        let Some(repeater) = &mut self.stores[store].repeater else { return false };
+        repeater.machine.delete(now, key).is_some()
+    }
+
+    pub(super) fn leave_second(&mut self, store: usize, volume: usize) {
+        let (now, id) = (self.now, self.volumes[volume].id);
+        if let Some(repeater) = &mut self.stores[store].repeater {
+            repeater.machine.leave(now, id);
+        }
+        self.pump_repeater(store);
+    }
+
+    pub(super) fn pump_repeater(&mut self, store: usize) {
+        loop {
+            let Some(repeater) = &mut self.stores[store].repeater else { return };
+            if let Some((id, site, operation)) = repeater.machine.poll_operation() {
+                self.begin_repeated(store, id, site, operation);
+            } else if let Some(number) = repeater.machine.poll_repeated() {
+                self.coverage.repeated += 1;
+                let Some(answer) = repeater.waiting.remove(&number) else { continue };
+                if self.engine_now(store, answer.volume) == answer.incarnation {
+                    self.object_done(store, answer.volume, answer.id, answer.result);
+                }
+            } else {
+                break;
+            }
+        }
+        let incarnation = self.stores[store].incarnation;
+        let Some(repeater) = &mut self.stores[store].repeater else { return };
+        if let Some(reason) = repeater.machine.fenced() {
+            let reason = format!("store {store} thinks that somebody has gone on: {reason}");
+            return self.fail(reason);
+        }
+        if let Some(due) = repeater.machine.poll_timeout()
+            && repeater.timer.is_none_or(|timer| due < timer)
+        {
+            repeater.timer = Some(due);
+            self.schedule(due, Event::Repeat(store, incarnation));
+        }
+    }
+
+    pub(super) fn repeater_timer(&mut self, store: usize) {
+        let now = self.now;
+        let Some(repeater) = &mut self.stores[store].repeater else { return };
+        repeater.timer = None;
+        repeater.machine.handle_timeout(now);
+        self.pump_repeater(store);
+    }
+
+    pub(super) fn repeated(&mut self, store: usize, id: u64, result: ObjectResult) {
+        let now = self.now;
+        let Some(repeater) = &mut self.stores[store].repeater else { return };
+        repeater.machine.handle_operation(now, id, result);
+        self.pump_repeater(store);
+    }
+
+    /// An operation takes effect there.
+    pub(super) fn second_effect(
+        &mut self,
+        operation: &ObjectOperation,
+        fate: Fate,
+    ) -> ObjectResult {
+        let Some(second) = &mut self.second else {
+            return ObjectResult::List(Err("there is no second place".into()));
+        };
+        match operation {
+            ObjectOperation::Put { key, data } => {
+                let data = Bytes::from(data.concat());
+                let created = second.objects.create(key, &data);
+                if let Some(home) = self.objects.map.get(key)
+                    && second.objects.map[key] != *home
+                {
+                    self.fail(format!("{key} is another one there"));
+                }
+                match fate {
+                    Fate::Works if created => ObjectResult::Put(Ok(())),
+                    _ => ObjectResult::Put(Err(PutError::Exists)),
+                }
+            }
+            ObjectOperation::Delete { key } => {
+                second.objects.map.remove(key);
+                self.coverage.second_deletes += 1;
+                ObjectResult::Delete(Ok(()))
+            }
+            _ => at_once(&second.objects.map, operation),
+        }
+    }
+
+    /// Something goes wrong there, or home is lost this very moment: would what is there do?
+    pub(super) fn look_at_second(&mut self) {
+        if self.finishing {
+            return;
+        }
+        let Some(second) = &mut self.second else { return };
+        if second.rng.percent(15) {
+            let length = second.rng.spread(20 * MS, 1500 * MS);
+            note!(self, "the second place goes away for {} ms", length / MS);
+            self.coverage.second_outages += 1;
+            second.objects.away_until = Time(self.now.0 + length);
+        }
+        let next = second.rng.spread(10 * MS, 400 * MS);
+        for volume in 0..self.volumes.len() {
+            let checked = self.check_second(volume, false);
+            self.require(checked.map_err(|e| format!("volume {volume}, home being lost: {e}")));
+        }
+        self.after(next, Event::Second);
+    }
+
+    pub(super) fn end_second_faults(&mut self) {
+        if let Some(second) = &mut self.second {
+            second.objects.odds = Odds::default();
+            second.objects.away_until = Time(0);
+        }
+    }
+
+    /// Whether everything is there that is at home, at the end; and it can be used.
+    pub(super) fn second_is_done(&mut self) -> bool {
+        if self.second.is_none() {
+            return true;
+        }
+        let idle = |process: &super::store::Process| {
+            process.repeater.as_ref().is_some_and(|repeater| repeater.machine.is_idle())
+        };
+        if !self.stores.iter().all(idle) {
+            return false;
+        }
+        for volume in 0..self.volumes.len() {
+            let checked = self.check_second(volume, true);
+            self.require(checked.map_err(|e| format!("volume {volume}, there at the end: {e}")));
+        }
+        true
+    }
+
+    /// Opens a volume there, reads all of it, and compares.
+    fn check_second(&mut self, volume: usize, whole: bool) -> Result<(), String> {
+        let config = self.store_config();
+        let spec = self.volumes[volume].spec.clone();
+        let mut packer = self.packer(volume);
+        let Some(second) = &mut self.second else { return Ok(()) };
+        let (map, id) = (&second.objects.map, spec.id);
+        let mut now = self.now;
+        let mut machine = store::Volume::open(now, spec, second.rng.wide(), config);
+        drive(map, &mut machine, &mut now, |machine| machine.info().is_some())?;
+        let (number, committed) = (machine.state().number, machine.state().committed);
+        let sectors = machine.sectors().unwrap_or_default();
+        let promised = second.promised.get(&volume).copied().unwrap_or_default();
+        if committed < promised {
+            return Err(format!("it holds {committed} writes, {promised} were promised"));
+        }
+        if number == 0 && !whole {
+            return Ok(());
+        }
+        let truth = &self.volumes[volume].truth;
+        if whole && number != truth.segments {
+            return Err(format!("it ends with segment {number}, at home with {}", truth.segments));
+        }
+        let Some((expected_sectors, expected)) = second.images[volume].get(&number) else {
+            return if number == 0 {
+                Ok(())
+            } else {
+                Err(format!("nobody wrote segment {number}"))
+            };
+        };
+        if sectors != *expected_sectors {
+            return Err(format!("it has {sectors} sectors, not {expected_sectors}"));
+        }
+        let mut image = expected.clone();
+        let mut lba = 0;
+        while lba < sectors {
+            let range = Range::new(lba, MAX_READ_SECTORS.min(sectors - lba));
+            let message = ToStore::Read { request: lba, volume: id, epoch: 0, range };
+            machine.handle_message(now, SessionId(1), Lane::Read, message.into());
+            let mut answer = None;
+            drive(map, &mut machine, &mut now, |machine| {
+                answer = machine.poll_message();
+                answer.is_some()
+            })?;
+            if let Some((_, _, frame)) = answer {
+                let found = super::observe::shown(range, &frame, &mut packer)?;
+                image[range.lba as usize..range.end() as usize].copy_from_slice(&found);
+            }
+            lba = range.end();
+        }
+        self.coverage.second_opened += 1;
+        self.coverage.second_behind += u64::from(number < truth.segments);
+        match difference(expected, &image) {
+            Some(difference) => Err(format!("after segment {number} {difference}")),
+            None => Ok(()),
+        }
+    }
+
+    /// A segment has been written at home: what the volume is then.
+    pub(super) fn remember_image(&mut self, volume: usize) {
+        let truth = &self.volumes[volume].truth;
+        if let Some(second) = &mut self.second {
+            second.images[volume].insert(truth.segments, (truth.sectors, truth.image.clone()));
+        }
+    }
+
+    pub(super) fn volume_of_key(&self, key: &str) -> Option<usize> {
+        let (id, _) = catalog::parse_volume_key(key)?;
+        self.volumes.iter().position(|volume| volume.id == id)
+    }
+}
+
+/// Lets an engine go on with these objects until that is so.
+fn drive(
+    map: &BTreeMap<String, Bytes>,
+    machine: &mut store::Volume,
+    now: &mut Time,
+    mut done: impl FnMut(&mut store::Volume) -> bool,
+) -> Result<(), String> {
+    for _ in 0..100_000 {
+        if done(machine) {
+            return Ok(());
+        }
+        if let Some((number, operation)) = machine.poll_object() {
+            machine.handle_object(*now, number, at_once(map, &operation));
+        } else if let Some(due) = machine.poll_timeout() {
+            *now = due.max(*now);
+            machine.handle_timeout(*now);
+        } else {
+            break;
+        }
+    }
+    Err(format!("it does not open: {:?}", machine.failed()))
+}
+
+/// The outcome of an operation that changes nothing, on these objects.
+pub(super) fn at_once(map: &BTreeMap<String, Bytes>, operation: &ObjectOperation) -> ObjectResult {
+    match operation {
+        ObjectOperation::Put { key, .. } => ObjectResult::Put(Err(if map.contains_key(key) {
+            PutError::Exists
+        } else {
+            PutError::Failed("an observer puts nothing".to_owned())
+        })),
+        ObjectOperation::Get { key, range, .. } => {
+            let Some(object) = map.get(key) else {
+                return ObjectResult::Get(Err(GetError::NotFound));
+            };
+            let whole = 0..object.len() as u64;
+            let range = range.clone().unwrap_or(whole.clone());
+            let end = range.end.min(whole.end);
+            ObjectResult::Get(Ok(object.slice(range.start.min(end) as usize..end as usize)))
+        }
+        ObjectOperation::List { prefix } => ObjectResult::List(Ok(listed(map, prefix, ""))),
+        ObjectOperation::ListAfter { prefix, after } => {
+            ObjectResult::List(Ok(listed(map, prefix, after)))
+        }
+        ObjectOperation::Delete { .. } => ObjectResult::Delete(Ok(())),
+    }
+}
+
+pub(super) fn listed(map: &BTreeMap<String, Bytes>, prefix: &str, after: &str) -> Vec<ObjectMeta> {
+    let found = map.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+    let found = found.filter(|(key, _)| key.as_str() > after);
+    found.map(|(key, data)| ObjectMeta { key: key.clone(), bytes: data.len() as u64 }).collect()
+}
