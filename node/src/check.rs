@@ -9,6 +9,7 @@ mod stored;
 use crate::host::state::{self, VolumeFile};
 use crate::host::{cache, columns, lengths, pins, run_recovery};
 use crate::objects::{Location, StoppedDevice};
+use crate::store::site::Role;
 use crate::store;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
@@ -31,7 +32,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use stored::{Directory, Stored};
+use stored::{Directory, InPlace, Stored};
 
 /// Bytes of a checkpoint read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -334,7 +335,19 @@ fn check_device(path: &Path) -> Result<Report> {
     Ok(report)
 }
 
-fn check_objects(objects: &dyn Stored, report: &mut Report) -> Result<()> {
+fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
+    let (objects, role) = InPlace::find(all)?;
+    match role {
+        Role::Primary { .. } => {}
+        Role::Replica { of, built: true, .. } => {
+            report.notes.push(format!("it is a replica of {of}"));
+        }
+        Role::Replica { of, .. } => report.notes.push(format!(
+            "it is to be a replica of {of}, and not everything has been there yet: volumes may be missing or cut short"
+        )),
+        Role::Replaced { by } => report.notes.push(format!("volumes are served from {by} now")),
+    }
+    let objects = &objects;
     let mut specs: BTreeMap<String, VolumeSpec> = BTreeMap::new();
     for meta in objects.list("volumes/")? {
         let key = meta.key;

@@ -17,7 +17,7 @@ mod volume;
 
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
 pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
-pub use stores::{StoreCommand, StoresArgs};
+pub use stores::{ModeArg, ReplicaCommand, StoreCommand, StoresArgs};
 pub use tenant::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
 pub use volume::{VolumeArgs, VolumeCommand};
 
@@ -242,7 +242,8 @@ pub struct HostArgs {
     /// there is not enough room, and takes 1 MiB of memory for each GiB. Encrypted volumes have none.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
     pub cache_size: u64,
-    /// What a flush waits for: the journal on this host's disk, or the store.
+    /// What a flush waits for: the journal on this host's disk, the store, or the store and its replica; where it has none, the
+    /// store.
     #[arg(long, value_enum, default_value = "host", env = "LONGHAUL_DURABILITY")]
     pub durability: DurabilityArg,
     /// When the journal's disk fails: go on with every flush waiting for the store, or stop.
@@ -289,6 +290,8 @@ pub enum DurabilityArg {
     Host,
     /// Committed by the store.
     Store,
+    /// Committed by the store, at both places of its objects where there are two (`longhaul store replica`).
+    Replica,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -96,6 +96,8 @@ pub enum Durability {
     Host,
     /// Committed by the store.
     Store,
+    /// Committed by the store, at both places of its objects if there are two.
+    Replica,
 }
 
 /// What happens after a write or sync of the journal has failed.

@@ -5,6 +5,7 @@ use super::readahead::ReadAheadStatus;
 use super::warming::WarmStatus;
 use crate::block::{Epoch, Seq};
 use crate::pack;
+use crate::wire::link::SecondState;
 use std::time::Duration;
 
 /// How a volume is doing.
@@ -41,6 +42,8 @@ pub struct Status {
     pub waiting_writes: u64,
     /// Flushes and writes that wait for durability.
     pub waiting_flushes: u64,
+    /// What the store says of a second place of its objects.
+    pub second: SecondState,
     /// Whether the store is reachable and the epoch resumed.
     pub link_up: bool,
     /// Whether writes live in memory only: write-through, or the journal has failed.

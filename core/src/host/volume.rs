@@ -22,7 +22,9 @@ use super::writes::{Content, Waiting};
 use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
 use crate::pack::{Keys, Packer};
 use crate::record::Kind;
-use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
+use crate::wire::link::{
+    AttachError, Attached, Frame, HostId, Lane, RequestId, SecondState, ToHost, ToStore,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -79,6 +81,9 @@ pub struct Volume {
     pub(super) written_waiters: VecDeque<(u64, Seq)>,
     pub(super) stable_waiters: VecDeque<(u64, Seq)>,
     pub(super) commit_waiters: VecDeque<(u64, Seq)>,
+    /// The same, until it is at both places of the store's objects.
+    pub(super) replica_waiters: VecDeque<(u64, Seq)>,
+    pub(super) second: SecondState,
     pub(super) latched: bool,
     pub(super) stopped: bool,
     pub(super) fenced: Option<Epoch>,
@@ -161,6 +166,8 @@ impl Volume {
             written_waiters: VecDeque::new(),
             stable_waiters: VecDeque::new(),
             commit_waiters: VecDeque::new(),
+            replica_waiters: VecDeque::new(),
+            second: SecondState::None,
             latched: false,
             stopped: false,
             fenced: None,
@@ -295,6 +302,7 @@ impl Volume {
         let ours = |volume: VolumeId, epoch: Epoch| volume == self.volume && epoch == self.epoch;
         match frame.message {
             ToHost::Committed { volume, epoch, seq } if ours(volume, epoch) => self.commit(seq),
+            ToHost::Second { volume, epoch, second } if ours(volume, epoch) => self.second = second,
             ToHost::Data { request, volume, result } if volume == self.volume => {
                 self.store_data(request, result, frame.payload);
             }
@@ -432,7 +440,8 @@ impl Volume {
 
     /// The last number that somebody waits to see committed.
     pub(super) fn awaited(&self) -> Option<Seq> {
-        let flushes = self.commit_waiters.back().map(|(_, seq)| *seq);
+        let last = |waiters: &VecDeque<(u64, Seq)>| waiters.back().map(|(_, seq)| *seq);
+        let flushes = last(&self.commit_waiters).max(last(&self.replica_waiters));
         let waited = flushes.max(self.copies.awaited()).max(self.reads.awaited());
         waited.max(self.barriers.awaited())
     }
@@ -491,6 +500,7 @@ impl Volume {
             waiting_reads: self.reads.waiting(),
             waiting_writes: self.waiting.len() as u64,
             waiting_flushes: self.waiting_flushes(),
+            second: self.second,
             link_up: self.link == Link::Up,
             memory_only: self.journal.is_memory_only(),
             latched: self.latched,
@@ -508,7 +518,8 @@ impl Volume {
     }
 
     fn waiting_flushes(&self) -> u64 {
-        (self.stable_waiters.len() + self.commit_waiters.len()) as u64
+        let far = self.commit_waiters.len() + self.replica_waiters.len();
+        (self.stable_waiters.len() + far) as u64
     }
 
     fn all_committed(&self) -> bool {
@@ -580,6 +591,10 @@ impl Volume {
         }
         let committed = self.committed;
         while let Some((id, _)) = self.commit_waiters.pop_front_if(|(_, seq)| *seq <= committed) {
+            self.reply(id, Ok(Reply::Done));
+        }
+        let there = self.replicated();
+        while let Some((id, _)) = self.replica_waiters.pop_front_if(|(_, seq)| *seq <= there) {
             self.reply(id, Ok(Reply::Done));
         }
         self.tell_barriers();
@@ -735,6 +750,7 @@ impl Volume {
         let mut ids: Vec<u64> = self.written_waiters.drain(..).map(|(id, _)| id).collect();
         ids.extend(self.stable_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
+        ids.extend(self.replica_waiters.drain(..).map(|(id, _)| id));
         ids.extend(self.waiting.drain(..).map(|write| write.id));
         ids.extend(self.reads.fail_all());
         // Their reads have failed with all the others.

@@ -9,6 +9,7 @@ use crate::block::{
 };
 use crate::pack::is_zero;
 use crate::record::{self, Kind, packed};
+use crate::wire::link::SecondState;
 use bytes::Bytes;
 
 /// A write that waits for room; in parts, since it may be larger than the memory.
@@ -108,7 +109,8 @@ impl Volume {
     /// All of the write is in the journal.
     fn acknowledge(&mut self, write: &Waiting) {
         let seq = self.journal.next_seq() - 1;
-        if self.config.mode == Mode::WriteThrough {
+        let far = write.fua && self.config.durability == Durability::Replica;
+        if self.config.mode == Mode::WriteThrough && !far {
             self.commit_waiters.push_back((write.id, seq));
         } else if write.fua {
             self.wait_until_durable(write.id, seq);
@@ -121,6 +123,14 @@ impl Volume {
 
     /// Replies once `seq` is durable.
     pub(super) fn wait_until_durable(&mut self, id: u64, seq: Seq) {
+        if self.config.durability == Durability::Replica {
+            if seq <= self.replicated() {
+                self.reply(id, Ok(Reply::Done));
+            } else {
+                self.replica_waiters.push_back((id, seq));
+            }
+            return;
+        }
         let at_store = self.config.durability == Durability::Store || self.journal.is_memory_only();
         let reached =
             if at_store { self.committed } else { self.journal.stable_seq().max(self.committed) };
@@ -131,6 +141,15 @@ impl Volume {
             self.commit_waiters.push_back((id, seq));
         } else {
             self.stable_waiters.push_back((id, seq));
+        }
+    }
+
+    /// The last number that is at all places where the store keeps its objects.
+    pub(super) fn replicated(&self) -> Seq {
+        match self.second {
+            SecondState::None => self.committed,
+            SecondState::Behind => 0,
+            SecondState::InStep(seq) => seq.min(self.committed),
         }
     }
 

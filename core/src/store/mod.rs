@@ -64,7 +64,7 @@ pub use account::Account;
 pub use catalog::VolumeSpec;
 pub use diff::{Places, differences};
 pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
-pub use volume::Volume;
+pub use volume::{Second, Volume};
 
 use crate::block::{Epoch, Range, Seq};
 use crate::wire::link::{HostId, MAX_BATCH_BYTES};

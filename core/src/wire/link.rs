@@ -28,8 +28,8 @@ mod volumes;
 
 pub use data::{Piece, ReadPart, decode_data, encode_data};
 pub use fleet::{
-    Claim, MAX_SERVED, MAX_STORES, Served, StoreId, StoreOperation, StoreReply, StoreReport,
-    StoreState,
+    Claim, MAX_SERVED, MAX_STORES, ReplicaOperation, ReplicaState, Served, StoreId, StoreOperation,
+    StoreReply, StoreReport, StoreState,
 };
 pub use frame::{Frame, FrameError};
 pub use snapshots::{
@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 10;
+pub const MAX_VERSION: u16 = 11;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -72,6 +72,8 @@ pub const SNAPSHOT_VERSION: u16 = 9;
 pub const TRASH_VERSION: u16 = 10;
 /// First version with tenants.
 pub const TENANT_VERSION: u16 = 10;
+/// First version with second places of objects.
+pub const REPLICA_VERSION: u16 = 11;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -333,6 +335,9 @@ impl ToStore {
             ToStore::Store { operation: StoreOperation::Forget { .. }, .. } => {
                 version >= SNAPSHOT_VERSION
             }
+            ToStore::Store { operation: StoreOperation::Replica(_), .. } => {
+                version >= REPLICA_VERSION
+            }
             ToStore::Store { .. } => version >= FLEET_VERSION,
             ToStore::Volume { operation: VolumeOperation::Trash(_), .. } => {
                 version >= TRASH_VERSION
@@ -499,6 +504,16 @@ pub enum ToHost {
         /// Whether there is.
         room: bool,
     },
+    /// What is known of a second place of the volume's objects: before a resume is answered, after an attach is, and
+    /// whenever it changes. From version [`REPLICA_VERSION`] on.
+    Second {
+        /// Which volume.
+        volume: VolumeId,
+        /// The epoch of the host.
+        epoch: Epoch,
+        /// What.
+        second: SecondState,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -525,10 +540,23 @@ impl ToHost {
             ToHost::Changed { .. } => version >= CHANGED_VERSION,
             ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
             ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
+            ToHost::Second { .. } => version >= REPLICA_VERSION,
             ToHost::Room { .. } | ToHost::Tenant { .. } => version >= TENANT_VERSION,
             _ => true,
         }
     }
+}
+
+/// What is known of a second place of a volume's objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SecondState {
+    /// There is none.
+    #[default]
+    None,
+    /// There is one, and what is committed gets there later.
+    Behind,
+    /// Everything up to this number is there as well.
+    InStep(Seq),
 }
 
 /// A part of what was staged.

@@ -1,6 +1,7 @@
 //! The objects of a store that is stopped, wherever they are; reading them changes nothing.
 
 use crate::objects::{ObjectMeta, StoppedDevice};
+use crate::store::site::{self, Place, Role, Site};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use std::fs::File;
@@ -92,5 +93,50 @@ impl Stored for StoppedDevice {
 
     fn place(&self, key: &str) -> PathBuf {
         Path::new(self.path()).join(key)
+    }
+}
+
+/// What counts of a location: one of its trees, and a catalog.
+pub struct InPlace<'a> {
+    all: &'a dyn Stored,
+    place: Place,
+}
+
+impl<'a> InPlace<'a> {
+    /// Looks what that is.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn find(all: &'a dyn Stored) -> Result<(InPlace<'a>, Role)> {
+        let newest = all.list(site::PREFIX)?.into_iter().map(|meta| meta.key).max();
+        let site = match newest {
+            Some(key) => site::parse(&key, &all.read(&key, 0..site::MAX_BYTES)?)?,
+            None => Site::first(),
+        };
+        Ok((InPlace { all, place: site.place }, site.role))
+    }
+
+    fn key(&self, key: &str) -> String {
+        self.place.key(key)
+    }
+}
+
+impl Stored for InPlace<'_> {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        let whole = self.key(prefix);
+        let before = whole.len() - prefix.len();
+        let mut found = self.all.list(&whole)?;
+        for meta in &mut found {
+            meta.key.drain(..before);
+        }
+        Ok(found)
+    }
+
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
+        self.all.read(&self.key(key), range)
+    }
+
+    fn place(&self, key: &str) -> PathBuf {
+        self.all.place(&self.key(key))
     }
 }

@@ -1,7 +1,7 @@
 //! The commands about the stores of an installation.
 
 use crate::units;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +35,31 @@ pub enum StoreCommand {
         #[command(flatten)]
         to: StoresArgs,
     },
+    /// Have a second place for all objects, at another site, and see how it is doing.
+    ///
+    /// All that stores do to objects is repeated there in order, so that what is there has been here, at any moment. A store that is
+    /// started there with `--data` waits, and `longhaul store failover` has it go on.
+    Replica {
+        #[command(subcommand)]
+        command: ReplicaCommand,
+    },
+    /// Have a store that waits over a replica go on with the volumes.
+    ///
+    /// Whoever served them until now is fenced: nothing that it does from then on counts, and it ends when it notices. Hosts
+    /// come by themselves if they know the address of the store (`longhaul store replica add --standby`).
+    Failover {
+        /// Address of the store that waits (HOST:PORT).
+        standby: String,
+        /// Go on with what was there before, where not everything has been repeated since the replica was added.
+        #[arg(long)]
+        force: bool,
+        /// Credential file of the installation.
+        #[arg(long, value_name = "FILE", env = "LONGHAUL_CREDENTIAL")]
+        credential: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the audit log of a store: who did what, and what came of it, the oldest first.
     Audit {
         /// State directory of the store.
@@ -65,6 +90,48 @@ pub enum StoreCommand {
         #[arg(default_value = "-")]
         invitation: PathBuf,
     },
+}
+
+#[derive(Subcommand)]
+pub enum ReplicaCommand {
+    /// Show where the replica is, and how far behind it is at the store that answers.
+    Show(StoresArgs),
+    /// Have a replica from now on, and bring everything there.
+    Add {
+        /// Where: a directory (with its whole path, reachable from all stores), or `s3://BUCKET/PREFIX`. Environment variables that begin
+        /// with LONGHAUL_REPLICA_AWS_ count for it before those that begin with AWS_.
+        location: String,
+        /// Do not wait for it: it may be behind, and what has not arrived is lost if this site is. Without this, once everything
+        /// has been there, nothing is committed before it is at both places.
+        #[arg(long)]
+        behind: bool,
+        /// Address of a store that waits there (HOST:PORT), for hosts; may be given several times.
+        #[arg(long = "standby", value_name = "HOST:PORT")]
+        standby: Vec<String>,
+        /// Lose what is there and not here: it served volumes once, and they may have been changed there since.
+        #[arg(long)]
+        discard: bool,
+        #[command(flatten)]
+        to: StoresArgs,
+    },
+    /// Have none any more. What is there stays, and cannot be gone on with.
+    Remove(StoresArgs),
+    /// Wait for it with commits, or do not.
+    Mode {
+        /// `in-step`: nothing is committed before it is at both places; `behind`: it gets there later.
+        mode: ModeArg,
+        #[command(flatten)]
+        to: StoresArgs,
+    },
+}
+
+/// Whether commits wait for the replica.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// They do.
+    InStep,
+    /// They do not.
+    Behind,
 }
 
 #[derive(Args)]

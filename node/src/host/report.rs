@@ -13,6 +13,7 @@ use crate::link::LinkStatus;
 use longhaul_core::host as engine;
 use longhaul_core::host::cache::CacheStatus;
 use longhaul_core::host::{WarmState, WarmStatus};
+use longhaul_core::wire::link::SecondState;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -117,6 +118,10 @@ pub struct VolumeReport {
     pub waiting_writes: u64,
     /// Flushes that wait for durability.
     pub waiting_flushes: u64,
+    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is committed is there as
+    /// well.
+    #[serde(default)]
+    pub replica: String,
     /// Share of bytes read that needed no store, if anything was read.
     pub hit_rate: Option<f64>,
     /// Bytes of data written for each byte that compression made of them, if any was packed; zeroes,
@@ -393,6 +398,12 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.waiting_reads = status.waiting_reads;
     report.waiting_writes = status.waiting_writes;
     report.waiting_flushes = status.waiting_flushes;
+    let replica = match status.second {
+        SecondState::None => "none",
+        SecondState::Behind => "behind",
+        SecondState::InStep(_) => "in step",
+    };
+    report.replica = replica.to_owned();
     report.hit_rate = (read > 0).then(|| hits as f64 / read as f64);
     let packed = &status.packed;
     let ratio = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);

@@ -50,6 +50,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         durability: match args.durability {
             DurabilityArg::Host => Durability::Host,
             DurabilityArg::Store => Durability::Store,
+            DurabilityArg::Replica => Durability::Replica,
         },
         on_journal_failure: match args.on_journal_failure {
             OnJournalFailureArg::Continue => OnJournalFailure::Continue,

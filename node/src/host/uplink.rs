@@ -150,6 +150,7 @@ impl Router {
             | ToHost::Staged { volume, .. }
             | ToHost::Changed { volume, .. }
             | ToHost::Room { volume, .. }
+            | ToHost::Second { volume, .. }
             | ToHost::Barrier { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }

@@ -260,6 +260,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Stores { .. }
         | ToHost::Barrier { .. }
         | ToHost::Room { .. }
+        | ToHost::Second { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

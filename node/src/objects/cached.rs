@@ -405,6 +405,10 @@ impl Objects for CachedObjects {
         self.objects.list(prefix).await
     }
 
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+        self.objects.list_after(prefix, after).await
+    }
+
     async fn delete(&self, key: &str) -> Result<(), String> {
         let object = data_object(key);
         if let Some(object) = object {

@@ -126,6 +126,11 @@ impl Objects for LocalObjects {
         let key = key.to_owned();
         self.blocking(move |inner| inner.delete(&key)).await?
     }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.blocking(move |inner| inner.link(&from, &to)).await.map_err(PutError::Failed)?
+    }
 }
 
 impl Inner {
@@ -174,6 +179,29 @@ impl Inner {
         // Also if it exists: it may be ours from an attempt that failed here.
         files::sync_dir(dir)?;
         named
+    }
+
+    /// Gives the file of an object, which never changes, a second name.
+    fn link(&self, from: &str, to: &str) -> Result<(), PutError> {
+        let from = self.path(from).map_err(PutError::Failed)?;
+        let path = self.path(to).map_err(PutError::Failed)?;
+        let dir = path.parent().unwrap_or(&self.root);
+        let link = || -> std::io::Result<()> {
+            let mut linked = std::fs::hard_link(&from, &path);
+            if matches!(&linked, Err(error) if error.kind() == ErrorKind::NotFound) {
+                files::create_dir(dir).map_err(std::io::Error::other)?;
+                linked = std::fs::hard_link(&from, &path);
+            }
+            if matches!(&linked, Err(error) if error.kind() != ErrorKind::AlreadyExists) {
+                return linked;
+            }
+            files::sync_dir(dir)?;
+            linked
+        };
+        link().map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => PutError::Exists,
+            _ => PutError::Failed(format!("cannot link {}: {error}", path.display())),
+        })
     }
 
     fn cached(&self, key: &str) -> Option<Arc<File>> {

@@ -8,12 +8,16 @@ mod device;
 mod local;
 mod location;
 mod memory;
+mod replicated;
+mod reusing;
 mod s3;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use longhaul_core::block::VolumeId;
 use std::ops::Range;
 
 pub use cached::{CacheReport, CachedObjects};
@@ -24,7 +28,10 @@ pub use longhaul_core::store::{
     Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
 };
 pub use memory::MemoryObjects;
+pub use replicated::{Replicated, Replication};
+pub use reusing::Reusing;
 pub use s3::{S3Objects, Usage, probe};
+pub use tree::{CATALOGS, TREES, Tree};
 
 /// An object store.
 #[async_trait]
@@ -74,8 +81,33 @@ pub trait Objects: Send + Sync {
     /// All objects whose names begin with `prefix`, in any order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String>;
 
+    /// Of these, those whose names come after `after`.
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+        let mut list = self.list(prefix).await?;
+        list.retain(|meta| meta.key.as_str() > after);
+        Ok(list)
+    }
+
     /// Deletes an object, durably. One that does not exist counts as deleted.
     async fn delete(&self, key: &str) -> Result<(), String>;
+
+    /// Deletes an object of a volume that nobody needs any more, now or when that may be done.
+    async fn delete_later(&self, key: &str) -> Result<(), String> {
+        self.delete(key).await
+    }
+
+    /// Gives an object a second name, which is nobody's yet, without its content leaving the place if that can be.
+    async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
+        match self.get(from, None).await {
+            Ok(data) => self.put(to, vec![data]).await,
+            Err(error) => Err(PutError::Failed(error.to_string())),
+        }
+    }
+
+    /// Others may change this volume from now on.
+    fn left(&self, volume: VolumeId) {
+        let _ = volume;
+    }
 }
 
 /// Carries out an operation of the engine.
@@ -89,6 +121,9 @@ pub async fn execute(objects: &dyn Objects, operation: ObjectOperation) -> Objec
             ObjectResult::Get(objects.get(&key, None).await)
         }
         ObjectOperation::List { prefix } => ObjectResult::List(objects.list(&prefix).await),
-        ObjectOperation::Delete { key } => ObjectResult::Delete(objects.delete(&key).await),
+        ObjectOperation::ListAfter { prefix, after } => {
+            ObjectResult::List(objects.list_after(&prefix, &after).await)
+        }
+        ObjectOperation::Delete { key } => ObjectResult::Delete(objects.delete_later(&key).await),
     }
 }

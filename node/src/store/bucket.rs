@@ -29,15 +29,43 @@ const MAX_MARKER_BYTES: usize = 64 << 10;
 /// If it cannot be reached, is somebody else's, of another format, or breaks the condition that
 /// everything rests on.
 pub async fn open(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
-    let location = format!("s3://{bucket}/{prefix}");
     let place = S3Objects::open(bucket, prefix)?;
+    let installation = made(&place, bucket, prefix, Marker::new()?).await?;
+    Ok((Arc::new(place.below("objects")), installation))
+}
+
+/// Makes what is below `prefix` in a bucket that installation's, if it is nobody's, to be a replica of another place. Environment
+/// variables that begin with `LONGHAUL_REPLICA_AWS_` count for it instead of those that begin with `AWS_`.
+///
+/// # Errors
+/// As for [`open`].
+pub async fn make(bucket: &str, prefix: &str, installation: &str) -> Result<()> {
+    let place = S3Objects::open_replica(bucket, prefix)?;
+    made(&place, bucket, prefix, Marker::of_replica(installation)).await?;
+    Ok(())
+}
+
+/// Opens what [`make`] has made. Returns the objects, and the installation's identity.
+///
+/// # Errors
+/// If it cannot be reached, or is nobody's.
+pub async fn open_second(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
+    let location = format!("s3://{bucket}/{prefix}");
+    let place = S3Objects::open_replica(bucket, prefix)?;
     let found = read(&place, &location).await?;
+    let found =
+        found.with_context(|| format!("{location} has no {MARKER}: is it the right one?"))?;
+    Ok((Arc::new(place.below("objects")), found))
+}
+
+async fn made(place: &S3Objects, bucket: &str, prefix: &str, marker: Marker) -> Result<String> {
+    let location = format!("s3://{bucket}/{prefix}");
+    let found = read(place, &location).await?;
     if found.is_none() {
         let some = place.list_some().await.map_err(anyhow::Error::msg);
         refuse_foreign(&some.with_context(|| format!("cannot list {location}"))?, &location)?;
     }
-    let installation = take(&place, found, &location, &place.place()).await?;
-    Ok((Arc::new(place.below("objects")), installation))
+    take(place, found, &location, &place.place(), marker).await
 }
 
 /// Tries the bucket, and makes it an installation's unless one was found.
@@ -46,6 +74,7 @@ async fn take(
     found: Option<String>,
     location: &str,
     name: &str,
+    marker: Marker,
 ) -> Result<String> {
     // At each start: the server may be another one than it was.
     let attempt = format!("{PROBES}{:010x}-{:032x}-", now(), random::identity()?);
@@ -54,7 +83,6 @@ async fn take(
     if let Some(installation) = found {
         return Ok(installation);
     }
-    let marker = Marker::new()?;
     let text = Bytes::from(serde_json::to_vec_pretty(&marker)?);
     match place.put(MARKER, vec![text]).await {
         // It may be this one all the same, its answer lost; and if another store was first, it is its.
@@ -124,7 +152,7 @@ mod tests {
             if found.is_none() {
                 refuse_foreign(&place.list("").await.unwrap(), "s3://b/p")?;
             }
-            take(&place, found, "s3://b/p", "bucket `b`").await
+            take(&place, found, "s3://b/p", "bucket `b`", Marker::new()?).await
         };
         let refused = async |parts: [&str; 2]| {
             let error = format!("{:#}", take().await.unwrap_err());

@@ -1,5 +1,9 @@
 //! `longhaul store list`, `drain`, `rebalance`, `forget`, `audit`, `invite` and `join`.
 
+mod replica;
+
+pub use replica::{json as replica_json, metrics as replica_metrics};
+
 use super::api::types::{Store, Stores};
 use super::audit::{self, Line};
 use crate::cli::{StoreCommand, StoresArgs};
@@ -45,6 +49,10 @@ pub fn run(command: &StoreCommand) -> Result<()> {
             }
             StoreCommand::Rebalance(to) => rebalance(to).await,
             StoreCommand::Forget { id, to } => forget(to, id).await,
+            StoreCommand::Replica { command } => replica::run(command).await,
+            StoreCommand::Failover { standby, force, credential, json } => {
+                replica::failover(standby, *force, credential, *json).await
+            }
             StoreCommand::Audit { .. }
             | StoreCommand::Invite { .. }
             | StoreCommand::Join { .. } => Ok(()),

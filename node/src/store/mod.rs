@@ -11,12 +11,15 @@ mod bucket;
 mod catalog;
 pub mod command;
 mod events;
+mod ground;
 mod lease;
 mod peers;
 mod registry;
+pub mod replica;
 pub mod schedule;
 mod scrub;
 mod shell;
+pub mod site;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -34,26 +37,28 @@ use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, tcp};
-use crate::objects::{
-    CachedObjects, DeviceObjects, LocalObjects, Location, MemoryObjects, Objects,
-};
+use crate::objects::{CachedObjects, Location, Objects, Replicated};
 use crate::service::{Stop, notify};
 use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
 use audit::Audit;
+use ground::Ground;
 use lease::Holder;
 use longhaul_core::store::Config;
 use longhaul_core::store::gc::usage::Policy;
 use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::wire::link::StoreId;
 use peers::Peers;
+use replica::Keeper;
+use replica::standby::Standby;
 use scrub::{Scrub, Share};
 use serde::{Deserialize, Serialize};
 use shell::{Books, Fleet, Shell};
+use site::{Place, Role};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -93,7 +98,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
     runtime.block_on(async {
         let admin = admin::bind(&args.admin)?;
         let mut stop = Stop::listen()?;
-        let store = Store::start(&Options {
+        let options = Options {
             data: &data,
             state,
             listen: args.listen,
@@ -105,8 +110,30 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
             delete_grace: args.delete_grace,
-        })
-        .await?;
+        };
+        let mut ground = Ground::take_or_wait(&options).await?;
+        if let Role::Replica { of, .. } = &ground.site.role {
+            tracing::info!(
+                "{data} is a replica of {of}: waiting on {} (TCP) for `longhaul store failover`",
+                options.listen
+            );
+            notify(sd_notify::NotifyState::Ready);
+            let of = of.clone();
+            let standby = Standby::new(ground.base.clone(), ground.site.clone());
+            let mut shown = JoinSet::new();
+            if let Some(listener) = &admin {
+                let (listener, standby) = (listener.try_clone()?, standby.clone());
+                shown.spawn(async move { admin::serve(listener, standby).await });
+            }
+            ground.site = tokio::select! {
+                site = ground.wait(&options, standby) => site?,
+                () = stop.wait() => return Ok(()),
+            };
+            shown.shutdown().await;
+            ground.promoted = true;
+            tracing::info!("going on with the volumes of {of}");
+        }
+        let store = Store::start_over(&options, ground).await?;
         if let Some(listener) = admin {
             let view = Arc::new(store.view());
             tokio::spawn(async move {
@@ -121,8 +148,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             stop.wait().await;
             notify(sd_notify::NotifyState::Stopping);
         };
-        store.run(stop, Stop::wait_again()).await;
-        Ok(())
+        store.run(stop, Stop::wait_again()).await
     })
 }
 
@@ -188,7 +214,13 @@ impl Store {
     ///
     /// # Errors
     /// If any of it fails; the message says what to do.
+    #[cfg(test)]
     pub async fn start(options: &Options<'_>) -> Result<Store> {
+        let ground = Ground::take(options).await?;
+        Store::start_over(options, ground).await
+    }
+
+    async fn start_over(options: &Options<'_>, ground: Ground) -> Result<Store> {
         let Options {
             data,
             state,
@@ -209,50 +241,12 @@ impl Store {
                 show_bytes(MAP_MEMORY_LEAST)
             );
         }
-        if let Location::Directory(dir) = data {
-            refuse_foreign(dir)?;
-        }
-        refuse_host("--state", state)?;
-        files::create_dir(state)?;
-        let mut locks = vec![Lock::acquire(state)?];
-        let mut dirs = vec![state];
-        let installation;
-        let mut sharing = None;
-        let mut objects: Arc<dyn Objects> = match data {
-            Location::Directory(dir) => {
-                files::create_dir(dir)?;
-                if dir.canonicalize()? != state.canonicalize()? {
-                    dirs.push(dir);
-                }
-                let taken = Sharing::acquire(dir)?;
-                installation = marker(dir)?;
-                let objects = match taken.is_alone() {
-                    true => LocalObjects::open(dir)?,
-                    false => LocalObjects::beside(dir)?,
-                };
-                sharing = Some(taken.share()?);
-                Arc::new(objects)
-            }
-            Location::Device(path) => {
-                let device = DeviceObjects::open(path)?;
-                installation = format!("{:032x}", device.installation());
-                Arc::new(device)
-            }
-            Location::Bucket { bucket, prefix } => {
-                let (objects, found) = bucket::open(bucket, prefix).await?;
-                installation = found;
-                objects
-            }
-            Location::Memory { limit_bytes } => {
-                installation = format!("{:032x}", random::identity()?);
-                tracing::warn!("volumes are kept in memory: they are gone when this process ends");
-                Arc::new(MemoryObjects::new(*limit_bytes))
-            }
-        };
+        let Ground { mut locks, dirs, installation, sharing, base, site, promoted } = ground;
+        let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+        let mut objects = site.place.open(base.clone());
         if cache_bytes > 0 {
             let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
-            let number = u128::from_str_radix(&installation, 16);
-            let number = number.with_context(|| format!("{MARKER} has no valid identity"))?;
+            let number = cache_number(&installation, &site.place)?;
             match lock_cache(&dir, &dirs) {
                 Ok(lock) => {
                     locks.extend(lock);
@@ -261,6 +255,8 @@ impl Store {
                 Err(error) => tracing::warn!("there is no cache before the objects: {error:#}"),
             }
         }
+        let replicated = Arc::new(Replicated::new(objects));
+        let objects: Arc<dyn Objects> = replicated.clone();
         let issued = Arc::new(Issued::new(state));
         // The port is known once it is bound, and the credential names it; binding takes a
         // certificate, so the port is found first.
@@ -283,9 +279,12 @@ impl Store {
             |(id, store): (&StoreId, &registry::Registered)| (*id, store.addresses.clone());
         let mut others: BTreeMap<_, _> = known.iter().map(addresses).collect();
         others.remove(&me.id);
-        let stores = shell::addresses(&me, &others, false);
+        let mut stores = shell::addresses(&me, &others, false);
         let identity = credential::prepare(state, &stores)?;
         let ca = registry::fingerprint(&identity.ca);
+        let keeper = Keeper::new(base, replicated, data, &installation, &ca, site);
+        let keeper = Arc::new(keeper);
+        stores.extend(keeper.standby());
         let foreign: Vec<StoreId> =
             known.iter().filter(|(_, store)| store.ca != ca).map(|(id, _)| *id).collect();
         if !foreign.is_empty() && !new_ca {
@@ -342,11 +341,15 @@ impl Store {
             fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
         tokio::spawn(scrub.clone().run(objects.clone(), share));
         let (view, questions) = mpsc::channel(16);
-        let view = view::View::new(view, scrub);
+        let view = view::View::new(view, scrub, keeper.clone());
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, ..Config::default() };
         let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };
-        let shell = Shell::new(listener, objects, books, questions, config, fleet);
+        keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
+        let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);
+        if promoted {
+            shell.take_over();
+        }
         shell.tell_stores();
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing, _api: api })
     }
@@ -363,9 +366,20 @@ impl Store {
 
     /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
     /// [`SHUTDOWN_LIMIT`] and until `at_once`, which is not polled before.
-    pub async fn run(mut self, stop: impl Future<Output = ()>, at_once: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    /// If it had to end by itself: somebody has gone on at the second place of its objects.
+    pub async fn run(
+        mut self,
+        stop: impl Future<Output = ()>,
+        at_once: impl Future<Output = ()>,
+    ) -> Result<()> {
         tokio::select! {
-            () = self.shell.serve() => {}
+            why = self.shell.serve() => {
+                // Nothing that is under way can be finished.
+                self.shell.close().await;
+                return Err(why);
+            }
             () = stop => {}
         }
         tracing::info!(
@@ -381,7 +395,21 @@ impl Store {
             () = at_once => tracing::warn!("leaving at once: hosts will send again what is missing"),
         }
         self.shell.close().await;
+        Ok(())
     }
+}
+
+/// What tells the cache of a location from that of another one; and of each of its trees, as an object of one may have the
+/// name of another in the next.
+fn cache_number(installation: &str, place: &Place) -> Result<u128> {
+    let number = u128::from_str_radix(installation, 16);
+    let number = number.with_context(|| format!("{MARKER} has no valid identity"))?;
+    if place.tree.is_empty() {
+        return Ok(number);
+    }
+    let digest = ring::digest::digest(&ring::digest::SHA256, place.tree.as_bytes());
+    let token = digest.as_ref().iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte));
+    Ok(number ^ token)
 }
 
 fn stores_in_words(known: &BTreeMap<StoreId, registry::Registered>, ids: &[StoreId]) -> String {
@@ -418,13 +446,19 @@ impl Marker {
         Ok(Marker { format: FORMAT, installation, created_by: crate::link::software() })
     }
 
+    /// Of a replica, which a longhaul that does not know such must not take for what it is not.
+    fn of_replica(installation: &str) -> Marker {
+        let installation = installation.to_owned();
+        Marker { format: REPLICA_FORMAT, installation, created_by: crate::link::software() }
+    }
+
     /// The identity of the installation that a marker names; `path` is where it is.
     fn parse(text: &[u8], path: &str) -> Result<String> {
         let marker: Marker = serde_json::from_slice(text)
             .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
-        if marker.format != FORMAT {
+        if marker.format != FORMAT && marker.format != REPLICA_FORMAT {
             bail!(
-                "{path} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
+                "{path} says format {}, and this longhaul knows formats {FORMAT} and {REPLICA_FORMAT}: use a newer longhaul",
                 marker.format
             );
         }
@@ -435,6 +469,8 @@ impl Marker {
 /// The file that makes a directory the data directory of a store.
 pub const MARKER: &str = "longhaul-store.json";
 const FORMAT: u32 = 1;
+/// Of one that began as a replica.
+const REPLICA_FORMAT: u32 = 2;
 
 /// Whether a directory is the data directory of a store.
 pub fn is_data_dir(path: &Path) -> bool {

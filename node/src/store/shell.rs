@@ -4,37 +4,36 @@ mod claims;
 mod engines;
 mod gate;
 mod jobs;
+mod replica;
 mod snapshots;
 mod stores;
 mod tenants;
 mod trash;
 mod walks;
 mod watch;
+mod work;
 
 pub use stores::{Fleet, addresses};
 
 use super::absent::no_such_volume;
 use super::audit::Audit;
 use super::catalog::{Entry, NotCreated};
-use super::lease;
-use super::lease::Holder;
-use super::schedule::Schedule;
-use super::trash::Tended;
+use super::replica::Keeper;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
-use bytes::Bytes;
 use claims::Claims;
 use engines::{Engine, settles};
 use gate::Guests;
-use longhaul_core::block::{Epoch, Time, VolumeId};
-use longhaul_core::store::{Config, ObjectResult, Places, SHELL_SESSION, SessionId, VolumeSpec};
+use longhaul_core::block::{Time, VolumeId};
+use longhaul_core::store::{Config, ObjectResult, SHELL_SESSION, SessionId};
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, ReadError, RequestId, StageError, StoreReport, StoreState, TenantReply,
-    ToHost, ToStore, TrashReply, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    Frame, Lane, LiveInfo, ReadError, StageError, ToHost, ToStore, TrashReply, VolumeError,
+    VolumeInfo, VolumeOperation, VolumeReply,
 };
-use snapshots::{Place, Snapshots, read_schedule, volume_of};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use replica::SecondPlace;
+use snapshots::{Snapshots, read_schedule, volume_of};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tenants::Room;
@@ -43,6 +42,7 @@ use tokio::time::Interval;
 use trash::Trash;
 use walks::Walks;
 use watch::Watch;
+use work::{Asked, Job, Outcome, Work};
 
 /// Frames taken before engines' timers and other inputs are looked at again.
 const FRAMES_AT_ONCE: usize = 64;
@@ -50,7 +50,7 @@ const FRAMES_AT_ONCE: usize = 64;
 /// longer than the pause between an operator's commands.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long hosts get to go to other stores before this one stops.
+/// How long hosts get to go to other stores before this one stops, and what is done to get to the second place.
 const AWAY_LIMIT: Duration = Duration::from_secs(5);
 
 /// The store's one owner.
@@ -102,6 +102,9 @@ pub struct Shell {
     lists: Vec<Asked>,
     /// When to remind hosts that are to leave.
     remind: Interval,
+    /// The second place of all objects, if there is one.
+    keeper: Arc<Keeper>,
+    second: SecondPlace,
 }
 
 /// What a store knows of its volumes when it starts, and where it writes down what is done to them.
@@ -116,122 +119,6 @@ pub struct Books {
     pub audit: Audit,
 }
 
-/// Who asked for a volume operation.
-#[derive(Clone, Copy)]
-struct Asked {
-    session: u64,
-    lane: Lane,
-    request: RequestId,
-}
-
-struct Job {
-    asked: Vec<Asked>,
-    work: Work,
-}
-
-enum Work {
-    Create {
-        name: String,
-        sectors: u64,
-        block_bytes: u32,
-    },
-    Delete {
-        entry: Entry,
-        /// The lease by which it is this store's.
-        lease: Option<u64>,
-        /// Its clones, as far as its log knows.
-        clones: BTreeSet<VolumeId>,
-        /// Whether its data goes with the name.
-        at_once: bool,
-    },
-    /// A deleted volume is to have a name again, at the store that this is.
-    Restore {
-        me: Option<Holder>,
-        volume: VolumeId,
-        name: String,
-        /// For whom there are no others.
-        of: Option<String>,
-    },
-    /// The data of a deleted volume, of that tenant if one asks, is to go.
-    Purge(VolumeId, Option<String>),
-    /// A clone of that snapshot gets its name.
-    Name(VolumeSpec, String),
-    /// A clone loses it again, because of that.
-    Undo(VolumeSpec, VolumeError),
-    GetAttribute {
-        volume: VolumeId,
-        attribute: String,
-    },
-    SetAttribute {
-        volume: VolumeId,
-        epoch: Epoch,
-        attribute: String,
-        data: Bytes,
-    },
-}
-
-enum Outcome {
-    Object {
-        volume: VolumeId,
-        engine: u64,
-        id: u64,
-        key: String,
-        result: ObjectResult,
-        bytes: u64,
-        took: Duration,
-    },
-    Created(Vec<Asked>, Result<VolumeSpec, NotCreated>),
-    Deleted(Vec<Asked>, VolumeSpec, Result<(), VolumeError>, bool),
-    /// A deleted volume has a name again, or not.
-    Restored(Vec<Asked>, Result<Entry, VolumeError>),
-    /// The data of a deleted volume is about to be removed.
-    Purged(Vec<Asked>, Result<(), VolumeError>),
-    /// A deleted volume was seen to; so were all that it was time for.
-    Tended(VolumeId, Result<Tended, VolumeError>),
-    TendedAll,
-    /// Something was asked that changes nothing.
-    Replied(Asked, Result<VolumeReply, VolumeError>),
-    /// Whether tenants have room for more data, each with how much had been written then.
-    Room(Vec<(String, u64, Result<bool, VolumeError>)>),
-    /// Something was asked about tenants.
-    Tenant(Asked, Result<TenantReply, VolumeError>),
-    /// A tenant may do what a frame asks for, or not.
-    Allowed(Result<(), VolumeError>, u64, Lane, Frame<ToStore>),
-    /// An attribute was read, or replaced; the volume, if that was its schedule.
-    Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
-    /// The data of a deleted volume is removed, as far as that works.
-    Removed(VolumeId, Result<Tended, VolumeError>),
-    /// A clone of that snapshot has its name, or cannot have it.
-    Named(Asked, VolumeSpec, String, Result<(), VolumeError>),
-    /// A clone has it no longer.
-    Undone(Asked, VolumeError),
-    /// What the shell has asked itself.
-    Answered(ToHost),
-    /// When snapshots of a volume are to be taken.
-    Scheduled(VolumeId, Schedule),
-    /// What the location says of a snapshot, for a frame.
-    Placed(VolumeId, Option<Place>, u64, Lane, Frame<ToStore>),
-    /// Where it is could not be noted.
-    NotPlaced(VolumeError, u64, Lane, ToStore),
-    /// Where what lies that a comparison asked for.
-    Places(RequestId, Result<Places, ReadError>),
-    /// It is known whose a volume is.
-    Claimed(VolumeId, lease::Outcome),
-    /// Another store has done what was asked here.
-    Forwarded(u64, Lane, Frame<ToHost>),
-    /// It could not: it is to be looked up again who has the volume.
-    Again(VolumeId, u64, Lane, Frame<ToStore>),
-    /// The location was looked at.
-    Found(Result<stores::Found, String>),
-    /// What other stores say of themselves, for a list, and to share what there is to do.
-    Stores(Asked, Vec<StoreState>),
-    Loads(Option<Asked>, Vec<StoreReport>),
-    /// A store that does not answer is forgotten, or not.
-    Forgotten(Asked, Result<(), VolumeError>),
-    /// What other stores know of volumes.
-    Lives(Vec<Asked>, Vec<StoreReport>),
-}
-
 impl Shell {
     /// Owns what is given.
     pub fn new(
@@ -241,6 +128,7 @@ impl Shell {
         questions: mpsc::Receiver<Question>,
         config: Config,
         fleet: Option<Fleet>,
+        keeper: Arc<Keeper>,
     ) -> Shell {
         let Books { catalog, deleted, delete_grace, audit } = books;
         let specs = catalog.values().map(|entry| &entry.spec);
@@ -278,13 +166,18 @@ impl Shell {
             strangers: Vec::new(),
             lists: Vec::new(),
             remind: tokio::time::interval(stores::REMIND),
+            keeper,
+            second: SecondPlace::default(),
         }
     }
 
-    /// Serves for ever; may be dropped between any two events.
-    pub async fn serve(&mut self) {
+    /// Serves until somebody has gone on elsewhere, and says so; may be dropped between any two events.
+    pub async fn serve(&mut self) -> anyhow::Error {
         loop {
             self.step().await;
+            if let Some(why) = self.second.ended() {
+                return why;
+            }
         }
     }
 
@@ -312,6 +205,8 @@ impl Shell {
         {
             self.step().await;
         }
+        // What is not repeated by then is found at the next start.
+        let _ = tokio::time::timeout(AWAY_LIMIT, self.keeper.replicated().settle()).await;
         self.objects.finish().await;
     }
 
@@ -358,6 +253,7 @@ impl Shell {
             }
             _ = self.look_for_room.tick() => self.look_for_room(),
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
+            () = self.second.tick() => self.see_to_second(),
         }
     }
 
@@ -725,6 +621,9 @@ impl Shell {
             Outcome::Loads(asked, reports) => self.loads(asked, reports),
             Outcome::Forgotten(asked, result) => self.forgotten(asked, result),
             Outcome::Lives(asked, reports) => self.list_with(&asked, &reports),
+            Outcome::Replica(asked, result, tell) => self.replica_answered(asked, result, tell),
+            Outcome::Lost(lost) => self.second_lost(lost),
+            Outcome::Built(built) => self.second_built(built),
         }
     }
 

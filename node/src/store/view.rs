@@ -1,6 +1,8 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
 use super::api::types::Volume;
+use super::command;
+use super::replica::Keeper;
 use super::scrub::Scrub;
 use super::usage;
 use crate::admin::{Metrics, Report};
@@ -14,6 +16,7 @@ use longhaul_core::store::map::pages::Pages;
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -236,16 +239,17 @@ impl Counts {
 }
 
 /// The admin address's way to the shell.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct View {
     questions: mpsc::Sender<Question>,
     scrub: Scrub,
+    keeper: Arc<Keeper>,
 }
 
 impl View {
-    /// Asks over this channel, and this scrub.
-    pub fn new(questions: mpsc::Sender<Question>, scrub: Scrub) -> View {
-        View { questions, scrub }
+    /// Asks over this channel, this scrub, and who knows of a second place.
+    pub fn new(questions: mpsc::Sender<Question>, scrub: Scrub, keeper: Arc<Keeper>) -> View {
+        View { questions, scrub, keeper }
     }
 
     async fn snapshot(&self) -> Option<Snapshot> {
@@ -461,6 +465,9 @@ impl Report for View {
             usage::metrics(&mut out, usage, &snapshot.volumes);
         }
         self.scrub.metrics(&mut out);
+        if let Some(state) = self.keeper.state() {
+            command::replica_metrics(&mut out, &state);
+        }
         out.single(
             "longhaul_store_object_put_seconds_total",
             "counter",
@@ -639,6 +646,7 @@ impl Report for View {
             "cache": cache,
             "bucket": snapshot.usage.as_ref().map(usage::json),
             "scrub": self.scrub.json(),
+            "replica": self.keeper.state().as_ref().map(command::replica_json),
         }))
     }
 

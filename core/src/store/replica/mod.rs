@@ -263,10 +263,16 @@ impl Replica {
         self.advance(id);
     }
 
-    /// Whether there was a visit since that moment to the end, and nothing that was done before it is missing.
+    /// Whether the catalog has been visited, with all volumes whose names were missing.
     #[must_use]
-    pub fn has_visited(&self, id: StreamId, since: Moment) -> bool {
-        self.streams.get(&id).is_some_and(|stream| stream.visited >= since.0 && !stream.unknown)
+    pub fn has_visited(&self) -> bool {
+        self.streams.get(&StreamId::Catalog).is_some_and(|catalog| catalog.has_been_visited)
+    }
+
+    /// Whether all that was done in a stream before that moment is there; not if nobody has looked.
+    #[must_use]
+    pub fn has_repeated(&self, id: StreamId, since: Moment) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.oldest() > since.0)
     }
 
     /// From now on others may change the volume, too.

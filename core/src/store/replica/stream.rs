@@ -70,8 +70,7 @@ pub(super) struct Stream {
     /// Since when.
     unknown_since: Option<Time>,
     pub visit: Option<Box<Visit>>,
-    /// What was done when the last visit began; 0 before the first.
-    pub visited: u64,
+    pub has_been_visited: bool,
     /// Somebody else may have changed it since.
     pub left: bool,
     begun: bool,
@@ -138,8 +137,7 @@ impl Stream {
     /// A visit that began at that moment has put all that was missing. Returns what it has covered, and the bytes of memory
     /// that this gives back.
     pub fn visit_ended(&mut self, began: u64) -> (Vec<u64>, u64) {
-        self.visited = began;
-        (self.begun, self.unknown_since) = (true, None);
+        (self.begun, self.has_been_visited, self.unknown_since) = (true, true, None);
         let (mut done, rest) =
             std::mem::take(&mut self.covered).into_iter().partition(|n| *n <= began);
         self.covered = rest;

@@ -5,7 +5,7 @@ use super::super::open::Replay;
 use super::super::segment::{self, HEADER_BYTES, Header, Piece, Segment, SegmentKind, Token};
 use super::super::{Event, OpenError, SessionId, catalog};
 use super::snapshots::Asked;
-use super::{Phase, Purpose, Volume};
+use super::{Phase, Purpose, Second, Volume};
 use crate::block::{Epoch, Seq};
 use crate::record;
 use crate::wire::link::{
@@ -277,6 +277,9 @@ impl Volume {
     }
 
     fn put_announced(&mut self) {
+        if self.put_fence() {
+            return;
+        }
         let Some(since) = self.announce_unsaved else { return };
         let due = self.now >= since.after(self.config.announce_persist);
         // In an epoch that has not begun, or with the log as it should be, there is nothing to save.
@@ -340,6 +343,9 @@ impl Volume {
         let Some(holder) = self.holder.filter(|holder| holder.connected) else { return };
         let (volume, epoch, seq) = (self.spec.id, self.state.epoch(), self.state.committed);
         self.send(holder.session, Lane::Control, ToHost::Committed { volume, epoch, seq });
+        if self.second == Second::InStep {
+            self.tell_second();
+        }
     }
 
     /// Builds a segment that does not begin an epoch.
@@ -429,6 +435,8 @@ impl Volume {
             self.put = Some(put);
             return;
         }
+        // Whoever else wrote to the log until now finds this in its way.
+        self.fencing = false;
         let clean = self.state.clean;
         let lost = self.state.announced.bytes();
         let before = self.state.host();

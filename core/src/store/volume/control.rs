@@ -5,7 +5,7 @@ use super::super::segment::{self, SegmentKind};
 use super::super::{Event, SessionId};
 use super::commit::Work;
 use super::snapshots::Asked;
-use super::{Holder, Phase, Volume};
+use super::{Holder, Phase, Second, Volume};
 use crate::block::Epoch;
 use crate::wire::link::{
     Announced, AttachError, Attached, HostId, JournalState, Lane, MAX_STATUS_RUNS, RequestId,
@@ -90,6 +90,10 @@ impl Volume {
             }
             Work::Resume { session, lane, request, epoch, host } => {
                 let result = self.resume(session, epoch, host);
+                // A host that knows of another state must not take what is committed for what is at both.
+                if result.is_ok() {
+                    self.tell_second();
+                }
                 self.reply_attach(session, lane, request, result);
             }
             Work::Detach { session, lane, request, epoch } => {
@@ -250,6 +254,9 @@ impl Volume {
                 if !closed {
                     let attached = self.attached();
                     self.reply_attach(session, lane, request, Ok(attached));
+                    if self.second != Second::None {
+                        self.tell_second();
+                    }
                 }
             }
             Work::Detach { session, lane, request, .. } => {

@@ -20,6 +20,7 @@ mod readonly;
 mod rebuild;
 mod resize;
 mod rollback;
+mod second;
 mod snapshots;
 mod stage;
 mod sweep;
@@ -50,6 +51,7 @@ use purpose::{Outcome, Purpose};
 use readonly::Only;
 use resize::Sizes;
 use rollback::Rolling;
+pub use second::Second;
 use snapshots::Snapping;
 use std::collections::{BTreeSet, VecDeque};
 use upkeep::Upkeep;
@@ -129,6 +131,9 @@ pub struct Volume {
     walks: Walks,
     snapping: Snapping,
     rolling: Rolling,
+    second: Second,
+    /// The next number is to be taken.
+    fencing: bool,
     announce_unsaved: Option<Time>,
     shutting_down: bool,
 }
@@ -183,6 +188,8 @@ impl Volume {
             walks: Walks::default(),
             snapping: Snapping::default(),
             rolling: Rolling::default(),
+            second: Second::default(),
+            fencing: false,
             announce_unsaved: None,
             shutting_down: false,
             spec,

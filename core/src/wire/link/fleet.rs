@@ -62,6 +62,62 @@ pub enum StoreOperation {
         /// Which.
         id: StoreId,
     },
+    /// About the second place of all objects. From version [`REPLICA_VERSION`](super::REPLICA_VERSION) on.
+    Replica(ReplicaOperation),
+}
+
+/// What is asked about the second place of all objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaOperation {
+    /// How it is doing.
+    Show,
+    /// To have one from now on.
+    Add {
+        /// Where, as `--data` of a store says it.
+        location: String,
+        /// Whether nothing is committed before it is there as well.
+        in_step: bool,
+        /// Addresses of the stores that wait there, which hosts are told.
+        standby: Vec<String>,
+        /// Whether what is there may be lost.
+        discard: bool,
+    },
+    /// To have none any more.
+    Remove,
+    /// To wait for it with commits, or not to.
+    Mode {
+        /// Whether to wait.
+        in_step: bool,
+    },
+}
+
+/// How the second place of all objects is doing, as a store sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaState {
+    /// Where it is.
+    pub location: String,
+    /// Whether nothing is committed before it is there as well.
+    pub in_step: bool,
+    /// Whether everything has been there once.
+    pub built: bool,
+    /// Addresses of the stores that wait there.
+    pub standby: Vec<String>,
+    /// Operations of this store that are not done there.
+    pub operations: u64,
+    /// Bytes of objects that are not there, as far as that is known.
+    pub bytes: u64,
+    /// How long the oldest of them has been waiting, in milliseconds.
+    pub lag_ms: u64,
+    /// Volumes of which it is not known yet what is missing.
+    pub unknown: u64,
+    /// Objects that were found missing and are being put, and how many of them are there.
+    pub missing: (u64, u64),
+    /// Bytes put there since the store has started, and those that were there from before.
+    pub put_bytes: u64,
+    /// See there.
+    pub reused_bytes: u64,
+    /// Why the last operation there failed, if it did.
+    pub trouble: Option<String>,
 }
 
 /// How a host wants a volume.
@@ -88,6 +144,8 @@ pub enum StoreReply {
     Refused(AttachError),
     /// So many hosts were asked to go to other stores.
     Moved(u32),
+    /// How the second place is doing, if there is one.
+    Replica(Option<ReplicaState>),
 }
 
 /// What a store says of itself.

@@ -43,7 +43,28 @@ impl Acceptor {
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Acceptor> {
-        let config = tls::server(identity, issued, &[ALPN, HTTP])?;
+        Acceptor::bind_for(address, identity, issued, &[ALPN, HTTP])
+    }
+
+    /// The same for those only who speak HTTP: there are no links.
+    ///
+    /// # Errors
+    /// If it cannot be bound.
+    pub fn bind_for_http(
+        address: SocketAddr,
+        identity: &ServerIdentity,
+        issued: Arc<Issued>,
+    ) -> Result<Acceptor> {
+        Acceptor::bind_for(address, identity, issued, &[HTTP])
+    }
+
+    fn bind_for(
+        address: SocketAddr,
+        identity: &ServerIdentity,
+        issued: Arc<Issued>,
+        protocols: &[&[u8]],
+    ) -> Result<Acceptor> {
+        let config = tls::server(identity, issued, protocols)?;
         let listener = std::net::TcpListener::bind(address)
             .and_then(|listener| {
                 listener.set_nonblocking(true)?;
@@ -53,7 +74,9 @@ impl Acceptor {
         let (sender, arrived) = mpsc::channel(16);
         let (visit, visitors) = mpsc::channel(MAX_HANDSHAKES);
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), sender, visit));
+        let links = protocols.contains(&ALPN);
+        let config = TlsAcceptor::from(Arc::new(config));
+        task.spawn(accept(listener, config, links, sender, visit));
         Ok(Acceptor { arrived, visitors: Some(visitors), _task: task })
     }
 
@@ -77,6 +100,7 @@ type Incomplete = Mutex<HashMap<(String, Token), (Instant, Slots)>>;
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
+    links: bool,
     arrived: mpsc::Sender<Arrived>,
     visitors: mpsc::Sender<Visitor>,
 ) {
@@ -93,11 +117,11 @@ async fn accept(
                 continue;
             }
         };
-        let (acceptor, links, arrived) = (acceptor.clone(), incomplete.clone(), arrived.clone());
+        let (acceptor, whole, arrived) = (acceptor.clone(), incomplete.clone(), arrived.clone());
         let visitors = visitors.clone();
         tasks.spawn(async move {
             let _permit = permit;
-            let joined = join(socket, peer, &acceptor, &links);
+            let joined = join(socket, peer, &acceptor, &whole);
             match tokio::time::timeout(SETUP_TIMEOUT, joined).await {
                 Ok(Ok(Joined::Link(link))) => {
                     let _ = arrived.send(Ok(link)).await;
@@ -109,6 +133,8 @@ async fn accept(
                     }
                 }
                 Ok(Ok(Joined::Part)) | Err(_) => {}
+                // Hosts look for a store where there is none.
+                Ok(Err(error)) if !links => tracing::debug!("refused {peer} (TCP): {error}"),
                 Ok(Err(error)) => {
                     tracing::warn!("refused {peer} (TCP): {error}");
                     if error.is_of_credential() {

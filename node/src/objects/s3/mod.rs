@@ -119,6 +119,31 @@ impl S3Objects {
         S3Objects::open_with(bucket, prefix, &std::env::vars_os().filter_map(text).collect())
     }
 
+    /// As [`S3Objects::open`], where variables that begin with `LONGHAUL_REPLICA_AWS_` count instead of those that begin
+    /// with `AWS_`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_replica(bucket: &str, prefix: &str) -> Result<S3Objects> {
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let mut env: BTreeMap<String, String> = std::env::vars_os().filter_map(text).collect();
+        let other = |(name, value): (&String, &String)| {
+            Some((name.strip_prefix("LONGHAUL_REPLICA_")?.to_owned(), value.clone()))
+        };
+        let others: Vec<_> = env.iter().filter_map(other).collect();
+        let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+        // Who is asked for as a profile is not to be overruled by keys for elsewhere.
+        if others.iter().any(|(name, _)| name == "AWS_PROFILE" || keys.contains(&name.as_str())) {
+            for key in keys {
+                env.remove(key);
+            }
+        }
+        env.extend(others);
+        S3Objects::open_with(bucket, prefix, &env)
+    }
+
     /// As [`S3Objects::open`], with this environment.
     fn open_with(bucket: &str, prefix: &str, env: &BTreeMap<String, String>) -> Result<S3Objects> {
         // The TLS of the client takes the process's provider; there is one.
@@ -166,15 +191,21 @@ impl S3Objects {
     /// # Errors
     /// What the bucket says.
     pub async fn list_some(&self) -> Result<Vec<ObjectMeta>, String> {
-        self.page("", None).await.map(|(page, _)| page)
+        self.page("", "", None).await.map(|(page, _)| page)
     }
 
     /// A page of a list, and how to ask for the next.
-    async fn page(&self, prefix: &str, page_token: Option<String>) -> Result<Page, String> {
+    async fn page(
+        &self,
+        prefix: &str,
+        after: &str,
+        page_token: Option<String>,
+    ) -> Result<Page, String> {
         let whole = format!("{}{prefix}", self.prefix);
+        let offset = (!after.is_empty()).then(|| format!("{}{after}", self.prefix));
         let store = self.inner.store.clone();
         let list = async move {
-            let options = PaginatedListOptions { page_token, ..Default::default() };
+            let options = PaginatedListOptions { page_token, offset, ..Default::default() };
             let prefix = Some(whole.as_str()).filter(|whole| !whole.is_empty());
             store.list_paginated(prefix, options).await
         };
@@ -301,11 +332,16 @@ impl Objects for S3Objects {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+        self.list_after(prefix, "").await
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
         let mut found = Vec::new();
         let mut next = None;
         loop {
-            let (page, token) = self.page(prefix, next.clone()).await?;
-            found.extend(page);
+            let (page, token) = self.page(prefix, after, next.clone()).await?;
+            // What does not know the offset gives all.
+            found.extend(page.into_iter().filter(|meta| meta.key.as_str() > after));
             match token {
                 None => return Ok(found),
                 // It would never end.
@@ -323,6 +359,16 @@ impl Objects for S3Objects {
             Ok(()) | Err(Failure::Missing) => Ok(()),
             Err(failure) => Err(failure.in_words()),
         }
+    }
+
+    /// Within the bucket: the name is nobody's yet, so that nothing can be overwritten.
+    async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
+        let from = self.path(from).map_err(PutError::Failed)?;
+        let path = self.path(to).map_err(PutError::Failed)?;
+        let store = self.inner.store.clone();
+        let copy = async move { store.copy(&from, &path).await };
+        let copied = self.run(Operation::Copy, to, 0, copy).await;
+        copied.map_err(|failure| PutError::Failed(failure.in_words()))
     }
 
     fn usage(&self) -> Option<Usage> {

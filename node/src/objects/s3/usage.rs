@@ -19,6 +19,8 @@ pub enum Operation {
     List,
     /// `DeleteObject`.
     Delete,
+    /// `CopyObject`.
+    Copy,
 }
 
 impl Operation {
@@ -29,6 +31,7 @@ impl Operation {
             Operation::Get => "get",
             Operation::List => "list",
             Operation::Delete => "delete",
+            Operation::Copy => "copy",
         }
     }
 }
@@ -121,7 +124,7 @@ impl Usage {
         }
         let priced = self.volumes.entry(volume).or_default();
         match operation {
-            Operation::Put | Operation::List => priced.puts += 1,
+            Operation::Put | Operation::List | Operation::Copy => priced.puts += 1,
             Operation::Get => priced.gets += 1,
             Operation::Delete => {}
         }

@@ -403,6 +403,7 @@ impl Shell {
             tracing::info!("volume {}: left to another store", engine.volume.spec().name);
         }
         self.drop_engine(id);
+        self.objects.left(id);
         for asked in asked {
             self.reply_store(asked, Ok(StoreReply::Released));
         }

@@ -59,7 +59,7 @@ impl Shell {
     /// With nothing under way nothing is lost; opening one again reads its newest root and the few
     /// segments after it. One that cannot go on or is owed writes stays, for its state to be seen.
     pub(super) fn put_away(&mut self) {
-        let known = &mut self.known;
+        let (known, objects) = (&mut self.known, &self.objects);
         self.engines.retain(|id, engine| {
             let used = std::mem::take(&mut engine.used);
             let volume = &engine.volume;
@@ -74,6 +74,7 @@ impl Shell {
             }
             tracing::debug!("volume {}: not in use, closed", volume.spec().name);
             known.insert(*id, live);
+            objects.left(*id);
             false
         });
         // Where nothing happens nobody looks how much memory there is.
@@ -144,7 +145,17 @@ impl Shell {
             failed_at: None,
             failures,
         };
-        self.engines.insert(id, engine);
+        if engine.volume.id() == engine.volume.spec().id {
+            // Another store may have had it until now.
+            self.keeper.replicated().visit_volume(id);
+        }
+        let second = self.second_of(id);
+        let engine = self.engines.entry(id).insert_entry(engine);
+        let volume = &mut engine.into_mut().volume;
+        volume.handle_second(now, second);
+        if self.second.take_fencing(id) {
+            volume.handle_fence(now);
+        }
         true
     }
 

@@ -8,6 +8,7 @@ use crate::store::catalog;
 use crate::store::lease::Holder;
 use crate::store::peers::Peers;
 use crate::store::registry::{self, Registered};
+use crate::store::replica::Looked;
 use crate::store::trash;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
@@ -66,6 +67,7 @@ pub(super) struct Found {
     stores: BTreeMap<StoreId, Registered>,
     volumes: catalog::Changes,
     deleted: Vec<VolumeId>,
+    site: Looked,
 }
 
 /// The addresses of all stores as hosts are told them: this one's first, unless hosts are to leave it.
@@ -107,6 +109,9 @@ impl Shell {
 
     /// Something about stores is asked.
     pub(super) fn store_operation(&mut self, asked: Asked, operation: StoreOperation) {
+        if let StoreOperation::Replica(operation) = operation {
+            return self.replica_operation(asked, operation);
+        }
         let Some(fleet) = &mut self.fleet else {
             let why = "this store has its data for itself: there are no others".to_owned();
             return self.reply_store(asked, Err(VolumeError::Invalid(why)));
@@ -160,6 +165,7 @@ impl Shell {
                 self.tell_hosts();
                 self.reply_store(asked, Ok(StoreReply::Done));
             }
+            StoreOperation::Replica(_) => {}
             StoreOperation::Rebalance => self.rebalance(Some(asked)),
             StoreOperation::Forget { id } if id == fleet.me.id => {
                 let why = "this is that store: stop it, and ask another one".to_owned();
@@ -230,10 +236,12 @@ impl Shell {
     }
 
     /// Tells hosts which stores there are, or to leave.
-    fn tell_hosts(&self) {
+    pub(super) fn tell_hosts(&self) {
         let Some(fleet) = &self.fleet else { return };
         let others = fleet.peers.list();
-        let stores = addresses(&fleet.me, &others, fleet.draining);
+        let mut stores = addresses(&fleet.me, &others, fleet.draining);
+        // Where volumes will be served from if all this is lost.
+        stores.extend(self.keeper.standby());
         self.listener.set_stores(stores.clone());
         let leave = fleet.draining && !others.is_empty();
         // Those that leave are told where to, and nothing that could be this store again.
@@ -298,13 +306,16 @@ impl Shell {
         let known = self.catalog.values().map(|entry| entry.spec.clone()).collect();
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
         let state = fleet.state.clone();
+        let (keeper, ids) = (self.keeper.clone(), self.volumes());
         tokio::spawn(async move {
             let look = async {
                 let stores = registry::stores(&*objects).await?;
                 registry::agree(&*objects, &state).await?;
                 let volumes = catalog::changes(&*objects, known).await?;
                 let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg)?;
-                anyhow::Ok(Found { stores, volumes, deleted: deleted.into_keys().collect() })
+                let deleted = deleted.into_keys().collect();
+                let site = keeper.look(ids).await?;
+                anyhow::Ok(Found { stores, volumes, deleted, site })
             };
             let found = look.await.map_err(|error| format!("{error:#}"));
             let _ = outcomes.send(Outcome::Found(found));
@@ -315,7 +326,8 @@ impl Shell {
     pub(super) fn found(&mut self, found: Result<Found, String>) {
         self.looking = false;
         match found {
-            Ok(Found { stores, volumes, deleted }) => {
+            Ok(Found { stores, volumes, deleted, site }) => {
+                self.looked_at_site(&site);
                 self.know_deleted(deleted);
                 for name in &volumes.gone {
                     tracing::info!("volume {name} was deleted at another store");

@@ -6,8 +6,8 @@ use crate::store::schedule;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::tenant;
 use longhaul_core::wire::link::{
-    RequestId, SnapshotOperation, StoreOperation, TenantOperation, ToHost, ToStore, TrashOperation,
-    VolumeOperation,
+    ReplicaOperation, RequestId, SnapshotOperation, StoreOperation, TenantOperation, ToHost,
+    ToStore, TrashOperation, VolumeOperation,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -195,6 +195,21 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
                 StoreOperation::Rebalance => ("store.rebalance", Object::Other(String::new())),
                 StoreOperation::Forget { id } => ("store.forget", Object::Other(id.to_string())),
                 StoreOperation::Release { volume, .. } => ("store.release", by_id(volume)),
+                StoreOperation::Replica(operation) => match operation {
+                    ReplicaOperation::Show => return None,
+                    ReplicaOperation::Add { location, .. } => {
+                        ("store.replica-add", Object::Other(location.clone()))
+                    }
+                    ReplicaOperation::Remove => {
+                        ("store.replica-remove", Object::Other(String::new()))
+                    }
+                    ReplicaOperation::Mode { in_step: true } => {
+                        ("store.replica-in-step", Object::Other(String::new()))
+                    }
+                    ReplicaOperation::Mode { in_step: false } => {
+                        ("store.replica-behind", Object::Other(String::new()))
+                    }
+                },
                 StoreOperation::Report | StoreOperation::List | StoreOperation::Refresh => {
                     return None;
                 }

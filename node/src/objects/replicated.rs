@@ -1,0 +1,432 @@
+//! Objects with a second place, where all that is done to them is repeated ([`longhaul_core::store::replica`]).
+//!
+//! Reads, lists and claims are those of home. If it is *in step*, what changes objects is not done before it is done at both
+//! places; else it is repeated behind.
+
+use super::{
+    CacheReport, Copies, GetError, ObjectMeta, ObjectOperation, Objects, PutError, Usage, execute,
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use longhaul_core::block::{Time, VolumeId};
+use longhaul_core::store::ObjectResult;
+use longhaul_core::store::replica::{Limits, Moment, Replica, Site, Status, StreamId};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{oneshot, watch};
+
+/// Objects that may have a second place.
+pub struct Replicated {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    home: Arc<dyn Objects>,
+    origin: Instant,
+    active: Mutex<Option<Active>>,
+    /// Why the second place is not this one's any more.
+    fenced: watch::Sender<Option<String>>,
+}
+
+struct Active {
+    machine: Replica,
+    away: Arc<dyn Objects>,
+    in_step: bool,
+    waiting: HashMap<u64, Waiting>,
+    /// What comes back from an earlier second place is nobody's.
+    number: u64,
+    timer: Option<Time>,
+    /// When it began to be in step, and what had been done then.
+    since: Moment,
+}
+
+/// How replication is doing.
+#[derive(Clone, Debug)]
+pub struct Replication {
+    /// What the machine says.
+    pub status: Status,
+    /// How long the oldest operation that is not repeated has been waiting.
+    pub lag: Duration,
+    /// Why nothing is repeated any more.
+    pub fenced: Option<String>,
+}
+
+impl Replicated {
+    /// With no second place.
+    pub fn new(home: Arc<dyn Objects>) -> Replicated {
+        let shared = Shared {
+            home,
+            origin: Instant::now(),
+            active: Mutex::new(None),
+            fenced: watch::Sender::new(None),
+        };
+        Replicated { shared: Arc::new(shared) }
+    }
+
+    /// Everything is repeated there from now on; nothing is known of what is there.
+    pub fn begin(&self, away: Arc<dyn Objects>) {
+        let mut active = self.shared.lock();
+        let number = active.as_ref().map_or(0, |active| active.number) + 1;
+        let machine = Replica::new(self.shared.now(), Limits::default());
+        let since = machine.begin();
+        *active = Some(Active {
+            machine,
+            away,
+            in_step: false,
+            waiting: HashMap::new(),
+            number,
+            timer: None,
+            since,
+        });
+    }
+
+    /// The objects there are to be reached in this way from now on.
+    pub fn set_away(&self, away: Arc<dyn Objects>) {
+        if let Some(active) = &mut *self.shared.lock() {
+            active.away = away;
+        }
+    }
+
+    /// There is no second place any more.
+    pub fn end(&self) {
+        *self.shared.lock() = None;
+    }
+
+    /// Whether there is one.
+    pub fn is_active(&self) -> bool {
+        self.shared.lock().is_some()
+    }
+
+    /// What changes objects waits for the second place from now on, or no longer.
+    pub fn set_in_step(&self, in_step: bool) {
+        if let Some(active) = &mut *self.shared.lock() {
+            active.in_step = in_step;
+            active.since = active.machine.begin();
+            if !in_step {
+                active.waiting.retain(|_, waiting| waiting.always);
+            }
+        }
+    }
+
+    /// Finds out what is missing of these volumes, and of the catalog.
+    pub fn visit(&self, volumes: impl IntoIterator<Item = VolumeId>) {
+        let now = self.shared.now();
+        if let Some(active) = &mut *self.shared.lock() {
+            for volume in volumes {
+                active.machine.visit(now, StreamId::Volume(volume));
+            }
+            active.machine.visit(now, StreamId::Catalog);
+        }
+        Shared::pump(&self.shared);
+    }
+
+    /// Finds out what is missing of one volume.
+    pub fn visit_volume(&self, volume: VolumeId) {
+        let now = self.shared.now();
+        if let Some(active) = &mut *self.shared.lock() {
+            active.machine.visit(now, StreamId::Volume(volume));
+        }
+        Shared::pump(&self.shared);
+    }
+
+    /// Whether the catalog, and whatever it names, has been visited since all this began.
+    pub fn has_visited(&self) -> bool {
+        let active = self.shared.lock();
+        active.as_ref().is_some_and(|active| active.machine.has_visited())
+    }
+
+    /// Whether all that is said to be committed of a volume from now on is at both places.
+    pub fn is_in_step(&self, volume: VolumeId) -> bool {
+        self.shared.lock().as_ref().is_some_and(|active| {
+            active.in_step && active.machine.has_repeated(StreamId::Volume(volume), active.since)
+        })
+    }
+
+    /// How it is doing; `None` without a second place.
+    pub fn replication(&self) -> Option<Replication> {
+        let now = self.shared.now();
+        let active = self.shared.lock();
+        let active = active.as_ref()?;
+        let status = active.machine.status();
+        let lag = status.since.map_or(Duration::ZERO, |since| now.since(since));
+        let fenced = active.machine.fenced().map(str::to_owned);
+        Some(Replication { status, lag, fenced })
+    }
+
+    /// Says why, when somebody has gone on at the second place.
+    pub fn fenced(&self) -> watch::Receiver<Option<String>> {
+        self.shared.fenced.subscribe()
+    }
+
+    /// Nobody who gives up waiting takes with him that it is repeated.
+    async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
+        let ended = tokio::spawn(work).await;
+        ended.map_err(|error| format!("a task of ours failed: {error}"))?
+    }
+
+    /// Waits until everything has been repeated.
+    pub async fn settle(&self) {
+        let idle = || {
+            let active = self.shared.lock();
+            active.as_ref().is_none_or(|active| active.machine.is_idle())
+        };
+        while !idle() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Shared {
+    /// Each change under it is whole: it stays usable after a panic.
+    fn lock(&self) -> MutexGuard<'_, Option<Active>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn began(&self) -> Option<Moment> {
+        self.lock().as_ref().map(|active| active.machine.begin())
+    }
+
+    /// Has the machine take something, which it may number, and begins what it wants to. Returns what to wait for.
+    fn tell(
+        shared: &Arc<Shared>,
+        always: bool,
+        take: impl FnOnce(&mut Replica, Time) -> Option<u64>,
+    ) -> Option<oneshot::Receiver<()>> {
+        let now = shared.now();
+        let mut done = None;
+        if let Some(active) = &mut *shared.lock()
+            && let Some(number) = take(&mut active.machine, now)
+            && (active.in_step || always)
+        {
+            let (send, receive) = oneshot::channel();
+            active.waiting.insert(number, Waiting { done: send, always });
+            done = Some(receive);
+        }
+        Shared::pump(shared);
+        done
+    }
+
+    /// Begins what the machine wants done, and tells those who wait for what is.
+    fn pump(shared: &Arc<Shared>) {
+        let now = shared.now();
+        let mut guard = shared.lock();
+        let Some(active) = &mut *guard else { return };
+        while let Some((id, site, operation)) = active.machine.poll_operation() {
+            let objects = match site {
+                Site::Home => shared.home.clone(),
+                Site::Away => active.away.clone(),
+            };
+            let (shared, number) = (shared.clone(), active.number);
+            tokio::spawn(async move {
+                let result = match operation {
+                    ObjectOperation::Delete { key } => {
+                        ObjectResult::Delete(objects.delete(&key).await)
+                    }
+                    operation => execute(&*objects, operation).await,
+                };
+                shared.finished(number, id, result);
+                Shared::pump(&shared);
+            });
+        }
+        while let Some(number) = active.machine.poll_repeated() {
+            if let Some(waiting) = active.waiting.remove(&number) {
+                let _ = waiting.done.send(());
+            }
+        }
+        if let Some(reason) = active.machine.fenced() {
+            // Nobody is told that it is done.
+            active.waiting.clear();
+            let reason = Some(reason.to_owned());
+            shared.fenced.send_if_modified(|fenced| {
+                let new = fenced.is_none();
+                if new {
+                    *fenced = reason;
+                }
+                new
+            });
+        }
+        if let Some(due) = active.machine.poll_timeout()
+            && active.timer.is_none_or(|timer| due < timer)
+        {
+            active.timer = Some(due);
+            let (shared, number) = (shared.clone(), active.number);
+            tokio::spawn(async move {
+                tokio::time::sleep(due.since(now)).await;
+                shared.timer(number, due);
+                Shared::pump(&shared);
+            });
+        }
+    }
+
+    async fn ended(&self, waiting: Option<oneshot::Receiver<()>>) -> Ended {
+        let Some(waiting) = waiting else { return Ended::Done };
+        match waiting.await {
+            Ok(()) => Ended::Done,
+            Err(_) if self.fenced.borrow().is_some() => Ended::Lost,
+            Err(_) => Ended::GivenUp,
+        }
+    }
+
+    fn finished(&self, number: u64, id: u64, result: ObjectResult) {
+        let now = self.now();
+        if let Some(active) = &mut *self.lock()
+            && active.number == number
+        {
+            active.machine.handle_operation(now, id, result);
+        }
+    }
+
+    fn timer(&self, number: u64, due: Time) {
+        let now = self.now();
+        if let Some(active) = &mut *self.lock()
+            && active.number == number
+        {
+            if active.timer == Some(due) {
+                active.timer = None;
+            }
+            active.machine.handle_timeout(now);
+        }
+    }
+}
+
+/// Who waits, and whether also where nothing is in step.
+struct Waiting {
+    done: oneshot::Sender<()>,
+    always: bool,
+}
+
+/// How waiting ended.
+enum Ended {
+    /// It is done at both places, or need not be at the second one.
+    Done,
+    /// There is no second place any more.
+    GivenUp,
+    /// It is somebody else's.
+    Lost,
+}
+
+impl Ended {
+    fn error() -> String {
+        "somebody has gone on at the second place of the objects: nothing is committed here any more".into()
+    }
+}
+
+#[async_trait]
+impl Objects for Replicated {
+    async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
+        let Some(began) = self.shared.began() else {
+            return self.shared.home.put(key, data).await;
+        };
+        let (shared, key) = (self.shared.clone(), key.to_owned());
+        let put = self.detached(async move {
+            let result = shared.home.put(&key, data.clone()).await;
+            let there = match &result {
+                Ok(()) => Some(&data[..]),
+                Err(PutError::Exists) => None,
+                Err(PutError::Failed(_)) => return Ok(result),
+            };
+            let waiting =
+                Shared::tell(&shared, false, |machine, now| machine.put(now, began, &key, there));
+            match shared.ended(waiting).await {
+                Ended::Done | Ended::GivenUp => Ok(result),
+                Ended::Lost => Err(Ended::error()),
+            }
+        });
+        put.await.map_err(PutError::Failed)?
+    }
+
+    async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+        self.shared.home.get(key, range).await
+    }
+
+    fn try_get(&self, key: &str, range: Option<&Range<u64>>) -> Option<Result<Bytes, GetError>> {
+        self.shared.home.try_get(key, range)
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>, copies: Copies) -> Result<Bytes, GetError> {
+        self.shared.home.read(key, range, copies).await
+    }
+
+    fn try_read(
+        &self,
+        key: &str,
+        range: &Range<u64>,
+        copies: Copies,
+    ) -> Option<Result<Bytes, GetError>> {
+        self.shared.home.try_read(key, range, copies)
+    }
+
+    async fn finish(&self) {
+        self.shared.home.finish().await;
+    }
+
+    fn cache(&self) -> Option<CacheReport> {
+        self.shared.home.cache()
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.shared.home.usage()
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+        self.shared.home.list(prefix).await
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+        self.shared.home.list_after(prefix, after).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), String> {
+        let Some(began) = self.shared.began() else {
+            return self.shared.home.delete(key).await;
+        };
+        let (shared, key) = (self.shared.clone(), key.to_owned());
+        self.detached(async move {
+            let of_volume = matches!(StreamId::of(&key), Some(StreamId::Volume(_)));
+            let waiting = if of_volume {
+                // Only when it may go, at both places.
+                Shared::tell(&shared, true, |machine, now| machine.delete(now, &key))
+            } else {
+                shared.home.delete(&key).await?;
+                Shared::tell(&shared, false, |machine, now| machine.deleted(now, began, &key))
+            };
+            // What is at home only need not wait.
+            let at_once = of_volume && waiting.is_none();
+            match shared.ended(waiting).await {
+                Ended::Lost => Err(Ended::error()),
+                Ended::GivenUp => shared.home.delete(&key).await,
+                Ended::Done if at_once => shared.home.delete(&key).await,
+                Ended::Done => Ok(()),
+            }
+        })
+        .await
+    }
+
+    async fn delete_later(&self, key: &str) -> Result<(), String> {
+        let mut later = false;
+        let waiting = Shared::tell(&self.shared, false, |machine, now| {
+            let number = machine.delete(now, key);
+            later = number.is_some();
+            None
+        });
+        drop(waiting);
+        if later { Ok(()) } else { self.shared.home.delete_later(key).await }
+    }
+
+    fn left(&self, volume: VolumeId) {
+        let now = self.shared.now();
+        if let Some(active) = &mut *self.shared.lock() {
+            active.machine.leave(now, volume);
+        }
+        self.shared.home.left(volume);
+    }
+}

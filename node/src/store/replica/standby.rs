@@ -1,0 +1,185 @@
+//! A store over a replica: it waits until it is told to go on.
+//!
+//! It serves nothing but two paths of the HTTP API, to whoever has a credential of the installation: hosts that try its address
+//! find nobody there, and go on looking for a store.
+
+use super::super::site::{Role, Site};
+use super::promote;
+use crate::admin::{Metrics, Report};
+use crate::credential::{Issued, OF_TENANT, ServerIdentity};
+use crate::link::tcp::{Acceptor, Visitor};
+use crate::objects::Objects;
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio_rustls::TlsStream;
+
+/// A store that waits.
+pub struct Standby {
+    base: Arc<dyn Objects>,
+    /// What the location is; something else once it has been gone on with.
+    site: watch::Sender<Site>,
+    /// One at a time goes on.
+    going_on: Mutex<()>,
+}
+
+impl Standby {
+    /// Over a location that is a replica.
+    pub fn new(base: Arc<dyn Objects>, site: Site) -> Arc<Standby> {
+        let (site, going_on) = (watch::Sender::new(site), Mutex::new(()));
+        Arc::new(Standby { base, site, going_on })
+    }
+
+    /// Waits until somebody has gone on with it. Returns what the location is then.
+    ///
+    /// # Errors
+    /// If it cannot listen.
+    pub async fn wait(
+        self: Arc<Standby>,
+        address: SocketAddr,
+        identity: &ServerIdentity,
+        issued: Arc<Issued>,
+    ) -> Result<Site> {
+        let mut acceptor = Acceptor::bind_for_http(address, identity, issued)?;
+        let visitors = acceptor.visitors().context("the listener is somebody else's")?;
+        let router = Router::new()
+            .route("/v1/replica", get(show))
+            .route("/v1/failover", post(go_on))
+            .fallback(async || {
+                let why = "this store waits over a replica: longhaul store failover makes it serve";
+                problem(StatusCode::SERVICE_UNAVAILABLE, why)
+            })
+            .with_state(self.clone());
+        let service = router.into_make_service_with_connect_info::<Caller>();
+        let served = axum::serve(Visitors(visitors), service);
+        let mut site = self.site.subscribe();
+        let promoted = async {
+            let role = |site: &Site| matches!(site.role, Role::Primary { .. });
+            let site = site.wait_for(role).await.map(|site| site.clone());
+            // Whoever asked is told first.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            site
+        };
+        tokio::select! {
+            site = promoted => Ok(site?),
+            ended = served => match ended {
+                Ok(()) => bail!("the listener has ended"),
+                Err(error) => Err(error).context("cannot listen"),
+            },
+        }
+    }
+
+    fn state(&self) -> Value {
+        let site = self.site.borrow();
+        match &site.role {
+            Role::Replica { of, built, .. } => {
+                json!({ "role": "standby", "of": of, "complete": built })
+            }
+            _ => json!({ "role": "store" }),
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+struct Caller {
+    peer: SocketAddr,
+    serial: String,
+}
+
+struct Visitors(mpsc::Receiver<Visitor>);
+
+impl axum::serve::Listener for Visitors {
+    type Io = TlsStream<TcpStream>;
+    type Addr = Caller;
+
+    async fn accept(&mut self) -> (Self::Io, Caller) {
+        match self.0.recv().await {
+            Some(Visitor { stream, peer, serial }) => (stream, Caller { peer, serial }),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Caller> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Connected<IncomingStream<'_, Visitors>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, Visitors>) -> Caller {
+        stream.remote_addr().clone()
+    }
+}
+
+fn problem(status: StatusCode, why: &str) -> Response {
+    (status, Json(json!({ "error": why }))).into_response()
+}
+
+async fn show(State(standby): State<Arc<Standby>>) -> Response {
+    // It becomes complete without anybody telling this one.
+    match super::super::site::read(&*standby.base).await {
+        Ok(site) => {
+            standby.site.send_replace(site);
+            Json(standby.state()).into_response()
+        }
+        Err(error) => problem(StatusCode::SERVICE_UNAVAILABLE, &format!("{error:#}")),
+    }
+}
+
+#[derive(Deserialize)]
+struct How {
+    #[serde(default)]
+    force: bool,
+}
+
+async fn go_on(
+    State(standby): State<Arc<Standby>>,
+    Query(how): Query<How>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+) -> Response {
+    if caller.serial.starts_with(OF_TENANT) {
+        return problem(StatusCode::FORBIDDEN, "a tenant's credential may not do that");
+    }
+    let _alone = standby.going_on.lock().await;
+    tracing::info!("{} (credential {}) has this replica go on", caller.peer, caller.serial);
+    match promote(&standby.base, how.force).await {
+        Ok(site) => {
+            standby.site.send_replace(site);
+            Json(json!({ "role": "store" })).into_response()
+        }
+        Err(error) => {
+            tracing::warn!("it cannot go on: {error:#}");
+            problem(StatusCode::CONFLICT, &format!("{error:#}"))
+        }
+    }
+}
+
+#[async_trait]
+impl Report for Standby {
+    async fn metrics(&self) -> String {
+        let mut out = Metrics::default();
+        let help = "Whether this store waits over a replica until it is told to go on.";
+        out.single("longhaul_store_standby", "gauge", help, 1);
+        out.finish()
+    }
+
+    async fn status(&self) -> Result<Value, String> {
+        Ok(self.state())
+    }
+
+    async fn health(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
