@@ -25,6 +25,7 @@ mod pack;
 mod pins;
 mod power;
 mod refusals;
+mod replica;
 mod resize;
 mod snapshots;
 mod store_cache;

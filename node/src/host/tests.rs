@@ -64,7 +64,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         },
         std::future::pending(),
     );
-    (stop, tokio::spawn(run))
+    (stop, tokio::spawn(async move { run.await.unwrap() }))
 }
 
 fn credential(store: &Path) -> PathBuf {

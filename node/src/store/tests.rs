@@ -53,12 +53,13 @@ async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) 
     change(&mut store);
     let (address, view) = (store.address(), Arc::new(store.view()));
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(store.run(
+    let run = store.run(
         async {
             let _ = stopped.await;
         },
         std::future::pending(),
-    ));
+    );
+    let task = tokio::spawn(async move { run.await.unwrap() });
     Running { dir: state.to_owned(), address, view, stop, task }
 }
 

@@ -229,12 +229,27 @@ impl Keeper {
     /// # Errors
     /// If there is none, or the location cannot be written.
     pub async fn remove(&self) -> Result<()> {
-        if self.second().is_none() {
-            bail!("there is no replica");
-        }
+        let second = self.second().context("there is no replica")?;
         self.change(Role::Primary { second: None }).await?;
+        // It falls behind from now on: nobody is to go on with it unawares.
+        if let Err(error) = self.give_up(&second).await {
+            tracing::warn!("{} still says that it is complete: {error:#}", second.location);
+        }
         self.lock().reusing = None;
         self.replicated.end();
+        Ok(())
+    }
+
+    async fn give_up(&self, second: &Second) -> Result<()> {
+        let base = SecondObjects::new(&second.location, &self.installation)?;
+        let there = site::read(&base).await?;
+        if let Role::Replica { of, built: true, ca, .. } = &there.role
+            && there.place == second.place
+        {
+            let (of, ca) = (of.clone(), ca.clone());
+            let role = Role::Replica { of, built: false, ca, before: Some(second.place.clone()) };
+            site::write(&base, there.with(role)).await?;
+        }
         Ok(())
     }
 

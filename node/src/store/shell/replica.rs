@@ -35,7 +35,14 @@ impl Default for SecondPlace {
     fn default() -> SecondPlace {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        SecondPlace { tick, busy: false, reported: false, ended: None, unfenced: Vec::new(), fencing: BTreeSet::new() }
+        SecondPlace {
+            tick,
+            busy: false,
+            reported: false,
+            ended: None,
+            unfenced: Vec::new(),
+            fencing: BTreeSet::new(),
+        }
     }
 }
 
