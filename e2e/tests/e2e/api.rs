@@ -150,8 +150,10 @@ fn all_of_a_volumes_life_is_done_over_http() {
     assert_eq!(names, ["db"]);
     theirs.fails("GET", "/v1/volumes/back", None, 404, "no such volume");
     theirs.fails("GET", "/v1/volumes/other%2Fdb", None, 400, "letters");
-    theirs.fails("GET", "/v1/stores", None, 400, "admin.toml");
-    theirs.fails("GET", "/v1/tenants", None, 400, "admin.toml");
+    theirs.fails("GET", "/v1/stores", None, 403, "admin.toml");
+    theirs.fails("PUT", "/v1/store/drain", Some(json!({"draining": true})), 403, "admin.toml");
+    theirs.fails("GET", "/v1/tenants", None, 403, "admin.toml");
+    theirs.fails("GET", "/v1/tenants/acme", None, 403, "admin.toml");
     let (_, tenant) = api.ask("GET", "/v1/tenants/acme", None);
     assert_eq!((&tenant["max_volumes"], &tenant["volumes"]), (&Value::Null, &1.into()));
     assert_eq!(api.ask("DELETE", "/v1/volumes/acme%2Fdb", None).0, 204);
@@ -172,6 +174,11 @@ fn what_cannot_be_done_over_http_is_said_so() {
     api.fails("GET", "/v1/volumes/other", None, 404, "no such volume");
     api.fails("GET", "/v1/volumes/disk/snapshots/other", None, 404, "no such snapshot");
     api.fails("DELETE", "/v1/volumes/disk/snapshots/other", None, 404, "no such snapshot");
+    for method in ["GET", "DELETE"] {
+        api.fails(method, "/v1/tenants/other", None, 404, "no tenant other");
+    }
+    api.fails("PUT", "/v1/tenants/other", Some(json!({})), 404, "no tenant other");
+    api.fails("DELETE", &format!("/v1/stores/{:032}", 1), None, 404, "there is no store");
     api.fails("GET", "/v1/nothing", None, 404, "openapi.json");
     api.fails("PUT", "/v1/volumes", None, 405, "openapi.json");
     let new = |name: &str, size: u64| Some(json!({"name": name, "size_bytes": size}));
@@ -195,6 +202,15 @@ fn what_cannot_be_done_over_http_is_said_so() {
     );
     api.fails("DELETE", "/v1/stores/12", None, 400, "32 hexadecimal");
     api.fails("GET", "/v1/volumes/disk/snapshots/a/changes?from=b", None, 400, "from");
+    // Programs need not read the words.
+    let kind = |method: &str, path: &str, body| api.ask(method, path, body).1["kind"].clone();
+    assert_eq!(kind("GET", "/v1/volumes/other", None), "not-found");
+    assert_eq!(kind("POST", "/v1/volumes", new("disk", 4096)), "exists");
+    assert_eq!(kind("POST", "/v1/volumes", new("a b", 4096)), "invalid");
+    // Said before all of it was sent, and read after that.
+    let large = json!({"name": "a".repeat(100_000), "size_bytes": 4096});
+    api.fails("POST", "/v1/volumes", Some(large.clone()), 413, "at most 65536 bytes");
+    assert_eq!(kind("POST", "/v1/volumes", Some(large)), "too-large");
     // Who shows no certificate, or one that was withdrawn, is not let in.
     let nobody = api.curl(&[], "/v1/volumes");
     assert!(!nobody.status.success() && nobody.stdout.is_empty(), "{nobody}");

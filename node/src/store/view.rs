@@ -1,6 +1,6 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
-use super::api::types::Volume;
+use super::api::{self, types::Volume};
 use super::scrub::Scrub;
 use super::usage;
 use crate::admin::{Metrics, Report};
@@ -14,6 +14,7 @@ use longhaul_core::store::map::pages::Pages;
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -240,12 +241,13 @@ impl Counts {
 pub struct View {
     questions: mpsc::Sender<Question>,
     scrub: Scrub,
+    http: Arc<api::Counts>,
 }
 
 impl View {
-    /// Asks over this channel, and this scrub.
-    pub fn new(questions: mpsc::Sender<Question>, scrub: Scrub) -> View {
-        View { questions, scrub }
+    /// Asks over this channel, this scrub, and what counts HTTP.
+    pub fn new(questions: mpsc::Sender<Question>, scrub: Scrub, http: Arc<api::Counts>) -> View {
+        View { questions, scrub, http }
     }
 
     async fn snapshot(&self) -> Option<Snapshot> {
@@ -253,6 +255,18 @@ impl View {
         self.questions.send(sender).await.ok()?;
         snapshot.await.ok()
     }
+}
+
+fn http_metrics(out: &mut Metrics, counts: &api::Counts) {
+    let help = "Requests of the HTTP API.";
+    let requests = counts.requests() as f64;
+    out.single("longhaul_store_http_requests_total", "counter", help, requests);
+    let help = "Connections over which it is spoken.";
+    let connections = counts.connections() as f64;
+    out.single("longhaul_store_http_connections", "gauge", help, connections);
+    let help = "Connections that were turned away, as there were too many.";
+    let refused = counts.refused() as f64;
+    out.single("longhaul_store_http_refused_total", "counter", help, refused);
 }
 
 fn map_metrics(out: &mut Metrics, memory: &MapMemory, counts: &MapCounts) {
@@ -452,6 +466,7 @@ impl Report for View {
         ] {
             out.single(name, "counter", help, value as f64);
         }
+        http_metrics(&mut out, &self.http);
         map_metrics(&mut out, &snapshot.map, &counts.map);
         collect_metrics(&mut out, &counts.collect, &snapshot.volumes);
         if let Some(report) = &snapshot.cache {

@@ -509,8 +509,39 @@ pub struct NewTenant {
 }
 
 /// Why something was not done.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// In words, with what to do about it.
     pub error: String,
+    /// For programs.
+    #[serde(default)]
+    pub kind: ProblemKind,
+}
+
+/// Why something was not done, for programs. There may be more of them later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProblemKind {
+    /// What it is about is not there.
+    NotFound,
+    /// The name or identity is taken.
+    Exists,
+    /// It makes no sense, or is not possible with what there is.
+    Invalid,
+    /// The request is too large.
+    TooLarge,
+    /// A host has the volume attached.
+    InUse,
+    /// The volume is encrypted, and this is done where its keys are.
+    Encrypted,
+    /// It is not possible now.
+    Conflict,
+    /// It is not for this credential.
+    Forbidden,
+    /// The store cannot do it, and may again.
+    Unavailable,
+    /// The store did not do it.
+    #[default]
+    #[serde(other)]
+    Failed,
 }
