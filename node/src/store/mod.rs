@@ -24,8 +24,6 @@ mod trash;
 mod usage;
 mod view;
 
-pub use view::info_json;
-
 use crate::cli::StoreArgs;
 use crate::commands::Usage;
 use crate::credential::{self, Issued};

@@ -737,7 +737,7 @@ fn cache_json(report: &CacheReport) -> Value {
 }
 
 /// A volume as JSON, the same everywhere.
-pub fn info_json(info: &VolumeInfo) -> Value {
+fn info_json(info: &VolumeInfo) -> Value {
     // Strings and numbers become JSON without fail.
     serde_json::to_value(Volume::from(info)).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
 //! The store's end: who connects, and which connections are one link.
 
 use super::{
-    ALPN, LinkError, OPENING_BYTES, SETUP_TIMEOUT, Slots, Tcp, Token, configure, lock, opening,
-    serial, server_error,
+    ALPN, HTTP, LinkError, OPENING_BYTES, SETUP_TIMEOUT, Slots, Tcp, Token, configure, lock,
+    opening, serial, server_error,
 };
 use crate::credential::{Issued, ServerIdentity};
 use crate::link::tls;
@@ -19,8 +19,6 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Application protocol in the TLS handshake of those who have no link.
-const HTTP: &[u8] = b"http/1.1";
 /// Handshakes at a time; others wait in the kernel.
 const MAX_HANDSHAKES: usize = 64;
 /// Links that are not complete yet.

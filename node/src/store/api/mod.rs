@@ -1,4 +1,4 @@
-//! The HTTP API: what `longhaul volume`, `snapshot`, `tenant` and `store` can do, for programs.
+//! The HTTP API: what `longhaul volume`, `snapshot`, `tenant` and `store` do, but for what moves data or needs keys.
 //!
 //! It is spoken on the store's TCP address, over TLS: who comes shows the certificate of a credential, as hosts do, and has
 //! a session within the store that may do what one over the link may, and nothing else. What the API is is
@@ -6,15 +6,19 @@
 //!
 //! - `routes`: what is answered, whoever asks; `body`: how requests are read.
 //! - `serve`: the connections, and how many there may be.
+//! - [`client`]: the other end, which the commands are; `calls`: what it can ask for.
 //! - [`types`]: what is said.
 
 mod body;
+mod calls;
+pub mod client;
 mod routes;
 mod serve;
 pub mod types;
 
 use crate::credential::tenant_of;
 use crate::link::{Door, LinkError, Requests};
+use crate::volume::NoSnapshot;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -31,28 +35,41 @@ pub use serve::{Bounds, Counts, serve};
 struct Caller {
     /// If the credential is one of a tenant.
     of_tenant: bool,
-    door: Door,
-    peer: SocketAddr,
-    serial: String,
-    /// Of the connection; it begins with its first request.
-    session: Mutex<Option<Arc<Requests>>>,
+    way: Way,
+}
+
+/// How what is asked gets to the store.
+enum Way {
+    /// It is this one: by the session of a connection, which begins with its first request.
+    Door { door: Door, peer: SocketAddr, serial: String, session: Mutex<Option<Arc<Requests>>> },
+    /// Over a link, by who could not reach its HTTP API.
+    Link(Arc<Requests>),
 }
 
 impl Caller {
     /// Who has come by HTTP and has shown a certificate of that serial number.
     fn visitor(door: Door, peer: SocketAddr, serial: String) -> Caller {
         let of_tenant = tenant_of(&serial).is_some();
-        Caller { of_tenant, door, peer, serial, session: Mutex::default() }
+        Caller { of_tenant, way: Way::Door { door, peer, serial, session: Mutex::default() } }
+    }
+
+    /// Who has a link, by a credential whose certificate has that serial number.
+    fn linked(requests: Arc<Requests>, serial: &str) -> Caller {
+        Caller { of_tenant: tenant_of(serial).is_some(), way: Way::Link(requests) }
     }
 
     async fn requests(&self) -> Result<Arc<Requests>, LinkError> {
-        let mut session = self.session.lock().await;
+        let (door, peer, serial, session) = match &self.way {
+            Way::Link(requests) => return Ok(requests.clone()),
+            Way::Door { door, peer, serial, session } => (door, peer, serial, session),
+        };
+        let mut session = session.lock().await;
         match &*session {
             Some(requests) if requests.is_open() => Ok(requests.clone()),
             // One that has ended is not let in again, if it was for its credential.
             _ => {
-                let entered = self.door.enter(self.peer, self.serial.clone()).await?;
-                Ok(session.insert(Arc::new(entered)).clone())
+                let entered = Arc::new(door.enter(*peer, serial.clone()).await?);
+                Ok(session.insert(entered).clone())
             }
         }
     }
@@ -139,6 +156,9 @@ impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
         use ProblemKind as Kind;
         let why = format!("{error:#}");
+        if error.is::<NoSnapshot>() {
+            return Failure::not_found(why);
+        }
         let (status, kind) = match error.downcast_ref::<VolumeError>() {
             Some(VolumeError::NotFound | VolumeError::Snapshot(SnapshotError::NotFound)) => {
                 (StatusCode::NOT_FOUND, Kind::NotFound)

@@ -15,8 +15,9 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::wire::link::{
-    SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, TenantOperation,
-    TenantReply, TrashOperation, VolumeInfo, VolumeOperation, VolumeReply,
+    SNAPSHOT_VERSION, SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply,
+    TRASH_VERSION, TenantOperation, TenantReply, TrashOperation, VolumeError, VolumeInfo,
+    VolumeOperation, VolumeReply,
 };
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
@@ -110,10 +111,15 @@ fn unexpected() -> Failure {
 fn sectors(bytes: u64) -> Result<u64, Failure> {
     if !bytes.is_multiple_of(SECTOR_BYTES) {
         return Err(Failure::invalid(format!(
-            "{bytes} bytes are not a multiple of {SECTOR_BYTES}"
+            "a size of {bytes} bytes is not a multiple of {SECTOR_BYTES}"
         )));
     }
     Ok(bytes / SECTOR_BYTES)
+}
+
+/// Of a store that is asked over a link.
+fn too_old(what: &str) -> Failure {
+    anyhow::anyhow!("the store is too old to {what}: upgrade it").into()
 }
 
 async fn about(session: &Session, operation: VolumeOperation) -> Result<VolumeInfo, Failure> {
@@ -191,8 +197,11 @@ async fn change_volume(
     Said(change): Said<VolumeChange>,
 ) -> Answer<Volume> {
     let sectors = sectors(change.size_bytes)?;
-    let have = about(&session, VolumeOperation::Show { name: name.clone() }).await?.sectors;
-    let operation = match change.force && sectors < have {
+    let smaller = change.force && volume::info(&session, &name).await?.sectors > sectors;
+    if smaller && session.version() < SNAPSHOT_VERSION {
+        return Err(too_old("make volumes smaller"));
+    }
+    let operation = match smaller {
         true => VolumeOperation::Shrink { name, sectors },
         false => VolumeOperation::Resize { name, sectors },
     };
@@ -200,13 +209,40 @@ async fn change_volume(
     Ok(Json(Volume::from(&info)))
 }
 
+/// How a volume is deleted.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Deletion {
+    /// Remove its data now: nothing brings it back.
+    #[serde(default)]
+    now: bool,
+}
+
 /// Deletes a volume that no host has attached. It can be brought back for as long as the store keeps it.
 #[utoipa::path(
-    delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
+    delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path), Deletion),
     responses((status = 204), (status = "default", body = Problem)),
 )]
-async fn delete_volume(session: Session, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+async fn delete_volume(
+    session: Session,
+    Path(name): Path<String>,
+    Query(Deletion { now }): Query<Deletion>,
+) -> Result<StatusCode, Failure> {
+    // Before there was anything to keep, everything went at once.
+    let now = now && session.version() >= TRASH_VERSION;
+    // What is there is asked for by name, what is deleted by identity.
+    let shown = if now { Some(volume::info(&session, &name).await?.id) } else { None };
     session.volume(VolumeOperation::Delete { name }).await?;
+    if let Some(volume) = shown {
+        let operation = VolumeOperation::Trash(TrashOperation::Purge { volume });
+        match session.call_volume(operation).await? {
+            // Or it went with its name.
+            Ok(_) | Err(VolumeError::NotFound) => {}
+            Err(error) => {
+                return Err(anyhow::Error::from(error).context("the store refused").into());
+            }
+        }
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -216,7 +252,7 @@ async fn delete_volume(session: Session, Path(name): Path<String>) -> Result<Sta
     responses((status = 200, body = Usage), (status = "default", body = Problem)),
 )]
 async fn usage(session: Session, Path(name): Path<String>) -> Answer<Usage> {
-    Ok(Json(volume::usage::of(&session, &name, false).await?))
+    Ok(Json(volume::usage::of(&session, &name).await?))
 }
 
 /// What a host acknowledged and has not delivered: lost, if it never comes back.
@@ -326,9 +362,13 @@ async fn delete_snapshot(
 struct Until {
     /// A later snapshot; the volume as it is, if none is named.
     until: Option<String>,
+    /// From where on, in bytes: what `next_bytes` of the answer before says.
+    #[serde(default)]
+    from_bytes: u64,
 }
 
-/// The ranges in which a snapshot and a later one, or the volume as it is, differ.
+/// The ranges in which a snapshot and a later one, or the volume as it is, differ. If there is much to look at the answer has a
+/// part of them, and says from where to ask for the next.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}/snapshots/{snapshot}/changes",
     params(("volume" = String, Path), ("snapshot" = String, Path), Until),
@@ -337,9 +377,10 @@ struct Until {
 async fn changes(
     session: Session,
     Path((name, since)): Path<(String, String)>,
-    Query(Until { until }): Query<Until>,
+    Query(Until { until, from_bytes }): Query<Until>,
 ) -> Answer<Changes> {
-    Ok(Json(volume::diff::changes(&session, &name, &since, until.as_deref()).await?))
+    let from = sectors(from_bytes)?;
+    Ok(Json(volume::diff::changes(&session, &name, &since, until.as_deref(), from).await?))
 }
 
 /// Creates a volume that begins as a snapshot and shares its data. One of an encrypted volume is made where its keys are, with
@@ -354,7 +395,7 @@ async fn create_clone(
     Path((name, snapshot)): Path<(String, String)>,
     Said(NewClone { name: clone }): Said<NewClone>,
 ) -> Result<(StatusCode, Json<Volume>), Failure> {
-    let parent = volume::show(&session, &name).await?;
+    let parent = volume::info(&session, &name).await?;
     let keys = volume::attributes::get(&session, &parent, crate::keys::ATTRIBUTE).await?;
     if !keys.is_empty() {
         let why = "the volume is encrypted, and so are clones of it: make one with `longhaul volume clone --key-file`";
