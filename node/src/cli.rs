@@ -149,7 +149,7 @@ pub struct StoreArgs {
         required = true
     )]
     pub data: Option<PathBuf>,
-    /// UDP address for hosts, and TCP where UDP does not get through.
+    /// Address for hosts, over UDP, and over TCP where that does not get through; over TCP for commands and the HTTP API, too.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
     pub listen: SocketAddr,
     /// Address to write into credentials, when hosts reach this store under another one than

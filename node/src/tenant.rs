@@ -1,98 +1,85 @@
 //! `longhaul tenant`.
 
 use crate::cli::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
-use crate::link::Requests;
-use crate::store::api::types::{Tenant, Tenants};
+use crate::store::api::client::Client;
+use crate::store::api::types::{Limits, Tenant};
 use crate::units::show_bytes;
-use crate::volume::{columns, connected, done, fields, pretty, print, tell, unexpected};
+use crate::volume::{Reach, columns, connected, done, fields, pretty, print, tell};
 use anyhow::{Context as _, Result};
-use longhaul_core::wire::link::{TenantInfo, TenantLimits, TenantOperation, TenantReply};
 
 /// Runs it.
 ///
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub fn run(args: &TenantArgs) -> Result<()> {
-    connected(args.credential.as_deref(), args.store.as_deref(), async |requests| {
-        command(requests, &args.command, args.json).await
+    connected(args.credential.as_deref(), args.store.as_deref(), Reach::Api, async |client| {
+        command(client, &args.command, args.json).await
     })
 }
 
-async fn command(requests: &Requests, command: &TenantCommand, json: bool) -> Result<()> {
+async fn command(client: &Client, command: &TenantCommand, json: bool) -> Result<()> {
+    let named = |name: &String| format!("tenant {name}");
     match command {
         TenantCommand::Create { name, limits } => {
-            let tenant = name.clone();
-            let limits = changed(TenantLimits::default(), limits);
-            let info = one(requests, name, TenantOperation::Create { tenant, limits }).await?;
-            shown(&info, json, &format!("created tenant {name}"))
+            let limits = changed(Limits::default(), limits);
+            let made = client.create_tenant(name, limits).await;
+            shown(made.with_context(|| named(name))?, json, &format!("created tenant {name}"))
         }
         TenantCommand::Set { name, limits } => {
-            let tenant = || name.clone();
-            let before = one(requests, name, TenantOperation::Show { tenant: tenant() }).await?;
-            let operation =
-                TenantOperation::Set { tenant: tenant(), limits: changed(before.limits, limits) };
-            let info = one(requests, name, operation).await?;
-            shown(&info, json, &format!("changed tenant {name}"))
+            let set = async {
+                let before = client.tenant(name).await?;
+                client.set_tenant(name, &changed(Limits::from(&before), limits)).await
+            };
+            let set = set.await.with_context(|| named(name))?;
+            shown(set, json, &format!("changed tenant {name}"))
         }
         TenantCommand::Show { name } => {
-            let info = one(requests, name, TenantOperation::Show { tenant: name.clone() }).await?;
+            let tenant = client.tenant(name).await.with_context(|| named(name))?;
             if json {
-                return print(&pretty(&serde_json::to_value(Tenant::from(&info))?)?);
+                return print(&pretty(&serde_json::to_value(tenant)?)?);
             }
-            let TenantInfo { name, limits, volumes, bytes, deleted, stored } = info;
             print(&fields(&[
-                ("name", name),
-                ("volumes", of(volumes, limits.max_volumes, |count| count.to_string())),
-                ("size", of(bytes, limits.max_bytes, show_bytes)),
-                ("deleted", deleted.to_string()),
-                ("stored", of(stored, limits.max_stored, show_bytes)),
+                ("name", tenant.name),
+                ("volumes", of(tenant.volumes, tenant.max_volumes, |count| count.to_string())),
+                ("size", of(tenant.bytes, tenant.max_bytes, show_bytes)),
+                ("deleted", tenant.deleted.to_string()),
+                ("stored", of(tenant.stored, tenant.max_stored, show_bytes)),
             ]))
         }
         TenantCommand::List => {
-            let TenantReply::List(all) = requests.tenant(TenantOperation::List).await? else {
-                return Err(unexpected());
-            };
+            let all = client.tenants().await?;
             if json {
-                let tenants = Tenants { tenants: all.iter().map(Tenant::from).collect() };
-                return print(&pretty(&serde_json::to_value(tenants)?)?);
+                return print(&pretty(&serde_json::to_value(all)?)?);
             }
-            let rows = all.iter().map(|info| {
+            let rows = all.tenants.iter().map(|tenant| {
                 vec![
-                    info.name.clone(),
-                    of(info.volumes, info.limits.max_volumes, |count| count.to_string()),
-                    of(info.bytes, info.limits.max_bytes, show_bytes),
-                    info.deleted.to_string(),
-                    of(info.stored, info.limits.max_stored, show_bytes),
+                    tenant.name.clone(),
+                    of(tenant.volumes, tenant.max_volumes, |count| count.to_string()),
+                    of(tenant.bytes, tenant.max_bytes, show_bytes),
+                    tenant.deleted.to_string(),
+                    of(tenant.stored, tenant.max_stored, show_bytes),
                 ]
             });
             let head = ["TENANT", "VOLUMES", "SIZE", "DELETED", "STORED"];
             print(&columns(&head, rows.collect()))
         }
         TenantCommand::Delete { name } => {
-            let operation = TenantOperation::Delete { tenant: name.clone() };
-            requests.tenant(operation).await.with_context(|| format!("tenant {name}"))?;
+            client.delete_tenant(name).await.with_context(|| named(name))?;
             done(json, &format!("deleted tenant {name}"))
         }
     }
 }
 
-async fn one(requests: &Requests, name: &str, operation: TenantOperation) -> Result<TenantInfo> {
-    match requests.tenant(operation).await.with_context(|| format!("tenant {name}"))? {
-        TenantReply::Tenant(info) => Ok(info),
-        _ => Err(unexpected()),
-    }
-}
-
-fn shown(info: &TenantInfo, json: bool, message: &str) -> Result<()> {
+fn shown(tenant: Tenant, json: bool, message: &str) -> Result<()> {
     if json {
-        return print(&pretty(&serde_json::to_value(Tenant::from(info))?)?);
+        return print(&pretty(&serde_json::to_value(tenant)?)?);
     }
     tell(message);
     Ok(())
 }
 
 /// Limits with what was given put in.
-fn changed(mut limits: TenantLimits, given: &TenantLimitArgs) -> TenantLimits {
+fn changed(mut limits: Limits, given: &TenantLimitArgs) -> Limits {
     for (limit, given) in [
         (&mut limits.max_volumes, given.max_volumes),
         (&mut limits.max_bytes, given.max_bytes),

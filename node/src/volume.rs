@@ -13,16 +13,18 @@ mod transfer;
 pub mod trash;
 pub mod usage;
 
+pub use diff::NoSnapshot;
+
 use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
 use crate::commands::Usage;
 use crate::credential::{self, Credential};
 use crate::keys;
 use crate::link::Requests;
-use crate::store::info_json;
+use crate::store::api::client::Client;
+use crate::store::api::types::Volume;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::block::SECTOR_BYTES;
-use longhaul_core::wire::link::{SNAPSHOT_VERSION, VolumeInfo, VolumeOperation, VolumeReply};
+use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::path::Path;
@@ -32,16 +34,33 @@ use std::path::Path;
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub fn run(args: &VolumeArgs) -> Result<()> {
-    connected(args.credential.as_deref(), args.store.as_deref(), async |requests| {
-        command(requests, args).await
+    let reach = match &args.command {
+        VolumeCommand::Create { encrypt: true, .. }
+        | VolumeCommand::RotateKey { .. }
+        | VolumeCommand::Import { .. }
+        | VolumeCommand::Export { .. } => Reach::Link,
+        _ => Reach::Api,
+    };
+    connected(args.credential.as_deref(), args.store.as_deref(), reach, async |client| {
+        command(client, args).await
     })
+}
+
+/// What a command needs of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To be asked, which its HTTP API is for; the same over a link, if that is not reached.
+    Api,
+    /// A link: to move data, or keys.
+    Link,
 }
 
 /// Does something at the store of a credential, or at another address of it.
 pub(crate) fn connected(
     credential: Option<&Path>,
     store: Option<&str>,
-    work: impl AsyncFnOnce(&Requests) -> Result<()>,
+    reach: Reach,
+    work: impl AsyncFnOnce(&Client) -> Result<()>,
 ) -> Result<()> {
     let path = credential.ok_or_else(|| {
         Usage(
@@ -53,83 +72,71 @@ pub(crate) fn connected(
     let credential = Credential::load(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let requests = Requests::connect(&credential, store).await?;
-        let result = work(&requests).await;
-        requests.close().await;
+        let client = match reach {
+            Reach::Api => Client::connect(credential, store).await?,
+            Reach::Link => Client::linked(credential, store).await?,
+        };
+        let result = work(&client).await;
+        client.close().await;
         result
     })
 }
 
-async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
+async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
     let key_file = args.key_file.as_deref();
     let named = |name: &str| format!("volume {name}");
     match &args.command {
         VolumeCommand::Create { name, size, block_size, encrypt } => {
             // What can be wrong with the key is told before there is a volume.
             let key = if *encrypt { Some(keys::key_file(key_file)?) } else { None };
-            let operation = VolumeOperation::Create {
-                name: name.clone(),
-                sectors: sectors(*size)?,
-                block_bytes: block_size.parse().context("--block-size is not a number")?,
-            };
-            let reply = requests.volume(operation).await.with_context(|| named(name))?;
-            let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
+            let block_bytes = block_size.parse().context("--block-size is not a number")?;
+            let made = client.create_volume(name, *size, block_bytes).await;
+            let made = made.with_context(|| named(name))?;
             if let Some(key) = key {
-                keys::encrypt(requests, &info, &key).await.with_context(|| {
+                let link = client.link().await?;
+                let encrypted = async { keys::encrypt(link, &info(link, name).await?, &key).await };
+                encrypted.await.with_context(|| {
                     format!("volume {name} was created, but is not encrypted: delete it")
                 })?;
             }
             if args.json {
-                return print(&pretty(&info_json(&info))?);
+                return print(&pretty(&serde_json::to_value(made)?)?);
             }
             tell(&format!("created volume {name} of {}", show_bytes(*size)));
             Ok(())
         }
-        VolumeCommand::List { deleted: true } => trash::list(requests, args.json).await,
+        VolumeCommand::List { deleted: true } => trash::list(client, args.json).await,
         VolumeCommand::List { deleted: false } => {
-            let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await? else {
-                return Err(unexpected());
-            };
+            let list = client.volumes().await?;
             if args.json {
-                let list: Vec<_> = list.iter().map(info_json).collect();
-                return print(&pretty(&json!({ "volumes": list }))?);
+                return print(&pretty(&serde_json::to_value(list)?)?);
             }
-            print(&table(&list))
+            print(&table(&list.volumes))
         }
         VolumeCommand::Show { name } => {
-            let info = show(requests, name).await?;
+            let volume = client.volume(name).await.with_context(|| named(name))?;
             if args.json {
-                return print(&pretty(&info_json(&info))?);
+                return print(&pretty(&serde_json::to_value(volume)?)?);
             }
-            print(&details(&info))
+            print(&details(&volume))
         }
         VolumeCommand::Resize { name, size, force } => {
-            let (name, sectors) = (name.clone(), sectors(*size)?);
-            let smaller = *force && show(requests, &name).await?.sectors > sectors;
-            if smaller && requests.version() < SNAPSHOT_VERSION {
-                bail!("the store is too old to make volumes smaller: upgrade it");
-            }
-            let operation = match smaller {
-                true => VolumeOperation::Shrink { name: name.clone(), sectors },
-                false => VolumeOperation::Resize { name: name.clone(), sectors },
-            };
-            let name = &name;
-            let reply = requests.volume(operation).await.with_context(|| named(name))?;
-            let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
+            let resized = client.resize_volume(name, *size, *force).await;
+            let resized = resized.with_context(|| named(name))?;
+            let size = show_bytes(resized.size_bytes);
             if args.json {
-                return print(&pretty(&info_json(&info))?);
+                return print(&pretty(&serde_json::to_value(resized)?)?);
             }
-            let size = show_bytes(info.sectors.saturating_mul(SECTOR_BYTES));
             tell(&format!("volume {name} has {size}"));
             Ok(())
         }
         VolumeCommand::RotateKey { name, new_key_file } => {
             let key = keys::key_file(key_file)?;
             let new = new_key_file.as_deref().map(|path| keys::key_file(Some(path))).transpose()?;
-            let info = show(requests, name).await?;
-            let newest = keys::rotate(requests, &info, &key, new.as_ref())
-                .await
-                .with_context(|| named(name))?;
+            let link = client.link().await?;
+            let info = show(link, name).await?;
+            let newest =
+                keys::rotate(link, &info, &key, new.as_ref()).await.with_context(|| named(name))?;
             let rewrapped = new.is_some();
             if args.json {
                 return print(&pretty(&json!({ "key": newest, "new_key_file": rewrapped }))?);
@@ -140,23 +147,23 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             });
             Ok(())
         }
-        VolumeCommand::Delete { name, now } => trash::delete(requests, name, *now, args.json).await,
+        VolumeCommand::Delete { name, now } => trash::delete(client, name, *now, args.json).await,
         VolumeCommand::Undelete { volume, new_name } => {
-            trash::restore(requests, volume, new_name.as_deref(), args.json).await
+            trash::restore(client, volume, new_name.as_deref(), args.json).await
         }
         VolumeCommand::Clone { snapshot, name } => {
-            snapshot::clone(requests, snapshot, name, key_file, args.json).await
+            snapshot::clone(client, snapshot, name, key_file, args.json).await
         }
-        VolumeCommand::Diff { since, until } => diff::run(requests, since, until, args.json).await,
-        VolumeCommand::Usage { name } => usage::run(requests, name, args.json).await,
-        VolumeCommand::Lost { name } => lost::run(requests, name, args.json).await,
+        VolumeCommand::Diff { since, until } => diff::run(client, since, until, args.json).await,
+        VolumeCommand::Usage { name } => usage::run(client, name, args.json).await,
+        VolumeCommand::Lost { name } => lost::run(client, name, args.json).await,
         VolumeCommand::AcceptLoss { name } => {
-            let operation = VolumeOperation::AcceptLoss { name: name.clone() };
-            requests.volume(operation).await.with_context(|| named(name))?;
+            client.accept_loss(name).await.with_context(|| named(name))?;
             done(args.json, &format!("volume {name} can be attached without what was lost"))
         }
         VolumeCommand::Import { name, file } => {
-            let outcome = import::run(requests, name, file, key_file, !args.json).await?;
+            let link = client.link().await?;
+            let outcome = import::run(link, name, file, key_file, !args.json).await?;
             if args.json {
                 return print(&pretty(&outcome)?);
             }
@@ -164,7 +171,8 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
             Ok(())
         }
         VolumeCommand::Export { name, file } => {
-            let outcome = export::run(requests, name, file, key_file, !args.json).await?;
+            let link = client.link().await?;
+            let outcome = export::run(link, name, file, key_file, !args.json).await?;
             if args.json && file.as_os_str() != "-" {
                 return print(&pretty(&outcome)?);
             }
@@ -174,19 +182,15 @@ async fn command(requests: &Requests, args: &VolumeArgs) -> Result<()> {
     }
 }
 
-/// A size in sectors.
-fn sectors(bytes: u64) -> Result<u64> {
-    if !bytes.is_multiple_of(SECTOR_BYTES) {
-        bail!("a size of {bytes} bytes is not a multiple of {SECTOR_BYTES}");
-    }
-    Ok(bytes / SECTOR_BYTES)
-}
-
 /// What is known of a volume; opens it at the store if it is not.
 pub(crate) async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> {
+    info(requests, name).await.with_context(|| format!("volume {name}"))
+}
+
+/// The same; an error does not name it.
+pub(crate) async fn info(requests: &Requests, name: &str) -> Result<VolumeInfo> {
     // A volume that the store opens for this answers what it knows, which may be nothing yet.
-    let operation = VolumeOperation::Show { name: name.to_owned() };
-    match requests.volume(operation).await.with_context(|| format!("volume {name}"))? {
+    match requests.volume(VolumeOperation::Show { name: name.to_owned() }).await? {
         VolumeReply::Volume(info) => Ok(info),
         _ => Err(unexpected()),
     }
@@ -302,21 +306,21 @@ pub(crate) fn pretty(value: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-fn table(list: &[VolumeInfo]) -> String {
-    let rows = list.iter().map(|info| {
-        let live = info.live.as_ref();
+fn table(list: &[Volume]) -> String {
+    let rows = list.iter().map(|volume| {
+        let live = volume.live.as_ref();
         vec![
-            info.name.clone(),
-            show_bytes(info.sectors.saturating_mul(SECTOR_BYTES)),
+            volume.name.clone(),
+            show_bytes(volume.size_bytes),
             live.map_or("-".to_owned(), |live| show_bytes(live.mapped_bytes)),
-            state(info).to_owned(),
+            state(volume).to_owned(),
         ]
     });
     columns(&["NAME", "SIZE", "DATA", "STATE"], rows.collect())
 }
 
-fn state(info: &VolumeInfo) -> &'static str {
-    match &info.live {
+fn state(volume: &Volume) -> &'static str {
+    match &volume.live {
         None => "not in use",
         Some(live) if live.connected => "attached",
         Some(live) if live.announced_bytes > 0 => "host gone, writes missing",
@@ -325,17 +329,17 @@ fn state(info: &VolumeInfo) -> &'static str {
     }
 }
 
-fn details(info: &VolumeInfo) -> String {
+fn details(volume: &Volume) -> String {
     let mut all = vec![
-        ("name", info.name.clone()),
-        ("id", info.id.to_string()),
-        ("size", show_bytes(info.sectors.saturating_mul(SECTOR_BYTES))),
-        ("block size", show_bytes(info.block_bytes.into())),
-        ("state", state(info).to_owned()),
+        ("name", volume.name.clone()),
+        ("id", volume.id.clone()),
+        ("size", show_bytes(volume.size_bytes)),
+        ("block size", show_bytes(volume.block_bytes.into())),
+        ("state", state(volume).to_owned()),
     ];
-    if let Some(live) = &info.live {
+    if let Some(live) = &volume.live {
         all.extend([
-            ("host", live.host.map_or("none".to_owned(), |host| host.to_string())),
+            ("host", live.host.clone().unwrap_or_else(|| "none".to_owned())),
             ("epoch", live.epoch.to_string()),
             ("committed", live.committed.to_string()),
             ("segments", live.segments.to_string()),
@@ -379,4 +383,15 @@ pub(crate) fn progress(total: u64, wanted: bool) -> indicatif::ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// A sign that something is being waited for on a terminal, nothing elsewhere.
+pub(crate) fn waiting(wanted: bool) -> indicatif::ProgressBar {
+    use std::io::IsTerminal as _;
+    if !wanted || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let sign = indicatif::ProgressBar::new_spinner();
+    sign.enable_steady_tick(std::time::Duration::from_millis(100));
+    sign
 }

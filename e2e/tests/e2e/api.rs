@@ -1,9 +1,10 @@
-//! The HTTP API, as a program sees it that knows nothing but HTTP.
+//! The HTTP API, as a program sees it that knows nothing but HTTP; and as the commands use it.
 
-use longhaul_e2e::process::{LIMIT, Output, longhaul, run};
-use longhaul_e2e::site::Site;
+use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
+use longhaul_e2e::site::{Relay, Site, metric};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// `curl` with the credential of a site's store: status and body.
 struct Curl<'a> {
@@ -150,8 +151,10 @@ fn all_of_a_volumes_life_is_done_over_http() {
     assert_eq!(names, ["db"]);
     theirs.fails("GET", "/v1/volumes/back", None, 404, "no such volume");
     theirs.fails("GET", "/v1/volumes/other%2Fdb", None, 400, "letters");
-    theirs.fails("GET", "/v1/stores", None, 400, "admin.toml");
-    theirs.fails("GET", "/v1/tenants", None, 400, "admin.toml");
+    theirs.fails("GET", "/v1/stores", None, 403, "admin.toml");
+    theirs.fails("PUT", "/v1/store/drain", Some(json!({"draining": true})), 403, "admin.toml");
+    theirs.fails("GET", "/v1/tenants", None, 403, "admin.toml");
+    theirs.fails("GET", "/v1/tenants/acme", None, 403, "admin.toml");
     let (_, tenant) = api.ask("GET", "/v1/tenants/acme", None);
     assert_eq!((&tenant["max_volumes"], &tenant["volumes"]), (&Value::Null, &1.into()));
     assert_eq!(api.ask("DELETE", "/v1/volumes/acme%2Fdb", None).0, 204);
@@ -172,6 +175,13 @@ fn what_cannot_be_done_over_http_is_said_so() {
     api.fails("GET", "/v1/volumes/other", None, 404, "no such volume");
     api.fails("GET", "/v1/volumes/disk/snapshots/other", None, 404, "no such snapshot");
     api.fails("DELETE", "/v1/volumes/disk/snapshots/other", None, 404, "no such snapshot");
+    api.fails("GET", "/v1/volumes/disk/snapshots/other/changes", None, 404, "no snapshot other");
+    for method in ["GET", "DELETE"] {
+        api.fails(method, "/v1/tenants/other", None, 404, "no tenant other");
+    }
+    api.fails("PUT", "/v1/tenants/other", Some(json!({})), 404, "no tenant other");
+    api.fails("DELETE", "/v1/volumes/other?now=true", None, 404, "no such volume");
+    api.fails("DELETE", &format!("/v1/stores/{:032}", 1), None, 404, "there is no store");
     api.fails("GET", "/v1/nothing", None, 404, "openapi.json");
     api.fails("PUT", "/v1/volumes", None, 405, "openapi.json");
     let new = |name: &str, size: u64| Some(json!({"name": name, "size_bytes": size}));
@@ -195,6 +205,15 @@ fn what_cannot_be_done_over_http_is_said_so() {
     );
     api.fails("DELETE", "/v1/stores/12", None, 400, "32 hexadecimal");
     api.fails("GET", "/v1/volumes/disk/snapshots/a/changes?from=b", None, 400, "from");
+    // Programs need not read the words.
+    let kind = |method: &str, path: &str, body| api.ask(method, path, body).1["kind"].clone();
+    assert_eq!(kind("GET", "/v1/volumes/other", None), "not-found");
+    assert_eq!(kind("POST", "/v1/volumes", new("disk", 4096)), "exists");
+    assert_eq!(kind("POST", "/v1/volumes", new("a b", 4096)), "invalid");
+    // Said before all of it was sent, and read after that.
+    let large = json!({"name": "a".repeat(100_000), "size_bytes": 4096});
+    api.fails("POST", "/v1/volumes", Some(large.clone()), 413, "at most 65536 bytes");
+    assert_eq!(kind("POST", "/v1/volumes", Some(large)), "too-large");
     // Who shows no certificate, or one that was withdrawn, is not let in.
     let nobody = api.curl(&[], "/v1/volumes");
     assert!(!nobody.status.success() && nobody.stdout.is_empty(), "{nobody}");
@@ -259,4 +278,184 @@ fn the_openapi_document_is_what_is_served() {
         }
     }
     assert!(schemas.contains("Volumes") && schemas.contains("Usage"), "{schemas:?}");
+}
+
+/// Runs a command with a credential.
+fn with<'a>(credential: &Path, args: impl IntoIterator<Item = &'a str>) -> Output {
+    let mut command = command(longhaul());
+    command.args(args).arg("--credential").arg(credential);
+    run_within(command, LIMIT)
+}
+
+/// Requests that a store was asked over HTTP.
+fn requests(site: &Site) -> f64 {
+    metric(&site.store.admin, "longhaul_store_http_requests_total")
+}
+
+#[test]
+fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
+    let mut site = Site::with_volume("disk", 8);
+    let mut host = site.host("host");
+    host.start();
+    let mut client = host.client("disk");
+    client.write(0, &[1; 1 << 20]).unwrap();
+    site.snapshot(["create", "disk@monday"]).ok();
+    client.write(4096, &[2; 8192]).unwrap();
+    client.flush().unwrap();
+    client.disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    site.volume(["clone", "disk@monday", "copy"]).ok();
+    site.volume(["delete", "copy"]).ok();
+    // It relays datagrams.
+    let relay = Relay::start(&site, []);
+    let admin = site.store.credential();
+    let shown: &[&[&str]] = &[
+        &["volume", "list"],
+        &["volume", "list", "--deleted"],
+        &["volume", "show", "disk"],
+        &["volume", "show", "disk@monday"],
+        &["volume", "usage", "disk"],
+        &["volume", "diff", "disk@monday", "disk"],
+        &["volume", "lost", "disk"],
+        &["snapshot", "list"],
+        &["snapshot", "schedule", "disk"],
+        &["tenant", "list"],
+        &["store", "list"],
+    ];
+    let refused: &[&[&str]] = &[
+        &["volume", "show", "none"],
+        &["volume", "show", "a b"],
+        &["volume", "show", ""],
+        &["volume", "create", "disk", "--size", "1MiB"],
+        &["volume", "create", "odd", "--size", "1000"],
+        &["volume", "resize", "disk", "1MiB"],
+        &["volume", "delete", "none", "--now"],
+        &["volume", "undelete", "none"],
+        &["volume", "clone", "disk@none", "x"],
+        &["volume", "diff", "disk@none", "disk"],
+        &["snapshot", "create", "disk@monday"],
+        &["snapshot", "rollback", "disk@none"],
+        &["snapshot", "schedule", "disk", "yearly"],
+        &["tenant", "show", "none"],
+        &["tenant", "set", "none", "--max-volumes", "1"],
+        &["store", "forget", "none"],
+    ];
+    // A volume that is opened for a command says more at the next.
+    site.volume(["show", "disk"]).ok();
+    for args in shown.iter().chain(refused) {
+        for json in [&[][..], &["--json"]] {
+            let all = || args.iter().chain(json).copied();
+            let before = requests(&site);
+            let over_http = with(&admin, all());
+            let between = requests(&site);
+            let over_link = with(&admin, all().chain(["--store", &relay.address]));
+            // What makes no sense to begin with is asked of nobody.
+            let asked = !matches!(args[..], ["volume", "show", ""] | [_, "schedule", _, _]);
+            assert_eq!(between > before, asked, "{args:?}: {before} {between}");
+            assert_eq!(requests(&site), between, "{args:?}");
+            assert_eq!(over_http.status.code(), over_link.status.code(), "{args:?}");
+            assert_eq!(over_http.status.success(), shown.contains(args), "{args:?}: {over_http}");
+            assert_eq!(
+                (&over_http.stdout, &over_http.stderr),
+                (&over_link.stdout, &over_link.stderr)
+            );
+        }
+    }
+    // What changes something, over both. A relay knows no more than so many hosts.
+    let relay = Relay::start(&site, []);
+    for (name, store) in [("one", site.store.address.clone()), ("two", relay.address.clone())] {
+        let run = |args: &[&str]| {
+            let before = requests(&site);
+            let output = with(&admin, args.iter().copied().chain(["--store", &store])).ok();
+            assert_eq!(requests(&site) > before, name == "one", "{args:?}");
+            output
+        };
+        let (snapshot, clone) = (format!("{name}@a"), format!("{name}-clone"));
+        run(&["volume", "create", name, "--size", "1MiB"]);
+        run(&["volume", "resize", name, "2MiB"]);
+        run(&["volume", "resize", name, "1MiB", "--force"]);
+        run(&["snapshot", "create", &snapshot]);
+        run(&["snapshot", "schedule", name, "daily=1"]);
+        run(&["snapshot", "rollback", &snapshot]);
+        run(&["volume", "clone", &snapshot, &clone]);
+        run(&["volume", "accept-loss", &clone]);
+        run(&["volume", "delete", &clone]);
+        run(&["volume", "undelete", &clone]);
+        run(&["volume", "delete", &clone, "--now"]);
+        run(&["snapshot", "delete", &snapshot]);
+        run(&["volume", "delete", name]);
+        run(&["volume", "delete", name, "--now"]);
+        run(&["tenant", "create", name]);
+        run(&["tenant", "set", name, "--max-volumes", "3"]);
+        assert_eq!(run(&["tenant", "show", name, "--json"]).json()["max_volumes"], 3);
+        run(&["tenant", "delete", name]);
+        run(&["store", "drain", "--off"]);
+    }
+    // Each store is asked at its own address.
+    let before = requests(&site);
+    with(&admin, ["store", "rebalance", "--store", &relay.address]).ok();
+    assert_eq!(requests(&site), before + 1.0);
+    // Data and keys go over the link in any case.
+    let before = requests(&site);
+    let (key, image) = (site.path("key"), site.path("image"));
+    let (key, image) = (key.to_str().unwrap(), image.to_str().unwrap());
+    run(longhaul(), ["credential", "new-key", key]).ok();
+    site.volume(["create", "secret", "--size", "8MiB", "--encrypt", "--key-file", key]).ok();
+    site.volume(["rotate-key", "secret", "--key-file", key]).ok();
+    site.volume(["export", "disk", image]).ok();
+    site.volume(["import", "secret", image, "--key-file", key]).ok();
+    site.snapshot(["send", "disk@monday", image]).ok();
+    assert_eq!(requests(&site), before);
+    // So does what becomes of the keys of a clone.
+    site.snapshot(["create", "secret@a"]).ok();
+    site.volume(["clone", "secret@a", "copy"]).fails(2, &["--key-file"]);
+    site.volume(["clone", "secret@a", "copy", "--key-file", key]).ok();
+    let copy = site.path("copied");
+    let copy = copy.to_str().unwrap();
+    site.volume(["export", "copy", copy, "--key-file", key]).ok();
+    assert!(requests(&site) > before);
+    // A store that was started anew is asked as before.
+    assert!(site.store.stop().success());
+    site.volume(["list"]).fails(1, &["cannot reach the store at", "is it running"]);
+    site.store.restart();
+    site.volume(["show", "copy"]).ok();
+    assert_eq!(requests(&site), 1.0);
+}
+
+#[test]
+fn a_credential_shows_what_is_its_own_over_http_and_says_why_it_is_refused() {
+    let site = Site::with_volume("own", 8);
+    let (state, admin) = (site.store.dir().to_str().unwrap(), site.store.credential());
+    let acme = site.path("acme.toml");
+    with(&admin, ["tenant", "create", "acme"]).ok();
+    let file = acme.to_str().unwrap();
+    run(longhaul(), ["credential", "issue", "--tenant", "acme", "--state", state, file]).ok();
+    with(&acme, ["volume", "create", "db", "--size", "8MiB"]).ok();
+    let before = requests(&site);
+    let names = |credential: &Path| -> Vec<String> {
+        let list = with(credential, ["volume", "list", "--json"]).ok().json();
+        let list = list["volumes"].as_array().unwrap().iter();
+        list.map(|volume| volume["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&acme), ["db"]);
+    assert_eq!(names(&admin), ["acme/db", "own"]);
+    with(&acme, ["volume", "show", "own"]).fails(1, &["volume own: ", "no such volume"]);
+    with(&acme, ["volume", "delete", "own"]).fails(1, &["no such volume"]);
+    with(&acme, ["snapshot", "create", "own@a"]).fails(1, &["no such volume"]);
+    with(&acme, ["store", "list"]).fails(1, &["admin.toml"]);
+    assert!(requests(&site) - before >= 6.0);
+    // Each is refused in a way of its own, as over the link.
+    run(longhaul(), ["credential", "revoke", "--tenant", "acme", "--state", state]).ok();
+    let refused = || with(&acme, ["volume", "list"]);
+    longhaul_e2e::wait_for("the credential to be refused", LIMIT, || !refused().status.success());
+    let why = ["cannot reach the store at", "the credential was withdrawn"];
+    refused().fails(1, &why);
+    let other = Site::new();
+    let foreign = other.store.credential();
+    let at = site.store.address.as_str();
+    let wrong = with(&foreign, ["volume", "list", "--store", at]);
+    wrong.fails(1, &["cannot reach the store at", "belongs to another CA"]);
+    with(&site.path("none.toml"), ["volume", "list"]).fails(1, &["no credential file"]);
+    with(&admin, ["volume", "list", "--store", "nonsense"]).fails(1, &["give it as HOST:PORT"]);
 }

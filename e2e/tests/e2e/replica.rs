@@ -2,7 +2,7 @@
 
 use crate::fleet::{invited, knows, peer};
 use crate::outages::beside;
-use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
+use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
 use longhaul_e2e::site::{Site, Store, metric};
 use longhaul_e2e::stamp::{History, Shape};
 use longhaul_e2e::wait_for;
@@ -30,21 +30,12 @@ fn is_in_step(site: &Site, at: &Store) {
     wait_for("the replica to be complete", LIMIT, || shown(site, at)["state"] == "in step");
 }
 
-/// Has a store that waits go on: status and body.
-fn fail_over(site: &Site, to: &Store, how: &str) -> (String, Value) {
-    let files = site.path("unpacked");
-    let credential = site.store.credential();
-    run(longhaul(), ["credential", "unpack", text(&credential), text(&files)]).ok();
-    let port = to.address.rsplit_once(':').unwrap().1;
-    let resolve = format!("longhaul-store:{port}:127.0.0.1");
-    let url = format!("https://longhaul-store:{port}/v1/failover{how}");
-    let file = |name: &str| text(&files.join(name)).to_owned();
-    let (ca, certificate, key) = (file("ca.pem"), file("certificate.pem"), file("key.pem"));
-    let args = ["--silent", "--show-error", "--cacert", &ca, "--cert", &certificate, "--key", &key];
-    let rest = ["--resolve", &resolve, "--request", "POST", "--write-out", "\n%{http_code}", &url];
-    let said = run("curl", args.into_iter().chain(rest)).ok().stdout;
-    let (body, code) = said.rsplit_once('\n').unwrap();
-    (code.to_owned(), serde_json::from_str(body).unwrap())
+/// Has a store that waits go on.
+fn fail_over(site: &Site, to: &Store) -> Output {
+    let mut store = command(longhaul());
+    store.args(["store", "failover", &to.address, "--json", "--credential"]);
+    store.arg(site.store.credential());
+    run_within(store, LIMIT)
 }
 
 /// A store that waits over that place.
@@ -85,8 +76,7 @@ fn a_place_is_lost_and_another_one_goes_on_and_back() {
         std::thread::sleep(Duration::from_secs(1));
         let changes = busy.changes();
         site.store.kill();
-        let (code, said) = fail_over(&site, &second, "");
-        assert_eq!((code.as_str(), &said["role"]), ("200", &"store".into()));
+        assert_eq!(fail_over(&site, &second).ok().json()["role"], "store");
         wait_for("the host to go there", LIMIT, || {
             let status = host.volume_status("disk");
             peer(&host) == address && status["lag_seconds"].as_f64().unwrap() < 0.5
@@ -108,7 +98,7 @@ fn a_place_is_lost_and_another_one_goes_on_and_back() {
         println!("going back sends {put:?} bytes, {reused:?} were there");
         knows(&host, &[&back]);
         let changes = busy.changes();
-        assert_eq!(fail_over(&site, &back, "").0, "200");
+        fail_over(&site, &back).ok();
         ends_by_itself(&mut second);
         wait_for("the host to go back", LIMIT, || {
             let status = host.volume_status("disk");
@@ -188,8 +178,8 @@ fn what_cannot_be_a_replica_is_refused() {
     // What nothing is repeated in any more cannot be gone on with.
     replica(&site, &site.store, ["remove"]).ok();
     assert_eq!(shown(&site, &site.store), Value::Null);
-    let (code, said) = fail_over(&site, &second, "");
-    assert!(code == "409" && said["error"].as_str().unwrap().contains("not everything"), "{said}");
+    refused(&fail_over(&site, &second), "not everything");
+    refused(&fail_over(&site, &site.store), "it serves volumes");
     let mut host = site.host("host");
     host.start();
     host.client("late").write(0, &[1; 4096]).unwrap();

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use longhaul_core::link::AskCounters;
 use longhaul_core::wire::link::{BEHIND_VERSION, FLEET_VERSION, Frame, Lane, ToHost, ToStore};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -434,6 +434,9 @@ async fn session(
         version: established.version,
     };
     let mut learned = None;
+    // Of a store that is spoken to before its Hello has come, that is learned from when the connection ends; unless it has said
+    // something newer by then.
+    let heard = Arc::new(AtomicBool::new(greeting.get().is_some()));
     {
         let mut state = lock(&inner.state);
         state.connection = Some(established.connection.clone());
@@ -459,8 +462,10 @@ async fn session(
     let (told, leave) = watch::channel(Vec::new());
     let deliver = {
         let (events, inner, told) = (events.clone(), inner.clone(), Arc::new(told));
+        let heard = heard.clone();
         move |_, frame: Frame<ToHost>| match &frame.message {
             ToHost::Stores { stores, leave } if !fixed => {
+                heard.store(true, Ordering::Relaxed);
                 let mut state = lock(&inner.state);
                 let new = state.learn(stores, !*leave).then(|| state.stores.clone());
                 drop(state);
@@ -533,6 +538,7 @@ async fn session(
         state.last_error = Some(reason.clone());
         if !fixed
             && next.is_none()
+            && !heard.load(Ordering::Relaxed)
             && let Some(greeting) = greeting.get()
             && state.learn_from(greeting)
         {

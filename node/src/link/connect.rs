@@ -128,7 +128,8 @@ pub(super) fn describe(errors: &[(String, LinkError)]) -> String {
     lines.join("; ")
 }
 
-async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
+/// What an address stands for.
+pub(super) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
     let found = tokio::time::timeout(SETUP_TIMEOUT, tokio::net::lookup_host(address)).await;
     match found {
         Err(_) => Err(LinkError::Address("the name service does not answer".into())),

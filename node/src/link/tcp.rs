@@ -10,8 +10,10 @@
 //! those of more urgent lanes; but the connections share the line as TCP has them share it.
 
 mod accept;
+mod visit;
 
 pub use accept::{Acceptor, Visitor};
+pub use visit::{Visit, visit};
 
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
 use super::transport::{lane_number, priority};
@@ -37,6 +39,8 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 /// Application protocol in the TLS handshake.
 const ALPN: &[u8] = b"longhaul-tcp/1";
+/// The same of those who have no link.
+const HTTP: &[u8] = b"http/1.1";
 /// Bytes of a data chunk at most.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Data chunks between a lane and each of its connections, either way.
@@ -153,6 +157,17 @@ async fn open(
     address: SocketAddr,
     opening: [u8; OPENING_BYTES],
 ) -> Result<(Stream, Duration), LinkError> {
+    let (mut stream, rtt) = secured(connector, address).await?;
+    stream.write_all(&opening).await.map_err(|error| client_error(&error))?;
+    stream.flush().await.map_err(|error| client_error(&error))?;
+    Ok((stream, rtt))
+}
+
+/// A connection to the store of the credential, and how long the way there and back took.
+async fn secured(
+    connector: &TlsConnector,
+    address: SocketAddr,
+) -> Result<(Stream, Duration), LinkError> {
     let begun = Instant::now();
     let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut => LinkError::TimedOut,
@@ -164,10 +179,7 @@ async fn open(
     let name =
         ServerName::try_from(SERVER_NAME).map_err(|error| LinkError::Lost(error.to_string()))?;
     let stream = connector.connect(name, socket).await.map_err(|error| client_error(&error))?;
-    let mut stream = TlsStream::from(stream);
-    stream.write_all(&opening).await.map_err(|error| client_error(&error))?;
-    stream.flush().await.map_err(|error| client_error(&error))?;
-    Ok((stream, rtt))
+    Ok((TlsStream::from(stream), rtt))
 }
 
 type Stream = TlsStream<TcpStream>;
@@ -628,7 +640,7 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// What the end of a connection means to a client.
-fn client_error(error: &io::Error) -> LinkError {
+pub fn client_error(error: &io::Error) -> LinkError {
     use rustls::AlertDescription as Alert;
     use rustls::CertificateError as Bad;
     match tls_error(error) {

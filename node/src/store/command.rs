@@ -2,18 +2,17 @@
 
 mod replica;
 
-pub use replica::{json as replica_json, metrics as replica_metrics};
+pub use replica::metrics as replica_metrics;
 
-use super::api::types::{Store, Stores};
+use super::api::client::Client;
+use super::api::types::{Drained, Store, StoreCondition};
 use super::audit::{self, Line};
 use crate::cli::{StoreCommand, StoresArgs};
 use crate::commands::Usage;
 use crate::credential::{self, Credential};
-use crate::link::Requests;
 use crate::units::show_bytes;
 use crate::volume::{columns, pretty, print, tell};
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::wire::link::{StoreId, StoreOperation, StoreReply, StoreState};
 use serde_json::json;
 use std::io::Read as _;
 use std::path::Path;
@@ -88,56 +87,46 @@ fn audit(state: &Path, since: Option<Duration>, tenant: Option<&str>, json: bool
     })
 }
 
-async fn connect(to: &StoresArgs, at: Option<&str>) -> Result<Requests> {
+async fn connect(to: &StoresArgs, at: Option<&str>) -> Result<Client> {
     let credential = Credential::load(&to.credential)?;
-    Requests::connect(&credential, at.or(to.store.as_deref())).await
-}
-
-async fn stores(requests: &Requests) -> Result<Vec<StoreState>> {
-    match requests.store(StoreOperation::List).await? {
-        StoreReply::List(stores) => Ok(stores),
-        _ => bail!("the store gave an answer that does not fit"),
-    }
+    Client::connect(credential, at.or(to.store.as_deref())).await
 }
 
 async fn list(to: &StoresArgs) -> Result<()> {
-    let requests = connect(to, None).await?;
-    let stores = stores(&requests).await;
-    requests.close().await;
+    let client = connect(to, None).await?;
+    let stores = client.stores().await;
+    client.close().await;
     let stores = stores?;
     if to.json {
-        let stores = Stores { stores: stores.iter().map(Store::from).collect() };
         return print(&pretty(&serde_json::to_value(stores)?)?);
     }
-    let rows = stores.iter().map(|store| {
-        let said = |say: fn(&longhaul_core::wire::link::StoreReport) -> String| {
-            store.report.as_ref().map_or_else(|| "-".to_owned(), say)
-        };
+    let said = |what: Option<String>| what.unwrap_or_else(|| "-".to_owned());
+    let rows = stores.stores.into_iter().map(|store| {
         vec![
-            store.id.to_string(),
+            store.id,
             store.addresses.join(","),
-            state_in_words(store).to_owned(),
-            said(|report| report.hosts.to_string()),
-            said(|report| report.attached.to_string()),
-            said(|report| format!("{}/s", show_bytes(report.bytes_per_second))),
-            said(|report| report.software.clone()),
+            in_words(store.state).to_owned(),
+            said(store.hosts.map(|hosts| hosts.to_string())),
+            said(store.volumes.map(|volumes| volumes.to_string())),
+            said(store.bytes_per_second.map(|bytes| format!("{}/s", show_bytes(bytes)))),
+            said(store.software),
         ]
     });
     let head = ["STORE", "ADDRESS", "STATE", "HOSTS", "VOLUMES", "TRAFFIC", "SOFTWARE"];
     print(&columns(&head, rows.collect()))
 }
 
-fn state_in_words(store: &StoreState) -> &'static str {
-    match &store.report {
-        None => "no answer",
-        Some(report) if report.draining => "draining",
-        Some(_) => "serving",
+fn in_words(condition: StoreCondition) -> &'static str {
+    match condition {
+        StoreCondition::Serving => "serving",
+        StoreCondition::Draining => "draining",
+        StoreCondition::NoAnswer => "no answer",
     }
 }
 
 /// The one store whose identity begins like this.
-fn named<'a>(stores: &'a [StoreState], id: &str) -> Result<&'a StoreState> {
-    let mut found = stores.iter().filter(|store| store.id.to_string().starts_with(id));
+fn named<'a>(stores: &'a [Store], id: &str) -> Result<&'a Store> {
+    let mut found = stores.iter().filter(|store| store.id.starts_with(id));
     match (found.next(), found.next()) {
         (Some(store), None) => Ok(store),
         (None, _) => Err(Usage(format!(
@@ -149,19 +138,19 @@ fn named<'a>(stores: &'a [StoreState], id: &str) -> Result<&'a StoreState> {
 }
 
 async fn drain(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> Result<()> {
-    let mut requests = connect(to, None).await?;
+    let mut client = connect(to, None).await?;
     if let Some(id) = id {
-        let all = stores(&requests).await?;
+        let all = client.stores().await?.stores;
         let store = named(&all, id)?;
         let address = store.addresses.first().context("that store has no address")?.clone();
-        requests.close().await;
-        requests = connect(to, Some(&address)).await?;
+        client.close().await;
+        client = connect(to, Some(&address)).await?;
     }
-    let left = drain_at(&requests, on, limit).await;
-    requests.close().await;
-    let (store, left) = left?;
+    let left = drain_at(&client, on, limit).await;
+    client.close().await;
+    let Drained { store, hosts: left, .. } = left?;
     if to.json {
-        print(&pretty(&json!({ "store": store.to_string(), "draining": on, "hosts": left }))?)?;
+        print(&pretty(&json!({ "store": store, "draining": on, "hosts": left }))?)?;
     } else if !on {
         tell(&format!("store {store} takes hosts again"));
     } else if left == 0 {
@@ -177,51 +166,46 @@ async fn drain(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> 
 }
 
 async fn forget(to: &StoresArgs, id: &str) -> Result<()> {
-    let requests = connect(to, None).await?;
+    let client = connect(to, None).await?;
     let forgotten = async {
-        let all = stores(&requests).await?;
-        let store = named(&all, id)?.id;
-        requests.store(StoreOperation::Forget { id: store }).await?;
+        let all = client.stores().await?.stores;
+        let store = named(&all, id)?.id.clone();
+        client.forget_store(&store).await?;
         anyhow::Ok(store)
     };
     let forgotten = forgotten.await;
-    requests.close().await;
+    client.close().await;
     let store = forgotten?;
     if to.json {
-        return print(&pretty(&json!({ "store": store.to_string() }))?);
+        return print(&pretty(&json!({ "store": store }))?);
     }
     tell(&format!("store {store} is forgotten"));
     Ok(())
 }
 
-/// Which store it is, and how many hosts are left.
-async fn drain_at(requests: &Requests, on: bool, limit: Duration) -> Result<(StoreId, u32)> {
-    requests.store(StoreOperation::Drain { on }).await?;
+/// How it stands in the end.
+async fn drain_at(client: &Client, on: bool, limit: Duration) -> Result<Drained> {
     let start = Instant::now();
-    loop {
-        let StoreReply::Report(report) = requests.store(StoreOperation::Report).await? else {
-            bail!("the store gave an answer that does not fit");
-        };
-        if !on || report.hosts == 0 || start.elapsed() >= limit {
-            return Ok((report.id, report.hosts));
-        }
+    let mut drained = client.drain(on).await?;
+    while on && drained.hosts > 0 && start.elapsed() < limit {
         tokio::time::sleep(LOOK).await;
+        drained = client.drained().await?;
     }
+    Ok(drained)
 }
 
 async fn rebalance(to: &StoresArgs) -> Result<()> {
-    let requests = connect(to, None).await?;
-    let all = stores(&requests).await;
-    requests.close().await;
+    let client = connect(to, None).await?;
+    let all = client.stores().await;
+    client.close().await;
     let mut moved = 0;
-    for store in all?.iter().filter(|store| store.report.is_some()) {
+    let answers = |store: &&Store| store.state != StoreCondition::NoAnswer;
+    for store in all?.stores.iter().filter(answers) {
         let Some(address) = store.addresses.first() else { continue };
-        let requests = connect(to, Some(address)).await?;
-        let reply = requests.store(StoreOperation::Rebalance).await;
-        requests.close().await;
-        if let StoreReply::Moved(hosts) = reply? {
-            moved += hosts;
-        }
+        let client = connect(to, Some(address)).await?;
+        let reply = client.rebalance().await;
+        client.close().await;
+        moved += reply?.hosts;
     }
     if to.json {
         return print(&pretty(&json!({ "hosts": moved }))?);

@@ -27,8 +27,6 @@ mod trash;
 mod usage;
 mod view;
 
-pub use view::info_json;
-
 use crate::cli::StoreArgs;
 use crate::commands::Usage;
 use crate::credential::{self, Issued};
@@ -324,12 +322,13 @@ impl Store {
         } else {
             None
         };
-        let mut api = JoinSet::new();
+        let (mut api, http) = (JoinSet::new(), Arc::new(api::Counts::default()));
         let mut listener = Listener::start(acceptor, issued, stores);
         match tcp {
             Ok(mut tcp) => {
                 if let Some(visitors) = tcp.visitors() {
-                    api.spawn(api::serve(visitors, listener.door()));
+                    let bounds = api::Bounds::default();
+                    api.spawn(api::serve(visitors, listener.door(), http.clone(), bounds));
                 }
                 listener.add_tcp(tcp);
             }
@@ -341,7 +340,7 @@ impl Store {
             fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
         tokio::spawn(scrub.clone().run(objects.clone(), share));
         let (view, questions) = mpsc::channel(16);
-        let view = view::View::new(view, scrub, keeper.clone());
+        let view = view::View::new(view, scrub, http, keeper.clone());
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, ..Config::default() };
         let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };

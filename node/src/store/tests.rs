@@ -17,6 +17,7 @@ use longhaul_core::wire::link::{
 use std::path::PathBuf;
 use tokio::sync::oneshot;
 
+mod http;
 mod several;
 
 struct Running {
@@ -501,7 +502,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     assert_eq!((resumed.epoch, resumed.committed), (epoch, 1));
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
     stop.send(()).unwrap();
-    task.await.unwrap();
+    task.await.unwrap().unwrap();
 }
 
 #[tokio::test]

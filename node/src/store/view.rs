@@ -1,6 +1,9 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
-use super::api::types::Volume;
+use super::api::{
+    self,
+    types::{Replica, Volume},
+};
 use super::command;
 use super::replica::Keeper;
 use super::scrub::Scrub;
@@ -243,13 +246,19 @@ impl Counts {
 pub struct View {
     questions: mpsc::Sender<Question>,
     scrub: Scrub,
+    http: Arc<api::Counts>,
     keeper: Arc<Keeper>,
 }
 
 impl View {
-    /// Asks over this channel, this scrub, and who knows of a second place.
-    pub fn new(questions: mpsc::Sender<Question>, scrub: Scrub, keeper: Arc<Keeper>) -> View {
-        View { questions, scrub, keeper }
+    /// Asks over this channel, this scrub, what counts HTTP, and who knows of a second place.
+    pub fn new(
+        questions: mpsc::Sender<Question>,
+        scrub: Scrub,
+        http: Arc<api::Counts>,
+        keeper: Arc<Keeper>,
+    ) -> View {
+        View { questions, scrub, http, keeper }
     }
 
     async fn snapshot(&self) -> Option<Snapshot> {
@@ -257,6 +266,18 @@ impl View {
         self.questions.send(sender).await.ok()?;
         snapshot.await.ok()
     }
+}
+
+fn http_metrics(out: &mut Metrics, counts: &api::Counts) {
+    let help = "Requests of the HTTP API.";
+    let requests = counts.requests() as f64;
+    out.single("longhaul_store_http_requests_total", "counter", help, requests);
+    let help = "Connections over which it is spoken.";
+    let connections = counts.connections() as f64;
+    out.single("longhaul_store_http_connections", "gauge", help, connections);
+    let help = "Connections that were turned away, as there were too many.";
+    let refused = counts.refused() as f64;
+    out.single("longhaul_store_http_refused_total", "counter", help, refused);
 }
 
 fn map_metrics(out: &mut Metrics, memory: &MapMemory, counts: &MapCounts) {
@@ -456,6 +477,7 @@ impl Report for View {
         ] {
             out.single(name, "counter", help, value as f64);
         }
+        http_metrics(&mut out, &self.http);
         map_metrics(&mut out, &snapshot.map, &counts.map);
         collect_metrics(&mut out, &counts.collect, &snapshot.volumes);
         if let Some(report) = &snapshot.cache {
@@ -646,7 +668,7 @@ impl Report for View {
             "cache": cache,
             "bucket": snapshot.usage.as_ref().map(usage::json),
             "scrub": self.scrub.json(),
-            "replica": self.keeper.state().as_ref().map(command::replica_json),
+            "replica": self.keeper.state().as_ref().map(Replica::from),
         }))
     }
 
@@ -730,7 +752,7 @@ fn cache_json(report: &CacheReport) -> Value {
 }
 
 /// A volume as JSON, the same everywhere.
-pub fn info_json(info: &VolumeInfo) -> Value {
+fn info_json(info: &VolumeInfo) -> Value {
     // Strings and numbers become JSON without fail.
     serde_json::to_value(Volume::from(info)).unwrap_or_default()
 }

@@ -1,15 +1,17 @@
 //! What differs between two snapshots of a volume, or between one and the volume.
 
-use super::{columns, pretty, print, show, snapshot, tell, unexpected};
+use super::{columns, info, pretty, print, snapshot, tell, unexpected};
 use crate::cli::SnapshotName;
 use crate::link::Requests;
-use crate::store::api::types::{Change, Changes};
+use crate::store::api::client::Client;
+use crate::store::api::types::{Change, ChangeKind, Changes};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, StatusRun, VolumeId};
 use longhaul_core::wire::link::{
     SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply, VolumeReply,
 };
+use std::time::{Duration, Instant};
 
 /// What is compared with a snapshot.
 #[derive(Clone, Debug)]
@@ -22,21 +24,39 @@ pub struct Later {
     pub key: Option<SnapshotKey>,
 }
 
+/// Ranges of one answer of [`changes`], and how long it looks for more.
+const MAX_RANGES: usize = 8192;
+const LOOK: Duration = Duration::from_secs(5);
+
+/// There is no such snapshot.
+#[derive(Debug, thiserror::Error)]
+#[error("volume {volume} has no snapshot {name}: see `longhaul snapshot list {volume}`")]
+pub struct NoSnapshot {
+    volume: String,
+    name: String,
+}
+
 /// Runs `longhaul volume diff`.
 ///
 /// # Errors
 /// If the two are not of one volume, or the store fails.
-pub async fn run(
-    requests: &Requests,
-    since: &SnapshotName,
-    until: &str,
-    as_json: bool,
-) -> Result<()> {
+pub async fn run(client: &Client, since: &SnapshotName, until: &str, as_json: bool) -> Result<()> {
     let (volume, name) = until.split_once('@').map_or((until, None), |(v, s)| (v, Some(s)));
     if volume != since.volume {
         bail!("{since} and {until} are not of one volume: only what one log says can be compared");
     }
-    let changes = changes(requests, volume, &since.snapshot, name).await?;
+    let mut changes = Changes::default();
+    let mut from = 0;
+    loop {
+        let part = client.changes(volume, &since.snapshot, name, from).await;
+        let part = part.with_context(|| format!("{since} and {until}"))?;
+        part.ranges.into_iter().for_each(|change| changes.push(change));
+        match part.next_bytes {
+            Some(next) if next > from => from = next,
+            Some(_) => return Err(unexpected()),
+            None => break,
+        }
+    }
     if as_json {
         return print(&pretty(&serde_json::to_value(&changes)?)?);
     }
@@ -46,14 +66,18 @@ pub async fn run(
         return Ok(());
     }
     let cells = changes.ranges.iter().map(|change| {
-        vec![change.offset_bytes.to_string(), change.bytes.to_string(), change.kind.to_owned()]
+        let kind = match change.kind {
+            ChangeKind::Data => "data",
+            ChangeKind::Zero => "zero",
+        };
+        vec![change.offset_bytes.to_string(), change.bytes.to_string(), kind.to_owned()]
     });
     print(&columns(&["OFFSET", "BYTES", "TYPE"], cells.collect()))?;
     tell(&format!("{} differ", show_bytes(bytes)));
     Ok(())
 }
 
-/// What differs between a snapshot and another one, or the volume as it is.
+/// What differs between a snapshot and another one, or the volume as it is, from a sector on; not all of it, if that is much.
 ///
 /// # Errors
 /// If they are not there, or the store fails.
@@ -62,58 +86,62 @@ pub async fn changes(
     volume: &str,
     since: &str,
     until: Option<&str>,
+    from: u64,
 ) -> Result<Changes> {
     let earlier = find(requests, volume, since).await?;
     let later = match until {
         Some(name) => later(&find(requests, volume, name).await?),
         None => {
-            let info = show(requests, volume).await?;
+            let info = info(requests, volume).await?;
             Later { id: info.id, sectors: info.sectors, key: None }
         }
     };
-    let mut rows: Vec<(Range, bool)> = Vec::new();
+    let begun = Instant::now();
+    let mut changes = Changes::default();
     let mut differs = Differs::new(requests, volume, &earlier, &later);
+    differs.left = Range::between(from.min(later.sectors), later.sectors);
     while let Some(ranges) = differs.next().await? {
         for range in ranges {
             let mut at = range.lba;
             while at < range.end() {
+                let enough = changes.ranges.len() >= MAX_RANGES || begun.elapsed() >= LOOK;
+                if enough && at > from {
+                    changes.next_bytes = Some(at.saturating_mul(SECTOR_BYTES));
+                    return Ok(changes);
+                }
                 let part = Range::between(at, range.end());
                 for StatusRun { sectors, state } in
                     super::export::status(requests, later.id, part).await?
                 {
-                    push(&mut rows, Range::new(at, sectors), state == BlockState::Data);
+                    changes.push(change(Range::new(at, sectors), state));
                     at += sectors;
                 }
             }
         }
+        if begun.elapsed() >= LOOK && !differs.left.is_empty() {
+            changes.next_bytes = Some(differs.left.lba.saturating_mul(SECTOR_BYTES));
+            return Ok(changes);
+        }
     }
-    let change = |(range, data): (Range, bool)| Change {
-        offset_bytes: range.lba.saturating_mul(SECTOR_BYTES),
-        bytes: range.bytes(),
-        kind: if data { "data" } else { "zero" },
-    };
-    Ok(Changes { ranges: rows.into_iter().map(change).collect() })
+    Ok(changes)
 }
 
-fn push(rows: &mut Vec<(Range, bool)>, range: Range, data: bool) {
-    match rows.last_mut() {
-        Some((last, kind)) if last.end() == range.lba && *kind == data => {
-            last.sectors += range.sectors;
-        }
-        _ => rows.push((range, data)),
+fn change(range: Range, state: BlockState) -> Change {
+    Change {
+        offset_bytes: range.lba.saturating_mul(SECTOR_BYTES),
+        bytes: range.bytes(),
+        kind: if state == BlockState::Data { ChangeKind::Data } else { ChangeKind::Zero },
     }
 }
 
 /// A snapshot of a volume by its name.
 ///
 /// # Errors
-/// If there is none, or the store fails.
+/// [`NoSnapshot`], or if the store fails.
 pub async fn find(requests: &Requests, volume: &str, name: &str) -> Result<SnapshotInfo> {
-    let all = snapshot::of_volume(requests, volume).await;
-    let all = all.with_context(|| format!("volume {volume}"))?;
-    all.into_iter().find(|info| info.name == name).with_context(|| {
-        format!("volume {volume} has no snapshot {name}: see `longhaul snapshot list {volume}`")
-    })
+    let all = snapshot::of_volume(requests, volume).await?;
+    let found = all.into_iter().find(|info| info.name == name);
+    found.ok_or_else(|| NoSnapshot { volume: volume.into(), name: name.into() }.into())
 }
 
 /// A snapshot as the later of two.
@@ -152,8 +180,7 @@ impl<'a> Differs<'a> {
         }
         let (since, until, range) = (self.since, self.until, self.left);
         let operation = SnapshotOperation::Diff { since, until, range };
-        let reply = snapshot::ask(self.requests, self.volume, operation).await;
-        let reply = reply.with_context(|| format!("volume {}", self.volume))?;
+        let reply = snapshot::ask(self.requests, self.volume, operation).await?;
         let VolumeReply::Snapshot(SnapshotReply::Diff { ranges, end }) = reply else {
             return Err(unexpected());
         };

@@ -2,6 +2,7 @@
 
 use super::{columns, pretty, print, tell, unexpected};
 use crate::link::Requests;
+use crate::store::api::client::Client;
 use crate::store::api::types::{Lost, LostRange};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
@@ -11,8 +12,8 @@ use longhaul_core::wire::link::{VolumeOperation, VolumeReply};
 ///
 /// # Errors
 /// If there is no such volume, or the store fails.
-pub async fn run(requests: &Requests, name: &str, json: bool) -> Result<()> {
-    let lost = of(requests, name).await?;
+pub async fn run(client: &Client, name: &str, json: bool) -> Result<()> {
+    let lost = client.lost(name).await.with_context(|| format!("volume {name}"))?;
     if json {
         return print(&pretty(&serde_json::to_value(&lost)?)?);
     }
@@ -46,7 +47,7 @@ pub async fn of(requests: &Requests, name: &str) -> Result<Lost> {
     let mut from_lba = 0;
     let (host, connected, clean, rounded) = loop {
         let operation = VolumeOperation::Lost { name: name.to_owned(), from_lba };
-        let reply = requests.volume(operation).await.with_context(|| format!("volume {name}"))?;
+        let reply = requests.volume(operation).await?;
         let VolumeReply::Lost { host, connected, clean, rounded, ranges, more } = reply else {
             return Err(unexpected());
         };

@@ -1,19 +1,20 @@
 //! Snapshots and clones.
 
 use super::{
-    attributes, columns, connected, done, pretty, print, show, tell, transfer, unexpected,
+    Reach, attributes, columns, connected, done, info, pretty, print, show, tell, transfer,
+    unexpected,
 };
 use crate::cli::{SnapshotArgs, SnapshotCommand, SnapshotName};
 use crate::commands::Usage;
 use crate::keys;
 use crate::link::Requests;
 use crate::random;
-use crate::store::api::types::{Snapshot, SnapshotSchedule, Snapshots};
-use crate::store::info_json;
+use crate::store::api::client::{Client, problem};
+use crate::store::api::types::{ProblemKind, Snapshots, Volume};
 use crate::store::schedule::{ATTRIBUTE, Schedule};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::block::{SECTOR_BYTES, VolumeId};
+use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
     SNAPSHOT_VERSION, SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeOperation, VolumeReply,
 };
@@ -26,38 +27,32 @@ use time::format_description::well_known::Rfc3339;
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
-    connected(args.credential.as_deref(), args.store.as_deref(), async |requests| {
-        command(requests, &args.command, args.json).await
+    let reach = match &args.command {
+        SnapshotCommand::Send { .. } | SnapshotCommand::Receive { .. } => Reach::Link,
+        _ => Reach::Api,
+    };
+    connected(args.credential.as_deref(), args.store.as_deref(), reach, async |client| {
+        command(client, &args.command, args.json).await
     })
 }
 
-async fn command(requests: &Requests, command: &SnapshotCommand, json: bool) -> Result<()> {
+async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Result<()> {
     match command {
         SnapshotCommand::Create { snapshot, no_barrier } => {
-            let operation = SnapshotOperation::Create {
-                snapshot: snapshot.snapshot.clone(),
-                id: VolumeId(random::identity()?),
-                created: 0,
-                barrier: !no_barrier,
-            };
-            let reply = ask(requests, &snapshot.volume, operation).await;
-            let reply = reply.with_context(|| format!("snapshot {snapshot}"))?;
-            let VolumeReply::Snapshot(SnapshotReply::Taken(info)) = reply else {
-                return Err(unexpected());
-            };
+            let SnapshotName { volume, snapshot: name } = snapshot;
+            let taken = client.create_snapshot(volume, name, *no_barrier).await;
+            let taken = taken.with_context(|| format!("snapshot {snapshot}"))?;
             if json {
-                let taken = Snapshot::of(&snapshot.volume, &info);
                 return print(&pretty(&serde_json::to_value(taken)?)?);
             }
             tell(&format!("took snapshot {snapshot}"));
             Ok(())
         }
-        SnapshotCommand::List { volume } => list(requests, volume.as_deref(), json).await,
+        SnapshotCommand::List { volume } => list(client, volume.as_deref(), json).await,
         SnapshotCommand::Delete { snapshots } => {
             for name in snapshots {
-                let operation = SnapshotOperation::Delete { snapshot: name.snapshot.clone() };
-                let reply = ask(requests, &name.volume, operation).await;
-                reply.with_context(|| format!("snapshot {name}"))?;
+                let deleted = client.delete_snapshot(&name.volume, &name.snapshot).await;
+                deleted.with_context(|| format!("snapshot {name}"))?;
                 if !json {
                     tell(&format!("deleted snapshot {name}"));
                 }
@@ -65,21 +60,21 @@ async fn command(requests: &Requests, command: &SnapshotCommand, json: bool) -> 
             if json { print("{}\n") } else { Ok(()) }
         }
         SnapshotCommand::Send { snapshot, file, since, key_file } => {
-            let key_file = key_file.as_deref();
-            transfer::send(requests, snapshot, since.as_deref(), file, key_file, json).await
+            let (link, key_file) = (client.link().await?, key_file.as_deref());
+            transfer::send(link, snapshot, since.as_deref(), file, key_file, json).await
         }
         SnapshotCommand::Receive { volume, file, key_file } => {
-            transfer::receive(requests, volume, file, key_file.as_deref(), json).await
+            let link = client.link().await?;
+            transfer::receive(link, volume, file, key_file.as_deref(), json).await
         }
         SnapshotCommand::Schedule { volume, schedule } => {
             let parse = |text: &String| text.parse().map_err(Usage);
             let schedule: Option<Schedule> = schedule.as_ref().map(parse).transpose()?;
-            self::schedule(requests, volume, schedule.as_ref(), json).await
+            self::schedule(client, volume, schedule.as_ref(), json).await
         }
         SnapshotCommand::Rollback { snapshot } => {
-            let operation = SnapshotOperation::Rollback { snapshot: snapshot.snapshot.clone() };
-            let reply = ask(requests, &snapshot.volume, operation).await;
-            reply.with_context(|| format!("volume {}", snapshot.volume))?;
+            let back = client.roll_back(&snapshot.volume, &snapshot.snapshot).await;
+            back.with_context(|| format!("volume {}", snapshot.volume))?;
             done(json, &format!("volume {} is what it was as {snapshot}", snapshot.volume))
         }
     }
@@ -87,20 +82,21 @@ async fn command(requests: &Requests, command: &SnapshotCommand, json: bool) -> 
 
 /// Sets the schedule of a volume, or shows it.
 async fn schedule(
-    requests: &Requests,
+    client: &Client,
     volume: &str,
     schedule: Option<&Schedule>,
     json: bool,
 ) -> Result<()> {
+    let named = || format!("volume {volume}");
     if let Some(schedule) = schedule {
-        set_schedule(requests, volume, schedule).await?;
+        client.set_schedule(volume, &schedule.to_string()).await.with_context(named)?;
         return done(json, &format!("snapshots of volume {volume}: {schedule}"));
     }
-    let schedule = schedule_of(requests, volume).await?.to_string();
+    let schedule = client.schedule(volume).await.with_context(named)?;
     if json {
-        return print(&pretty(&serde_json::to_value(SnapshotSchedule { schedule })?)?);
+        return print(&pretty(&serde_json::to_value(schedule)?)?);
     }
-    print(&format!("{schedule}\n"))
+    print(&format!("{}\n", schedule.schedule))
 }
 
 /// When snapshots of a volume are taken.
@@ -108,12 +104,11 @@ async fn schedule(
 /// # Errors
 /// If there is no such volume, or the store fails.
 pub async fn schedule_of(requests: &Requests, volume: &str) -> Result<Schedule> {
-    let info = show(requests, volume).await?;
-    let data = attributes::get(requests, &info, ATTRIBUTE).await;
-    let data = data.with_context(|| format!("volume {volume}"))?;
-    String::from_utf8_lossy(&data).parse().map_err(|error| {
-        anyhow::anyhow!("volume {volume}: what the store has is no schedule: {error}")
-    })
+    let info = info(requests, volume).await?;
+    let data = attributes::get(requests, &info, ATTRIBUTE).await?;
+    String::from_utf8_lossy(&data)
+        .parse()
+        .map_err(|error| anyhow::anyhow!("what the store has is no schedule: {error}"))
 }
 
 /// Has snapshots of a volume taken.
@@ -121,11 +116,10 @@ pub async fn schedule_of(requests: &Requests, volume: &str) -> Result<Schedule> 
 /// # Errors
 /// As for [`schedule_of`].
 pub async fn set_schedule(requests: &Requests, volume: &str, schedule: &Schedule) -> Result<()> {
-    let info = show(requests, volume).await?;
-    let named = || format!("volume {volume}");
+    let info = info(requests, volume).await?;
     let data = schedule.to_string().into_bytes();
-    let epoch = attributes::epoch(requests, volume).await.with_context(named)?;
-    attributes::set(requests, &info, epoch, ATTRIBUTE, data).await.with_context(named)
+    let epoch = attributes::epoch(requests, volume).await?;
+    attributes::set(requests, &info, epoch, ATTRIBUTE, data).await
 }
 
 pub(crate) async fn ask(
@@ -140,33 +134,25 @@ pub(crate) async fn ask(
     requests.volume(VolumeOperation::Snapshot { name, operation }).await
 }
 
-async fn list(requests: &Requests, volume: Option<&str>, json: bool) -> Result<()> {
+async fn list(client: &Client, volume: Option<&str>, json: bool) -> Result<()> {
     let volumes = match volume {
         Some(volume) => vec![volume.to_owned()],
-        None => {
-            let VolumeReply::List(list) = requests.volume(VolumeOperation::List).await? else {
-                return Err(unexpected());
-            };
-            list.into_iter().map(|info| info.name).collect()
-        }
+        None => client.volumes().await?.volumes.into_iter().map(|volume| volume.name).collect(),
     };
-    let mut all: Vec<(String, SnapshotInfo)> = Vec::new();
+    let mut snapshots = Vec::new();
     for volume in volumes {
-        let found = of_volume(requests, &volume).await;
-        let found = found.with_context(|| format!("volume {volume}"))?;
-        all.extend(found.into_iter().map(|snapshot| (volume.clone(), snapshot)));
+        let found = client.snapshots(&volume).await;
+        snapshots.extend(found.with_context(|| format!("volume {volume}"))?.snapshots);
     }
     if json {
-        let list = all.iter().map(|(volume, info)| Snapshot::of(volume, info));
-        let list = Snapshots { snapshots: list.collect() };
-        return print(&pretty(&serde_json::to_value(list)?)?);
+        return print(&pretty(&serde_json::to_value(Snapshots { snapshots })?)?);
     }
-    let rows = all.iter().map(|(volume, info)| {
+    let rows = snapshots.iter().map(|snapshot| {
         vec![
-            format!("{volume}@{}", info.name),
-            show_bytes(info.sectors.saturating_mul(SECTOR_BYTES)),
-            date(info.created),
-            info.clones.to_string(),
+            format!("{}@{}", snapshot.volume, snapshot.name),
+            show_bytes(snapshot.size_bytes),
+            date(snapshot.created),
+            snapshot.clones.to_string(),
         ]
     });
     print(&columns(&["NAME", "SIZE", "TAKEN", "CLONES"], rows.collect()))
@@ -206,12 +192,33 @@ pub(super) async fn listed(
 /// # Errors
 /// If the store refuses, or the keys of an encrypted volume cannot be passed on.
 pub async fn clone(
-    requests: &Requests,
+    client: &Client,
     snapshot: &SnapshotName,
     clone: &str,
     key_file: Option<&Path>,
     json: bool,
 ) -> Result<()> {
+    let made = match client.create_clone(&snapshot.volume, &snapshot.snapshot, clone).await {
+        // What becomes of keys is decided here, and stays between here and the volume.
+        Err(error) if problem(&error) == Some(ProblemKind::Encrypted) => {
+            encrypted(client.link().await?, snapshot, clone, key_file).await?
+        }
+        made => made.with_context(|| format!("clone {clone}"))?,
+    };
+    if json {
+        return print(&pretty(&serde_json::to_value(made)?)?);
+    }
+    tell(&format!("created volume {clone}, which begins as {snapshot}"));
+    Ok(())
+}
+
+/// Makes a clone that has the keys of the volume that it is of.
+async fn encrypted(
+    requests: &Requests,
+    snapshot: &SnapshotName,
+    clone: &str,
+    key_file: Option<&Path>,
+) -> Result<Volume> {
     let parent = show(requests, &snapshot.volume).await?;
     // What can be wrong with the key is told before there is a clone.
     let heritage = keys::for_clones(requests, &parent, key_file).await;
@@ -230,11 +237,7 @@ pub async fn clone(
             format!("volume {clone} was created, but without the keys of {snapshot}: delete it")
         })?;
     }
-    if json {
-        return print(&pretty(&info_json(&info))?);
-    }
-    tell(&format!("created volume {clone}, which begins as {snapshot}"));
-    Ok(())
+    Ok(Volume::from(&info))
 }
 
 /// A time in UTC, to the second.

@@ -3,14 +3,13 @@
 use super::{columns, done, pretty, print, snapshot::date, tell, unexpected};
 use crate::commands::Usage;
 use crate::link::Requests;
-use crate::store::api::types::{DeletedVolume, DeletedVolumes};
-use crate::store::info_json;
+use crate::store::api::client::{Client, problem};
+use crate::store::api::types::{DeletedVolume, ProblemKind};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::block::{SECTOR_BYTES, VolumeId};
+use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    DeletedInfo, TRASH_VERSION, TrashOperation, TrashReply, VolumeError, VolumeOperation,
-    VolumeReply,
+    DeletedInfo, TRASH_VERSION, TrashOperation, TrashReply, VolumeOperation, VolumeReply,
 };
 
 pub(crate) async fn ask(requests: &Requests, operation: TrashOperation) -> Result<VolumeReply> {
@@ -43,10 +42,9 @@ pub(crate) async fn deleted(requests: &Requests) -> Result<Vec<DeletedInfo>> {
 }
 
 /// The one deleted volume of that name or identity.
-async fn named(requests: &Requests, name: &str) -> Result<DeletedInfo> {
-    let all = deleted(requests).await?.into_iter();
-    let mut found: Vec<_> =
-        all.filter(|volume| volume.name == name || volume.id.to_string() == name).collect();
+async fn named(client: &Client, name: &str) -> Result<DeletedVolume> {
+    let all = client.deleted().await?.volumes.into_iter();
+    let mut found: Vec<_> = all.filter(|volume| volume.name == name || volume.id == name).collect();
     match (found.pop(), found.is_empty()) {
         (Some(volume), true) => Ok(volume),
         (Some(_), false) => Err(Usage(format!(
@@ -59,17 +57,16 @@ async fn named(requests: &Requests, name: &str) -> Result<DeletedInfo> {
     }
 }
 
-pub(super) async fn list(requests: &Requests, json: bool) -> Result<()> {
-    let all = deleted(requests).await?;
+pub(super) async fn list(client: &Client, json: bool) -> Result<()> {
+    let all = client.deleted().await?;
     if json {
-        let volumes = DeletedVolumes { volumes: all.iter().map(DeletedVolume::from).collect() };
-        return print(&pretty(&serde_json::to_value(volumes)?)?);
+        return print(&pretty(&serde_json::to_value(all)?)?);
     }
-    let rows = all.iter().map(|volume| {
+    let rows = all.volumes.iter().map(|volume| {
         vec![
             volume.name.clone(),
-            volume.id.to_string(),
-            show_bytes(volume.sectors.saturating_mul(SECTOR_BYTES)),
+            volume.id.clone(),
+            show_bytes(volume.size_bytes),
             date(volume.deleted),
             date(volume.until),
         ]
@@ -77,55 +74,33 @@ pub(super) async fn list(requests: &Requests, json: bool) -> Result<()> {
     print(&columns(&["NAME", "ID", "SIZE", "DELETED", "KEPT UNTIL"], rows.collect()))
 }
 
-pub(super) async fn delete(requests: &Requests, name: &str, now: bool, json: bool) -> Result<()> {
+pub(super) async fn delete(client: &Client, name: &str, now: bool, json: bool) -> Result<()> {
     let context = || format!("volume {name}");
-    // What is there is asked for by name, what is deleted by identity.
-    let shown = if now {
-        match requests.call_volume(VolumeOperation::Show { name: name.to_owned() }).await? {
-            Ok(VolumeReply::Volume(info)) => Some(info.id),
-            Ok(_) => return Err(unexpected()),
-            Err(VolumeError::NotFound) => None,
-            // It can be deleted all the same.
-            Err(error) => return Err(error).with_context(context),
+    match client.delete_volume(name, now).await {
+        Ok(()) => {}
+        // It may be deleted already, with its data still there.
+        Err(error) if now && problem(&error) == Some(ProblemKind::NotFound) => {
+            let id = named(client, name).await?.id;
+            client.purge(&id).await.with_context(context)?;
         }
-    } else {
-        None
-    };
-    if shown.is_some() || !now || requests.version() < TRASH_VERSION {
-        let operation = VolumeOperation::Delete { name: name.to_owned() };
-        requests.volume(operation).await.with_context(context)?;
+        Err(error) => return Err(error).with_context(context),
     }
-    // Before there was anything to keep, everything went at once.
-    if now && requests.version() >= TRASH_VERSION {
-        let volume = match shown {
-            Some(id) => id,
-            None => named(requests, name).await?.id,
-        };
-        let operation = VolumeOperation::Trash(TrashOperation::Purge { volume });
-        match requests.call_volume(operation).await? {
-            Ok(_) => {}
-            // It went with its name.
-            Err(VolumeError::NotFound) if shown.is_some() => {}
-            Err(error) => return Err(error).with_context(context),
-        }
-        return done(json, &format!("deleted volume {name} for good"));
-    }
-    done(json, &format!("deleted volume {name}"))
+    let how = if now { " for good" } else { "" };
+    done(json, &format!("deleted volume {name}{how}"))
 }
 
 pub(super) async fn restore(
-    requests: &Requests,
+    client: &Client,
     volume: &str,
     new_name: Option<&str>,
     json: bool,
 ) -> Result<()> {
-    let deleted = named(requests, volume).await?;
+    let deleted = named(client, volume).await?;
     let name = new_name.map_or(deleted.name, str::to_owned);
-    let operation = TrashOperation::Restore { volume: deleted.id, name: name.clone() };
-    let reply = ask(requests, operation).await.with_context(|| format!("volume {name}"))?;
-    let VolumeReply::Volume(info) = reply else { return Err(unexpected()) };
+    let back = client.restore(&deleted.id, &name).await;
+    let back = back.with_context(|| format!("volume {name}"))?;
     if json {
-        return print(&pretty(&info_json(&info))?);
+        return print(&pretty(&serde_json::to_value(back)?)?);
     }
     tell(&format!("volume {name} is back"));
     Ok(())

@@ -1,11 +1,12 @@
 //! What a volume and its snapshots take.
 
-use super::{columns, pretty, print, progress, show, snapshot, tell, unexpected};
+use super::{columns, info, pretty, print, snapshot, tell, unexpected, waiting};
 use crate::link::Requests;
+use crate::store::api::client::Client;
 use crate::store::api::types::{SnapshotUsage, Usage};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
-use longhaul_core::block::{Range, SECTOR_BYTES, VolumeId};
+use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::wire::link::{
     MAX_MAPS_COUNTED, MapUsage, SNAPSHOT_VERSION, SnapshotInfo, SnapshotKey, SnapshotOperation,
     SnapshotReply, VolumeInfo, VolumeOperation, VolumeReply,
@@ -15,8 +16,11 @@ use longhaul_core::wire::link::{
 ///
 /// # Errors
 /// If there is no such volume, it is too old, or the store fails.
-pub async fn run(requests: &Requests, name: &str, as_json: bool) -> Result<()> {
-    let usage = of(requests, name, !as_json).await?;
+pub async fn run(client: &Client, name: &str, as_json: bool) -> Result<()> {
+    let sign = waiting(!as_json);
+    let usage = client.usage(name).await;
+    sign.finish_and_clear();
+    let usage = usage.with_context(|| format!("volume {name}"))?;
     if as_json {
         return print(&pretty(&serde_json::to_value(&usage)?)?);
     }
@@ -30,34 +34,28 @@ pub async fn run(requests: &Requests, name: &str, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What a volume and its snapshots take; with a progress bar, if there is a terminal.
+/// What a volume and its snapshots take.
 ///
 /// # Errors
 /// As for [`run`].
-pub async fn of(requests: &Requests, name: &str, bar: bool) -> Result<Usage> {
+pub async fn of(requests: &Requests, name: &str) -> Result<Usage> {
     if requests.version() < SNAPSHOT_VERSION {
         bail!("the store is too old to say what volumes take: upgrade it");
     }
-    let info = show(requests, name).await?;
-    let snapshots = snapshot::listed(requests, name, true).await;
-    let snapshots = snapshots.with_context(|| format!("volume {name}"))?;
-    let usage = count(requests, &info, snapshots, bar).await;
-    usage.with_context(|| format!("volume {name}"))
+    let info = info(requests, name).await?;
+    let snapshots = snapshot::listed(requests, name, true).await?;
+    count(requests, &info, snapshots).await
 }
 
 async fn count(
     requests: &Requests,
     info: &VolumeInfo,
     snapshots: Vec<SnapshotInfo>,
-    bar: bool,
 ) -> Result<Usage> {
     let all = snapshots.len();
     // Each with its neighbours: what it shares, it shares with these, unless the volume was rolled back in between.
     let window = MAX_MAPS_COUNTED;
     let inner = if all <= window { all.max(1) } else { window - 2 };
-    let rounds = all.div_ceil(inner).max(1) as u64;
-    let size = |info: &VolumeInfo| info.sectors.saturating_mul(SECTOR_BYTES);
-    let bar = progress(size(info).saturating_mul(rounds), bar);
     let mut counted = Vec::with_capacity(all);
     let mut volume =
         MapUsage { id: info.id, logical_bytes: 0, referenced_bytes: 0, unique_bytes: 0 };
@@ -69,7 +67,7 @@ async fn count(
         // After the last snapshot comes the volume.
         let whole = (last == all).then_some(info.sectors);
         let keys = snapshots[begin..end].iter().map(SnapshotInfo::key).collect();
-        let (mut maps, named) = walk(requests, info, keys, whole, &bar).await?;
+        let (mut maps, named) = walk(requests, info, keys, whole).await?;
         if whole.is_some()
             && let Some(own) = maps.pop()
         {
@@ -78,7 +76,6 @@ async fn count(
         counted.extend(maps.into_iter().skip(first - begin).take(last - first));
         named_bytes = (all <= window).then_some(named);
     }
-    bar.finish_and_clear();
     let stored = VolumeOperation::Stored { name: info.name.clone() };
     let VolumeReply::Stored(stored) = requests.volume(stored).await? else {
         return Err(unexpected());
@@ -94,7 +91,6 @@ async fn walk(
     info: &VolumeInfo,
     snapshots: Vec<SnapshotKey>,
     volume: Option<u64>,
-    bar: &indicatif::ProgressBar,
 ) -> Result<(Vec<MapUsage>, u64)> {
     let ids: Vec<VolumeId> =
         snapshots.iter().map(|key| key.id).chain(volume.map(|_| info.id)).collect();
@@ -107,7 +103,6 @@ async fn walk(
     let mut sums: Vec<MapUsage> = ids.iter().map(none).collect();
     let mut all_named = 0u64;
     let sectors = snapshots.iter().map(|key| key.sectors).chain(volume).max().unwrap_or(0);
-    let before = bar.position();
     let mut left = Range::new(0, sectors);
     while !left.is_empty() {
         let (snapshots, range) = (snapshots.clone(), left);
@@ -129,7 +124,6 @@ async fn walk(
         }
         all_named += named_bytes;
         left = Range::between(end, range.end());
-        bar.set_position(before + end.saturating_mul(SECTOR_BYTES));
     }
     Ok((sums, all_named))
 }

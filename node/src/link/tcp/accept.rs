@@ -1,8 +1,8 @@
 //! The store's end: who connects, and which connections are one link.
 
 use super::{
-    ALPN, LinkError, OPENING_BYTES, SETUP_TIMEOUT, Slots, Tcp, Token, configure, lock, opening,
-    serial, server_error,
+    ALPN, HTTP, LinkError, OPENING_BYTES, SETUP_TIMEOUT, Slots, Tcp, Token, configure, lock,
+    opening, serial, server_error,
 };
 use crate::credential::{Issued, ServerIdentity};
 use crate::link::tls;
@@ -13,18 +13,20 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Application protocol in the TLS handshake of those who have no link.
-const HTTP: &[u8] = b"http/1.1";
 /// Handshakes at a time; others wait in the kernel.
 const MAX_HANDSHAKES: usize = 64;
 /// Links that are not complete yet.
 const MAX_INCOMPLETE: usize = 256;
+/// How long who is turned away may take to read why.
+const LAST_WORD: Duration = Duration::from_millis(500);
+/// What is heard of them meanwhile: the first request of one who did not wait.
+const LAST_WORD_BYTES: u64 = 64 << 10;
 
 /// The store's end.
 pub struct Acceptor {
@@ -168,6 +170,15 @@ enum Joined {
     Visitor(Box<Visitor>),
 }
 
+/// Ends a connection of somebody who was told why. What has come of it and was not read would have the kernel take back what
+/// was said.
+async fn dismiss(mut socket: TcpStream) {
+    let _ = socket.shutdown().await;
+    let (mut rest, mut nowhere) = (socket.take(LAST_WORD_BYTES), tokio::io::sink());
+    let read = tokio::io::copy(&mut rest, &mut nowhere);
+    let _ = tokio::time::timeout(LAST_WORD, read).await;
+}
+
 /// Authenticates a connection and puts it to the others of its link, unless it is none of a link.
 async fn join(
     socket: TcpStream,
@@ -176,7 +187,13 @@ async fn join(
     incomplete: &Incomplete,
 ) -> Result<Joined, LinkError> {
     configure(&socket).map_err(|error| LinkError::Lost(error.to_string()))?;
-    let stream = acceptor.accept(socket).await.map_err(|error| server_error(&error))?;
+    let stream = match acceptor.accept(socket).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, socket)) => {
+            dismiss(socket).await;
+            return Err(server_error(&error));
+        }
+    };
     let mut stream = TlsStream::from(stream);
     let invalid = || LinkError::Protocol("a connection names no free lane".into());
     if stream.get_ref().1.alpn_protocol() != Some(ALPN) {

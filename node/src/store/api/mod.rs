@@ -1,117 +1,98 @@
-//! The HTTP API: what `longhaul volume`, `snapshot`, `tenant` and `store` can do, for programs.
+//! The HTTP API: what `longhaul volume`, `snapshot`, `tenant` and `store` do, but for what moves data or needs keys.
 //!
 //! It is spoken on the store's TCP address, over TLS: who comes shows the certificate of a credential, as hosts do, and has
 //! a session within the store that may do what one over the link may, and nothing else. What the API is is
 //! generated from what serves it: `GET /v1/openapi.json`.
+//!
+//! - `routes`: what is answered, whoever asks; `body`: how requests are read.
+//! - `serve`: the connections, and how many there may be.
+//! - [`client`]: the other end, which the commands are; `calls`: what it can ask for.
+//! - [`types`]: what is said.
 
+mod body;
+mod calls;
+pub mod client;
 mod routes;
+mod serve;
 pub mod types;
 
-use crate::link::tcp::Visitor;
+use crate::credential::tenant_of;
 use crate::link::{Door, LinkError, Requests};
-use axum::Router;
-use axum::extract::connect_info::{ConnectInfo, Connected};
-use axum::extract::{DefaultBodyLimit, FromRequestParts};
+use crate::volume::NoSnapshot;
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
 use longhaul_core::wire::link::{SnapshotError, VolumeError};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::net::TcpStream;
-use tokio::sync::{OnceCell, mpsc};
-use tokio_rustls::TlsStream;
-use types::Problem;
+use tokio::sync::Mutex;
+use types::{Problem, ProblemKind};
 
-/// Largest body of a request.
-const MAX_BODY_BYTES: usize = 64 << 10;
+pub use serve::{Bounds, Counts, serve};
 
-/// Serves those who come until there are no more.
-pub async fn serve(visitors: mpsc::Receiver<Visitor>, door: Door) {
-    let router = Router::new()
-        .merge(routes::router())
-        .fallback(async || Failure::not_found("no such path: see /v1/openapi.json"))
-        .method_not_allowed_fallback(async || {
-            Failure(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "not for this path: see /v1/openapi.json".into(),
-            )
-        })
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
-    let visitors = Visitors { visitors, door };
-    let service = router.into_make_service_with_connect_info::<Who>();
-    if let Err(error) = axum::serve(visitors, service).await {
-        tracing::error!("the HTTP API has ended: {error}");
+/// Who asks; each request carries it.
+struct Caller {
+    /// If the credential is one of a tenant.
+    of_tenant: bool,
+    way: Way,
+}
+
+/// How what is asked gets to the store.
+enum Way {
+    /// It is this one: by the session of a connection, which begins with its first request.
+    Door { door: Door, peer: SocketAddr, serial: String, session: Mutex<Option<Arc<Requests>>> },
+    /// Over a link, by who could not reach its HTTP API.
+    Link(Arc<Requests>),
+}
+
+impl Caller {
+    /// Who has come by HTTP and has shown a certificate of that serial number.
+    fn visitor(door: Door, peer: SocketAddr, serial: String) -> Caller {
+        let of_tenant = tenant_of(&serial).is_some();
+        Caller { of_tenant, way: Way::Door { door, peer, serial, session: Mutex::default() } }
     }
-}
 
-struct Visitors {
-    visitors: mpsc::Receiver<Visitor>,
-    door: Door,
-}
+    /// Who has a link, by a credential whose certificate has that serial number.
+    fn linked(requests: Arc<Requests>, serial: &str) -> Caller {
+        Caller { of_tenant: tenant_of(serial).is_some(), way: Way::Link(requests) }
+    }
 
-impl axum::serve::Listener for Visitors {
-    type Io = TlsStream<TcpStream>;
-    type Addr = Who;
-
-    async fn accept(&mut self) -> (Self::Io, Who) {
-        match self.visitors.recv().await {
-            Some(Visitor { stream, peer, serial }) => {
-                let (door, session) = (self.door.clone(), OnceCell::new());
-                (stream, Who(Arc::new(Guest { door, peer, serial, session })))
+    async fn requests(&self) -> Result<Arc<Requests>, LinkError> {
+        let (door, peer, serial, session) = match &self.way {
+            Way::Link(requests) => return Ok(requests.clone()),
+            Way::Door { door, peer, serial, session } => (door, peer, serial, session),
+        };
+        let mut session = session.lock().await;
+        match &*session {
+            Some(requests) if requests.is_open() => Ok(requests.clone()),
+            // One that has ended is not let in again, if it was for its credential.
+            _ => {
+                let entered = Arc::new(door.enter(*peer, serial.clone()).await?);
+                Ok(session.insert(entered).clone())
             }
-            // The store is stopping.
-            None => std::future::pending().await,
         }
     }
-
-    fn local_addr(&self) -> std::io::Result<Who> {
-        Err(std::io::ErrorKind::Unsupported.into())
-    }
 }
 
-/// Who a connection is of.
-#[derive(Clone)]
-struct Who(Arc<Guest>);
-
-struct Guest {
-    door: Door,
-    peer: SocketAddr,
-    serial: String,
-    session: OnceCell<Arc<Requests>>,
+/// The session in which something is asked.
+struct Session {
+    requests: Arc<Requests>,
+    of_tenant: bool,
 }
-
-impl std::fmt::Debug for Who {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({})", self.0.peer, self.0.serial)
-    }
-}
-
-impl Connected<IncomingStream<'_, Visitors>> for Who {
-    fn connect_info(stream: IncomingStream<'_, Visitors>) -> Who {
-        stream.remote_addr().clone()
-    }
-}
-
-/// The session of a connection, which begins with its first request.
-struct Session(Arc<Requests>);
 
 impl<S: Sync> FromRequestParts<S> for Session {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Session, Failure> {
-        let Some(ConnectInfo(Who(guest))) = parts.extensions.get::<ConnectInfo<Who>>() else {
+        let Some(caller) = parts.extensions.get::<Arc<Caller>>() else {
             return Err(Failure::unavailable("the connection is of nobody"));
         };
-        let enter = async || {
-            let session = guest.door.enter(guest.peer, guest.serial.clone()).await;
-            session.map(Arc::new)
-        };
-        match guest.session.get_or_try_init(enter).await {
-            Ok(session) => Ok(Session(session.clone())),
+        match caller.requests().await {
+            Ok(requests) => Ok(Session { requests, of_tenant: caller.of_tenant }),
             Err(error @ LinkError::Revoked) => {
-                Err(Failure(StatusCode::FORBIDDEN, error.to_string()))
+                let (status, kind) = (StatusCode::FORBIDDEN, ProblemKind::Forbidden);
+                Err(Failure { status, kind, why: error.to_string() })
             }
             Err(error) => Err(Failure::unavailable(&error.to_string())),
         }
@@ -122,45 +103,117 @@ impl std::ops::Deref for Session {
     type Target = Requests;
 
     fn deref(&self) -> &Requests {
-        &self.0
+        &self.requests
+    }
+}
+
+impl Session {
+    /// Why something that concerns the whole installation was not done.
+    fn of_installation(&self, error: anyhow::Error) -> Failure {
+        let failure = Failure::from(error);
+        match failure.kind {
+            // A tenant is refused all of it, whatever is asked.
+            ProblemKind::Invalid if self.of_tenant => {
+                Failure { status: StatusCode::FORBIDDEN, kind: ProblemKind::Forbidden, ..failure }
+            }
+            _ => failure,
+        }
     }
 }
 
 /// Why a request was not answered otherwise.
 #[derive(Debug)]
-struct Failure(StatusCode, String);
+struct Failure {
+    status: StatusCode,
+    kind: ProblemKind,
+    why: String,
+}
 
 impl Failure {
-    fn not_found(why: &str) -> Failure {
-        Failure(StatusCode::NOT_FOUND, why.to_owned())
+    fn new(status: StatusCode, kind: ProblemKind, why: impl Into<String>) -> Failure {
+        Failure { status, kind, why: why.into() }
+    }
+
+    fn not_found(why: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::NOT_FOUND, ProblemKind::NotFound, why)
     }
 
     fn invalid(why: impl Into<String>) -> Failure {
-        Failure(StatusCode::BAD_REQUEST, why.into())
+        Failure::new(StatusCode::BAD_REQUEST, ProblemKind::Invalid, why)
     }
 
     fn unavailable(why: &str) -> Failure {
-        Failure(StatusCode::SERVICE_UNAVAILABLE, why.to_owned())
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, ProblemKind::Unavailable, why)
+    }
+
+    /// The same, of what is not there.
+    fn of_nothing(self) -> Failure {
+        Failure { status: StatusCode::NOT_FOUND, kind: ProblemKind::NotFound, ..self }
     }
 }
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        let code = match error.downcast_ref::<VolumeError>() {
+        use ProblemKind as Kind;
+        let why = format!("{error:#}");
+        if error.is::<NoSnapshot>() {
+            return Failure::not_found(why);
+        }
+        let (status, kind) = match error.downcast_ref::<VolumeError>() {
             Some(VolumeError::NotFound | VolumeError::Snapshot(SnapshotError::NotFound)) => {
-                StatusCode::NOT_FOUND
+                (StatusCode::NOT_FOUND, Kind::NotFound)
             }
-            Some(VolumeError::Invalid(_)) => StatusCode::BAD_REQUEST,
-            Some(VolumeError::Store(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Some(_) => StatusCode::CONFLICT,
-            None => StatusCode::BAD_GATEWAY,
+            Some(
+                VolumeError::Exists
+                | VolumeError::Snapshot(SnapshotError::Exists | SnapshotError::IdTaken),
+            ) => (StatusCode::CONFLICT, Kind::Exists),
+            Some(VolumeError::Invalid(_)) => (StatusCode::BAD_REQUEST, Kind::Invalid),
+            Some(VolumeError::InUse(_)) => (StatusCode::CONFLICT, Kind::InUse),
+            Some(VolumeError::Store(_)) => (StatusCode::SERVICE_UNAVAILABLE, Kind::Unavailable),
+            Some(VolumeError::Fenced(_) | VolumeError::Snapshot(_)) => {
+                (StatusCode::CONFLICT, Kind::Conflict)
+            }
+            None => (StatusCode::BAD_GATEWAY, Kind::Failed),
         };
-        Failure(code, format!("{error:#}"))
+        Failure { status, kind, why }
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.0, axum::Json(Problem { error: self.1 })).into_response()
+        let Failure { status, kind, why } = self;
+        (status, axum::Json(Problem { error: why, kind })).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_core::wire::link::HostId;
+
+    #[test]
+    fn each_error_has_a_kind_that_is_read_back() {
+        let no_such = VolumeError::Snapshot(SnapshotError::NotFound);
+        for (error, status, text) in [
+            (VolumeError::NotFound, 404, "\"not-found\""),
+            (no_such, 404, "\"not-found\""),
+            (VolumeError::Exists, 409, "\"exists\""),
+            (VolumeError::Invalid("x".into()), 400, "\"invalid\""),
+            (VolumeError::InUse(HostId(1)), 409, "\"in-use\""),
+            (VolumeError::Store("x".into()), 503, "\"unavailable\""),
+            (VolumeError::Fenced(1), 409, "\"conflict\""),
+            (VolumeError::Snapshot(SnapshotError::NoBarrier), 409, "\"conflict\""),
+        ] {
+            let failure = Failure::from(anyhow::Error::from(error).context("the store refused"));
+            assert_eq!(failure.status.as_u16(), status, "{failure:?}");
+            assert!(failure.why.starts_with("the store refused: "), "{failure:?}");
+            assert_eq!(serde_json::to_string(&failure.kind).unwrap(), text);
+            assert_eq!(serde_json::from_str::<ProblemKind>(text).unwrap(), failure.kind);
+        }
+        // What a later store may say, and an earlier one leaves out.
+        let odd = r#"{"error": "x", "kind": "odd"}"#;
+        assert_eq!(serde_json::from_str::<Problem>(odd).unwrap().kind, ProblemKind::Failed);
+        let bare = serde_json::from_str::<Problem>(r#"{"error": "x"}"#).unwrap();
+        assert_eq!(bare.kind, ProblemKind::Failed);
     }
 }

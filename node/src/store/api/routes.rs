@@ -1,22 +1,24 @@
 //! The paths of the HTTP API.
 
+use super::body::{MAX_BYTES, Query, Said};
 use super::types::{
-    Changes, DeletedVolume, DeletedVolumes, Drain, Drained, Limits, Lost, Moved, NewClone,
-    NewSnapshot, NewTenant, NewVolume, Problem, Restore, Snapshot, SnapshotSchedule, Snapshots,
-    Store, Stores, Tenant, Tenants, Usage, Volume, VolumeChange, Volumes,
+    Changes, DeletedVolume, DeletedVolumes, Drain, Drained, Limits, Lost, MaybeReplica, Moved,
+    NewClone, NewReplica, NewSnapshot, NewTenant, NewVolume, Problem, ProblemKind, Replica,
+    ReplicaChange, ReplicaMode, Restore, Snapshot, SnapshotSchedule, Snapshots, Store, Stores,
+    Tenant, Tenants, Usage, Volume, VolumeChange, Volumes,
 };
 use super::{Failure, Session};
 use crate::random;
 use crate::volume;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Path};
+use axum::extract::{DefaultBodyLimit, Path};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::wire::link::{
-    SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, TenantOperation,
-    TenantReply, TrashOperation, VolumeInfo, VolumeOperation, VolumeReply,
+    ReplicaOperation, SNAPSHOT_VERSION, SnapshotOperation, SnapshotReply, StoreId, StoreOperation,
+    StoreReply, TRASH_VERSION, TenantOperation, TenantReply, TrashOperation, VolumeError,
+    VolumeInfo, VolumeOperation, VolumeReply,
 };
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
@@ -47,6 +49,16 @@ pub(super) fn router() -> Router {
         .route("/v1/stores/{store}", delete(forget_store))
         .route("/v1/store/drain", get(drained).put(drain))
         .route("/v1/store/rebalance", post(rebalance))
+        .route(
+            "/v1/replica",
+            get(replica).put(add_replica).patch(change_replica).delete(remove_replica),
+        )
+        .fallback(async || Failure::not_found("no such path: see /v1/openapi.json"))
+        .method_not_allowed_fallback(async || {
+            let why = "not for this path: see /v1/openapi.json";
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, ProblemKind::Invalid, why)
+        })
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 
 /// What the API is.
@@ -88,6 +100,10 @@ pub(super) fn router() -> Router {
         delete_tenant,
         stores,
         forget_store,
+        replica,
+        add_replica,
+        change_replica,
+        remove_replica,
         drained,
         drain,
         rebalance,
@@ -97,48 +113,22 @@ struct Api;
 
 type Answer<T> = Result<Json<T>, Failure>;
 
-/// JSON of a request, or what is wrong with it as an answer like any other.
-struct Body<T>(T);
-
-impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = Failure;
-
-    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, Failure> {
-        let body = Json::<T>::from_request(request, state).await;
-        let Json(body) =
-            body.map_err(|error: JsonRejection| Failure(error.status(), error.body_text()))?;
-        Ok(Body(body))
-    }
-}
-
-/// What follows the `?`.
-struct Query<T>(T);
-
-impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = Failure;
-
-    async fn from_request_parts(
-        parts: &mut axum::http::request::Parts,
-        state: &S,
-    ) -> Result<Self, Failure> {
-        let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
-        let query =
-            query.map_err(|error: QueryRejection| Failure(error.status(), error.body_text()))?;
-        Ok(Query(query.0))
-    }
-}
-
 fn unexpected() -> Failure {
-    Failure(StatusCode::BAD_GATEWAY, "the store gave an answer that does not fit".into())
+    volume::unexpected().into()
 }
 
 fn sectors(bytes: u64) -> Result<u64, Failure> {
     if !bytes.is_multiple_of(SECTOR_BYTES) {
         return Err(Failure::invalid(format!(
-            "{bytes} bytes are not a multiple of {SECTOR_BYTES}"
+            "a size of {bytes} bytes is not a multiple of {SECTOR_BYTES}"
         )));
     }
     Ok(bytes / SECTOR_BYTES)
+}
+
+/// Of a store that is asked over a link.
+fn too_old(what: &str) -> Failure {
+    anyhow::anyhow!("the store is too old to {what}: upgrade it").into()
 }
 
 async fn about(session: &Session, operation: VolumeOperation) -> Result<VolumeInfo, Failure> {
@@ -186,7 +176,7 @@ async fn volumes(session: Session) -> Answer<Volumes> {
 )]
 async fn create_volume(
     session: Session,
-    Body(new): Body<NewVolume>,
+    Said(new): Said<NewVolume>,
 ) -> Result<(StatusCode, Json<Volume>), Failure> {
     let NewVolume { name, size_bytes, block_bytes } = new;
     let block_bytes = block_bytes.unwrap_or(BLOCK_BYTES);
@@ -213,11 +203,14 @@ async fn volume(session: Session, Path(name): Path<String>) -> Answer<Volume> {
 async fn change_volume(
     session: Session,
     Path(name): Path<String>,
-    Body(change): Body<VolumeChange>,
+    Said(change): Said<VolumeChange>,
 ) -> Answer<Volume> {
     let sectors = sectors(change.size_bytes)?;
-    let have = about(&session, VolumeOperation::Show { name: name.clone() }).await?.sectors;
-    let operation = match change.force && sectors < have {
+    let smaller = change.force && volume::info(&session, &name).await?.sectors > sectors;
+    if smaller && session.version() < SNAPSHOT_VERSION {
+        return Err(too_old("make volumes smaller"));
+    }
+    let operation = match smaller {
         true => VolumeOperation::Shrink { name, sectors },
         false => VolumeOperation::Resize { name, sectors },
     };
@@ -225,13 +218,40 @@ async fn change_volume(
     Ok(Json(Volume::from(&info)))
 }
 
+/// How a volume is deleted.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Deletion {
+    /// Remove its data now: nothing brings it back.
+    #[serde(default)]
+    now: bool,
+}
+
 /// Deletes a volume that no host has attached. It can be brought back for as long as the store keeps it.
 #[utoipa::path(
-    delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
+    delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path), Deletion),
     responses((status = 204), (status = "default", body = Problem)),
 )]
-async fn delete_volume(session: Session, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+async fn delete_volume(
+    session: Session,
+    Path(name): Path<String>,
+    Query(Deletion { now }): Query<Deletion>,
+) -> Result<StatusCode, Failure> {
+    // Before there was anything to keep, everything went at once.
+    let now = now && session.version() >= TRASH_VERSION;
+    // What is there is asked for by name, what is deleted by identity.
+    let shown = if now { Some(volume::info(&session, &name).await?.id) } else { None };
     session.volume(VolumeOperation::Delete { name }).await?;
+    if let Some(volume) = shown {
+        let operation = VolumeOperation::Trash(TrashOperation::Purge { volume });
+        match session.call_volume(operation).await? {
+            // Or it went with its name.
+            Ok(_) | Err(VolumeError::NotFound) => {}
+            Err(error) => {
+                return Err(anyhow::Error::from(error).context("the store refused").into());
+            }
+        }
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -241,7 +261,7 @@ async fn delete_volume(session: Session, Path(name): Path<String>) -> Result<Sta
     responses((status = 200, body = Usage), (status = "default", body = Problem)),
 )]
 async fn usage(session: Session, Path(name): Path<String>) -> Answer<Usage> {
-    Ok(Json(volume::usage::of(&session, &name, false).await?))
+    Ok(Json(volume::usage::of(&session, &name).await?))
 }
 
 /// What a host acknowledged and has not delivered: lost, if it never comes back.
@@ -281,7 +301,7 @@ async fn schedule(session: Session, Path(name): Path<String>) -> Answer<Snapshot
 async fn set_schedule(
     session: Session,
     Path(name): Path<String>,
-    Body(wanted): Body<SnapshotSchedule>,
+    Said(wanted): Said<SnapshotSchedule>,
 ) -> Answer<SnapshotSchedule> {
     let schedule = wanted.schedule.parse().map_err(|error: String| Failure::invalid(error))?;
     volume::snapshot::set_schedule(&session, &name, &schedule).await?;
@@ -306,7 +326,7 @@ async fn snapshots(session: Session, Path(name): Path<String>) -> Answer<Snapsho
 async fn create_snapshot(
     session: Session,
     Path(name): Path<String>,
-    Body(new): Body<NewSnapshot>,
+    Said(new): Said<NewSnapshot>,
 ) -> Result<(StatusCode, Json<Snapshot>), Failure> {
     let (snapshot, barrier) = (new.name, !new.no_barrier);
     let operation = SnapshotOperation::Create { snapshot, id: identity()?, created: 0, barrier };
@@ -351,9 +371,13 @@ async fn delete_snapshot(
 struct Until {
     /// A later snapshot; the volume as it is, if none is named.
     until: Option<String>,
+    /// From where on, in bytes: what `next_bytes` of the answer before says.
+    #[serde(default)]
+    from_bytes: u64,
 }
 
-/// The ranges in which a snapshot and a later one, or the volume as it is, differ.
+/// The ranges in which a snapshot and a later one, or the volume as it is, differ. If there is much to look at the answer has a
+/// part of them, and says from where to ask for the next.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}/snapshots/{snapshot}/changes",
     params(("volume" = String, Path), ("snapshot" = String, Path), Until),
@@ -362,9 +386,10 @@ struct Until {
 async fn changes(
     session: Session,
     Path((name, since)): Path<(String, String)>,
-    Query(Until { until }): Query<Until>,
+    Query(Until { until, from_bytes }): Query<Until>,
 ) -> Answer<Changes> {
-    Ok(Json(volume::diff::changes(&session, &name, &since, until.as_deref()).await?))
+    let from = sectors(from_bytes)?;
+    Ok(Json(volume::diff::changes(&session, &name, &since, until.as_deref(), from).await?))
 }
 
 /// Creates a volume that begins as a snapshot and shares its data. One of an encrypted volume is made where its keys are, with
@@ -377,13 +402,13 @@ async fn changes(
 async fn create_clone(
     session: Session,
     Path((name, snapshot)): Path<(String, String)>,
-    Body(NewClone { name: clone }): Body<NewClone>,
+    Said(NewClone { name: clone }): Said<NewClone>,
 ) -> Result<(StatusCode, Json<Volume>), Failure> {
-    let parent = volume::show(&session, &name).await?;
+    let parent = volume::info(&session, &name).await?;
     let keys = volume::attributes::get(&session, &parent, crate::keys::ATTRIBUTE).await?;
     if !keys.is_empty() {
         let why = "the volume is encrypted, and so are clones of it: make one with `longhaul volume clone --key-file`";
-        return Err(Failure(StatusCode::CONFLICT, why.into()));
+        return Err(Failure::new(StatusCode::CONFLICT, ProblemKind::Encrypted, why));
     }
     let id = identity()?;
     let operation = SnapshotOperation::Clone { snapshot, clone, id };
@@ -441,7 +466,7 @@ async fn purge(session: Session, Path(id): Path<String>) -> Result<StatusCode, F
 async fn restore(
     session: Session,
     Path(id): Path<String>,
-    Body(Restore { name }): Body<Restore>,
+    Said(Restore { name }): Said<Restore>,
 ) -> Answer<Volume> {
     let volume = VolumeId(identified(&id)?);
     let name = match name {
@@ -458,9 +483,32 @@ async fn restore(
     }
 }
 
-async fn about_tenant(session: &Session, operation: TenantOperation) -> Result<Tenant, Failure> {
-    match session.tenant(operation).await? {
-        TenantReply::Tenant(info) => Ok(Tenant::from(&info)),
+async fn tenancy(session: &Session, operation: TenantOperation) -> Result<TenantReply, Failure> {
+    session.tenant(operation).await.map_err(|error| session.of_installation(error))
+}
+
+/// Does something to a tenant that has to be there.
+async fn to_tenant(
+    session: &Session,
+    tenant: &str,
+    operation: TenantOperation,
+) -> Result<TenantReply, Failure> {
+    match tenancy(session, operation).await {
+        Err(failure) if failure.kind == ProblemKind::Invalid => {
+            match tenancy(session, TenantOperation::List).await {
+                Ok(TenantReply::List(all)) if all.iter().all(|info| info.name != tenant) => {
+                    Err(failure.of_nothing())
+                }
+                _ => Err(failure),
+            }
+        }
+        result => result,
+    }
+}
+
+fn shown(reply: TenantReply) -> Answer<Tenant> {
+    match reply {
+        TenantReply::Tenant(info) => Ok(Json(Tenant::from(&info))),
         _ => Err(unexpected()),
     }
 }
@@ -468,7 +516,7 @@ async fn about_tenant(session: &Session, operation: TenantOperation) -> Result<T
 /// All tenants.
 #[utoipa::path(get, path = "/v1/tenants", responses((status = 200, body = Tenants), (status = "default", body = Problem)))]
 async fn tenants(session: Session) -> Answer<Tenants> {
-    match session.tenant(TenantOperation::List).await? {
+    match tenancy(&session, TenantOperation::List).await? {
         TenantReply::List(list) => {
             Ok(Json(Tenants { tenants: list.iter().map(Tenant::from).collect() }))
         }
@@ -483,10 +531,10 @@ async fn tenants(session: Session) -> Answer<Tenants> {
 )]
 async fn create_tenant(
     session: Session,
-    Body(NewTenant { name, limits }): Body<NewTenant>,
+    Said(NewTenant { name, limits }): Said<NewTenant>,
 ) -> Result<(StatusCode, Json<Tenant>), Failure> {
     let operation = TenantOperation::Create { tenant: name, limits: limits.into() };
-    Ok((StatusCode::CREATED, Json(about_tenant(&session, operation).await?)))
+    Ok((StatusCode::CREATED, shown(tenancy(&session, operation).await?)?))
 }
 
 /// A tenant.
@@ -494,8 +542,9 @@ async fn create_tenant(
     get, path = "/v1/tenants/{tenant}", params(("tenant" = String, Path)),
     responses((status = 200, body = Tenant), (status = "default", body = Problem)),
 )]
-async fn tenant(session: Session, Path(tenant): Path<String>) -> Answer<Tenant> {
-    Ok(Json(about_tenant(&session, TenantOperation::Show { tenant }).await?))
+async fn tenant(session: Session, Path(name): Path<String>) -> Answer<Tenant> {
+    let operation = TenantOperation::Show { tenant: name.clone() };
+    shown(to_tenant(&session, &name, operation).await?)
 }
 
 /// Replaces what a tenant may have, all of it.
@@ -505,11 +554,11 @@ async fn tenant(session: Session, Path(tenant): Path<String>) -> Answer<Tenant> 
 )]
 async fn set_tenant(
     session: Session,
-    Path(tenant): Path<String>,
-    Body(limits): Body<Limits>,
+    Path(name): Path<String>,
+    Said(limits): Said<Limits>,
 ) -> Answer<Tenant> {
-    let operation = TenantOperation::Set { tenant, limits: limits.into() };
-    Ok(Json(about_tenant(&session, operation).await?))
+    let operation = TenantOperation::Set { tenant: name.clone(), limits: limits.into() };
+    shown(to_tenant(&session, &name, operation).await?)
 }
 
 /// Deletes a tenant that has no volumes.
@@ -517,18 +566,20 @@ async fn set_tenant(
     delete, path = "/v1/tenants/{tenant}", params(("tenant" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)),
 )]
-async fn delete_tenant(
-    session: Session,
-    Path(tenant): Path<String>,
-) -> Result<StatusCode, Failure> {
-    session.tenant(TenantOperation::Delete { tenant }).await?;
+async fn delete_tenant(session: Session, Path(name): Path<String>) -> Result<StatusCode, Failure> {
+    let operation = TenantOperation::Delete { tenant: name.clone() };
+    to_tenant(&session, &name, operation).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn fleet(session: &Session, operation: StoreOperation) -> Result<StoreReply, Failure> {
+    session.store(operation).await.map_err(|error| session.of_installation(error))
 }
 
 /// All stores of the installation.
 #[utoipa::path(get, path = "/v1/stores", responses((status = 200, body = Stores), (status = "default", body = Problem)))]
 async fn stores(session: Session) -> Answer<Stores> {
-    match session.store(StoreOperation::List).await? {
+    match fleet(&session, StoreOperation::List).await? {
         StoreReply::List(list) => {
             Ok(Json(Stores { stores: list.iter().map(Store::from).collect() }))
         }
@@ -543,12 +594,21 @@ async fn stores(session: Session) -> Answer<Stores> {
 )]
 async fn forget_store(session: Session, Path(store): Path<String>) -> Result<StatusCode, Failure> {
     let id = StoreId(identified(&store)?);
-    session.store(StoreOperation::Forget { id }).await?;
-    Ok(StatusCode::NO_CONTENT)
+    match fleet(&session, StoreOperation::Forget { id }).await {
+        Err(failure) if failure.kind == ProblemKind::Invalid => {
+            match fleet(&session, StoreOperation::List).await {
+                Ok(StoreReply::List(all)) if all.iter().all(|store| store.id != id) => {
+                    Err(failure.of_nothing())
+                }
+                _ => Err(failure),
+            }
+        }
+        result => result.map(|_| StatusCode::NO_CONTENT),
+    }
 }
 
 async fn report(session: &Session) -> Answer<Drained> {
-    match session.store(StoreOperation::Report).await? {
+    match fleet(session, StoreOperation::Report).await? {
         StoreReply::Report(report) => Ok(Json(Drained::from(&report))),
         _ => Err(unexpected()),
     }
@@ -565,16 +625,68 @@ async fn drained(session: Session) -> Answer<Drained> {
     put, path = "/v1/store/drain", request_body = Drain,
     responses((status = 200, body = Drained), (status = "default", body = Problem)),
 )]
-async fn drain(session: Session, Body(Drain { draining }): Body<Drain>) -> Answer<Drained> {
-    session.store(StoreOperation::Drain { on: draining }).await?;
+async fn drain(session: Session, Said(Drain { draining }): Said<Drain>) -> Answer<Drained> {
+    fleet(&session, StoreOperation::Drain { on: draining }).await?;
     report(&session).await
 }
 
 /// Has this store hand hosts to stores that have clearly less to do.
 #[utoipa::path(post, path = "/v1/store/rebalance", responses((status = 200, body = Moved), (status = "default", body = Problem)))]
 async fn rebalance(session: Session) -> Answer<Moved> {
-    match session.store(StoreOperation::Rebalance).await? {
+    match fleet(&session, StoreOperation::Rebalance).await? {
         StoreReply::Moved(hosts) => Ok(Json(Moved { hosts })),
         _ => Err(unexpected()),
     }
+}
+
+async fn about_replica(
+    session: &Session,
+    operation: ReplicaOperation,
+) -> Result<Option<Replica>, Failure> {
+    match fleet(session, StoreOperation::Replica(operation)).await? {
+        StoreReply::Replica(state) => Ok(state.as_ref().map(Replica::from)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The second place of all objects, and how far behind it is at this store.
+#[utoipa::path(get, path = "/v1/replica", responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)))]
+async fn replica(session: Session) -> Answer<MaybeReplica> {
+    let replica = about_replica(&session, ReplicaOperation::Show).await?;
+    Ok(Json(MaybeReplica { replica }))
+}
+
+/// Has all objects repeated at a second place.
+#[utoipa::path(
+    put, path = "/v1/replica", request_body = NewReplica,
+    responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)),
+)]
+async fn add_replica(session: Session, Said(new): Said<NewReplica>) -> Answer<MaybeReplica> {
+    let NewReplica { location, mode, standby, discard } = new;
+    let in_step = mode == ReplicaMode::InStep;
+    let operation = ReplicaOperation::Add { location, in_step, standby, discard };
+    Ok(Json(MaybeReplica { replica: about_replica(&session, operation).await? }))
+}
+
+/// Has commits wait for the second place, or not.
+#[utoipa::path(
+    patch, path = "/v1/replica", request_body = ReplicaChange,
+    responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)),
+)]
+async fn change_replica(
+    session: Session,
+    Said(ReplicaChange { mode }): Said<ReplicaChange>,
+) -> Answer<MaybeReplica> {
+    let operation = ReplicaOperation::Mode { in_step: mode == ReplicaMode::InStep };
+    Ok(Json(MaybeReplica { replica: about_replica(&session, operation).await? }))
+}
+
+/// Has nothing repeated any more. What is there stays, and cannot be gone on with.
+#[utoipa::path(
+    delete, path = "/v1/replica",
+    responses((status = 204), (status = "default", body = Problem)),
+)]
+async fn remove_replica(session: Session) -> Result<StatusCode, Failure> {
+    about_replica(&session, ReplicaOperation::Remove).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -2,8 +2,8 @@
 
 use longhaul_core::block::{Range, SECTOR_BYTES};
 use longhaul_core::wire::link::{
-    DeletedInfo, LiveInfo, MapUsage, SnapshotInfo, StoreReport, StoreState, StoredBytes,
-    TenantInfo, TenantLimits, VolumeInfo,
+    DeletedInfo, LiveInfo, MapUsage, ReplicaState, SnapshotInfo, StoreReport, StoreState,
+    StoredBytes, TenantInfo, TenantLimits, VolumeInfo,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ fn bytes(sectors: u64) -> u64 {
 }
 
 /// A volume.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// Its name.
     pub name: String,
@@ -43,7 +43,7 @@ impl From<&VolumeInfo> for Volume {
 }
 
 /// What a store knows of a volume that it has opened.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Live {
     /// Current epoch: how often hosts have attached it, and more.
     pub epoch: u64,
@@ -79,14 +79,14 @@ impl From<&LiveInfo> for Live {
 }
 
 /// Volumes.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Volumes {
     /// In order of their names.
     pub volumes: Vec<Volume>,
 }
 
 /// A volume to be created.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
     /// Letters, digits, `.`, `_` and `-`.
@@ -98,7 +98,7 @@ pub struct NewVolume {
 }
 
 /// What is to be changed of a volume.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
     /// Its size from now on.
@@ -109,7 +109,7 @@ pub struct VolumeChange {
 }
 
 /// A snapshot.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// Of which volume.
     pub volume: String,
@@ -140,14 +140,14 @@ impl Snapshot {
 }
 
 /// Snapshots.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Snapshots {
     /// The oldest first.
     pub snapshots: Vec<Snapshot>,
 }
 
 /// A snapshot to be taken.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSnapshot {
     /// Letters, digits, `.`, `_` and `-`.
@@ -158,7 +158,7 @@ pub struct NewSnapshot {
 }
 
 /// A clone to be made.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewClone {
     /// Its name.
@@ -175,7 +175,7 @@ pub struct SnapshotSchedule {
 }
 
 /// What a volume and its snapshots take.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Of the volume.
     pub name: String,
@@ -225,7 +225,7 @@ impl Usage {
 }
 
 /// What a snapshot takes.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotUsage {
     /// Its name.
     pub name: String,
@@ -262,26 +262,54 @@ impl SnapshotUsage {
 }
 
 /// What differs.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Changes {
     /// In order of address.
     pub ranges: Vec<Change>,
+    /// That was not all: from where to ask for the rest. What comes then may go on with the last range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_bytes: Option<u64>,
+}
+
+impl Changes {
+    /// Adds a range that follows.
+    pub fn push(&mut self, change: Change) {
+        match self.ranges.last_mut() {
+            Some(last)
+                if last.offset_bytes + last.bytes == change.offset_bytes
+                    && last.kind == change.kind =>
+            {
+                last.bytes += change.bytes;
+            }
+            _ => self.ranges.push(change),
+        }
+    }
 }
 
 /// A range that differs.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Change {
     /// Where it begins.
     pub offset_bytes: u64,
     /// How long it is.
     pub bytes: u64,
-    /// `data`, or `zero`, in the later one.
+    /// Of the later one.
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub kind: ChangeKind,
+}
+
+/// What a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// It has data.
+    Data,
+    /// It is zero.
+    Zero,
 }
 
 /// What a host acknowledged and has not delivered.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Lost {
     /// Of which volume.
     pub name: String,
@@ -300,7 +328,7 @@ pub struct Lost {
 }
 
 /// A range of a volume.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LostRange {
     /// Where it begins, in bytes.
     pub offset: u64,
@@ -315,21 +343,21 @@ impl From<&Range> for LostRange {
 }
 
 /// Stores of the installation.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Stores {
     /// Those there are.
     pub stores: Vec<Store>,
 }
 
 /// A store.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Store {
     /// Its identity, 32 hexadecimal digits.
     pub id: String,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
-    /// `serving`, `draining` or `no-answer`.
-    pub state: &'static str,
+    /// What it does.
+    pub state: StoreCondition,
     /// Connected hosts.
     pub hosts: Option<u32>,
     /// Volumes that these have attached.
@@ -347,9 +375,9 @@ impl From<&StoreState> for Store {
             id: store.id.to_string(),
             addresses: store.addresses.clone(),
             state: match report {
-                None => "no-answer",
-                Some(report) if report.draining => "draining",
-                Some(_) => "serving",
+                None => StoreCondition::NoAnswer,
+                Some(report) if report.draining => StoreCondition::Draining,
+                Some(_) => StoreCondition::Serving,
             },
             hosts: report.map(|report| report.hosts),
             volumes: report.map(|report| report.attached),
@@ -359,8 +387,20 @@ impl From<&StoreState> for Store {
     }
 }
 
+/// What a store does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreCondition {
+    /// What it is there for.
+    Serving,
+    /// It sends its hosts to others.
+    Draining,
+    /// Nobody knows.
+    NoAnswer,
+}
+
 /// Whether a store sends its hosts to others.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
     /// Begin, or end it.
@@ -368,7 +408,7 @@ pub struct Drain {
 }
 
 /// How far a store is with that.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Drained {
     /// Its identity.
     pub store: String,
@@ -385,15 +425,129 @@ impl From<&StoreReport> for Drained {
     }
 }
 
+/// Whether commits wait for the replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplicaMode {
+    /// Nothing is committed before it is there as well.
+    InStep,
+    /// What is committed gets there later.
+    Behind,
+}
+
+/// Have a replica.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewReplica {
+    /// A directory, or `s3://BUCKET/PREFIX`.
+    pub location: String,
+    /// What it is to be once everything has been there.
+    pub mode: ReplicaMode,
+    /// Addresses of the stores that wait there (HOST:PORT), for hosts.
+    #[serde(default)]
+    pub standby: Vec<String>,
+    /// Lose what is there and not here.
+    #[serde(default)]
+    pub discard: bool,
+}
+
+/// Change it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaChange {
+    /// To this.
+    pub mode: ReplicaMode,
+}
+
+/// The replica, if there is one.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct MaybeReplica {
+    /// It.
+    pub replica: Option<Replica>,
+}
+
+/// A replica, as the store sees it that was asked.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Replica {
+    /// Where it is.
+    pub location: String,
+    /// `being made`, `in step`, `behind`, or `in trouble`.
+    pub state: String,
+    /// What it is, or is to be.
+    pub mode: ReplicaMode,
+    /// Whether everything has been there once: it can be gone on with.
+    pub complete: bool,
+    /// Addresses of the stores that wait there.
+    pub standby: Vec<String>,
+    /// How long the oldest operation of this store has been waiting to be repeated there, in seconds.
+    pub lag_seconds: f64,
+    /// How many of them there are.
+    pub lag_operations: u64,
+    /// Bytes of objects that are not there, as far as that is known.
+    pub lag_bytes: u64,
+    /// Volumes of which it is not known yet what is missing there.
+    pub volumes_unknown: u64,
+    /// Objects that were found missing and are being put.
+    pub missing_objects: u64,
+    /// How many of these are there.
+    pub missing_objects_put: u64,
+    /// Bytes put there since the store has started.
+    pub put_bytes: u64,
+    /// Bytes that were there from before, and were not sent.
+    pub reused_bytes: u64,
+    /// Why the last operation there failed, if it did.
+    pub trouble: Option<String>,
+}
+
+impl From<&ReplicaState> for Replica {
+    fn from(state: &ReplicaState) -> Replica {
+        let said = match (state.built, &state.trouble, state.in_step) {
+            (_, Some(_), _) => "in trouble",
+            (false, ..) => "being made",
+            (true, _, true) => "in step",
+            (true, _, false) => "behind",
+        };
+        Replica {
+            location: state.location.clone(),
+            state: said.to_owned(),
+            mode: if state.in_step { ReplicaMode::InStep } else { ReplicaMode::Behind },
+            complete: state.built,
+            standby: state.standby.clone(),
+            lag_seconds: state.lag_ms as f64 / 1e3,
+            lag_operations: state.operations,
+            lag_bytes: state.bytes,
+            volumes_unknown: state.unknown,
+            missing_objects: state.missing.0,
+            missing_objects_put: state.missing.1,
+            put_bytes: state.put_bytes,
+            reused_bytes: state.reused_bytes,
+            trouble: state.trouble.clone(),
+        }
+    }
+}
+
+/// What a store over a replica does.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Standby {
+    /// `standby` while it waits, `store` once it serves volumes.
+    pub role: String,
+    /// Of which location it is the replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+    /// Whether everything has been here once.
+    #[serde(default)]
+    pub complete: bool,
+}
+
 /// How many hosts were asked to go to other stores.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Moved {
     /// Hosts.
     pub hosts: u32,
 }
 
 /// A deleted volume, which is still there.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeletedVolume {
     /// The name that it had.
     pub name: String,
@@ -420,14 +574,14 @@ impl From<&DeletedInfo> for DeletedVolume {
 }
 
 /// Deleted volumes.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeletedVolumes {
     /// In the order in which they were deleted.
     pub volumes: Vec<DeletedVolume>,
 }
 
 /// The name that a deleted volume is to have.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
     /// The one that it had, if it is not given.
@@ -435,7 +589,7 @@ pub struct Restore {
 }
 
 /// A tenant.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tenant {
     /// Its name.
     pub name: String,
@@ -472,7 +626,7 @@ impl From<&TenantInfo> for Tenant {
 }
 
 /// Tenants.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tenants {
     /// In order of their names.
     pub tenants: Vec<Tenant>,
@@ -498,7 +652,7 @@ impl From<Limits> for TenantLimits {
 }
 
 /// A tenant to be made.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTenant {
     /// Letters, digits, `.`, `_` and `-`.
@@ -508,9 +662,47 @@ pub struct NewTenant {
     pub limits: Limits,
 }
 
+impl From<&Tenant> for Limits {
+    fn from(tenant: &Tenant) -> Limits {
+        let Tenant { max_volumes, max_bytes, max_stored, .. } = *tenant;
+        Limits { max_volumes, max_bytes, max_stored }
+    }
+}
+
 /// Why something was not done.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// In words, with what to do about it.
     pub error: String,
+    /// For programs.
+    #[serde(default)]
+    pub kind: ProblemKind,
+}
+
+/// Why something was not done, for programs. There may be more of them later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProblemKind {
+    /// What it is about is not there.
+    NotFound,
+    /// The name or identity is taken.
+    Exists,
+    /// It makes no sense, or is not possible with what there is.
+    Invalid,
+    /// The request is too large.
+    TooLarge,
+    /// A host has the volume attached.
+    InUse,
+    /// The volume is encrypted, and this is done where its keys are.
+    Encrypted,
+    /// It is not possible now.
+    Conflict,
+    /// It is not for this credential.
+    Forbidden,
+    /// The store cannot do it, and may again.
+    Unavailable,
+    /// The store did not do it.
+    #[default]
+    #[serde(other)]
+    Failed,
 }

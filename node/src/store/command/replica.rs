@@ -1,12 +1,17 @@
 //! `longhaul store replica` and `longhaul store failover`.
 
+use super::super::api::client::{Client, problem};
+use super::super::api::types::{
+    MaybeReplica, NewReplica, ProblemKind, Replica, ReplicaChange, ReplicaMode,
+};
 use super::connect;
 use crate::admin::Metrics;
 use crate::cli::{ModeArg, ReplicaCommand, StoresArgs};
+use crate::credential::Credential;
 use crate::units::show_bytes;
 use crate::volume::{columns, pretty, print, tell};
-use anyhow::{Result, bail};
-use longhaul_core::wire::link::{ReplicaOperation, ReplicaState, StoreOperation, StoreReply};
+use anyhow::{Context as _, Result};
+use longhaul_core::wire::link::ReplicaState;
 use std::path::Path;
 
 /// Runs one of those about the replica.
@@ -14,74 +19,52 @@ use std::path::Path;
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub(super) async fn run(command: &ReplicaCommand) -> Result<()> {
-    let (to, operation) = match command {
-        ReplicaCommand::Show(to) => (to, ReplicaOperation::Show),
-        ReplicaCommand::Add { location, behind, standby, discard, to } => {
-            let operation = ReplicaOperation::Add {
-                location: location.clone(),
-                in_step: !behind,
-                standby: standby.clone(),
-                discard: *discard,
+    let (ReplicaCommand::Show(to)
+    | ReplicaCommand::Add { to, .. }
+    | ReplicaCommand::Remove(to)
+    | ReplicaCommand::Mode { to, .. }) = command;
+    let client = connect(to, None).await?;
+    let answer = ask(&client, command).await;
+    client.close().await;
+    let shows = matches!(command, ReplicaCommand::Show(_));
+    said(to, shows, &answer?)
+}
+
+async fn ask(client: &Client, command: &ReplicaCommand) -> Result<MaybeReplica> {
+    match command {
+        ReplicaCommand::Show(_) => client.replica().await,
+        ReplicaCommand::Add { location, behind, standby, discard, .. } => {
+            let mode = if *behind { ReplicaMode::Behind } else { ReplicaMode::InStep };
+            let (location, standby) = (location.clone(), standby.clone());
+            let new = NewReplica { location, mode, standby, discard: *discard };
+            client.add_replica(&new).await
+        }
+        ReplicaCommand::Remove(_) => {
+            client.remove_replica().await?;
+            Ok(MaybeReplica { replica: None })
+        }
+        ReplicaCommand::Mode { mode, .. } => {
+            let mode = match mode {
+                ModeArg::InStep => ReplicaMode::InStep,
+                ModeArg::Behind => ReplicaMode::Behind,
             };
-            (to, operation)
+            client.change_replica(&ReplicaChange { mode }).await
         }
-        ReplicaCommand::Remove(to) => (to, ReplicaOperation::Remove),
-        ReplicaCommand::Mode { mode, to } => {
-            (to, ReplicaOperation::Mode { in_step: *mode == ModeArg::InStep })
-        }
-    };
-    let shows = operation == ReplicaOperation::Show;
-    let state = ask(to, operation).await?;
-    if to.json {
-        return print(&pretty(&serde_json::json!({ "replica": state.as_ref().map(json) }))?);
     }
-    match state {
-        Some(state) => show(&state),
+}
+
+fn said(to: &StoresArgs, shows: bool, answer: &MaybeReplica) -> Result<()> {
+    if to.json {
+        return print(&pretty(&serde_json::to_value(answer)?)?);
+    }
+    match &answer.replica {
+        Some(replica) => show(replica),
         None if shows => print("there is no replica\n"),
         None => {
             tell("there is no replica any more");
             Ok(())
         }
     }
-}
-
-async fn ask(to: &StoresArgs, operation: ReplicaOperation) -> Result<Option<ReplicaState>> {
-    let requests = connect(to, None).await?;
-    let answer = requests.store(StoreOperation::Replica(operation)).await;
-    requests.close().await;
-    match answer? {
-        StoreReply::Replica(state) => Ok(state),
-        _ => bail!("the store gave an answer that does not fit"),
-    }
-}
-
-fn state_in_words(state: &ReplicaState) -> &'static str {
-    match (state.built, &state.trouble, state.in_step) {
-        (_, Some(_), _) => "in trouble",
-        (false, ..) => "being made",
-        (true, _, true) => "in step",
-        (true, _, false) => "behind",
-    }
-}
-
-/// For programs.
-pub fn json(state: &ReplicaState) -> serde_json::Value {
-    serde_json::json!({
-        "location": state.location,
-        "state": state_in_words(state),
-        "mode": if state.in_step { "in-step" } else { "behind" },
-        "complete": state.built,
-        "standby": state.standby,
-        "lag_seconds": state.lag_ms as f64 / 1e3,
-        "lag_operations": state.operations,
-        "lag_bytes": state.bytes,
-        "volumes_unknown": state.unknown,
-        "missing_objects": state.missing.0,
-        "missing_objects_put": state.missing.1,
-        "put_bytes": state.put_bytes,
-        "reused_bytes": state.reused_bytes,
-        "trouble": state.trouble,
-    })
 }
 
 /// For Prometheus.
@@ -108,26 +91,30 @@ pub fn metrics(out: &mut Metrics, state: &ReplicaState) {
     out.single("longhaul_replica_reused_bytes_total", "counter", help, state.reused_bytes as f64);
 }
 
-fn show(state: &ReplicaState) -> Result<()> {
+fn show(replica: &Replica) -> Result<()> {
+    let waits = replica.mode == ReplicaMode::InStep;
     let mut rows = vec![
-        ("location", state.location.clone()),
-        ("state", state_in_words(state).to_owned()),
-        ("commits", if state.in_step { "wait for it" } else { "do not wait for it" }.to_owned()),
-        ("behind by", format!("{:.1} s", state.lag_ms as f64 / 1e3)),
-        ("not there", format!("{} in {} operations", show_bytes(state.bytes), state.operations)),
-        ("put there", show_bytes(state.put_bytes)),
+        ("location", replica.location.clone()),
+        ("state", replica.state.clone()),
+        ("commits", if waits { "wait for it" } else { "do not wait for it" }.to_owned()),
+        ("behind by", format!("{:.1} s", replica.lag_seconds)),
+        (
+            "not there",
+            format!("{} in {} operations", show_bytes(replica.lag_bytes), replica.lag_operations),
+        ),
+        ("put there", show_bytes(replica.put_bytes)),
     ];
-    if state.missing.0 > 0 {
-        let (missing, put) = state.missing;
+    if replica.missing_objects > 0 {
+        let (missing, put) = (replica.missing_objects, replica.missing_objects_put);
         rows.push(("found missing", format!("{missing} objects, {put} of them put")));
     }
-    if state.reused_bytes > 0 {
-        rows.push(("was there", show_bytes(state.reused_bytes)));
+    if replica.reused_bytes > 0 {
+        rows.push(("was there", show_bytes(replica.reused_bytes)));
     }
-    if !state.standby.is_empty() {
-        rows.push(("waiting there", state.standby.join(", ")));
+    if !replica.standby.is_empty() {
+        rows.push(("waiting there", replica.standby.join(", ")));
     }
-    if let Some(trouble) = &state.trouble {
+    if let Some(trouble) = &replica.trouble {
         rows.push(("trouble", trouble.clone()));
     }
     let rows = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
@@ -135,12 +122,30 @@ fn show(state: &ReplicaState) -> Result<()> {
 }
 
 /// Has a store that waits go on.
+///
+/// # Errors
+/// If it does not; the message says why and what to do.
 pub(super) async fn failover(
     standby: &str,
     force: bool,
     credential: &Path,
     json: bool,
 ) -> Result<()> {
-    let _ = (standby, force, credential, json);
-    bail!("not yet")
+    let credential = Credential::load(credential)?;
+    let client = Client::connect(credential, Some(standby)).await?;
+    let done = client.fail_over(force).await;
+    client.close().await;
+    let done = match done {
+        Err(error) if problem(&error) == Some(ProblemKind::NotFound) => {
+            return Err(error).with_context(|| {
+                format!("the store at {standby} does not wait over a replica: it serves volumes")
+            });
+        }
+        done => done?,
+    };
+    if json {
+        return print(&pretty(&serde_json::to_value(done)?)?);
+    }
+    tell(&format!("the store at {standby} goes on with the volumes"));
+    Ok(())
 }

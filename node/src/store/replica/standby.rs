@@ -3,6 +3,10 @@
 //! It serves nothing but two paths of the HTTP API, to whoever has a credential of the installation: hosts that try its address
 //! find nobody there, and go on looking for a store.
 
+use super::super::api::{
+    self,
+    types::{Problem, ProblemKind},
+};
 use super::super::site::{Role, Site};
 use super::promote;
 use crate::admin::{Metrics, Report};
@@ -19,7 +23,7 @@ use axum::routing::{get, post};
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -55,11 +59,11 @@ impl Standby {
         let mut acceptor = Acceptor::bind_for_http(address, identity, issued)?;
         let visitors = acceptor.visitors().context("the listener is somebody else's")?;
         let router = Router::new()
-            .route("/v1/replica", get(show))
+            .route("/v1/standby", get(show))
             .route("/v1/failover", post(go_on))
             .fallback(async || {
                 let why = "this store waits over a replica: longhaul store failover makes it serve";
-                problem(StatusCode::SERVICE_UNAVAILABLE, why)
+                problem(StatusCode::SERVICE_UNAVAILABLE, ProblemKind::Unavailable, why)
             })
             .with_state(self.clone());
         let service = router.into_make_service_with_connect_info::<Caller>();
@@ -81,14 +85,13 @@ impl Standby {
         }
     }
 
-    fn state(&self) -> Value {
+    fn state(&self) -> api::types::Standby {
         let site = self.site.borrow();
-        match &site.role {
-            Role::Replica { of, built, .. } => {
-                json!({ "role": "standby", "of": of, "complete": built })
-            }
-            _ => json!({ "role": "store" }),
-        }
+        let (role, of, complete) = match &site.role {
+            Role::Replica { of, built, .. } => ("standby", Some(of.clone()), *built),
+            _ => ("store", None, true),
+        };
+        api::types::Standby { role: role.to_owned(), of, complete }
     }
 }
 
@@ -123,8 +126,8 @@ impl Connected<IncomingStream<'_, Visitors>> for Caller {
     }
 }
 
-fn problem(status: StatusCode, why: &str) -> Response {
-    (status, Json(json!({ "error": why }))).into_response()
+fn problem(status: StatusCode, kind: ProblemKind, why: &str) -> Response {
+    (status, Json(Problem { error: why.to_owned(), kind })).into_response()
 }
 
 async fn show(State(standby): State<Arc<Standby>>) -> Response {
@@ -134,7 +137,10 @@ async fn show(State(standby): State<Arc<Standby>>) -> Response {
             standby.site.send_replace(site);
             Json(standby.state()).into_response()
         }
-        Err(error) => problem(StatusCode::SERVICE_UNAVAILABLE, &format!("{error:#}")),
+        Err(error) => {
+            let why = format!("{error:#}");
+            problem(StatusCode::SERVICE_UNAVAILABLE, ProblemKind::Unavailable, &why)
+        }
     }
 }
 
@@ -150,18 +156,19 @@ async fn go_on(
     ConnectInfo(caller): ConnectInfo<Caller>,
 ) -> Response {
     if caller.serial.starts_with(OF_TENANT) {
-        return problem(StatusCode::FORBIDDEN, "a tenant's credential may not do that");
+        let why = "a tenant's credential may not do that";
+        return problem(StatusCode::FORBIDDEN, ProblemKind::Forbidden, why);
     }
     let _alone = standby.going_on.lock().await;
     tracing::info!("{} (credential {}) has this replica go on", caller.peer, caller.serial);
     match promote(&standby.base, how.force).await {
         Ok(site) => {
             standby.site.send_replace(site);
-            Json(json!({ "role": "store" })).into_response()
+            Json(standby.state()).into_response()
         }
         Err(error) => {
             tracing::warn!("it cannot go on: {error:#}");
-            problem(StatusCode::CONFLICT, &format!("{error:#}"))
+            problem(StatusCode::CONFLICT, ProblemKind::Conflict, &format!("{error:#}"))
         }
     }
 }
@@ -176,7 +183,7 @@ impl Report for Standby {
     }
 
     async fn status(&self) -> Result<Value, String> {
-        Ok(self.state())
+        serde_json::to_value(self.state()).map_err(|error| error.to_string())
     }
 
     async fn health(&self) -> Result<(), String> {

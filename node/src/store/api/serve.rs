@@ -1,0 +1,176 @@
+//! Connections of those who speak HTTP: how many there may be, and for how long each may be silent.
+//!
+//! Everybody who gets here has shown a credential. So what is limited is what one who means well keeps open by mistake, and
+//! what one tenant can take from the others: places. Memory is bounded for each connection.
+
+use super::{Caller, Failure, routes};
+use crate::link::Door;
+use crate::link::tcp::Visitor;
+use axum::Router;
+use axum::http::Request;
+use axum::response::IntoResponse as _;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsStream;
+
+/// Bytes of a request's head, and of what is read of a connection at a time.
+const MAX_HEAD_BYTES: usize = 32 << 10;
+
+/// Answers requests.
+pub(super) type Routes = TowerToHyperService<Router>;
+
+/// All that is answered.
+pub(super) fn service() -> Routes {
+    TowerToHyperService::new(routes::router())
+}
+
+/// Connections at a time that are told that there are too many; more are closed.
+const MAX_TURNED_AWAY: usize = 32;
+/// How long one of those may take to ask.
+const TURNED_AWAY: Duration = Duration::from_secs(3);
+
+/// What connections are limited to.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// All of them. Each has a session once it is used, and there are at most 1024 of those, with the hosts'.
+    pub connections: usize,
+    /// Those of one tenant, or with one credential of the installation.
+    pub of_one: usize,
+    /// How long the head of a request may take, from the end of the answer before on.
+    pub silence: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { connections: 256, of_one: 64, silence: Duration::from_secs(30) }
+    }
+}
+
+/// What HTTP is used for.
+#[derive(Debug, Default)]
+pub struct Counts {
+    requests: AtomicU64,
+    refused: AtomicU64,
+    /// Connections by whose they are.
+    places: Mutex<HashMap<String, usize>>,
+}
+
+impl Counts {
+    /// Requests since the start.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were turned away since the start, as there were too many.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Connections there are.
+    pub fn connections(&self) -> usize {
+        self.places().values().sum()
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(self: &Arc<Self>, serial: &str, bounds: &Bounds) -> Option<Place> {
+        // Tenants are one, whatever their credential; of the installation's own each is.
+        let who = serial.rsplit_once(':').map_or(serial, |(whose, _)| whose).to_owned();
+        let mut places = self.places();
+        let all: usize = places.values().sum();
+        let taken = places.get(&who).copied().unwrap_or(0);
+        if all >= bounds.connections || taken >= bounds.of_one {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        places.insert(who.clone(), taken + 1);
+        drop(places);
+        Some(Place { counts: self.clone(), who })
+    }
+}
+
+/// A connection's, for as long as it lasts.
+struct Place {
+    counts: Arc<Counts>,
+    who: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.counts.places();
+        if let Some(taken) = places.get_mut(&self.who) {
+            *taken -= 1;
+            if *taken == 0 {
+                places.remove(&self.who);
+            }
+        }
+    }
+}
+
+/// Serves those who come until there are no more, or the future is dropped: then no connection stays.
+pub async fn serve(
+    mut visitors: mpsc::Receiver<Visitor>,
+    door: Door,
+    counts: Arc<Counts>,
+    bounds: Bounds,
+) {
+    let routes = service();
+    let (mut connections, mut turned_away) = (JoinSet::new(), JoinSet::new());
+    while let Some(Visitor { stream, peer, serial }) = visitors.recv().await {
+        while connections.try_join_next().is_some() {}
+        while turned_away.try_join_next().is_some() {}
+        let Some(place) = counts.place(&serial, &bounds) else {
+            tracing::warn!("refused {peer} (HTTP): too many connections");
+            if turned_away.len() < MAX_TURNED_AWAY {
+                turned_away.spawn(turn_away(stream));
+            }
+            continue;
+        };
+        let caller = Arc::new(Caller::visitor(door.clone(), peer, serial));
+        connections.spawn(connection(stream, caller, routes.clone(), place, bounds.silence));
+    }
+}
+
+async fn connection(
+    stream: TlsStream<TcpStream>,
+    caller: Arc<Caller>,
+    routes: Routes,
+    place: Place,
+    silence: Duration,
+) {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        place.counts.requests.fetch_add(1, Ordering::Relaxed);
+        request.extensions_mut().insert(caller.clone());
+        routes.call(request)
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(silence).max_buf_size(MAX_HEAD_BYTES);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!("an HTTP connection has ended: {error}");
+    }
+}
+
+/// Answers one request of somebody for whom there is no place.
+async fn turn_away(stream: TlsStream<TcpStream>) {
+    let service = service_fn(async |_: Request<Incoming>| {
+        let why = "the store has too many HTTP connections with this credential, or at all: close some, or try again later";
+        Ok::<_, Infallible>(Failure::unavailable(why).into_response())
+    });
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).max_buf_size(MAX_HEAD_BYTES);
+    let answered = http.serve_connection(TokioIo::new(stream), service);
+    let _ = tokio::time::timeout(TURNED_AWAY, answered).await;
+}
