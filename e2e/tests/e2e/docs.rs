@@ -104,8 +104,11 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["write", "read"] {
         all.push(vec!["bench-link", command]);
     }
-    for command in ["list", "drain", "rebalance", "forget", "audit", "invite", "join"] {
+    for command in ["list", "drain", "rebalance", "forget", "audit", "invite", "join", "failover"] {
         all.push(vec!["store", command]);
+    }
+    for command in ["show", "add", "remove", "mode"] {
+        all.push(vec!["store", "replica", command]);
     }
     for command in ["create", "set", "show", "list", "delete"] {
         all.push(vec!["tenant", command]);

@@ -199,13 +199,14 @@ impl Shared {
     fn tell(
         shared: &Arc<Shared>,
         always: bool,
-        take: impl FnOnce(&mut Replica, Time) -> Option<u64>,
+        take: impl FnOnce(&mut Replica, Time, bool) -> Option<u64>,
     ) -> Option<oneshot::Receiver<()>> {
         let now = shared.now();
         let mut done = None;
         if let Some(active) = &mut *shared.lock()
-            && let Some(number) = take(&mut active.machine, now)
-            && (active.in_step || always)
+            && let wanted = (active.in_step || always)
+            && let Some(number) = take(&mut active.machine, now, wanted)
+            && wanted
         {
             let (send, receive) = oneshot::channel();
             active.waiting.insert(number, Waiting { done: send, always });
@@ -334,8 +335,9 @@ impl Objects for Replicated {
                 Err(PutError::Exists) => None,
                 Err(PutError::Failed(_)) => return Ok(result),
             };
-            let waiting =
-                Shared::tell(&shared, false, |machine, now| machine.put(now, began, &key, there));
+            let waiting = Shared::tell(&shared, false, |machine, now, wanted| {
+                machine.put(now, began, &key, there, wanted)
+            });
             match shared.ended(waiting).await {
                 Ended::Done | Ended::GivenUp => Ok(result),
                 Ended::Lost => Err(Ended::error()),
@@ -394,10 +396,14 @@ impl Objects for Replicated {
             let of_volume = matches!(StreamId::of(&key), Some(StreamId::Volume(_)));
             let waiting = if of_volume {
                 // Only when it may go, at both places.
-                Shared::tell(&shared, true, |machine, now| machine.delete(now, &key))
+                Shared::tell(&shared, true, |machine, now, wanted| {
+                    machine.delete(now, &key, wanted)
+                })
             } else {
                 shared.home.delete(&key).await?;
-                Shared::tell(&shared, false, |machine, now| machine.deleted(now, began, &key))
+                Shared::tell(&shared, false, |machine, now, wanted| {
+                    machine.deleted(now, began, &key, wanted)
+                })
             };
             // What is at home only need not wait.
             let at_once = of_volume && waiting.is_none();
@@ -413,8 +419,8 @@ impl Objects for Replicated {
 
     async fn delete_later(&self, key: &str) -> Result<(), String> {
         let mut later = false;
-        let waiting = Shared::tell(&self.shared, false, |machine, now| {
-            let number = machine.delete(now, key);
+        let waiting = Shared::tell(&self.shared, false, |machine, now, _| {
+            let number = machine.delete(now, key, false);
             later = number.is_some();
             None
         });

@@ -11,8 +11,8 @@ use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
 use longhaul_core::record;
 use longhaul_core::store::MAP_MEMORY;
 use longhaul_core::wire::link::{
-    Announced, AttachError, Attached, Frame, HostId, Lane, StageError, StagedRun, ToHost, ToStore,
-    VolumeOperation, VolumeReply,
+    Announced, AttachError, Attached, Frame, HostId, Lane, SecondState, StageError, StagedRun,
+    ToHost, ToStore, VolumeOperation, VolumeReply,
 };
 use std::path::PathBuf;
 use tokio::sync::oneshot;
@@ -497,6 +497,10 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     while !matches!(events.recv().await.unwrap(), LinkEvent::Up { .. }) {}
     let resume = ToStore::Resume { request: 2, volume, epoch, host: HostId(7) };
     client.send(Lane::Control, resume.into());
+    // Where what is committed is, before how much that is.
+    let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
+    let second = SecondState::None;
+    assert_eq!(frame.message, ToHost::Second { volume, epoch, second });
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(resumed), .. } = frame.message else { panic!("{frame:?}") };
     assert_eq!((resumed.epoch, resumed.committed), (epoch, 1));

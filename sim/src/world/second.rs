@@ -102,7 +102,7 @@ impl World {
             ObjectResult::Put(Err(PutError::Exists)) => None,
             _ => return Some(answer),
         };
-        let number = repeater.machine.put(now, began, key, data);
+        let number = repeater.machine.put(now, began, key, data, second.plan.sync);
         let answer = match number {
             Some(number) if second.plan.sync => {
                 repeater.waiting.insert(number, answer);
@@ -118,7 +118,7 @@ impl World {
     pub(super) fn delete_later(&mut self, store: usize, key: &str) -> bool {
         let now = self.now;
         let Some(repeater) = &mut self.stores[store].repeater else { return false };
-        repeater.machine.delete(now, key).is_some()
+        repeater.machine.delete(now, key, false).is_some()
     }
 
     pub(super) fn leave_second(&mut self, store: usize, volume: usize) {

@@ -212,37 +212,38 @@ impl Replica {
     }
 
     /// An object is at home now: `data`, or what was there before if that is not given. Returns a number, which
-    /// [`Replica::poll_repeated`] gives when it is there as well; `None` if it does not belong there.
+    /// [`Replica::poll_repeated`] gives when it is there as well, if that is `wanted`; `None` if it does not belong there.
     pub fn put(
         &mut self,
         now: Time,
         began: Moment,
         key: &str,
         data: Option<&[Bytes]>,
+        wanted: bool,
     ) -> Option<u64> {
         self.now = now;
         let what = What::Put(data.map(<[Bytes]>::to_vec));
-        self.add(began, key, what)
+        self.add(began, key, what, wanted)
     }
 
     /// An object of the catalog is gone at home. Returns a number, as [`Replica::put`] does.
-    pub fn deleted(&mut self, now: Time, began: Moment, key: &str) -> Option<u64> {
+    pub fn deleted(&mut self, now: Time, began: Moment, key: &str, wanted: bool) -> Option<u64> {
         self.now = now;
-        self.add(began, key, What::Gone)
+        self.add(began, key, What::Gone, wanted)
     }
 
     /// An object of a volume is to be deleted. Returns a number, which [`Replica::poll_repeated`] gives when it is gone at
     /// both places; `None` if it is only at home, and can be deleted there at once.
-    pub fn delete(&mut self, now: Time, key: &str) -> Option<u64> {
+    pub fn delete(&mut self, now: Time, key: &str, wanted: bool) -> Option<u64> {
         self.now = now;
-        self.add(Moment(self.done), key, What::Delete)
+        self.add(Moment(self.done), key, What::Delete, wanted)
     }
 
-    fn add(&mut self, began: Moment, key: &str, what: What) -> Option<u64> {
+    fn add(&mut self, began: Moment, key: &str, what: What, wanted: bool) -> Option<u64> {
         let id = StreamId::of(key)?;
         self.done += 1;
         let number = self.done;
-        let mut entry = Entry::new(self.now, began.0, key, what);
+        let mut entry = Entry::new(self.now, began.0, key, what, wanted);
         if self.held_bytes + entry.held_bytes() > self.limits.held_bytes {
             entry.let_go();
         }

@@ -5,7 +5,7 @@ use super::Status;
 use super::visit::Visit;
 use crate::block::Time;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An operation that was done at home, or is to be done at both places.
 pub(super) struct Entry {
@@ -16,6 +16,8 @@ pub(super) struct Entry {
     since: Time,
     bytes: u64,
     under_way: bool,
+    /// Somebody waits for it.
+    wanted: bool,
 }
 
 /// What it does.
@@ -30,12 +32,12 @@ pub(super) enum What {
 }
 
 impl Entry {
-    pub fn new(now: Time, after: u64, key: &str, what: What) -> Entry {
+    pub fn new(now: Time, after: u64, key: &str, what: What, wanted: bool) -> Entry {
         let bytes = match &what {
             What::Put(Some(data)) => data.iter().map(|part| part.len() as u64).sum(),
             _ => 0,
         };
-        Entry { key: key.to_owned(), what, after, since: now, bytes, under_way: false }
+        Entry { key: key.to_owned(), what, after, since: now, bytes, under_way: false, wanted }
     }
 
     /// Bytes of memory for its content.
@@ -63,8 +65,6 @@ pub(super) struct Stream {
     puts: BTreeMap<u64, Entry>,
     /// What is to be deleted of a volume, which nothing waits for.
     deletes: BTreeMap<u64, Entry>,
-    /// Those are done when a visit that begins later is.
-    covered: Vec<u64>,
     /// It is not known what is missing there.
     pub unknown: bool,
     /// Since when.
@@ -115,17 +115,16 @@ impl Stream {
         self.puts.len() + self.deletes.len()
     }
 
-    /// Forgets all that is not under way: a visit is to find it. What is to be deleted stays, at home. Returns the bytes of memory that
-    /// this gives back.
+    /// Forgets all that is not under way and that nobody waits for: a visit is to find it. What is to be deleted stays, at home.
+    /// Returns the bytes of memory that this gives back.
     pub fn forget_entries(&mut self) -> u64 {
         let mut held = 0;
-        for (number, entry) in self.puts.extract_if(.., |_, entry| !entry.under_way) {
+        let idle = |entry: &Entry| !entry.under_way && !entry.wanted;
+        for (_, entry) in self.puts.extract_if(.., |_, entry| idle(entry)) {
             held += entry.held_bytes();
             self.unknown_since.get_or_insert(entry.since);
-            self.covered.push(number);
         }
-        let forgotten = self.deletes.extract_if(.., |_, entry| !entry.under_way);
-        self.covered.extend(forgotten.map(|(number, _)| number));
+        self.deletes.retain(|_, entry| !idle(entry));
         self.unknown = true;
         held
     }
@@ -134,19 +133,18 @@ impl Stream {
         self.puts.remove(&number).or_else(|| self.deletes.remove(&number))
     }
 
-    /// A visit that began at that moment has put all that was missing. Returns what it has covered, and the bytes of memory
-    /// that this gives back.
-    pub fn visit_ended(&mut self, began: u64) -> (Vec<u64>, u64) {
+    /// A visit has put all that was missing, these objects among it. That others were there says nothing about whose they are: each
+    /// is still put, and compared. Returns what is done, and the bytes of memory that this gives back.
+    pub fn visit_ended(&mut self, put: &BTreeSet<String>) -> (Vec<u64>, u64) {
         (self.begun, self.has_been_visited, self.unknown_since) = (true, true, None);
-        let (mut done, rest) =
-            std::mem::take(&mut self.covered).into_iter().partition(|n| *n <= began);
-        self.covered = rest;
-        self.unknown |= !self.covered.is_empty();
         let mut held = 0;
-        let is_put = |entry: &mut Entry| matches!(entry.what, What::Put(_));
-        for (number, entry) in self.puts.extract_if(..=began, |_, entry| is_put(entry)) {
+        let mut done = Vec::new();
+        let is_done = |_: &u64, entry: &mut Entry| {
+            matches!(entry.what, What::Put(_)) && put.contains(&entry.key)
+        };
+        for (number, entry) in self.puts.extract_if(.., is_done) {
             held += entry.held_bytes();
-            Vec::push(&mut done, number);
+            done.push(number);
         }
         (done, held)
     }
@@ -192,7 +190,7 @@ impl Stream {
     }
 
     pub fn count(&self, status: &mut Status) {
-        status.operations += self.entries() as u64 + self.covered.len() as u64;
+        status.operations += self.entries() as u64;
         status.bytes += self.puts.values().map(|entry| entry.bytes).sum::<u64>();
         let first = self.puts.values().next().map(|entry| entry.since);
         let since = [first, self.unknown_since, status.since].into_iter().flatten().min();

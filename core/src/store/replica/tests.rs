@@ -142,12 +142,13 @@ impl Rig {
             toy.named = data.iter().map(|byte| u64::from(*byte)).collect();
         }
         let Some(began) = began else { return };
-        let number = self.replica.put(self.now, began, &key, Some(&[data]));
+        let number =
+            self.replica.put(self.now, began, &key, Some(&[data]), self.now.0.is_multiple_of(3));
         self.told.insert(number.unwrap(), key);
     }
 
     fn delete(&mut self, key: &str) {
-        let number = self.replica.delete(self.now, key);
+        let number = self.replica.delete(self.now, key, self.now.0.is_multiple_of(3));
         self.told.insert(number.unwrap(), key.to_owned());
     }
 
@@ -235,7 +236,7 @@ impl Rig {
                 self.lose(None);
                 // What was under way there may still have its effect.
                 for (_, site, operation) in std::mem::take(&mut self.pending) {
-                    if self.now.0 % 2 == 0 {
+                    if self.now.0.is_multiple_of(2) {
                         self.effect(site, &operation);
                     }
                 }
@@ -420,7 +421,7 @@ fn whoever_goes_on_there_ends_it() {
     let number = |rig: &mut Rig, key: &str| {
         let (began, data) = (rig.replica.begin(), Bytes::from_static(b"ours"));
         rig.home.insert(key.into(), data.clone());
-        rig.replica.put(rig.now, began, key, Some(&[data])).unwrap()
+        rig.replica.put(rig.now, began, key, Some(&[data]), true).unwrap()
     };
     let segment = |number| catalog::segment_key(id(0), number);
 

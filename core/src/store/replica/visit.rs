@@ -59,6 +59,8 @@ pub(super) struct Visit {
     extra: Vec<String>,
     /// Of the catalog: volumes to be visited first.
     volumes: BTreeSet<VolumeId>,
+    /// What it has put, or found to be the same.
+    put: BTreeSet<String>,
     /// Something was listed and is gone.
     again: bool,
     /// Objects that were missing, and that have been put.
@@ -82,7 +84,7 @@ enum Phase {
     Putting,
     /// Of the catalog: what is gone at home.
     Deleting,
-    /// Of the catalog: and has anybody gone on there since?
+    /// And has anybody gone on there since? What was listed may be theirs then.
     MarkAgain,
 }
 
@@ -122,6 +124,7 @@ impl Visit {
             missing: VecDeque::new(),
             extra: Vec::new(),
             volumes: BTreeSet::new(),
+            put: BTreeSet::new(),
             again: false,
             counts: (0, 0),
         }
@@ -184,6 +187,7 @@ impl Replica {
             (VisitStep::Read | VisitStep::Name, _) => visit.again = true,
             (VisitStep::Put, ObjectResult::Put(Ok(()))) => {
                 visit.counts.1 += 1;
+                visit.put.insert(operation.key().to_owned());
                 if let ObjectOperation::Put { data, .. } = &operation {
                     self.count_put(data);
                 }
@@ -194,6 +198,7 @@ impl Replica {
             }
             (VisitStep::Compare(data), ObjectResult::Get(Ok(there))) => {
                 visit.counts.1 += 1;
+                visit.put.insert(operation.key().to_owned());
                 if !is_head(&data, &there) {
                     return self.fence(another(operation.key()));
                 }
@@ -381,9 +386,6 @@ impl Replica {
 
     fn all_put(&mut self, id: StreamId) {
         let Some(visit) = self.visit_of(id) else { return };
-        if id != StreamId::Catalog {
-            return self.end_visit(id);
-        }
         visit.phase = Phase::Deleting;
         for key in std::mem::take(&mut visit.extra) {
             self.ask(id, VisitStep::Delete, ObjectOperation::Delete { key });
@@ -394,7 +396,7 @@ impl Replica {
     fn end_visit(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let Some(visit) = stream.visit.take() else { return };
-        let (done, held) = stream.visit_ended(visit.began);
+        let (done, held) = stream.visit_ended(&visit.put);
         self.held_bytes -= held;
         self.repeated.extend(done);
         if let StreamId::Volume(volume) = id
