@@ -4,7 +4,7 @@
 //! through `handle_*`, outputs are taken with `poll_*`, and the time is an argument. The shell
 //! (`longhaul`) and the simulator (`longhaul-sim`) drive the same code.
 //!
-//! Arrows between modules run one way: `block`, `disk`, `extent`, `ranges`, `record`, `pack` ← `wire` ← `cache` ←
+//! Arrows between modules run one way: `block`, `disk`, `extent`, `limit`, `ranges`, `record`, `pack` ← `wire` ← `cache` ←
 //! `front`, `host`, `store`, `link`; the last four never import each other.
 
 pub mod block;
@@ -13,6 +13,7 @@ pub mod disk;
 pub mod extent;
 pub mod front;
 pub mod host;
+mod limit;
 pub mod link;
 pub mod pack;
 pub mod ranges;

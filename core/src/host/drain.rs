@@ -5,9 +5,9 @@
 //! frames come in as bytes, batches go out as bytes.
 
 use super::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
-use super::limit::Limit;
 use crate::block::{Range, Seq, Time};
 use crate::extent::{ExtentMap, Uniform};
+use crate::limit::Limit;
 use crate::record::{self, Header, Record};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;

@@ -25,7 +25,6 @@ mod dirty;
 mod drain;
 mod io;
 pub mod journal;
-mod limit;
 mod quota;
 mod readahead;
 mod reads;

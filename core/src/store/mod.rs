@@ -57,6 +57,7 @@ pub mod segment;
 pub mod snapshot;
 pub mod staged;
 pub mod tenant;
+pub mod throttle;
 pub mod trash;
 mod volume;
 

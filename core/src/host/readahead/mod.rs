@@ -19,9 +19,9 @@ mod trace;
 pub use trace::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, Trace};
 
 use super::drain::Peak;
-use super::limit::Limit;
 use crate::block::{Range, ReadPiece, SECTOR_BYTES, Time};
 use crate::extent::{ExtentMap, Uniform};
+use crate::limit::Limit;
 use crate::wire::link::RequestId;
 use buffer::{Buffer, ENTRY_CHARGE};
 use bytes::{Bytes, BytesMut};
