@@ -44,6 +44,17 @@ async fn command(client: &Client, command: &TenantCommand, json: bool) -> Result
                 ("size", of(tenant.bytes, tenant.max_bytes, show_bytes)),
                 ("deleted", tenant.deleted.to_string()),
                 ("stored", of(tenant.stored, tenant.max_stored, show_bytes)),
+                (
+                    "iops",
+                    tenant.max_iops.map_or("no limit".into(), |iops| format!("at most {iops}")),
+                ),
+                (
+                    "rate",
+                    tenant
+                        .max_rate
+                        .map_or("no limit".into(), |rate| format!("at most {}", show_rate(rate))),
+                ),
+                ("waiting", waiting(tenant.waiting_requests, tenant.waiting_bytes)),
             ]))
         }
         TenantCommand::List => {
@@ -58,9 +69,11 @@ async fn command(client: &Client, command: &TenantCommand, json: bool) -> Result
                     of(tenant.bytes, tenant.max_bytes, show_bytes),
                     tenant.deleted.to_string(),
                     of(tenant.stored, tenant.max_stored, show_bytes),
+                    tenant.max_iops.map_or("-".into(), |iops| iops.to_string()),
+                    tenant.max_rate.map_or("-".into(), show_rate),
                 ]
             });
-            let head = ["TENANT", "VOLUMES", "SIZE", "DELETED", "STORED"];
+            let head = ["TENANT", "VOLUMES", "SIZE", "DELETED", "STORED", "IOPS", "RATE"];
             print(&columns(&head, rows.collect()))
         }
         TenantCommand::Delete { name } => {
@@ -84,12 +97,26 @@ fn changed(mut limits: Limits, given: &TenantLimitArgs) -> Limits {
         (&mut limits.max_volumes, given.max_volumes),
         (&mut limits.max_bytes, given.max_bytes),
         (&mut limits.max_stored, given.max_stored),
+        (&mut limits.max_iops, given.max_iops),
+        (&mut limits.max_rate, given.max_rate),
     ] {
         if let Some(LimitArg(given)) = given {
             *limit = given;
         }
     }
     limits
+}
+
+fn show_rate(bytes: u64) -> String {
+    format!("{}/s", show_bytes(bytes))
+}
+
+/// What waits for the limits on operations and bytes.
+fn waiting(requests: u64, bytes: u64) -> String {
+    match requests {
+        0 => "nothing at this store".to_owned(),
+        _ => format!("{requests} requests of {} at this store", show_bytes(bytes)),
+    }
 }
 
 fn of(has: u64, limit: Option<u64>, show: impl Fn(u64) -> String) -> String {

@@ -1,13 +1,14 @@
-//! Tenants: whose a volume is, and what each may have.
+//! Tenants: whose a volume is, and what each may have and do.
 //!
 //! ```text
-//! tenants/NAME/0000000000000001    what a tenant may have: the last one counts
+//! tenants/NAME/0000000000000001    what a tenant may have and do: the last one counts
 //! ```
 //!
 //! A volume of a tenant is called `TENANT/NAME` everywhere but at the tenant's own sessions, which know nothing of the
 //! first half. Volumes without a tenant are the installation's own.
 
 use super::catalog::{CatalogError, check_name, parse_number};
+use super::throttle::Rates;
 use crate::wire::link::TenantLimits;
 use serde::{Deserialize, Serialize};
 
@@ -75,10 +76,21 @@ pub fn parse_key(key: &str) -> Option<(&str, u64)> {
     Some((tenant, parse_number("", number)?))
 }
 
-/// The content of the object at [`key`]: what the tenant may have, or that there is no such tenant any more.
+/// The limits that a store keeps requests to: its part, of that many stores that do so for the tenant, of what
+/// the tenant may do. None is less than one a second.
+#[must_use]
+pub fn rates(limits: &TenantLimits, stores: u64) -> Rates {
+    let part = |limit: Option<u64>| limit.map(|limit| (limit / stores.max(1)).max(1));
+    Rates { operations: part(limits.max_iops), bytes: part(limits.max_rate) }
+}
+
+/// The content of the object at [`key`]: what the tenant may have and do, or that there is no such tenant any more.
 #[must_use]
 pub fn encode(limits: Option<&TenantLimits>) -> Vec<u8> {
-    let stored = Stored { version: VERSION, limits: limits.cloned() };
+    let rated = limits.is_some_and(|limits| limits.max_iops.is_some() || limits.max_rate.is_some());
+    // A version that knows nothing of rates would take them away with the next change of the rest.
+    let version = if rated { RATES_VERSION } else { VERSION };
+    let stored = Stored { version, limits: limits.map(StoredLimits::from) };
     // Serializing integers into memory cannot fail.
     let mut out = serde_json::to_vec(&stored).unwrap_or_default();
     out.push(b'\n');
@@ -95,22 +107,49 @@ pub fn decode(key: &str, bytes: &[u8]) -> Result<Option<TenantLimits>, CatalogEr
         return Err(bad(format!("it has {} bytes", bytes.len())));
     }
     let stored: Stored = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-    if stored.version != VERSION {
+    if !(VERSION..=RATES_VERSION).contains(&stored.version) {
         return Err(bad(format!(
             "it is of version {}, which needs a newer longhaul",
             stored.version
         )));
     }
-    Ok(stored.limits)
+    Ok(stored.limits.map(TenantLimits::from))
 }
 
 const VERSION: u32 = 1;
+/// Of a record with a limit on operations or bytes a second.
+const RATES_VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    limits: Option<TenantLimits>,
+    limits: Option<StoredLimits>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredLimits {
+    max_volumes: Option<u64>,
+    max_bytes: Option<u64>,
+    max_stored: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_iops: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_rate: Option<u64>,
+}
+
+impl From<&TenantLimits> for StoredLimits {
+    fn from(limits: &TenantLimits) -> StoredLimits {
+        let TenantLimits { max_volumes, max_bytes, max_stored, max_iops, max_rate } = *limits;
+        StoredLimits { max_volumes, max_bytes, max_stored, max_iops, max_rate }
+    }
+}
+
+impl From<StoredLimits> for TenantLimits {
+    fn from(stored: StoredLimits) -> TenantLimits {
+        let StoredLimits { max_volumes, max_bytes, max_stored, max_iops, max_rate } = stored;
+        TenantLimits { max_volumes, max_bytes, max_stored, max_iops, max_rate }
+    }
 }
 
 #[cfg(test)]
@@ -138,16 +177,33 @@ mod tests {
         let key = key("acme", 17);
         assert_eq!(parse_key(&key), Some(("acme", 17)));
         let text = String::from_utf8(encode(Some(&limits))).unwrap();
-        assert!(text.starts_with("{\"version\":1,\"limits\":{\"max_volumes\":3,"), "{text}");
-        assert_eq!(decode(&key, text.as_bytes()), Ok(Some(limits)));
+        let form = "\"max_volumes\":3,\"max_bytes\":null,\"max_stored\":null";
+        assert_eq!(text, format!("{{\"version\":1,\"limits\":{{{form}}}}}\n"));
+        assert_eq!(decode(&key, text.as_bytes()), Ok(Some(limits.clone())));
+        // What older ones do not know they have to refuse.
+        let rated = TenantLimits { max_iops: Some(500), max_rate: Some(1 << 20), ..limits };
+        let text = String::from_utf8(encode(Some(&rated))).unwrap();
+        let rates = "\"max_iops\":500,\"max_rate\":1048576";
+        assert_eq!(text, format!("{{\"version\":2,\"limits\":{{{form},{rates}}}}}\n"));
+        assert_eq!(decode(&key, text.as_bytes()), Ok(Some(rated)));
         assert_eq!(encode(None), b"{\"version\":1}\n");
         assert_eq!(decode(&key, &encode(None)), Ok(None));
-        for bad in ["{", "{\"version\":2}", "{\"version\":1,\"limits\":{\"max_volumes\":-1}}"] {
+        for bad in ["{", "{\"version\":3}", "{\"version\":1,\"limits\":{\"max_volumes\":-1}}"] {
             let error = decode(&key, bad.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(&key), "{error}");
         }
         for other in ["tenants/a", "tenants/_a/0000000000000001", "tenants/a/1"] {
             assert_eq!(parse_key(other), None);
         }
+    }
+
+    #[test]
+    fn stores_share_what_a_tenant_may_do() {
+        let limits = TenantLimits { max_iops: Some(1000), ..TenantLimits::default() };
+        let share = |stores| rates(&limits, stores);
+        assert_eq!(share(1), Rates { operations: Some(1000), bytes: None });
+        assert_eq!(share(3).operations, Some(333));
+        assert_eq!((share(0).operations, share(2000).operations), (Some(1000), Some(1)));
+        assert_eq!(rates(&TenantLimits::default(), 2), Rates::default());
     }
 }

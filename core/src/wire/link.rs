@@ -17,6 +17,9 @@
 //! - 9: snapshots and clones: [`VolumeOperation::Snapshot`], [`ToStore::Barrier`], [`ToHost::Barrier`].
 //! - 10: deleted volumes: [`VolumeOperation::Trash`]; tenants: [`ToStore::Tenant`],
 //!   [`ToHost::Tenant`], [`ToHost::Room`].
+//! - 11: a second place of all objects: [`StoreOperation::Replica`], [`ToHost::Second`].
+//! - 12: limits on operations and bytes a second in [`TenantOperation`] and [`TenantReply`], which have another
+//!   form before.
 
 mod data;
 mod fleet;
@@ -49,7 +52,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 11;
+pub const MAX_VERSION: u16 = 12;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -70,10 +73,12 @@ pub const FLEET_VERSION: u16 = 8;
 pub const SNAPSHOT_VERSION: u16 = 9;
 /// First version with what becomes of deleted volumes.
 pub const TRASH_VERSION: u16 = 10;
-/// First version with tenants.
-pub const TENANT_VERSION: u16 = 10;
+/// First version with hosts that are told whether there is room.
+pub const ROOM_VERSION: u16 = 10;
 /// First version with second places of objects.
 pub const REPLICA_VERSION: u16 = 11;
+/// First version with tenants as they are now.
+pub const TENANT_VERSION: u16 = 12;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -495,7 +500,7 @@ pub enum ToHost {
         result: Result<TenantReply, VolumeError>,
     },
     /// Whether there is space for more data of a volume. Said while there is none, every now and then, and when there is again;
-    /// with a new link there is until it is said again. From version [`TENANT_VERSION`] on.
+    /// with a new link there is until it is said again. From version [`ROOM_VERSION`] on.
     Room {
         /// Which volume.
         volume: VolumeId,
@@ -541,7 +546,9 @@ impl ToHost {
             ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
             ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
             ToHost::Second { .. } => version >= REPLICA_VERSION,
-            ToHost::Room { .. } | ToHost::Tenant { .. } => version >= TENANT_VERSION,
+            // A refusal has the form that it had in version 10.
+            ToHost::Room { .. } | ToHost::Tenant { result: Err(_), .. } => version >= ROOM_VERSION,
+            ToHost::Tenant { .. } => version >= TENANT_VERSION,
             _ => true,
         }
     }

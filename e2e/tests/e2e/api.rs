@@ -132,7 +132,7 @@ fn all_of_a_volumes_life_is_done_over_http() {
     assert_eq!(api.ask("DELETE", &format!("/v1/deleted/{}", find("copy")), None).0, 204);
     assert_eq!(api.ask("GET", "/v1/deleted", None).1, json!({ "volumes": [] }));
 
-    let limits = json!({"max_volumes": 1});
+    let limits = json!({"max_volumes": 1, "max_iops": 1000, "max_rate": mib});
     let new = json!({"name": "acme", "limits": limits});
     assert_eq!(api.ask("POST", "/v1/tenants", Some(new)).0, 201);
     let of_tenant = |name: &str| Some(json!({"name": name, "size_bytes": mib}));
@@ -140,6 +140,10 @@ fn all_of_a_volumes_life_is_done_over_http() {
     let (code, refused) = api.ask("POST", "/v1/volumes", of_tenant("acme/more"));
     assert!((400..500).contains(&code), "{code} {refused}");
     assert_eq!(api.ask("GET", "/v1/volumes/acme%2Fdb", None).1["name"], "acme/db");
+    let (_, tenant) = api.ask("GET", "/v1/tenants/acme", None);
+    assert_eq!((&tenant["max_iops"], &tenant["max_rate"]), (&1000.into(), &mib.into()));
+    assert_eq!((&tenant["waiting_requests"], &tenant["waiting_bytes"]), (&0.into(), &0.into()));
+    api.fails("PUT", "/v1/tenants/acme", Some(json!({"max_iops": 0})), 400, "stop everything");
     assert_eq!(api.ask("PUT", "/v1/tenants/acme", Some(json!({}))).0, 200);
     let (issued, state) = (site.path("acme.toml"), site.store.dir().to_str().unwrap());
     let issued = issued.to_str().unwrap();
@@ -157,6 +161,7 @@ fn all_of_a_volumes_life_is_done_over_http() {
     theirs.fails("GET", "/v1/tenants/acme", None, 403, "admin.toml");
     let (_, tenant) = api.ask("GET", "/v1/tenants/acme", None);
     assert_eq!((&tenant["max_volumes"], &tenant["volumes"]), (&Value::Null, &1.into()));
+    assert_eq!((&tenant["max_iops"], &tenant["max_rate"]), (&Value::Null, &Value::Null));
     assert_eq!(api.ask("DELETE", "/v1/volumes/acme%2Fdb", None).0, 204);
     let (_, deleted) = api.ask("GET", "/v1/deleted", None);
     let id = deleted["volumes"][0]["id"].as_str().unwrap();

@@ -2,10 +2,11 @@
 
 use longhaul_e2e::client::{Command, Protocol};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
-use longhaul_e2e::site::{Host, Site, files_below, metric};
+use longhaul_e2e::site::{Host, Site, files_below, http_get, metric};
 use longhaul_e2e::wait_for;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 8;
 /// What a kernel calls `ENOSPC`.
@@ -344,6 +345,160 @@ fn a_tenant_over_its_stored_bytes_sees_no_space_until_there_is_some() {
         client.disconnect();
     }
     assert!(host.stop().success() && other.stop().success());
+}
+
+/// Makes a volume of a tenant that has `mib` MiB of `byte`, all of it at the store.
+fn filled(site: &Site, credential: &Path, volume: &str, mib: u64, byte: u8) {
+    with(credential, ["volume", "create", volume, "--size", "256MiB"]).ok();
+    let mut host = Host::new(&site.path(&format!("fill-{volume}")), credential);
+    host.start();
+    let mut client = host.client(volume);
+    for n in 0..mib {
+        client.write(n << 20, &vec![byte; 1 << 20]).unwrap();
+    }
+    client.disconnect();
+    host.wait_drained(volume, LIMIT);
+    assert!(host.stop().success());
+}
+
+/// The value of a metric of a tenant, if there is one.
+fn of_tenant(admin: &str, metric: &str, tenant: &str) -> Option<f64> {
+    let (_, text) = http_get(admin, "/metrics")?;
+    let sample = format!("{metric}{{tenant=\"{tenant}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&sample)?.parse().ok())
+}
+
+#[test]
+fn a_tenant_does_no_more_in_a_second_than_it_may() {
+    let mut site = Site::new();
+    let acme = tenant(&site, "acme", &[]);
+    let admin = site.store.credential();
+    let set = |args: &[&str]| {
+        with(&admin, ["tenant", "set", "acme"].iter().chain(args).copied()).ok();
+    };
+    filled(&site, &acme, "db", 24, 7);
+    with(&admin, ["tenant", "set", "acme", "--max-iops", "0"]).fails(2, &["would stop everything"]);
+    with(&admin, ["tenant", "set", "acme", "--max-rate", "50"]).fails(2, &["Mbit/s"]);
+    // What is read in a time is at most a second's worth, and what comes in: however slow the machine is.
+    set(&["--max-rate", "4MiB/s"]);
+    let mut host = Host::new(&site.path("host"), &acme);
+    host.start();
+    let mut client = host.client("db");
+    let begun = Instant::now();
+    for n in 0..24 {
+        assert_eq!(client.read(n << 20, 1 << 20).unwrap(), vec![7; 1 << 20]);
+    }
+    assert!(begun.elapsed() >= Duration::from_secs((24 - 4) / 4), "{:?}", begun.elapsed());
+    let throttled = of_tenant(&site.store.admin, "longhaul_tenant_throttled_seconds_total", "acme");
+    assert!(throttled > Some(1.0), "{throttled:?}");
+    assert!(of_tenant(&site.store.admin, "longhaul_tenant_bytes_total", "acme") >= Some(24e6));
+    // It lies with the data: another start of the store, and it still counts.
+    client.disconnect();
+    assert!(host.stop().success());
+    set(&["--max-rate", "none", "--max-iops", "20"]);
+    site.store.kill();
+    site.store.restart();
+    let show = with(&admin, ["tenant", "show", "acme", "--json"]).ok().json();
+    assert_eq!((&show["max_iops"], &show["max_rate"]), (&20.into(), &Value::Null));
+    host.start();
+    let mut client = host.client("db");
+    let begun = Instant::now();
+    for n in 0..60 {
+        client.read(((n * 7919) % 3000) << 13, 8192).unwrap();
+    }
+    assert!(begun.elapsed() >= Duration::from_secs((60 - 20) / 20), "{:?}", begun.elapsed());
+    let shown = with(&admin, ["tenant", "show", "acme"]).ok().stdout;
+    assert!(shown.contains("at most 20") && shown.contains("at this store"), "{shown}");
+    let list = with(&admin, ["tenant", "list"]).ok().stdout;
+    assert!(list.contains("IOPS") && list.contains(" 20"), "{list}");
+    client.disconnect();
+    assert!(host.stop().success());
+}
+
+#[test]
+fn a_burst_of_one_volume_does_not_hold_up_another() {
+    let site = Site::new();
+    let acme = tenant(&site, "acme", &[]);
+    let admin = site.store.credential();
+    filled(&site, &acme, "small", 2, 7);
+    filled(&site, &acme, "big", 2, 8);
+    with(&admin, ["tenant", "set", "acme", "--max-rate", "1MiB/s"]).ok();
+    let waiting = || {
+        let show = with(&admin, ["tenant", "show", "acme", "--json"]).ok().json();
+        (show["waiting_requests"].as_u64().unwrap(), show["waiting_bytes"].as_u64().unwrap())
+    };
+    // A minute and a half of what the tenant may do, acknowledged and on its way.
+    let mut burst = Host::new(&site.path("burst"), &acme).with(["--volume", "big"]);
+    burst.start();
+    let mut client = burst.client("big");
+    for n in 2..98_u64 {
+        let content: Vec<u8> =
+            (0..1 << 17).flat_map(|word| (word * 7919 + n).to_le_bytes()).collect();
+        client.write(n << 20, &content).unwrap();
+    }
+    client.flush().unwrap();
+    wait_for("batches to wait", LIMIT, || waiting().1 > 1 << 20);
+    // Neither another volume's reads wait for it, nor those of its own.
+    let mut host = Host::new(&site.path("reader"), &acme);
+    host.start();
+    let mut small = host.client("small");
+    for n in 0..20 {
+        assert_eq!(small.read(((n * 11) % 200) << 13, 8192).unwrap(), [7; 8192]);
+        assert_eq!(client.read(((n * 11) % 200) << 13, 8192).unwrap(), [8; 8192]);
+    }
+    assert!(burst.lag_bytes("big") > 8 << 20, "the burst is over");
+    let limit = of_tenant(&site.store.admin, "longhaul_tenant_limit_bytes_per_second", "acme");
+    assert_eq!(limit, Some(f64::from(1 << 20)));
+    // Who is gone waits for nothing any more, and goes on when it is back.
+    burst.kill();
+    wait_for("what waited to be forgotten", LIMIT, || waiting() == (0, 0));
+    burst.start();
+    wait_for("batches to wait", LIMIT, || waiting().0 > 0);
+    // A limit that is lifted is lifted at once.
+    with(&admin, ["tenant", "set", "acme", "--max-rate", "none"]).ok();
+    burst.wait_drained("big", LIMIT);
+    assert_eq!(waiting(), (0, 0));
+    small.disconnect();
+    assert!(burst.stop().success() && host.stop().success());
+}
+
+#[test]
+fn several_stores_share_what_a_tenant_may_do() {
+    let site = Site::new();
+    let mut second = longhaul_e2e::site::Store::stopped(&site.path("second"));
+    site.store.invite(second.dir());
+    second.set_data(site.store.dir().to_str().unwrap());
+    second.restart();
+    let acme = tenant(&site, "acme", &["--max-iops", "1000", "--max-rate", "8MiB/s"]);
+    let limit = |store: &longhaul_e2e::site::Store| {
+        let of = |what| of_tenant(&store.admin, what, "acme");
+        let iops = of("longhaul_tenant_limit_operations_per_second");
+        (iops, of("longhaul_tenant_limit_bytes_per_second"))
+    };
+    let attached = |volume: &str, store: &longhaul_e2e::site::Store| {
+        with(&acme, ["volume", "create", volume, "--size", "8MiB"]).ok();
+        let mut host = Host::new(&site.path(volume), &acme).with(["--store", &store.address]);
+        host.start();
+        let mut client = host.client(volume);
+        client.write(0, &[1; 4096]).unwrap();
+        host.wait_drained(volume, LIMIT);
+        (host, client)
+    };
+    let whole = (Some(1000.0), Some(f64::from(8 << 20)));
+    let half = (Some(500.0), Some(f64::from(4 << 20)));
+    let (mut one, client) = attached("one", &site.store);
+    wait_for("the limit to be known", LIMIT, || limit(&site.store) == whole);
+    let (mut two, other) = attached("two", &second);
+    wait_for("both to have half", LIMIT, || limit(&site.store) == half && limit(&second) == half);
+    // What is said at one store counts at the other at once.
+    let admin = site.store.credential();
+    with(&admin, ["tenant", "set", "acme", "--max-iops", "none"]).ok();
+    wait_for("it to be heard", LIMIT, || limit(&second) == (None, half.1));
+    client.disconnect();
+    assert!(one.stop().success());
+    wait_for("the other to have all", LIMIT, || limit(&second) == (None, whole.1));
+    other.disconnect();
+    assert!(two.stop().success());
 }
 
 #[test]

@@ -88,3 +88,24 @@ fn config_mistakes_are_named() {
     std::fs::write(&path, "[host]\nstate = { a = 1 }").unwrap();
     assert!(arguments(args).unwrap_err().to_string().contains("`state` cannot be"));
 }
+
+#[test]
+fn limits_of_tenants_say_of_what_they_are() {
+    let limits = |given: &[&str]| {
+        let args = ["longhaul", "tenant", "set", "acme"].iter().chain(given);
+        let Command::Tenant(tenant) = Cli::try_parse_from(args).ok()?.command else { panic!() };
+        let TenantCommand::Set { limits, .. } = tenant.command else { panic!() };
+        Some((limits.max_iops, limits.max_rate))
+    };
+    let rate = |text| limits(&["--max-rate", text]).map(|(_, rate)| rate.unwrap().0);
+    assert_eq!(rate("50MiB/s"), Some(Some(50 << 20)));
+    assert_eq!(rate("1.5 MB"), Some(Some(1_500_000)));
+    assert_eq!(rate("100Mbit/s"), Some(Some(12_500_000)));
+    assert_eq!(rate("none"), Some(None));
+    for wrong in ["", "8", "50/s", "8 Mbyte/s", "fast", "-1MiB/s", "0B/s", "7bit/s"] {
+        assert_eq!(rate(wrong), None, "{wrong}");
+    }
+    assert_eq!(limits(&["--max-iops", "500"]), Some((Some(LimitArg(Some(500))), None)));
+    assert_eq!(limits(&["--max-iops", "none"]), Some((Some(LimitArg(None)), None)));
+    assert_eq!((limits(&["--max-iops", "0"]), limits(&["--max-iops", "1/s"])), (None, None));
+}

@@ -4,6 +4,7 @@ mod claims;
 mod engines;
 mod gate;
 mod jobs;
+mod limits;
 mod replica;
 mod snapshots;
 mod stores;
@@ -25,6 +26,7 @@ use crate::objects::Objects;
 use claims::Claims;
 use engines::{Engine, settles};
 use gate::Guests;
+use limits::Limits;
 use longhaul_core::block::{Time, VolumeId};
 use longhaul_core::store::{Config, ObjectResult, SHELL_SESSION, SessionId};
 use longhaul_core::wire::link::{
@@ -94,6 +96,7 @@ pub struct Shell {
     room: Room,
     /// When to look for it.
     look_for_room: Interval,
+    limits: Limits,
     /// The location is being looked at for what other stores did; and once more after that.
     looking: bool,
     look_again: bool,
@@ -161,6 +164,7 @@ impl Shell {
             watch: Watch::new(audit),
             room: Room::default(),
             look_for_room: tokio::time::interval(tenants::ROOM_INTERVAL),
+            limits: Limits::default(),
             looking: false,
             look_again: false,
             strangers: Vec::new(),
@@ -216,8 +220,8 @@ impl Shell {
     }
 
     async fn step(&mut self) {
-        let deadline =
-            self.engines.values().filter_map(|engine| engine.volume.poll_timeout()).min();
+        let engines = self.engines.values().filter_map(|engine| engine.volume.poll_timeout());
+        let deadline = engines.chain(self.limits.poll_timeout()).min();
         let wait = deadline.map(|at| at.since(self.now()));
         let timeout = async {
             match wait {
@@ -244,14 +248,21 @@ impl Shell {
             Some(question) = self.questions.recv() => {
                 let _ = question.send(self.snapshot());
             }
-            () = timeout => self.timeouts(),
+            () = timeout => {
+                self.timeouts();
+                self.pass_due();
+            }
             _ = self.look.tick() => {
                 self.put_away();
                 self.tick();
                 self.keep_schedules();
                 self.tend_trash();
+                self.tend_limits();
             }
-            _ = self.look_for_room.tick() => self.look_for_room(),
+            _ = self.look_for_room.tick() => {
+                self.look_for_room();
+                self.look_for_shares();
+            }
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
             () = self.second.tick() => self.see_to_second(),
         }
@@ -277,6 +288,7 @@ impl Shell {
                 self.watch.closed(session);
                 self.claims.forget(session);
                 self.strangers.retain(|(other, ..)| *other != session);
+                self.forget_held(session);
                 let now = self.now();
                 for id in self.engines.keys().copied().collect::<Vec<_>>() {
                     let Some(engine) = self.engines.get_mut(&id) else { continue };
@@ -356,7 +368,9 @@ impl Shell {
         if !self.may_see(session, &frame.message) {
             return self.refuse_foreign(session, lane, frame.message);
         }
-        if let Some(frame) = self.take_growth(session, lane, frame) {
+        if let Some(frame) = self.take_growth(session, lane, frame)
+            && let Some(frame) = self.hold(session, lane, frame)
+        {
             self.allowed_frame(session, lane, frame);
         }
     }
@@ -546,6 +560,7 @@ impl Shell {
                     self.known.remove(&spec.id);
                     self.forget_snapshots_of(spec.id);
                     self.forget_claims(spec.id);
+                    self.release_held(spec.id);
                     self.tell_stores();
                     if result.is_err() {
                         // Somebody else has deleted it, and there may be another one of its name.
@@ -572,9 +587,9 @@ impl Shell {
             Outcome::Tended(id, result) => self.tended(id, result),
             Outcome::TendedAll => self.tended_all(),
             Outcome::Replied(asked, result) => self.reply(&[asked], &result),
-            Outcome::Tenant(Asked { session, lane, request }, result) => {
-                self.send(session, lane, ToHost::Tenant { request, result }.into());
-            }
+            Outcome::Tenant(asked, changed, result) => self.told_tenant(asked, changed, result),
+            Outcome::Limits(found) => self.found_limits(found),
+            Outcome::Shares(reports) => self.found_shares(reports),
             Outcome::Room(found) => self.found_room(found),
             Outcome::Allowed(Ok(()), session, lane, frame) => {
                 self.allowed_frame(session, lane, frame);
@@ -666,6 +681,7 @@ impl Shell {
                 draining: fleet.is_draining(),
             }),
             sessions: sessions.collect(),
+            tenants: self.limits.states(),
             counts: self.counts.clone(),
             map: MapMemory::of(&self.config.pages.lock()),
             datagrams: self.listener.datagrams(),

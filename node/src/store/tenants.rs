@@ -1,4 +1,4 @@
-//! Which tenants there are, what they may have, and have.
+//! Which tenants there are, what they may have and do, and have.
 //!
 //! What a tenant may have lies in the location, so that all stores over it agree; what it has is what there is. Whoever
 //! gives a volume a name looks before, and once more afterwards: of several at once, at several stores, none gets past a
@@ -111,7 +111,18 @@ struct Usage {
 impl Usage {
     fn info(self, name: String, limits: TenantLimits) -> TenantInfo {
         let Usage { volumes, bytes, deleted, stored } = self;
-        TenantInfo { name, limits, volumes, bytes, deleted, stored }
+        // What waits is the shell's to say.
+        let (waiting_requests, waiting_bytes) = (0, 0);
+        TenantInfo {
+            name,
+            limits,
+            volumes,
+            bytes,
+            deleted,
+            stored,
+            waiting_requests,
+            waiting_bytes,
+        }
     }
 
     fn add(&mut self, sectors: u64) {
@@ -175,6 +186,24 @@ async fn usage_with_deleted(objects: &dyn Objects) -> Result<BTreeMap<String, Us
 async fn volume_stored(objects: &dyn Objects, volume: VolumeId) -> Result<u64, VolumeError> {
     let list = objects.list(&volume_prefix(volume)).await.map_err(VolumeError::Store)?;
     Ok(list.iter().map(|meta| meta.bytes).sum())
+}
+
+/// What a tenant may have and do; nothing, if there is none of that name.
+///
+/// # Errors
+/// If the objects cannot be read.
+pub async fn limits(objects: &dyn Objects, tenant: &str) -> Result<TenantLimits, VolumeError> {
+    Ok(record(objects, tenant).await?.1.unwrap_or_default())
+}
+
+/// Whether limits are such that something can be done.
+fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
+    if limits.max_iops == Some(0) || limits.max_rate == Some(0) {
+        return Err(invalid(
+            "a limit of nothing a second would stop everything: set none, or at least 1",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether there is room for more data of a tenant.
@@ -275,6 +304,7 @@ pub async fn operate(
     match operation {
         TenantOperation::Create { tenant, limits } => {
             check_tenant(&tenant).map_err(|error| invalid(error.to_string()))?;
+            check(&limits)?;
             let (number, there) = record(objects, &tenant).await?;
             let exists = || invalid(format!("there is a tenant {tenant} already"));
             if there.is_some() || put(objects, &tenant, number, Some(&limits)).await?.is_none() {
@@ -283,6 +313,7 @@ pub async fn operate(
             show(objects, tenant).await
         }
         TenantOperation::Set { tenant, limits } => {
+            check(&limits)?;
             for _ in 0..ATTEMPTS {
                 let (number, Some(_)) = record(objects, &tenant).await? else {
                     return Err(no_such(&tenant));
@@ -339,7 +370,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn limits(max_volumes: Option<u64>, max_bytes: Option<u64>) -> TenantLimits {
-        TenantLimits { max_volumes, max_bytes, max_stored: None }
+        TenantLimits { max_volumes, max_bytes, ..TenantLimits::default() }
     }
 
     async fn tenant(objects: &dyn Objects, limits: TenantLimits) {
@@ -448,5 +479,27 @@ mod tests {
         assert_eq!(shown(&objects).await.limits, TenantLimits::default());
         let odd = TenantOperation::Create { tenant: "a/b".into(), limits: limits(None, None) };
         assert!(operate(&objects, odd).await.unwrap_err().to_string().contains("letters"));
+    }
+
+    #[tokio::test]
+    async fn limits_a_second_are_kept_and_taken_away() {
+        let objects = MemoryObjects::new(1 << 30);
+        let rates =
+            |max_iops, max_rate| TenantLimits { max_iops, max_rate, ..limits(Some(3), None) };
+        tenant(&objects, rates(Some(100), None)).await;
+        let set = |limits| TenantOperation::Set { tenant: "acme".into(), limits };
+        for stopped in [rates(Some(0), None), rates(None, Some(0))] {
+            let error = operate(&objects, set(stopped.clone())).await.unwrap_err().to_string();
+            assert!(error.contains("at least 1"), "{error}");
+            let create = TenantOperation::Create { tenant: "other".into(), limits: stopped };
+            assert!(operate(&objects, create).await.is_err());
+        }
+        operate(&objects, set(rates(Some(7), Some(1 << 20)))).await.unwrap();
+        let found = super::limits(&objects, "acme").await.unwrap();
+        assert_eq!(found, rates(Some(7), Some(1 << 20)));
+        assert_eq!(shown(&objects).await.limits, found);
+        operate(&objects, set(rates(None, None))).await.unwrap();
+        assert_eq!(super::limits(&objects, "acme").await.unwrap(), limits(Some(3), None));
+        assert_eq!(super::limits(&objects, "other").await, Ok(TenantLimits::default()));
     }
 }

@@ -1,5 +1,7 @@
 //! What the admin address of a store shows. The shell answers questions between two events.
 
+mod limits;
+
 use super::api::{
     self,
     types::{Replica, Volume},
@@ -16,6 +18,7 @@ use async_trait::async_trait;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::store::Event;
 use longhaul_core::store::map::pages::Pages;
+use longhaul_core::store::throttle::{Rates, Totals, Waiting};
 use longhaul_core::wire::link::VolumeInfo;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -37,6 +40,8 @@ pub struct Snapshot {
     pub fleet: Option<FleetState>,
     /// Connected hosts.
     pub sessions: Vec<SessionState>,
+    /// Tenants that may do so much in a second, and whose volumes are used here.
+    pub tenants: Vec<TenantState>,
     /// Counters since the start.
     pub counts: Counts,
     /// Small reads that hosts asked for in datagrams, since the start.
@@ -73,6 +78,19 @@ pub struct VolumeState {
     pub failed: Option<String>,
     /// An operation on its objects that fails and is tried on and on.
     pub retrying: Option<String>,
+}
+
+/// A tenant that has limits on what it does, at a moment.
+#[derive(Clone, Debug)]
+pub struct TenantState {
+    /// Its name.
+    pub name: String,
+    /// This store's part of the limits.
+    pub rates: Rates,
+    /// What waits for them.
+    pub waiting: Waiting,
+    /// What became of the rest.
+    pub totals: Totals,
 }
 
 /// A session at a moment.
@@ -480,6 +498,7 @@ impl Report for View {
         http_metrics(&mut out, &self.http);
         map_metrics(&mut out, &snapshot.map, &counts.map);
         collect_metrics(&mut out, &counts.collect, &snapshot.volumes);
+        limits::metrics(&mut out, &snapshot.tenants);
         if let Some(report) = &snapshot.cache {
             cache_metrics(&mut out, report);
         }
@@ -663,6 +682,7 @@ impl Report for View {
         Ok(json!({
             "volumes": volumes,
             "sessions": sessions,
+            "tenants": snapshot.tenants.iter().map(limits::json).collect::<Vec<_>>(),
             "datagrams": datagrams,
             "early_sessions": snapshot.early,
             "cache": cache,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a tenant may have; nothing is no limit.
+/// What a tenant may have and do; nothing is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantLimits {
     /// Most volumes.
@@ -11,6 +11,10 @@ pub struct TenantLimits {
     pub max_bytes: Option<u64>,
     /// Most bytes that the data of all volumes takes at the store, that of deleted ones included.
     pub max_stored: Option<u64>,
+    /// Most operations a second on all volumes together, never zero.
+    pub max_iops: Option<u64>,
+    /// Most bytes a second, read and written, of all volumes together, never zero.
+    pub max_rate: Option<u64>,
 }
 
 /// Something about tenants, which only the installation's own credential may ask for.
@@ -23,7 +27,7 @@ pub enum TenantOperation {
         /// What it may have.
         limits: TenantLimits,
     },
-    /// Replaces what one may have. What it has already it keeps.
+    /// Replaces what one may have and do. What it has already it keeps.
     Set {
         /// Which.
         tenant: String,
@@ -70,4 +74,8 @@ pub struct TenantInfo {
     pub deleted: u64,
     /// Bytes that the data of all of these takes at the store.
     pub stored: u64,
+    /// Requests that wait at the store that was asked, for the limits on operations and bytes a second.
+    pub waiting_requests: u64,
+    /// Bytes that these are about.
+    pub waiting_bytes: u64,
 }

@@ -97,6 +97,7 @@ fn messages_keep_their_numbers() {
     let tenant = "t".to_owned();
     let ask = ToStore::Tenant { request, operation: TenantOperation::Show { tenant } };
     let answer = ToHost::Tenant { request, result: Ok(TenantReply::Done) };
+    let refusal = ToHost::Tenant { request, result: Err(VolumeError::NotFound) };
     let room = ToHost::Room { volume, epoch: 1, room: true };
     let purge = VolumeOperation::Trash(TrashOperation::Purge { volume });
     let purge = ToStore::Volume { request, operation: purge };
@@ -106,6 +107,8 @@ fn messages_keep_their_numbers() {
     for version in MIN_VERSION..=MAX_VERSION {
         let known = version >= TENANT_VERSION;
         assert_eq!((ask.is_of_version(version), answer.is_of_version(version)), (known, known));
+        let known = version >= ROOM_VERSION;
+        assert_eq!(refusal.is_of_version(version), known);
         assert_eq!((room.is_of_version(version), purge.is_of_version(version)), (known, known));
     }
     let ask = ToHost::Barrier { volume, epoch: 1, barrier: 1 };

@@ -599,6 +599,10 @@ pub struct Tenant {
     pub max_bytes: Option<u64>,
     /// Most bytes that all of its objects may take.
     pub max_stored: Option<u64>,
+    /// Most operations a second on all volumes together.
+    pub max_iops: Option<u64>,
+    /// Most bytes a second, read and written, of all volumes together.
+    pub max_rate: Option<u64>,
     /// Volumes that it has.
     pub volumes: u64,
     /// Bytes of these together, as large as they are.
@@ -607,20 +611,30 @@ pub struct Tenant {
     pub deleted: u64,
     /// Bytes that all of its objects take.
     pub stored: u64,
+    /// Requests that wait at this store for the limits on operations and bytes a second.
+    #[serde(default)]
+    pub waiting_requests: u64,
+    /// Bytes that these are about.
+    #[serde(default)]
+    pub waiting_bytes: u64,
 }
 
 impl From<&TenantInfo> for Tenant {
     fn from(info: &TenantInfo) -> Tenant {
-        let TenantLimits { max_volumes, max_bytes, max_stored } = info.limits;
+        let TenantLimits { max_volumes, max_bytes, max_stored, max_iops, max_rate } = info.limits;
         Tenant {
             name: info.name.clone(),
             max_volumes,
             max_bytes,
             max_stored,
+            max_iops,
+            max_rate,
             volumes: info.volumes,
             bytes: info.bytes,
             deleted: info.deleted,
             stored: info.stored,
+            waiting_requests: info.waiting_requests,
+            waiting_bytes: info.waiting_bytes,
         }
     }
 }
@@ -632,7 +646,7 @@ pub struct Tenants {
     pub tenants: Vec<Tenant>,
 }
 
-/// What a tenant may have; what is not given is not limited.
+/// What a tenant may have and do; what is not given is not limited.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -642,12 +656,20 @@ pub struct Limits {
     pub max_bytes: Option<u64>,
     /// Most bytes that all of its objects take.
     pub max_stored: Option<u64>,
+    /// Most operations a second on all volumes together, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_iops: Option<u64>,
+    /// Most bytes a second, read and written, of all volumes together, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_rate: Option<u64>,
 }
 
 impl From<Limits> for TenantLimits {
     fn from(limits: Limits) -> TenantLimits {
-        let Limits { max_volumes, max_bytes, max_stored } = limits;
-        TenantLimits { max_volumes, max_bytes, max_stored }
+        let Limits { max_volumes, max_bytes, max_stored, max_iops, max_rate } = limits;
+        TenantLimits { max_volumes, max_bytes, max_stored, max_iops, max_rate }
     }
 }
 
@@ -664,8 +686,8 @@ pub struct NewTenant {
 
 impl From<&Tenant> for Limits {
     fn from(tenant: &Tenant) -> Limits {
-        let Tenant { max_volumes, max_bytes, max_stored, .. } = *tenant;
-        Limits { max_volumes, max_bytes, max_stored }
+        let Tenant { max_volumes, max_bytes, max_stored, max_iops, max_rate, .. } = *tenant;
+        Limits { max_volumes, max_bytes, max_stored, max_iops, max_rate }
     }
 }
 

@@ -242,6 +242,7 @@ impl Shell {
         self.drop_engine(id);
         self.forget_snapshots_of(id);
         self.forget_claims(id);
+        self.release_held(id);
     }
 
     /// Whoever waits to know whose a volume is hears that there is none.
@@ -408,6 +409,7 @@ impl Shell {
             self.reply_store(asked, Ok(StoreReply::Released));
         }
         self.admit_again(id, waiting);
+        self.release_held(id);
     }
 
     pub(super) fn reply_store(&self, asked: Asked, result: Result<StoreReply, VolumeError>) {

@@ -239,12 +239,12 @@ impl Shell {
         self.pause_drains(&sessions);
     }
 
-    /// Reads what sessions drain or not, as their volumes have room.
+    /// Reads what sessions drain or not, as their volumes have room, and their tenants' limits allow.
     pub(super) fn pause_drains(&self, sessions: &BTreeSet<u64>) {
         for session in sessions {
             let mut engines = self.engines.values();
             let any = engines.any(|engine| engine.paused && engine.sessions.contains(session));
-            self.listener.pause_drain(*session, any);
+            self.listener.pause_drain(*session, any || self.limits.is_full(*session));
         }
     }
 }

@@ -340,6 +340,7 @@ impl Shell {
                     }
                 }
                 self.know_stores(stores);
+                self.look_for_limits();
                 let tell = self.fleet.as_mut().map(|fleet| std::mem::take(&mut fleet.tell));
                 if tell == Some(true) {
                     self.tell_stores();

@@ -1,11 +1,12 @@
-//! What is asked about tenants, and what they may have.
+//! What is asked about tenants, and whether they have room.
 
 use super::{Asked, Outcome, Shell};
 use crate::store::tenants;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::tenant::tenant_of;
 use longhaul_core::wire::link::{
-    Frame, Lane, TenantOperation, ToHost, ToStore, VolumeError, VolumeOperation,
+    Frame, Lane, TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError,
+    VolumeOperation,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -55,7 +56,7 @@ impl Shell {
     }
 
     /// Volumes of tenants that hosts have attached here.
-    fn used_by_tenants(&self) -> Vec<(String, VolumeId)> {
+    pub(super) fn used_by_tenants(&self) -> Vec<(String, VolumeId)> {
         let used = self.engines.iter().filter(|(_, engine)| engine.volume.session().is_some());
         let of = |id| self.names.get(id).and_then(|name| tenant_of(name)).map(str::to_owned);
         used.filter_map(|(id, _)| Some((of(id)?, *id))).collect()
@@ -100,11 +101,34 @@ impl Shell {
 impl Shell {
     /// Something about tenants is asked, by whom it may be.
     pub(super) fn tenant_operation(&mut self, asked: Asked, operation: TenantOperation) {
+        let version = self.listener.version(asked.session);
+        if version.is_some_and(|version| version < TENANT_VERSION) {
+            let why = "the store is newer, and has other limits for tenants: ask with a longhaul of its version";
+            return self.told_tenant(asked, false, Err(VolumeError::Invalid(why.to_owned())));
+        }
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+        let changes = !matches!(operation, TenantOperation::Show { .. } | TenantOperation::List);
         tokio::spawn(async move {
             let result = tenants::operate(&*objects, operation).await;
-            let _ = outcomes.send(Outcome::Tenant(asked, result));
+            let _ = outcomes.send(Outcome::Tenant(asked, changes && result.is_ok(), result));
         });
+    }
+
+    /// It was done, or not. Limits that changed are kept to at once, here and at the other stores.
+    pub(super) fn told_tenant(
+        &mut self,
+        Asked { session, lane, request }: Asked,
+        changed: bool,
+        mut result: Result<TenantReply, VolumeError>,
+    ) {
+        if changed {
+            self.look_for_limits();
+            self.tell_stores();
+        }
+        if let Ok(reply) = &mut result {
+            self.limits.complete(reply);
+        }
+        self.send(session, lane, ToHost::Tenant { request, result }.into());
     }
 
     /// Takes a frame that makes a tenant's volume larger until it is known whether that may be; gives any other back. From

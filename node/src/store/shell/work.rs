@@ -11,8 +11,8 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::{ObjectResult, Places, VolumeSpec};
 use longhaul_core::wire::link::{
-    Frame, Lane, ReadError, RequestId, StoreReply, StoreReport, StoreState, TenantReply, ToHost,
-    ToStore, VolumeError, VolumeReply,
+    Frame, Lane, ReadError, RequestId, StoreReply, StoreReport, StoreState, TenantLimits,
+    TenantReply, ToHost, ToStore, VolumeError, VolumeReply,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -94,8 +94,12 @@ pub(super) enum Outcome {
     Replied(Asked, Result<VolumeReply, VolumeError>),
     /// Whether tenants have room for more data, each with how much had been written then.
     Room(Vec<(String, u64, Result<bool, VolumeError>)>),
-    /// Something was asked about tenants.
-    Tenant(Asked, Result<TenantReply, VolumeError>),
+    /// Something was asked about tenants, or changed about one.
+    Tenant(Asked, bool, Result<TenantReply, VolumeError>),
+    /// What tenants may do.
+    Limits(Vec<(String, Result<TenantLimits, VolumeError>)>),
+    /// What other stores serve, to share the limits of tenants.
+    Shares(Vec<StoreReport>),
     /// A tenant may do what a frame asks for, or not.
     Allowed(Result<(), VolumeError>, u64, Lane, Frame<ToStore>),
     /// An attribute was read, or replaced; the volume, if that was its schedule.
