@@ -76,6 +76,14 @@ fn connections(lane: Lane) -> usize {
     }
 }
 
+/// Whether the store may leave a lane unread for as long as it takes.
+///
+/// To Linux a window that stays shut is as a peer that acknowledges nothing: `TCP_USER_TIMEOUT` ends the connection
+/// (`tcp_probe_timer`). That the peer is dead the connections of the other lanes notice.
+fn may_stay_unread(lane: Lane) -> bool {
+    matches!(lane, Lane::ReadAhead | Lane::Drain)
+}
+
 fn opening(lane: Lane, number: usize, token: &Token) -> [u8; OPENING_BYTES] {
     let mut opening = [0; OPENING_BYTES];
     opening[..4].copy_from_slice(&[b'L', b'H', lane_number(lane), number as u8]);
@@ -131,7 +139,7 @@ impl Dialer {
             for number in 0..connections(lane) {
                 let (connector, first) = (self.connector.clone(), opening(lane, number, &token));
                 attempts.spawn(async move {
-                    let opened = open(&connector, address, first);
+                    let opened = open(&connector, address, lane, first);
                     match tokio::time::timeout(CONNECT_TIMEOUT, opened).await {
                         Err(_) => Err(LinkError::TimedOut),
                         Ok(result) => result.map(|(stream, rtt)| (lane, number, stream, rtt)),
@@ -155,6 +163,7 @@ impl Dialer {
 async fn open(
     connector: &TlsConnector,
     address: SocketAddr,
+    lane: Lane,
     opening: [u8; OPENING_BYTES],
 ) -> Result<(Stream, Duration), LinkError> {
     let (mut stream, rtt) = secured(connector, address).await?;
@@ -176,6 +185,9 @@ async fn secured(
     let socket = TcpStream::connect(address).await.map_err(refused)?;
     let rtt = begun.elapsed();
     configure(&socket).map_err(refused)?;
+    if may_stay_unread(lane) {
+        SockRef::from(&socket).set_tcp_user_timeout(None).map_err(refused)?;
+    }
     let name =
         ServerName::try_from(SERVER_NAME).map_err(|error| LinkError::Lost(error.to_string()))?;
     let stream = connector.connect(name, socket).await.map_err(|error| client_error(&error))?;

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use tokio::sync::oneshot;
 
 mod http;
+mod limits;
 mod several;
 
 struct Running {
