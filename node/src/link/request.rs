@@ -14,10 +14,11 @@ use longhaul_core::wire::link::{
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long a store may take for a reply.
+/// How long a store may take for a reply, and for the next one after it: where a tenant's limits hold requests back, many
+/// at a time are answered one by one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 type Waiting = Mutex<HashMap<RequestId, oneshot::Sender<Frame<ToHost>>>>;
@@ -29,6 +30,8 @@ pub struct Requests {
     version: u16,
     senders: Senders,
     waiting: Arc<Waiting>,
+    /// When the last reply came.
+    heard: Arc<Mutex<Instant>>,
     next: AtomicU64,
     ended: watch::Receiver<Option<String>>,
     connection: Arc<dyn Connection>,
@@ -74,14 +77,16 @@ impl Requests {
             notices.close();
         }
         let (end, ended) = watch::channel(None);
+        let heard = Arc::new(Mutex::new(Instant::now()));
         let deliver = {
-            let waiting = waiting.clone();
+            let (waiting, heard) = (waiting.clone(), heard.clone());
             move |_, frame: Frame<ToHost>| {
                 match request_of(&frame.message) {
                     None => {
                         let _ = notify.send(frame.message);
                     }
                     Some(request) => {
+                        *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
                         if let Some(reply) = waiting.remove(&request) {
                             let _ = reply.send(frame);
@@ -107,6 +112,7 @@ impl Requests {
             version,
             senders,
             waiting,
+            heard,
             next: AtomicU64::new(1),
             ended,
             connection: kept,
@@ -147,20 +153,28 @@ impl Requests {
         request: impl FnOnce(RequestId) -> ToStore,
     ) -> Result<Frame<ToHost>> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, reply) = oneshot::channel();
+        let (sender, mut reply) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
         self.send(lane, request(id).into());
         if self.ended.borrow().is_some() {
             return Err(self.lost());
         }
-        match tokio::time::timeout(REPLY_TIMEOUT, reply).await {
-            Ok(Ok(frame)) => Ok(frame),
-            Ok(Err(_)) => Err(self.lost()),
-            Err(_) => bail!(
-                "the store at {} is connected but did not answer within {} s: look at its log and try again",
-                self.address,
-                REPLY_TIMEOUT.as_secs()
-            ),
+        let mut limit = Instant::now() + REPLY_TIMEOUT;
+        loop {
+            match tokio::time::timeout_at(limit.into(), &mut reply).await {
+                Ok(Ok(frame)) => return Ok(frame),
+                Ok(Err(_)) => return Err(self.lost()),
+                Err(_) => {}
+            }
+            let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            if heard + REPLY_TIMEOUT <= limit {
+                bail!(
+                    "the store at {} is connected but did not answer within {} s: look at its log and try again",
+                    self.address,
+                    REPLY_TIMEOUT.as_secs()
+                );
+            }
+            limit = heard + REPLY_TIMEOUT;
         }
     }
 
