@@ -167,6 +167,10 @@ async fn open(
     opening: [u8; OPENING_BYTES],
 ) -> Result<(Stream, Duration), LinkError> {
     let (mut stream, rtt) = secured(connector, address).await?;
+    if may_stay_unread(lane) {
+        let untimed = SockRef::from(stream.get_ref().0).set_tcp_user_timeout(None);
+        untimed.map_err(|error| LinkError::Lost(error.to_string()))?;
+    }
     stream.write_all(&opening).await.map_err(|error| client_error(&error))?;
     stream.flush().await.map_err(|error| client_error(&error))?;
     Ok((stream, rtt))
@@ -185,9 +189,6 @@ async fn secured(
     let socket = TcpStream::connect(address).await.map_err(refused)?;
     let rtt = begun.elapsed();
     configure(&socket).map_err(refused)?;
-    if may_stay_unread(lane) {
-        SockRef::from(&socket).set_tcp_user_timeout(None).map_err(refused)?;
-    }
     let name =
         ServerName::try_from(SERVER_NAME).map_err(|error| LinkError::Lost(error.to_string()))?;
     let stream = connector.connect(name, socket).await.map_err(|error| client_error(&error))?;
