@@ -1,5 +1,7 @@
 //! The store by itself, loaded over the link without a host, beside the disk it writes to.
 
+mod limits;
+
 use crate::BenchArgs;
 use crate::gc;
 use crate::node::{Site, free_port};
@@ -76,11 +78,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         report: Report::new(args.json.clone()),
     };
     type Step = fn(&Bench) -> Result<()>;
-    let steps: [(&str, Step); 4] = [
+    let steps: [(&str, Step); 5] = [
         ("commit", Bench::commit),
         ("requests", Bench::requests),
         ("read", Bench::read),
         ("volumes", Bench::volumes),
+        ("limits", Bench::limits),
     ];
     for name in &args.only {
         if name != "gc" && !steps.iter().any(|(step, _)| step == name) {

@@ -11,6 +11,7 @@ use crate::random;
 use crate::service::Stop;
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
 use longhaul_core::block::{Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::record::{self, MAX_RECORD_SECTORS};
 use longhaul_core::wire::link::{
@@ -54,8 +55,8 @@ pub fn run(args: &BenchLinkArgs) -> Result<()> {
                     requests.call(Lane::Control, detach).await?;
                 }
             }
-            BenchLinkCommand::Read { name, bytes, count } => {
-                print(&read(&requests, name, *bytes, *count).await?)?;
+            BenchLinkCommand::Read { name, bytes, count, depth } => {
+                print(&read(&requests, name, *bytes, *count, *depth).await?)?;
             }
         }
         requests.close().await;
@@ -203,7 +204,13 @@ async fn write(
     Ok(json!({ "volumes": count, "bytes": bytes, "seconds": seconds }))
 }
 
-async fn read(requests: &Requests, name: &str, bytes: u64, count: u64) -> Result<Value> {
+async fn read(
+    requests: &Requests,
+    name: &str,
+    bytes: u64,
+    count: u64,
+    depth: usize,
+) -> Result<Value> {
     let show = VolumeOperation::Show { name: name.to_owned() };
     let VolumeReply::Volume(info) = requests.volume(show).await? else {
         bail!("the store gave an answer that does not fit");
@@ -213,22 +220,35 @@ async fn read(requests: &Requests, name: &str, bytes: u64, count: u64) -> Result
         return Err(Usage(format!("there are only {places} places to read from")).into());
     }
     let (volume, step) = (info.id, scattered(places));
-    let mut micros = Vec::new();
-    for number in 0..count {
+    let read = async |number: u64| {
         let sectors = READ_BYTES / SECTOR_BYTES;
         let range = Range::new(number * step % places * sectors, sectors);
         let begun = Instant::now();
         let read = |request| ToStore::Read { request, volume, epoch: 0, range };
         let reply = requests.call(Lane::Read, read).await?;
-        micros.push(begun.elapsed().as_secs_f64() * 1e6);
+        let micros = begun.elapsed().as_secs_f64() * 1e6;
         match reply.message {
-            ToHost::Data { result: Ok(_), .. } if reply.payload.len() as u64 >= READ_BYTES => {}
+            ToHost::Data { result: Ok(_), .. } if reply.payload.len() as u64 >= READ_BYTES => {
+                Ok(micros)
+            }
             other => bail!("{range} is not there: {other:?}"),
         }
-    }
+    };
+    let begun = Instant::now();
+    let reads = iter((0..count).map(read)).buffer_unordered(depth.max(1));
+    let mut micros: Vec<f64> = reads.try_collect().await?;
+    let seconds = begun.elapsed().as_secs_f64();
     micros.sort_by(f64::total_cmp);
     let at = |share: f64| micros.get((micros.len() as f64 * share) as usize);
-    Ok(json!({ "reads": count, "p50_us": at(0.5), "p99_us": at(0.99) }))
+    Ok(json!({
+        "reads": count,
+        "bytes": count * READ_BYTES,
+        "seconds": seconds,
+        "p50_us": at(0.5),
+        "p99_us": at(0.99),
+        "p999_us": at(0.999),
+        "max_us": micros.last(),
+    }))
 }
 
 #[cfg(test)]

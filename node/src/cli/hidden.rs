@@ -72,7 +72,7 @@ pub enum BenchLinkCommand {
         #[arg(long)]
         hold: bool,
     },
-    /// Read 8 KiB at a time from all over a volume, one read after the other.
+    /// Read 8 KiB at a time from all over a volume.
     Read {
         /// Which.
         name: String,
@@ -82,5 +82,8 @@ pub enum BenchLinkCommand {
         /// How many reads; no place comes twice.
         #[arg(long, default_value = "2000")]
         count: u64,
+        /// How many of them at a time.
+        #[arg(long, default_value = "1")]
+        depth: usize,
     },
 }
