@@ -121,6 +121,15 @@ impl World {
         repeater.machine.delete(now, key, false).is_some()
     }
 
+    /// A store begins with a volume that another one may have had.
+    pub(super) fn visit_second(&mut self, store: usize, volume: usize) {
+        let (now, id) = (self.now, self.volumes[volume].id);
+        if let Some(repeater) = &mut self.stores[store].repeater {
+            repeater.machine.visit(now, StreamId::Volume(id));
+        }
+        self.pump_repeater(store);
+    }
+
     pub(super) fn leave_second(&mut self, store: usize, volume: usize) {
         let (now, id) = (self.now, self.volumes[volume].id);
         if let Some(repeater) = &mut self.stores[store].repeater {
