@@ -27,6 +27,8 @@ pub struct Second {
     rng: Rng,
     /// Of each volume, the last number that was promised to be at both places.
     pub(super) promised: BTreeMap<usize, Seq>,
+    /// Everything was looked through at the end.
+    looked: bool,
     /// Of each volume, its sectors and what was in them after each segment.
     pub(super) images: Vec<BTreeMap<u64, (u64, Image)>>,
 }
@@ -68,6 +70,7 @@ impl World {
             objects: Objects::new(rng.fork(9), plan.odds, plan_of.latency),
             rng: rng.fork(10),
             promised: BTreeMap::new(),
+            looked: false,
             images: vec![BTreeMap::new(); plan.volumes.len()],
         })
     }
@@ -250,6 +253,15 @@ impl World {
             process.repeater.as_ref().is_some_and(|repeater| repeater.machine.is_idle())
         };
         if !self.stores.iter().all(idle) {
+            return false;
+        }
+        // What took effect when nobody waited for it any more is found by who starts next.
+        if let Some(second) = &mut self.second
+            && !std::mem::replace(&mut second.looked, true)
+        {
+            for volume in 0..self.volumes.len() {
+                self.visit_second(0, volume);
+            }
             return false;
         }
         for volume in 0..self.volumes.len() {
