@@ -118,7 +118,9 @@ impl World {
             }
             ObjectOperation::Put { .. } => ObjectResult::Put(Err(PutError::Failed(error()))),
             ObjectOperation::Get { .. } => ObjectResult::Get(Err(GetError::Failed(error()))),
-            ObjectOperation::List { .. } | ObjectOperation::ListAfter { .. } => ObjectResult::List(Err(error())),
+            ObjectOperation::List { .. } | ObjectOperation::ListAfter { .. } => {
+                ObjectResult::List(Err(error()))
+            }
             ObjectOperation::Delete { .. } => ObjectResult::Delete(Err(error())),
         }
     }

@@ -8,7 +8,7 @@
 //! again; of that and the removal of the data one wins, the one that has the next number. The newest record of a
 //! volume stays as long as its data, so that no number is taken twice.
 
-use super::catalog::{CatalogError, SpecParts, VolumeSpec, parse_number};
+use super::catalog::{CatalogError, SpecParts, VolumeSpec, check_size, parse_number};
 use crate::block::VolumeId;
 use crate::wire::link::DeletedInfo;
 use serde::{Deserialize, Serialize};
@@ -137,9 +137,8 @@ impl Record {
         if parse_key(key).map(|(id, _)| id) != Some(spec.id) {
             return Err(bad(format!("it is of volume {}", spec.id)));
         }
-        if stored.sectors < spec.created_sectors {
-            return Err(bad("its size makes no sense".to_owned()));
-        }
+        // It may have become smaller than it was created.
+        check_size(stored.sectors, spec.block_bytes).map_err(|error| bad(error.to_string()))?;
         let Stored { decision, at, sectors, .. } = stored;
         Ok(Record { decision, at, spec, sectors })
     }
@@ -213,6 +212,9 @@ mod tests {
             let error = Record::decode(&key, text.replace(from, to).as_bytes()).unwrap_err();
             assert!(error.to_string().contains(&key), "{error}");
         }
+        // It had been made smaller.
+        let smaller = Record { sectors: 8, ..record() };
+        assert_eq!(Record::decode(&key, &smaller.encode()), Ok(smaller));
         assert!(Record::decode(&key, &[b' '; MAX_RECORD_BYTES + 1]).is_err());
         for other in ["deleted/1/1", "deleted/+feed/0000000000000001", "volumes/a"] {
             assert_eq!(parse_key(other), None);

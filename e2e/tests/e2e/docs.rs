@@ -1,6 +1,7 @@
 //! The documentation against the repository and the binary: links lead somewhere; commands, flags,
 //! variables, metrics and make targets exist.
 
+use crate::replica;
 use longhaul_e2e::bucket::{self, can_use_buckets};
 use longhaul_e2e::process::{longhaul, repository, run};
 use longhaul_e2e::site::{Site, files_below, http_get};
@@ -230,8 +231,14 @@ fn metrics_in_the_documentation_exist() {
     // Nor has one over a directory any of a bucket.
     let bucket = can_use_buckets("metrics_in_the_documentation_exist").then(bucket::site);
     let of_bucket = bucket.as_ref().map(|(site, ..)| &site.store.admin);
+    // Nor one without a replica any of that.
+    let place = site.path("replica");
+    replica::replica(&site, &site.store, ["add", place.to_str().unwrap()]).ok();
+    replica::is_in_step(&site, &site.store);
+    let standby = replica::waiting(&site, "standby", &place);
     let mut all = String::new();
-    for admin in [&host.admin, &site.store.admin].into_iter().chain(of_bucket) {
+    let stores = [&host.admin, &site.store.admin, &standby.admin];
+    for admin in stores.into_iter().chain(of_bucket) {
         all += &http_get(admin, "/metrics").unwrap().1;
     }
     let known = words(&all, "longhaul_");

@@ -15,7 +15,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// `longhaul store replica …` at a store.
-fn replica<'a>(site: &Site, at: &Store, args: impl IntoIterator<Item = &'a str>) -> Output {
+pub fn replica<'a>(site: &Site, at: &Store, args: impl IntoIterator<Item = &'a str>) -> Output {
     let mut store = command(longhaul());
     store.args(["store", "replica"]).args(args);
     store.arg("--credential").arg(site.store.credential()).args(["--store", &at.address]);
@@ -26,7 +26,7 @@ fn shown(site: &Site, at: &Store) -> Value {
     replica(site, at, ["show", "--json"]).ok().json()["replica"].clone()
 }
 
-fn is_in_step(site: &Site, at: &Store) {
+pub fn is_in_step(site: &Site, at: &Store) {
     wait_for("the replica to be complete", LIMIT, || shown(site, at)["state"] == "in step");
 }
 
@@ -39,7 +39,7 @@ fn fail_over(site: &Site, to: &Store) -> Output {
 }
 
 /// A store that waits over that place.
-fn waiting(site: &Site, name: &str, place: &Path) -> Store {
+pub fn waiting(site: &Site, name: &str, place: &Path) -> Store {
     let mut store = invited(site, name);
     store.set_data(text(place));
     store.restart();

@@ -27,6 +27,8 @@ pub struct Second {
     rng: Rng,
     /// Of each volume, the last number that was promised to be at both places.
     pub(super) promised: BTreeMap<usize, Seq>,
+    /// Everything was looked through at the end.
+    looked: bool,
     /// Of each volume, its sectors and what was in them after each segment.
     pub(super) images: Vec<BTreeMap<u64, (u64, Image)>>,
 }
@@ -68,6 +70,7 @@ impl World {
             objects: Objects::new(rng.fork(9), plan.odds, plan_of.latency),
             rng: rng.fork(10),
             promised: BTreeMap::new(),
+            looked: false,
             images: vec![BTreeMap::new(); plan.volumes.len()],
         })
     }
@@ -119,6 +122,15 @@ impl World {
         let now = self.now;
         let Some(repeater) = &mut self.stores[store].repeater else { return false };
         repeater.machine.delete(now, key, false).is_some()
+    }
+
+    /// A store begins with a volume that another one may have had.
+    pub(super) fn visit_second(&mut self, store: usize, volume: usize) {
+        let (now, id) = (self.now, self.volumes[volume].id);
+        if let Some(repeater) = &mut self.stores[store].repeater {
+            repeater.machine.visit(now, StreamId::Volume(id));
+        }
+        self.pump_repeater(store);
     }
 
     pub(super) fn leave_second(&mut self, store: usize, volume: usize) {
@@ -241,6 +253,15 @@ impl World {
             process.repeater.as_ref().is_some_and(|repeater| repeater.machine.is_idle())
         };
         if !self.stores.iter().all(idle) {
+            return false;
+        }
+        // What took effect when nobody waited for it any more is found by who starts next.
+        if let Some(second) = &mut self.second
+            && !std::mem::replace(&mut second.looked, true)
+        {
+            for volume in 0..self.volumes.len() {
+                self.visit_second(0, volume);
+            }
             return false;
         }
         for volume in 0..self.volumes.len() {

@@ -253,7 +253,10 @@ impl World {
         let incarnation = self.rng.wide();
         let pages = self.stores[store].pages.clone();
         let config = store::Config { pages, ..self.store_config() };
-        let machine = store::Volume::open(self.now, spec, incarnation, config);
+        let mut machine = store::Volume::open(self.now, spec, incarnation, config);
+        if self.second.is_some() {
+            machine.handle_second(self.now, store::Second::Behind);
+        }
         note!(self, "s{store} opens v{volume}");
         let number = self.number();
         let open = Open {
@@ -272,6 +275,7 @@ impl World {
             asked: BTreeMap::new(),
         };
         self.stores[store].open.insert(volume, open);
+        self.visit_second(store, volume);
     }
 
     /// Takes everything a store's volume has to say.
@@ -544,6 +548,10 @@ impl World {
                 }
             }
             ToHost::Attached { request, result: Ok(attached) } => {
+                if let Some(second) = self.second.as_mut().filter(|second| second.plan.sync) {
+                    let promised = second.promised.entry(volume).or_default();
+                    *promised = attached.committed.max(*promised);
+                }
                 if attached.committed > committed {
                     return Err(format!(
                         "store {store} attaches at {}, but the objects hold {committed}",

@@ -62,6 +62,20 @@ impl Volume {
         self.release_behind(session);
     }
 
+    fn reply_resumed(
+        &mut self,
+        session: SessionId,
+        lane: Lane,
+        request: RequestId,
+        result: Result<Attached, AttachError>,
+    ) {
+        // A host that knows of another state must not take what is committed for what is at both.
+        if result.is_ok() {
+            self.tell_second();
+        }
+        self.reply_attach(session, lane, request, result);
+    }
+
     fn attached(&self) -> Attached {
         Attached {
             volume: self.spec.id,
@@ -90,11 +104,14 @@ impl Volume {
             }
             Work::Resume { session, lane, request, epoch, host } => {
                 let result = self.resume(session, epoch, host);
-                // A host that knows of another state must not take what is committed for what is at both.
-                if result.is_ok() {
-                    self.tell_second();
+                if result.is_ok() && self.second != Second::None {
+                    // A host throws away what it is told to be committed. What others have written is at the second place
+                    // once something that follows it is.
+                    let work = Work::Resume { session, lane, request, epoch, host };
+                    self.put_segment(SegmentKind::Announce, Vec::new(), Some(work));
+                    return;
                 }
-                self.reply_attach(session, lane, request, result);
+                self.reply_resumed(session, lane, request, result);
             }
             Work::Detach { session, lane, request, epoch } => {
                 let holds = self.holder.is_some_and(|holder| holder.session == session);
@@ -229,7 +246,7 @@ impl Volume {
     ) {
         let epoch = self.state.epoch();
         let stays = match &work {
-            Work::Detach { .. } | Work::Resize { shrink: false, .. } => true,
+            Work::Detach { .. } | Work::Resume { .. } | Work::Resize { shrink: false, .. } => true,
             Work::Snapshot { operation, .. } => !operation.begins_epoch(),
             _ => false,
         };
@@ -241,7 +258,13 @@ impl Volume {
             self.send(before.session, Lane::Control, ToHost::Fenced { volume, epoch });
         }
         match work {
-            Work::Batch(_) | Work::Resume { .. } | Work::Lost { .. } => {}
+            Work::Batch(_) | Work::Lost { .. } => {}
+            Work::Resume { session, lane, request, epoch, host } => {
+                if !closed {
+                    let result = self.resume(session, epoch, host);
+                    self.reply_resumed(session, lane, request, result);
+                }
+            }
             Work::Resize { session, lane, request, .. } => {
                 if !closed {
                     self.reply_resized(session, lane, request);
