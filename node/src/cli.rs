@@ -185,12 +185,16 @@ pub struct StoreArgs {
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = units::bytes, env = "LONGHAUL_SCRUB_RATE")]
     pub scrub_rate: u64,
     /// Give space back once the segments of a volume take more than so many percent of what is needed of them:
-    /// 145 writes what is overwritten at random about twice. From 110; 0 for never.
-    #[arg(long, value_name = "PERCENT", default_value = "0", env = "LONGHAUL_GC_PERCENT")]
+    /// with 149 what is overwritten at random is written about twice. From 110; 0 for never.
+    #[arg(long, value_name = "PERCENT", default_value = "149", env = "LONGHAUL_GC_PERCENT")]
     pub gc_percent: u64,
     /// Most that this reads and writes in a second; 0 for no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_GC_RATE")]
     pub gc_rate: u64,
+    /// How long what is not needed any more stays for who reads by an older map, here or at another store. Tests have
+    /// less.
+    #[arg(long, hide = true, value_name = "DURATION", default_value = "10m", value_parser = units::duration)]
+    pub delete_delay: Duration,
     /// For how long the data of deleted volumes stays, so that they can be brought back; 0 to remove it at once.
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = units::duration, env = "LONGHAUL_DELETE_GRACE")]
     pub delete_grace: Duration,

@@ -221,6 +221,8 @@ counters! {
     map_flushes,
     /// Merges of fragments that wrote new ones.
     map_merges,
+    /// Maps merged into one level, to be counted.
+    map_compacted,
     /// Pages of maps read for lookups.
     map_pages_read,
     /// Generations of maps claimed.

@@ -212,6 +212,8 @@ pub enum Event {
         /// How many.
         objects: u64,
     },
+    /// The map has been merged into one level, to be counted.
+    Compacted,
     /// What is named of all segments and bundles has been counted.
     Counted {
         /// Bytes of those of which something is.

@@ -28,6 +28,7 @@ mod refusals;
 mod replica;
 mod resize;
 mod snapshots;
+mod space;
 mod store_cache;
 mod tenants;
 mod tls;

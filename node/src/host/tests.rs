@@ -52,6 +52,7 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
         cache_dir: None,
         map_memory: longhaul_core::store::MAP_MEMORY,
         collect: None,
+        delete_delay: Duration::from_secs(600),
         new_ca: false,
         scrub: Default::default(),
         delete_grace: Duration::from_secs(3600),

@@ -32,6 +32,7 @@ pub fn log(volume: &str, event: &Event) {
                 "volume {volume}: {objects} objects of the map are not needed any more"
             );
         }
+        Event::Compacted => tracing::debug!("volume {volume}: map merged into one level"),
         Event::Counted { stored_bytes, named_bytes } => tracing::debug!(
             "volume {volume}: {named_bytes} bytes of {stored_bytes} in segments and bundles are needed"
         ),

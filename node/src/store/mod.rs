@@ -105,6 +105,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             cache_dir: args.cache_dir.as_deref(),
             map_memory: args.map_memory,
             collect: collect_policy(args.gc_percent, args.gc_rate)?,
+            delete_delay: args.delete_delay,
             new_ca: args.new_ca,
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
             delete_grace: args.delete_grace,
@@ -154,6 +155,9 @@ pub fn run(args: &StoreArgs) -> Result<()> {
 /// written again and again.
 const GC_PERCENT_LEAST: u64 = 110;
 
+/// So much less is stored after a round: less often a whole round, and the map merged for it, for a little space.
+const GC_PERCENT_LESS: u64 = 9;
+
 fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>> {
     if percent == 0 {
         return Ok(None);
@@ -161,7 +165,7 @@ fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>>
     if percent < GC_PERCENT_LEAST {
         bail!("--gc-percent {percent} is too little: at least {GC_PERCENT_LEAST}, or 0 for never");
     }
-    let low_percent = percent - 5;
+    let low_percent = percent - GC_PERCENT_LESS;
     let high_percent = percent;
     Ok(Some(Policy { high_percent, low_percent, bytes_per_second, ..Policy::default() }))
 }
@@ -188,6 +192,8 @@ pub struct Options<'a> {
     pub map_memory: u64,
     /// When space is given back, if ever.
     pub collect: Option<Policy>,
+    /// How long what no root names stays for who reads by an older one.
+    pub delete_delay: Duration,
     /// The stores that were there with another CA are gone for good.
     pub new_ca: bool,
     /// How objects are verified in the background.
@@ -228,6 +234,7 @@ impl Store {
             cache_dir,
             map_memory,
             collect,
+            delete_delay,
             new_ca,
             scrub,
             delete_grace,
@@ -342,7 +349,7 @@ impl Store {
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub, http, keeper.clone());
         let pages = SharedPages::new(map_memory);
-        let config = Config { pages, collect, ..Config::default() };
+        let config = Config { pages, collect, delete_delay, ..Config::default() };
         let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };
         keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
         let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);

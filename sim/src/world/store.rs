@@ -116,6 +116,8 @@ impl World {
             delete_delay: Duration::from_millis(300),
             collect: Some(Policy {
                 least_bytes: 0,
+                high_percent: 130,
+                low_percent: 120,
                 moved_bytes_max: 256 << 10,
                 ..Policy::default()
             }),
@@ -317,6 +319,7 @@ impl World {
                     store::Event::Merged { bytes } => {
                         self.coverage.map_merges += u64::from(bytes > 0);
                     }
+                    store::Event::Compacted => self.coverage.map_compacted += 1,
                     store::Event::LeftBehind { .. } => {
                         self.coverage.left_behind += 1;
                         open.holder = None;

@@ -92,7 +92,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Policy {
-            high_percent: 145,
+            high_percent: 149,
             low_percent: 140,
             moved_bytes_max: 1 << 30,
             least_bytes: 64 << 20,

@@ -36,6 +36,15 @@ pub struct Plan {
     pub moves: bool,
 }
 
+/// How far the fragments of a map have been merged into those of the lowest level.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Compaction {
+    /// The level that goes into the next one.
+    level: usize,
+    /// The fragments of it before that sector have.
+    cursor: u64,
+}
+
 /// The fragments of a run that have sectors of `range`.
 fn overlapping(run: &[Fragment], range: Range) -> std::ops::Range<usize> {
     let start = run.partition_point(|fragment| fragment.span.end() <= range.lba);
@@ -140,6 +149,43 @@ impl Levels {
         let fragment = *level.get(next).or(level.first())?;
         cursors[n] = fragment.span.end();
         Some(self.plan(limits, vec![vec![fragment]], n + 2))
+    }
+
+    /// The next merge that it takes until nothing that was there when the compaction began lies over anything else, if
+    /// it takes one. Merges that are due go first.
+    #[must_use]
+    pub fn compact(&self, limits: &Limits, at: &mut Compaction) -> Option<Plan> {
+        if at.level == 0 {
+            at.level = 1;
+            if self.runs.len() + self.sorted.iter().filter(|level| !level.is_empty()).count() > 1
+                && !self.runs.is_empty()
+            {
+                return Some(self.plan(limits, self.runs.clone(), 1));
+            }
+        }
+        while self.sorted.iter().skip(at.level).any(|level| !level.is_empty()) {
+            let level = &self.sorted[at.level - 1];
+            let next = level.partition_point(|fragment| fragment.span.lba < at.cursor);
+            if let Some(&fragment) = level.get(next) {
+                at.cursor = fragment.span.end();
+                return Some(self.plan(limits, vec![vec![fragment]], at.level + 1));
+            }
+            *at = Compaction { level: at.level + 1, cursor: 0 };
+        }
+        None
+    }
+
+    /// Sectors of data in fragments that lie over others: so many may be counted twice.
+    #[must_use]
+    pub fn overlying_sectors(&self) -> u64 {
+        let sources: Vec<&[Fragment]> = self.sources().collect();
+        let lies_over = |n: usize, fragment: &Fragment| {
+            sources[n + 1..].iter().any(|run| !overlapping(run, fragment.span).is_empty())
+        };
+        let sources = sources.iter().enumerate();
+        let fragments = sources.flat_map(|(n, run)| run.iter().map(move |fragment| (n, fragment)));
+        let over = fragments.filter(|(n, fragment)| lies_over(*n, fragment));
+        over.map(|(_, fragment)| fragment.data_sectors).sum()
     }
 
     /// A fragment, and its place among the levels, that is mostly holes over what is below it.

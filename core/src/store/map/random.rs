@@ -37,6 +37,9 @@ enum Op {
     Look(u64, u64, Option<usize>),
     /// Takes the lookup a step further.
     LookOn,
+    /// All is to be in one level.
+    Compact,
+    StopCompacting,
     Reopen,
 }
 
@@ -56,6 +59,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|((lba, sectors), most)| Op::Look(lba, sectors, most)),
         1 => prop::option::of(1..4usize).prop_map(|most| Op::Look(0, SIZE, most)),
         4 => Just(Op::LookOn),
+        1 => Just(Op::Compact),
+        1 => Just(Op::StopCompacting),
         1 => Just(Op::Reopen),
     ]
 }
@@ -157,6 +162,11 @@ impl World {
                 self.look();
             }
             Op::LookOn => self.look(),
+            Op::Compact => self.tree.compact(),
+            Op::StopCompacting => {
+                self.tree.stop_compacting();
+                self.events();
+            }
             Op::Reopen => self.reopen(),
         }
         assert!(self.pages.bytes() <= self.cache_bytes);
@@ -168,6 +178,11 @@ impl World {
         while let Some(output) = self.tree.poll() {
             self.outputs.push(output);
         }
+        self.events();
+        more
+    }
+
+    fn events(&mut self) {
         while let Some(event) = self.tree.poll_event() {
             match event {
                 Event::Flushed { through, .. } => {
@@ -182,7 +197,12 @@ impl World {
                 }
                 Event::Merged { gone, bytes } => {
                     for fragment in gone {
-                        assert!(self.objects.remove(&fragment.id).is_some());
+                        let asked = self.outputs.extract_if(
+                            ..,
+                            |output| matches!(output, Output::Put(other, _) if *other == fragment),
+                        );
+                        let asked = asked.count() == 1;
+                        assert_ne!(self.objects.remove(&fragment.id).is_some(), asked);
                         self.pages.forget(fragment.id);
                     }
                     let merged = u64::from(bytes > 0);
@@ -193,7 +213,6 @@ impl World {
             }
             self.check_levels();
         }
-        more
     }
 
     /// What the levels alone say.
@@ -245,7 +264,8 @@ impl World {
                 self.tree.handle_written(fragment.id);
             }
             Output::Get(get) => {
-                let object = &self.objects[&get.fragment.id];
+                // It may be of a merge that came to nothing.
+                let Some(object) = self.objects.get(&get.fragment.id) else { return };
                 let bytes = object.slice(get.bytes.start as usize..get.bytes.end as usize);
                 self.tree.handle_read(&get, bytes).expect("nothing is damaged");
             }
@@ -350,6 +370,15 @@ proptest! {
         world.settle();
         world.check_all();
         world.run(&Op::Reopen);
+        world.check_all();
+        // Merged to the end, what the fragments say is what there is.
+        world.run(&Op::Compact);
+        world.settle();
+        prop_assert!(!world.tree.is_compacting());
+        let named = world.tree.levels().fragments().map(|fragment| fragment.data_sectors);
+        let data = |place: &&Option<Place>| place.is_some_and(|place| !place.is_zero());
+        prop_assert_eq!(named.sum::<u64>(), world.in_levels().iter().filter(data).count() as u64);
+        prop_assert_eq!(world.tree.levels().overlying_sectors(), 0);
         world.check_all();
     }
 }

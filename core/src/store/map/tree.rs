@@ -7,7 +7,7 @@
 //! [`PUTS_MAX`] fragments that are made and not yet there.
 
 use super::fragment::{Builder, Fragment, FragmentId};
-use super::levels::{LEVELS_MAX, Levels, Plan};
+use super::levels::{Compaction, LEVELS_MAX, Levels, Plan};
 use super::lookup::{Answer, Lookup};
 use super::merge::{Flush, Merge, Step};
 use super::page::Entry;
@@ -115,6 +115,8 @@ struct Flushing {
 #[derive(Debug)]
 struct Merging {
     plan: Plan,
+    /// It is part of a compaction, and not due.
+    compacts: bool,
     merge: Merge,
     /// Reads under way, with the source that each is for.
     reads: Vec<(usize, Get)>,
@@ -153,6 +155,8 @@ pub struct Tree {
     merging: Option<Merging>,
     /// No merge is due, as long as the levels stay what they are.
     settled: bool,
+    /// All that was there is being merged into one level.
+    compacting: Option<Compaction>,
     cursors: [u64; LEVELS_MAX],
     putting: BTreeMap<FragmentId, Job>,
     outputs: VecDeque<Output>,
@@ -175,6 +179,7 @@ impl Tree {
             levels,
             merging: None,
             settled: false,
+            compacting: None,
             cursors: [0; LEVELS_MAX],
             putting: BTreeMap::new(),
             outputs: VecDeque::new(),
@@ -306,6 +311,13 @@ impl Tree {
         tables.into_iter().map(Table::mapped_bytes).fold(flushed, u64::saturating_add)
     }
 
+    /// Bytes of data that fragments may have twice, or not yet: those of tables, and of fragments that lie over others.
+    #[must_use]
+    pub fn uncertain_bytes(&self) -> u64 {
+        let over = self.levels.overlying_sectors().saturating_mul(SECTOR_BYTES);
+        self.tables().map(Table::mapped_bytes).fold(over, u64::saturating_add)
+    }
+
     /// Makes `levels` what the tables lie over: they are the map after segment `through`, and the tables have all
     /// that the segments after it say. What is under way comes to nothing; what was to be written is part of
     /// a table again, unless it was set aside.
@@ -331,6 +343,7 @@ impl Tree {
         self.flushing = None;
         self.merging = None;
         self.settled = false;
+        self.compacting = None;
         self.cursors = [0; LEVELS_MAX];
         self.putting.clear();
         self.outputs.clear();
@@ -372,6 +385,29 @@ impl Tree {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled && self.is_idle()
+    }
+
+    /// Merges all fragments that are there into one level, so that hardly any has anything that another one hides; what is
+    /// flushed meanwhile lies over it.
+    pub fn compact(&mut self) {
+        self.compacting = Some(Compaction::default());
+        self.settled = false;
+    }
+
+    /// No more of that, also not the merge that is under way for it.
+    pub fn stop_compacting(&mut self) {
+        self.compacting = None;
+        if let Some(Merging { made, .. }) = self.merging.take_if(|merging| merging.compacts) {
+            self.putting.retain(|_, job| *job != Job::Merge);
+            self.outputs.retain(|output| !matches!(output, Output::Get(_)));
+            self.events.push_back(Event::Merged { gone: made.fragments, bytes: 0 });
+        }
+    }
+
+    /// Whether that has not come to its end.
+    #[must_use]
+    pub fn is_compacting(&self) -> bool {
+        self.compacting.is_some()
     }
 
     /// Whether a frozen table is being written.
@@ -488,6 +524,7 @@ impl Tree {
         self.data_sectors = data_sectors;
         self.flushing = None;
         self.settled = false;
+        self.compacting = None;
         self.cursors = [0; LEVELS_MAX];
         self.events.push_back(Event::RolledBack { gone });
         let (through, fragments, bytes) = (frozen.through, 0, 0);
@@ -495,12 +532,22 @@ impl Tree {
         true
     }
 
+    fn compaction(&mut self) -> Option<Plan> {
+        let plan = self.levels.compact(&self.limits, self.compacting.as_mut()?);
+        if plan.is_none() {
+            self.compacting = None;
+        }
+        plan
+    }
+
     fn step_merge(&mut self) -> Result<bool, Damage> {
         if self.merging.is_none() {
             if self.settled {
                 return Ok(false);
             }
-            let Some(plan) = self.levels.choose(&self.limits, &mut self.cursors) else {
+            let due = self.levels.choose(&self.limits, &mut self.cursors);
+            let compacts = due.is_none();
+            let Some(plan) = due.or_else(|| self.compaction()) else {
                 self.settled = true;
                 return Ok(false);
             };
@@ -513,7 +560,7 @@ impl Tree {
             }
             let merge = Merge::new(&plan, &self.limits);
             let (reads, made) = (Vec::new(), Made::default());
-            self.merging = Some(Merging { plan, merge, reads, finished: false, made });
+            self.merging = Some(Merging { plan, compacts, merge, reads, finished: false, made });
         }
         let Some(merging) = &mut self.merging else { return Ok(false) };
         if !merging.reads.is_empty() {

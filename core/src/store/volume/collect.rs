@@ -1,7 +1,7 @@
 //! Giving space back: counts what is named of every segment and bundle, moves what is left of those that are badly used, and
 //! hands what nobody needs any more to the [upkeep](super::upkeep), which deletes it by its own rule.
 //!
-//! It is for who has the upkeep, and goes from step to step: lists segments and bundles, reads the second map, reads the
+//! It is for who has the upkeep, and goes from step to step: has the map merged, lists segments and bundles, reads the second map, reads the
 //! roots that are kept one at a time, and then has a [`Round`] read all fragments that these name. What the count finds to be
 //! unnamed is given up at once; what is worth emptying is emptied in a round of its own that begins after it. At the
 //! end of each the second map is written, and a root that has it. Anything that cannot be read ends it, and nothing
@@ -39,6 +39,8 @@ const HEADS: usize = 4;
 const PAUSE: Duration = Duration::from_secs(60);
 /// A count is worth its reading when so much more is stored than after the last: a part in so many.
 const GROWN: u64 = 32;
+/// The map is merged before it is counted if more than a part in so many of what it maps may be hidden.
+const HIDDEN: u64 = 64;
 /// A round that gives back less than a part in so many is the last for a while.
 const LEAST: u64 = 128;
 /// Objects that are remembered as not to be emptied.
@@ -87,6 +89,12 @@ struct Inventory {
 enum Step {
     #[default]
     Idle,
+    /// The map up to that segment is being written.
+    Flushing(u64),
+    /// It is being merged.
+    Merging,
+    /// All roots that are kept are to be of what the map is now.
+    Renewing,
     Segments,
     Bundles,
     Moved(VecDeque<Fragment>),
@@ -118,8 +126,8 @@ pub(super) struct Collect {
     stored: u64,
     named: u64,
     written: u64,
-    /// Bytes stored when the last count ended; 0 if this engine has not counted.
-    counted: u64,
+    /// Bytes stored when the last count ended, if this engine has counted.
+    counted: Option<u64>,
     /// Bytes stored when the round began that empties something; otherwise as many as can be.
     emptying: u64,
     /// What nobody needs once the second map is written, with its bytes.
@@ -151,7 +159,7 @@ impl Collect {
             stored: 0,
             named: 0,
             written: 0,
-            counted: 0,
+            counted: None,
             emptying: 0,
             given_up: Vec::new(),
             condemned: BTreeSet::new(),
@@ -292,7 +300,7 @@ impl Volume {
         self.collect.moved.load(Table::new(), pages);
         let collect = &mut self.collect;
         (collect.stored, collect.named) = (stored_bytes, named_bytes);
-        (collect.written, collect.counted) = (0, 0);
+        (collect.written, collect.counted) = (0, None);
         collect.condemned.clear();
     }
 
@@ -327,8 +335,13 @@ impl Volume {
             return false;
         }
         let collect = &self.collect;
-        let stored = collect.stored.saturating_add(collect.written);
-        let grown = collect.counted + collect.counted / GROWN;
+        let mut stored = collect.stored.saturating_add(collect.written);
+        if collect.stored == 0 && collect.counted.is_none() && self.spec.parents.is_empty() {
+            // Nobody has counted, and what is mapped was written some time.
+            stored = stored.max(self.tree.mapped_bytes());
+        }
+        let counted = collect.counted.unwrap_or(0);
+        let grown = counted + counted / GROWN;
         // Discarded, or overwritten by a merge's account.
         let fallen = collect.mapped.saturating_sub(self.tree.mapped_bytes());
         let named = collect.named.saturating_sub(fallen);
@@ -389,6 +402,7 @@ impl Volume {
             }
             return;
         }
+        self.advance_merging();
         self.advance_round();
         if self.is_collecting_due() && self.collect.paused.is_none() {
             self.begin_collecting();
@@ -403,7 +417,38 @@ impl Volume {
         self.ask(ask, ObjectOperation::Get { key, range, copies: Copies::Refused });
     }
 
+    /// What the map hides of itself would be counted as named, and so would what the segments hide that no root knows:
+    /// if that may be much, the map is written and merged before.
     fn begin_collecting(&mut self) {
+        let uncertain = self.tree.uncertain_bytes() > self.tree.mapped_bytes() / HIDDEN;
+        if uncertain && self.collect.chosen.is_empty() {
+            self.collect.step = Step::Flushing(self.flush());
+            return self.advance_merging();
+        }
+        self.begin_counting();
+    }
+
+    /// Goes on when the map is merged as far as it can be. That of a clone is not, as long as it has fragments of its
+    /// parents in common with them.
+    fn advance_merging(&mut self) {
+        if matches!(self.collect.step, Step::Flushing(last) if self.upkeep.through() >= last) {
+            self.collect.step = Step::Merging;
+            let id = self.spec.id;
+            if self.tree.levels().fragments().all(|fragment| fragment.id.volume == id) {
+                self.compact();
+            }
+        }
+        if matches!(self.collect.step, Step::Merging) && self.is_compacted() {
+            self.collect.step = Step::Renewing;
+            self.event(Event::Compacted);
+            self.upkeep.renew_roots();
+        }
+        if matches!(self.collect.step, Step::Renewing) && !self.upkeep.is_renewing() {
+            self.begin_counting();
+        }
+    }
+
+    fn begin_counting(&mut self) {
         self.collect.serial += 1;
         (self.collect.written, self.collect.recount) = (0, false);
         let limit = self.upkeep.oldest_kept();

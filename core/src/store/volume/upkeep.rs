@@ -15,6 +15,7 @@
 //!
 //! Work goes on in bounded steps when there is no other: see [`Volume::poll_timeout`].
 
+mod compact;
 mod roots;
 
 use super::super::catalog::RootName;
@@ -149,6 +150,10 @@ pub(super) struct Upkeep {
     /// The root of a snapshot that was not there for a sweep.
     pub pin_missed: Option<RootName>,
     pub sweep_due: bool,
+    /// The table is to be written whatever it has.
+    flush_wanted: bool,
+    /// When it will be, if not before.
+    flush_by: Option<Time>,
     /// There is a flush without a root, or a merge.
     flush_unwritten: bool,
     merge_unwritten: bool,
@@ -156,6 +161,9 @@ pub(super) struct Upkeep {
     pub gone: Gone,
     /// There are segments or bundles among it, and no root says so; or only the newest does.
     objects_unwritten: bool,
+    /// So many roots are to be written although the map is what the newest says: until none that is kept names what
+    /// merges have replaced.
+    renew: usize,
     pub kept: VecDeque<Kept>,
     /// Objects that no kept root names, as soon as there is a root of this generation.
     pub orphans: Vec<String>,
@@ -240,6 +248,16 @@ impl Upkeep {
         self.objects_unwritten = true;
     }
 
+    /// No root is to name what the map no longer has.
+    pub fn renew_roots(&mut self) {
+        self.renew = ROOTS_KEPT;
+    }
+
+    /// Whether one that is to be there for that is not.
+    pub fn is_renewing(&self) -> bool {
+        self.renew > 0 || matches!(self.step, Step::Put { .. })
+    }
+
     /// The next root does not name this any more.
     pub fn is_gone(&mut self, fragment: FragmentId) {
         self.gone.fragments.push(fragment);
@@ -284,6 +302,7 @@ impl Volume {
             || self.shutting_down
             || self.tree.is_idle() && !self.upkeep.stepping;
         self.collect_is_idle()
+            && (self.upkeep.flush_by.is_none() || self.shutting_down)
             && matches!(self.upkeep.step, Step::Idle)
             && !self.tree.is_flushing()
             && !self.is_flush_due()
@@ -292,15 +311,19 @@ impl Volume {
     }
 
     pub(super) fn upkeep_timeout(&self) -> Option<Time> {
-        if !matches!(self.phase, Phase::Running) || self.upkeep.generation.is_none() {
+        if !matches!(self.phase, Phase::Running) {
             return None;
+        }
+        let flush_by = self.upkeep.flush_by.filter(|_| !self.shutting_down);
+        if self.upkeep.generation.is_none() {
+            return flush_by;
         }
         let step = self.is_stepping().then_some(self.now);
         let paused = self.upkeep.paused.filter(|_| !self.shutting_down);
         let idle = matches!(self.upkeep.step, Step::Idle) && !self.shutting_down;
         let idle = idle && !self.collect.is_reading();
         let doomed = self.upkeep.doomed.front().filter(|_| idle).map(|(due, _)| *due);
-        [step, paused, doomed, self.collect_timeout()].into_iter().flatten().min()
+        [step, flush_by, paused, doomed, self.collect_timeout()].into_iter().flatten().min()
     }
 
     fn is_stepping(&self) -> bool {
@@ -309,7 +332,13 @@ impl Volume {
 
     /// A step of a flush or a merge, if one can be taken.
     pub(super) fn upkeep_step(&mut self) {
-        if !matches!(self.phase, Phase::Running) || self.upkeep.generation.is_none() {
+        if !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        if self.upkeep.flush_by.take_if(|at| *at <= self.now).is_some() {
+            self.flush();
+        }
+        if self.upkeep.generation.is_none() {
             return;
         }
         if self.upkeep.paused.take_if(|until| *until <= self.now).is_some() {
@@ -444,6 +473,7 @@ impl Volume {
         }
         let table = self.tree.table();
         since >= self.config.flush_every_segments.max(1)
+            || self.upkeep.flush_wanted
             || self.upkeep.anew.is_some()
             || table.bytes() >= self.config.table_bytes
             || table.len() >= CROWDED_ENTRIES && self.config.pages.lock().is_crowded()
@@ -457,7 +487,7 @@ impl Volume {
             && self.upkeep.pinning.is_none()
             && (self.upkeep.flush_unwritten
                 || merged
-                || self.upkeep.objects_unwritten && !self.shutting_down)
+                || (self.upkeep.objects_unwritten || self.upkeep.renew > 0) && !self.shutting_down)
     }
 
     /// Begins whatever is next.
@@ -617,6 +647,7 @@ impl Volume {
         upkeep.doomed.clear();
         upkeep.gone.objects.clear();
         upkeep.objects_unwritten = false;
+        upkeep.renew = 0;
         self.stop_collecting();
     }
 
@@ -715,6 +746,7 @@ impl Volume {
         self.upkeep.suspicious = false;
         if superseded {
             self.event(Event::Superseded { generation: next });
+            self.upkeep.flush_wanted = false;
             // What the levels name is there for a while; then a newer root is.
             let (levels, through) = (self.tree.levels().clone(), self.upkeep.through());
             self.tree.adopt(levels, through, &mut self.config.pages.lock());
@@ -740,6 +772,7 @@ impl Volume {
             if self.tree.set_aside() == 0 {
                 self.upkeep.states.insert(number, Box::new(self.state.clone()));
             }
+            self.upkeep.flush_wanted = false;
             self.upkeep.stepping |= self.tree.freeze(number);
         }
     }

@@ -165,9 +165,9 @@ async fn connection(
 
 /// Answers one request of somebody for whom there is no place.
 async fn turn_away(stream: TlsStream<TcpStream>) {
-    let service = service_fn(async |_: Request<Incoming>| {
+    let service = service_fn(|_: Request<Incoming>| {
         let why = "the store has too many HTTP connections with this credential, or at all: close some, or try again later";
-        Ok::<_, Infallible>(Failure::unavailable(why).into_response())
+        std::future::ready(Ok::<_, Infallible>(Failure::unavailable(why).into_response()))
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(MAX_HEAD_BYTES);

@@ -99,7 +99,7 @@ impl Volume {
         self.collect.stepping = false;
         let given_up = std::mem::take(&mut self.collect.given_up);
         let bytes: u64 = given_up.iter().map(|(_, bytes)| bytes).sum();
-        self.collect.counted = self.collect.stored + self.collect.written;
+        self.collect.counted = Some(self.collect.stored + self.collect.written);
         self.collect.mapped = self.tree.mapped_bytes();
         if !given_up.is_empty() {
             let objects = given_up.len() as u64;

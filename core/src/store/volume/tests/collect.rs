@@ -6,7 +6,8 @@ use super::*;
 use crate::store::gc::usage::Policy;
 
 fn collecting() -> Config {
-    let policy = Policy { least_bytes: 0, ..Policy::default() };
+    let policy =
+        Policy { least_bytes: 0, high_percent: 112, low_percent: 104, ..Policy::default() };
     Config { collect: Some(policy), segment_bytes: 8 << 10, ..tiny() }
 }
 
@@ -77,6 +78,30 @@ fn an_idle_volume_comes_to_rest() {
     let now = rig.now;
     assert!(!rig.tick(), "nothing is left to do");
     assert_eq!(rig.now, now);
+}
+
+#[test]
+fn what_only_a_deleted_snapshot_needed_goes_from_a_volume_at_rest() {
+    let mut objects = Objects::default();
+    let mut rig = Rig::open(1, &collecting());
+    rig.settle(&mut objects);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    let mut expected = vec![0; SECTORS as usize];
+    let next = overwrite(&mut rig, &mut objects, 1, 1, 60, &mut expected);
+    ask(&mut rig, &mut objects, create("a", 7)).unwrap();
+    let next = overwrite(&mut rig, &mut objects, 1, next, 60, &mut expected);
+    rig.settle(&mut objects);
+    let before = stored(&objects);
+    assert_eq!(count(&objects, "/snap/"), 1);
+    ask(&mut rig, &mut objects, delete("a")).unwrap();
+    assert!(rig.volume.is_idle());
+    assert_eq!(count(&objects, "/snap/"), 0);
+    // Of 32 KiB the snapshot had most to itself.
+    let after = stored(&objects);
+    assert!(after + (16 << 10) < before, "{before} and then {after}");
+    assert_eq!(rig.read_all(&mut objects).unwrap(), expected);
+    overwrite(&mut rig, &mut objects, 1, next, 1, &mut expected);
+    objects.check_newest_root();
 }
 
 /// A store that has the volume open and is out of touch while another goes on with it, and collects.

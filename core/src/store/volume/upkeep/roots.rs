@@ -13,11 +13,22 @@ impl Volume {
     pub(in super::super) fn split_by(&mut self, segment: &Segment) {
         let number = segment.header.number;
         match segment.header.kind {
+            SegmentKind::DeleteSnapshot | SegmentKind::Forget | SegmentKind::Shrink => {
+                return self.flush_soon();
+            }
             SegmentKind::Snapshot => self.tree.split(number),
             SegmentKind::Rollback => self.roll_back_by(segment),
             _ => return,
         }
         self.upkeep.states.insert(number, Box::new(self.state.clone()));
+    }
+
+    /// Something is not needed any more, which goes once a root says so: on a volume at rest, too.
+    fn flush_soon(&mut self) {
+        if !self.is_readonly() {
+            let by = self.now.after(self.config.delete_delay);
+            self.upkeep.flush_by.get_or_insert(by);
+        }
     }
 
     /// Puts the root of the snapshot that the levels are of, if they are of one and it is not there.
@@ -54,10 +65,14 @@ impl Volume {
         let data = root::encode(generation, state, self.tree.levels(), pins, &moved, announce_max);
         self.upkeep.roots += 1;
         (self.upkeep.flush_unwritten, self.upkeep.merge_unwritten) = (false, false);
+        self.upkeep.renew = self.upkeep.renew.saturating_sub(1);
         let mut gone = std::mem::take(&mut self.upkeep.gone);
         let deleted =
             self.upkeep.pins.extract_if(.., |number, _| state.snapshots.at(*number).is_none());
         gone.pins.extend(deleted.map(|(_, name)| name));
+        if !gone.pins.is_empty() {
+            self.upkeep.renew = self.upkeep.renew.max(1);
+        }
         // Nothing is deleted before the root that named it is no longer kept.
         self.upkeep.objects_unwritten = !gone.objects.is_empty();
         self.upkeep.step = Step::Put { gone };
