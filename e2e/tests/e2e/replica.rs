@@ -280,6 +280,45 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
     }
 }
 
+/// A bucket gets a replica at `there`, and `waiting` goes on with it when whoever served it has been killed by `lost`. It gets one
+/// at `back`, where it came from, and what was there is copied by the server; and the first store goes on there.
+pub fn a_bucket_goes_there_and_back(
+    site: &mut Site,
+    host: &mut Host,
+    history: &mut History,
+    mut waiting: Store,
+    [there, back]: [&str; 2],
+    lost: impl FnOnce(&mut Store),
+) {
+    replica(site, &site.store, ["add", there, "--standby", &waiting.address]).ok();
+    is_in_step(site, &site.store);
+    waiting.restart();
+    assert_eq!(metric(&waiting.admin, "longhaul_store_standby"), 1.0);
+    knows(host, &[&waiting]);
+    let shape = Shape { depth: 4, bytes_per_second: 4_000_000, ..Shape::default() };
+    beside(host, history, shape, |busy| {
+        std::thread::sleep(Duration::from_secs(1));
+        lost(&mut site.store);
+        assert_eq!(fail_over(site, &waiting).ok().json()["role"], "store");
+        goes_on_at(host, busy, &waiting);
+        // Nobody has told the first place.
+        refused(&replica(site, &waiting, ["add", back]), "--discard");
+        let address = site.store.address.clone();
+        replica(site, &waiting, ["add", back, "--discard", "--standby", &address]).ok();
+        is_in_step(site, &waiting);
+        let sent = shown(site, &waiting);
+        println!(
+            "going back sends {} bytes, {} were there",
+            sent["put_bytes"], sent["reused_bytes"]
+        );
+        assert!(sent["reused_bytes"].as_u64().unwrap() > 4 << 20, "{sent}");
+        site.store.restart();
+        waiting.kill();
+        fail_over(site, &site.store).ok();
+        goes_on_at(host, busy, &site.store);
+    });
+}
+
 /// Of what was there `before`, nothing large was sent again: `put` are names and bytes of what was. It was copied there.
 fn only_the_difference_was_sent(
     before: &HashMap<String, Vec<u8>>,
