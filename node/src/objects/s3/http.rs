@@ -281,7 +281,7 @@ async fn explain(
     Ok((HttpResponse::from_parts(parts, body), answer))
 }
 
-/// Whether the answer to a copy says that there is one. Ceph RGW leaves an answer without an end where it failed.
+/// Whether the answer to a copy says that there is one; where it ends before that there may be none.
 fn is_copied(xml: &str) -> bool {
     !element(xml, "ETag").is_empty() && element(xml, "Code").is_empty()
 }
