@@ -8,6 +8,7 @@ SEEDS ?= 1000
 FROM ?= 0
 TIME ?= 60
 ROUNDS ?= 200
+MINUTES ?= 5
 WAN_DELAY ?= 0
 WRITE_THROUGH ?=
 BENCH ?=
@@ -18,7 +19,7 @@ MUTANTS ?=
 NAME ?=
 OLD ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz fixture upgrade-test soak bench bench-iscsi bench-store bench-map bench-cache lab iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-cache lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +67,13 @@ soak: ## Kill hosts and stores under load (ROUNDS=200 of each; 20 MB a round in 
 	cargo build --locked --workspace --bins
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
 	  cargo test --locked --workspace --test e2e crashes -- --nocapture --test-threads 2
+
+soak-engines: ## Garage is refused, Ceph is killed under load (MINUTES=5), as root; Garage is built first, once, 10 to 20 minutes
+	@scripts/packages engines
+	@scripts/s3-servers garage
+	cargo build --locked --workspace --bins
+	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul CI=true LONGHAUL_E2E_MINUTES=$(MINUTES) \
+	  cargo test --locked --workspace --test e2e engines -- --ignored --nocapture --test-threads 1
 
 bench: ## Measure against peers (BENCH='--rounds 3 flush' for a part)
 	@scripts/packages bench

@@ -18,6 +18,8 @@ pub const SECRET_KEY: &str = "e2e-secret/key+";
 pub struct Gateway {
     dir: PathBuf,
     port: u16,
+    /// Of its only user.
+    access_key: String,
     /// Certificate chain and private key (PEM), if it speaks TLS.
     tls: Option<(PathBuf, PathBuf)>,
     server: Option<Server>,
@@ -31,7 +33,7 @@ pub fn can_use_buckets(test: &str) -> bool {
         return true;
     }
     assert!(!in_ci(), "{test} needs versitygw, and in CI (CI=true) no test may be left out");
-    eprintln!("SKIPPED {test}: it needs versitygw; scripts/versitygw builds it.");
+    eprintln!("SKIPPED {test}: it needs versitygw; scripts/s3-servers builds it.");
     false
 }
 
@@ -44,20 +46,28 @@ impl Gateway {
     #[track_caller]
     #[must_use]
     pub fn start(dir: &Path) -> Gateway {
-        Gateway::start_with(dir, None)
+        Gateway::start_with(dir, ACCESS_KEY, None)
+    }
+
+    /// Starts one whose only user has another name.
+    #[track_caller]
+    #[must_use]
+    pub fn start_for(dir: &Path, access_key: &str) -> Gateway {
+        Gateway::start_with(dir, access_key, None)
     }
 
     /// Starts one that speaks TLS, with certificate chain and private key (PEM) in these files.
     #[track_caller]
     #[must_use]
     pub fn start_tls(dir: &Path, certificate: &Path, key: &Path) -> Gateway {
-        Gateway::start_with(dir, Some((certificate.into(), key.into())))
+        Gateway::start_with(dir, ACCESS_KEY, Some((certificate.into(), key.into())))
     }
 
     #[track_caller]
-    fn start_with(dir: &Path, tls: Option<(PathBuf, PathBuf)>) -> Gateway {
+    fn start_with(dir: &Path, access_key: &str, tls: Option<(PathBuf, PathBuf)>) -> Gateway {
         std::fs::create_dir_all(dir.join(BUCKET)).unwrap();
-        let mut gateway = Gateway { dir: dir.into(), port: free_port(), tls, server: None };
+        let (port, access_key) = (free_port(), access_key.to_owned());
+        let mut gateway = Gateway { dir: dir.into(), port, access_key, tls, server: None };
         gateway.restart();
         gateway
     }
@@ -67,7 +77,8 @@ impl Gateway {
     pub fn restart(&mut self) {
         self.server = None;
         let mut gateway = command(binary());
-        gateway.args(["--port", &self.address(), "--access", ACCESS_KEY, "--secret", SECRET_KEY]);
+        gateway.args(["--port", &self.address(), "--access", &self.access_key]);
+        gateway.args(["--secret", SECRET_KEY]);
         if let Some((certificate, key)) = &self.tls {
             gateway.arg("--cert").arg(certificate).arg("--key").arg(key);
         }

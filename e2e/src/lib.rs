@@ -5,6 +5,8 @@
 //! - [`site`]: a store, hosts and relays with their directories and ports.
 //! - [`bucket`]: a server of the S3 API, and a store over it.
 //! - [`minio`]: a cluster of three that speaks it, too.
+//! - [`garage`]: a server of it that must be refused.
+//! - [`ceph`]: a cluster of Ceph with two gateways for it.
 //! - [`faults`]: an HTTP proxy in front of it that does what networks and clouds do.
 //! - [`client`]: a client of a volume, whichever protocol it speaks.
 //! - [`nbd`]: a minimal NBD client.
@@ -24,9 +26,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod bucket;
+pub mod ceph;
 pub mod client;
 pub mod device;
 pub mod faults;
+pub mod garage;
 pub mod guest;
 pub mod initiator;
 pub mod iscsi;

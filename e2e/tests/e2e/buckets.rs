@@ -1,28 +1,30 @@
 //! Stores whose objects are in a bucket: a real server of the S3 API, killed, throttled, and behind a proxy
 //! that loses answers.
 
+use crate::replica::a_bucket_goes_there_and_back;
 use longhaul_e2e::bucket::{self, Gateway, can_use_buckets, site, store, variables};
 use longhaul_e2e::faults::{Fault, Faults, Request};
 use longhaul_e2e::minio::{Cluster, NODES, can_use_minio};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
-use longhaul_e2e::site::{Host, Site, http_get, metric, temp_dir};
+use longhaul_e2e::site::{Host, Site, Store, http_get, metric, temp_dir};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use longhaul_e2e::{setting, wait_for};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const BLOCKS: usize = 8192;
+/// Of the volumes here.
+pub const BLOCKS: usize = 8192;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
 
-fn rng() -> fastrand::Rng {
+pub fn rng() -> fastrand::Rng {
     let seed = setting("LONGHAUL_E2E_SEED", fastrand::u64(..));
     eprintln!("LONGHAUL_E2E_SEED={seed}");
     fastrand::Rng::with_seed(seed)
 }
 
 /// Runs `meanwhile` beside a workload, no request of which may fail.
-fn beside(host: &Host, history: &mut History, seed: u64, meanwhile: impl FnOnce()) {
+pub fn beside(host: &Host, history: &mut History, seed: u64, meanwhile: impl FnOnce()) {
     let done = AtomicBool::new(false);
     let mut client = host.client("disk");
     std::thread::scope(|scope| {
@@ -40,7 +42,7 @@ fn beside(host: &Host, history: &mut History, seed: u64, meanwhile: impl FnOnce(
 }
 
 /// Everything is at the store, and another host reads it there.
-fn another_host_reads_it(site: &mut Site, host: &mut Host, history: &History) {
+pub fn another_host_reads_it(site: &mut Site, host: &mut Host, history: &History) {
     host.wait_drained("disk", LIMIT);
     assert!(host.stop().success());
     history.prefix_of(&site.export("disk"), history.len()).unwrap();
@@ -66,7 +68,7 @@ fn nothing_is_missing(
     run(longhaul(), ["check".as_ref(), gateway.path(prefix).as_os_str()]).ok();
 }
 
-fn attached(site: &Site, flags: &[&str]) -> Host {
+pub fn attached(site: &Site, flags: &[&str]) -> Host {
     site.create("disk", MIB);
     let mut host = site.host("host").with(["--volume", "disk"]).with(flags.iter().copied());
     host.start();
@@ -516,5 +518,18 @@ fn one_of_three_nodes_of_minio_is_killed_and_returns() {
         balancer.set_servers(cluster.ready());
         std::thread::sleep(Duration::from_millis(rng.u64(1000..3000)));
     });
+    // And objects are copied within it.
+    let state = site.path("waiting");
+    site.store.invite(&state);
+    let waiting = bucket::store(&state, "lab/two", &balancer.address());
+    let places = ["lab/two", "lab/one"].map(|prefix| format!("s3://{}/{prefix}", bucket::BUCKET));
+    a_bucket_goes_there_and_back(
+        &mut site,
+        &mut host,
+        &mut history,
+        waiting,
+        [&places[0], &places[1]],
+        Store::kill,
+    );
     another_host_reads_it(&mut site, &mut host, &history);
 }

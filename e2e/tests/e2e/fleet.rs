@@ -39,7 +39,7 @@ fn another(site: &Site, name: &str) -> Store {
 }
 
 /// Runs `longhaul volume …` at a store.
-fn volume_at<'a>(
+pub fn volume_at<'a>(
     credential: &Path,
     store: &Store,
     args: impl IntoIterator<Item = &'a str>,

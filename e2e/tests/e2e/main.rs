@@ -12,6 +12,7 @@ mod copy;
 mod crashes;
 mod damage;
 mod docs;
+mod engines;
 mod filesystems;
 mod fleet;
 mod harness;

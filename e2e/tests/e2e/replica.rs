@@ -1,13 +1,17 @@
 //! A replica at a second place: the first one is lost, what was there goes on, and goes back.
 
-use crate::fleet::{invited, knows, peer};
-use crate::outages::beside;
+use crate::fleet::{invited, knows, peer, volume_at};
+use crate::outages::{Busy, beside};
+use longhaul_e2e::bucket::{self, ACCESS_KEY, BUCKET, Gateway, can_use_buckets, variables};
+use longhaul_e2e::faults::{Fault, Faults};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
-use longhaul_e2e::site::{Site, Store, metric};
-use longhaul_e2e::stamp::{History, Shape};
+use longhaul_e2e::site::{Host, Site, Store, metric, temp_dir};
+use longhaul_e2e::stamp::{History, Shape, read_all};
 use longhaul_e2e::wait_for;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 fn text(path: &Path) -> &str {
@@ -122,6 +126,228 @@ fn waiting_again(site: &Site, second: &Store, first: &Path) -> Store {
     back.restart();
     assert_eq!(metric(&back.admin, "longhaul_store_standby"), 1.0);
     back
+}
+
+/// The other bucket's user.
+const OTHER_KEY: &str = "E2E1ACCESS";
+
+/// What the environment of a store says whose bucket is reached at one address, and that of its replica at another.
+fn of_two(own: (&str, &str), replica: (&str, &str)) -> Vec<(String, String)> {
+    let named = |prefix: &str, (access_key, address): (&str, &str)| {
+        let of = variables(address).into_iter().map(|(name, value)| match name {
+            "AWS_ACCESS_KEY_ID" => (format!("{prefix}{name}"), access_key.to_owned()),
+            _ => (format!("{prefix}{name}"), value),
+        });
+        of.collect::<Vec<_>>()
+    };
+    [named("", own), named("LONGHAUL_REPLICA_", replica)].concat()
+}
+
+fn set_variables(store: &mut Store, variables: &[(String, String)]) {
+    store.set_variables(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+}
+
+/// A host is at that store, and what it writes arrives there.
+fn goes_on_at(host: &Host, busy: &Busy<'_>, store: &Store) {
+    wait_for("the host to go there", LIMIT, || {
+        let status = host.volume_status("disk");
+        peer(host) == store.address && status["lag_seconds"].as_f64().unwrap() < 0.5
+    });
+    let changes = busy.changes();
+    wait_for("writes to go on", LIMIT, || busy.changes() > changes + 10);
+}
+
+/// A store has all of the volume, and gives it to a host that has never had it.
+fn has_all_at(site: &Site, store: &Store, host: &mut Host, history: &History, name: &str) {
+    host.wait_drained("disk", LIMIT);
+    let file = site.path(name);
+    volume_at(&site.store.credential(), store, ["export", "disk", text(&file)]).ok();
+    history.prefix_of(&std::fs::read(&file).unwrap(), history.len()).unwrap();
+}
+
+/// The name of a volume's object, in whatever tree it lies.
+fn of_volume(key: &str) -> Option<&str> {
+    let at = key.find("/v/")?;
+    Some(&key[at..])
+}
+
+/// What is below a prefix of a bucket of each volume, by names that both places share.
+fn volumes_at(gateway: &Gateway, prefix: &str) -> HashMap<String, Vec<u8>> {
+    let objects = gateway.objects().into_iter().filter(|(key, _)| key.starts_with(prefix));
+    let read = objects.filter_map(|(key, _)| {
+        let content = std::fs::read(gateway.path(&key)).ok()?;
+        Some((of_volume(&key)?.to_owned(), content))
+    });
+    read.collect()
+}
+
+#[test]
+fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
+    if !can_use_buckets("a_bucket_is_lost_and_another_one_goes_on_and_back") {
+        return;
+    }
+    // Two servers of two users, so that it is seen who is asked with whose keys.
+    let dir = temp_dir();
+    let mut near = Gateway::start(&dir.path().join("near"));
+    let far = Gateway::start_for(&dir.path().join("far"), OTHER_KEY);
+    let (to_near, to_far) = (Faults::start(&near.address()), Faults::start(&far.address()));
+    let (near_at, far_at) = (to_near.address(), to_far.address());
+    let (near_user, far_user) = ((ACCESS_KEY, near_at.as_str()), (OTHER_KEY, far_at.as_str()));
+    let mut first = bucket::store(&dir.path().join("first"), "lab/one", &near_at);
+    set_variables(&mut first, &of_two(near_user, far_user));
+    first.restart();
+    let mut site = Site::around(dir, first);
+    site.create("disk", 32);
+    let mut host = site.host("host").with(["--volume", "disk", "--durability", "replica"]);
+    host.start();
+    let mut second = invited(&site, "second");
+    second.set_data(&format!("s3://{BUCKET}/two"));
+    set_variables(&mut second, &of_two(far_user, near_user));
+
+    let mut written = History::new(8192);
+    let shape = Shape { depth: 4, bytes_per_second: 4_000_000, ..Shape::default() };
+    beside(&host, &mut written, shape, |busy| {
+        std::thread::sleep(Duration::from_secs(2));
+        let place = format!("s3://{BUCKET}/two");
+        replica(&site, &site.store, ["add", &place, "--standby", &second.address]).ok();
+        is_in_step(&site, &site.store);
+        second.restart();
+        assert_eq!(metric(&second.admin, "longhaul_store_standby"), 1.0);
+        wait_for("the host to know", LIMIT, || host.volume_status("disk")["replica"] == "in step");
+        knows(&host, &[&second]);
+        // Answers of the replica get lost, too.
+        let mut dice = fastrand::Rng::with_seed(7);
+        to_far.set(move |request| match (request.method.as_str(), dice.u32(..4)) {
+            ("PUT", 0) => Fault::LoseAnswer,
+            _ => Fault::None,
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        to_far.end();
+        assert!(metric(&site.store.admin, "longhaul_replica_put_bytes_total") > 1e6);
+        near.kill();
+        site.store.kill();
+        assert_eq!(fail_over(&site, &second).ok().json()["role"], "store");
+        goes_on_at(&host, busy, &second);
+        assert_eq!(host.volume_status("disk")["replica"], "none");
+    });
+    has_all_at(&site, &second, &mut host, &written, "at-second");
+
+    // The first bucket is back, and its store finds that it is not needed any more.
+    near.restart();
+    refused(&run_within(site.store.command(), LIMIT), "somebody has gone on");
+    let before = volumes_at(&near, "lab/one/objects/");
+    beside(&host, &mut written, shape, |busy| {
+        drop(to_near.take_seen());
+        // Answers get lost. And a copy within the bucket is answered with success before it fails.
+        let mut dice = fastrand::Rng::with_seed(8);
+        to_near.set(move |request| match (request.method.as_str(), dice.u32(..8)) {
+            ("PUT", 0) => Fault::LoseAnswer,
+            ("PUT", 1) if request.bytes == 0 => Fault::Answer(200, "RequestTimeout"),
+            _ => Fault::None,
+        });
+        let place = format!("s3://{BUCKET}/lab/one");
+        replica(&site, &second, ["add", &place, "--standby", &site.store.address]).ok();
+        std::thread::sleep(Duration::from_millis(500));
+        second.kill();
+        second.restart();
+        // It is fenced by what it writes, so the host has to be there again.
+        goes_on_at(&host, busy, &second);
+        is_in_step(&site, &second);
+        to_near.end();
+        let put = to_near.take_seen().into_iter().filter(|request| request.method == "PUT");
+        let put: Vec<_> = put.map(|request| (request.path, request.bytes)).collect();
+        only_the_difference_was_sent(&before, &near, &put);
+        site.store.restart();
+        assert_eq!(metric(&site.store.admin, "longhaul_store_standby"), 1.0);
+        knows(&host, &[&site.store]);
+        fail_over(&site, &site.store).ok();
+        ends_by_itself(&mut second);
+        goes_on_at(&host, busy, &site.store);
+    });
+    has_all_at(&site, &site.store, &mut host, &written, "at-first");
+    // A host that has never had it reads it, from a store that has only the bucket.
+    assert!(host.stop().success());
+    site.store.kill();
+    site.store.restart();
+    let mut fresh = site.host("fresh");
+    fresh.start();
+    let image = read_all(&mut fresh.client("disk"), written.bytes()).unwrap();
+    written.prefix_of(&image, written.len()).unwrap();
+    assert!(fresh.stop().success());
+    assert!(site.store.stop().success());
+    for place in [near.path("lab/one"), far.path("two")] {
+        run_within(check(&place), LIMIT).ok();
+    }
+}
+
+/// A bucket gets a replica at `there`, and `waiting` goes on with it when whoever served it has been killed by `lost`. It gets one
+/// at `back`, where it came from, and what was there is copied by the server; and the first store goes on there.
+pub fn a_bucket_goes_there_and_back(
+    site: &mut Site,
+    host: &mut Host,
+    history: &mut History,
+    mut waiting: Store,
+    [there, back]: [&str; 2],
+    lost: impl FnOnce(&mut Store),
+) {
+    replica(site, &site.store, ["add", there, "--standby", &waiting.address]).ok();
+    is_in_step(site, &site.store);
+    waiting.restart();
+    assert_eq!(metric(&waiting.admin, "longhaul_store_standby"), 1.0);
+    knows(host, &[&waiting]);
+    let shape = Shape { depth: 4, bytes_per_second: 4_000_000, ..Shape::default() };
+    beside(host, history, shape, |busy| {
+        std::thread::sleep(Duration::from_secs(1));
+        lost(&mut site.store);
+        assert_eq!(fail_over(site, &waiting).ok().json()["role"], "store");
+        goes_on_at(host, busy, &waiting);
+        // Nobody has told the first place.
+        refused(&replica(site, &waiting, ["add", back]), "--discard");
+        let address = site.store.address.clone();
+        replica(site, &waiting, ["add", back, "--discard", "--standby", &address]).ok();
+        is_in_step(site, &waiting);
+        let sent = shown(site, &waiting);
+        println!(
+            "going back sends {} bytes, {} were there",
+            sent["put_bytes"], sent["reused_bytes"]
+        );
+        assert!(sent["reused_bytes"].as_u64().unwrap() > 4 << 20, "{sent}");
+        site.store.restart();
+        waiting.kill();
+        fail_over(site, &site.store).ok();
+        goes_on_at(host, busy, &site.store);
+    });
+}
+
+/// Of what was there `before`, nothing large was sent again: `put` are names and bytes of what was. It was copied there.
+fn only_the_difference_was_sent(
+    before: &HashMap<String, Vec<u8>>,
+    near: &Gateway,
+    put: &[(String, usize)],
+) {
+    let after = volumes_at(near, "lab/one/objects/tree/");
+    // What is shorter is sent sooner than looked for.
+    let large = |(_, bytes): &&(String, usize)| *bytes > 8192;
+    let sent: Vec<_> = put.iter().filter(large).filter_map(|(path, _)| of_volume(path)).collect();
+    for name in &sent {
+        let same = before.get(*name).is_some_and(|old| after.get(*name) == Some(old));
+        assert!(!same, "{name} was there and was sent again");
+    }
+    let copied = after.iter().filter(|(name, _)| !sent.contains(&name.as_str()));
+    let copied: usize = copied.map(|(_, content)| content.len()).sum();
+    let bytes: usize = put.iter().map(|(_, bytes)| bytes).sum();
+    let copies = put.iter().filter(|(_, bytes)| *bytes == 0).count();
+    println!(
+        "going back: {bytes} bytes were sent, {copied} were there, {copies} requests for copies"
+    );
+    assert!(copied > 8 << 20, "only {copied} bytes were there of {}", before.len());
+}
+
+/// `longhaul check` of a location.
+fn check(place: &Path) -> Command {
+    let mut check = command(longhaul());
+    check.arg("check").arg(place);
+    check
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub struct Replication {
     pub status: Status,
     /// How long the oldest operation that is not repeated has been waiting.
     pub lag: Duration,
+    /// If what changes objects waits for the second place: of how many volumes something is missing there that did not.
+    pub behind: Option<usize>,
     /// Why nothing is repeated any more.
     pub fenced: Option<String>,
 }
@@ -152,7 +154,8 @@ impl Replicated {
         let status = active.machine.status();
         let lag = status.since.map_or(Duration::ZERO, |since| now.since(since));
         let fenced = active.machine.fenced().map(str::to_owned);
-        Some(Replication { status, lag, fenced })
+        let behind = active.in_step.then(|| active.machine.behind(active.since));
+        Some(Replication { status, lag, behind, fenced })
     }
 
     /// Says why, when somebody has gone on at the second place.

@@ -32,7 +32,16 @@ async fn what_is_put_can_be_read_listed_and_deleted(objects: &dyn Objects) {
     assert_eq!(all, [("v/1/map/b", 1), ("v/1/map/none", 0), ("v/1/seg/a", 11)]);
     assert_eq!(objects.list("v/1/seg/").await.unwrap().len(), 1);
     assert_eq!(objects.list("v/2/").await.unwrap(), []);
+    let after = objects.list_after("v/1/", "v/1/map/b").await.unwrap();
+    let mut after: Vec<_> = after.iter().map(|meta| meta.key.as_str()).collect();
+    after.sort_unstable();
+    assert_eq!(after, ["v/1/map/none", "v/1/seg/a"]);
 
+    objects.copy("v/1/seg/a", "v/3/seg/a").await.unwrap();
+    assert!(objects.copy("v/1/seg/none", "v/3/seg/none").await.is_err());
+    objects.delete("v/1/seg/a").await.unwrap();
+    assert_eq!(objects.get("v/3/seg/a", None).await.unwrap(), "hello world");
+    objects.delete("v/3/seg/a").await.unwrap();
     objects.delete("v/1/seg/a").await.unwrap();
     objects.delete("v/1/seg/a").await.unwrap();
     for meta in objects.list("v/1/map/").await.unwrap() {

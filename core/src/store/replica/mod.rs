@@ -276,6 +276,12 @@ impl Replica {
         self.streams.get(&id).is_some_and(|stream| stream.oldest() > since.0)
     }
 
+    /// In how many streams not all that was done before that moment is there, or nobody has looked.
+    #[must_use]
+    pub fn behind(&self, since: Moment) -> usize {
+        self.streams.values().filter(|stream| stream.oldest() <= since.0).count()
+    }
+
     /// From now on others may change the volume, too.
     pub fn leave(&mut self, now: Time, volume: VolumeId) {
         self.now = now;

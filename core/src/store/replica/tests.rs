@@ -473,6 +473,35 @@ fn whoever_goes_on_there_ends_it() {
     assert!(rig.replica.fenced().unwrap().contains("promoted"));
 }
 
+/// In step is only what lacks nothing of before: a replica that is gone on with earlier loses what was committed.
+#[test]
+fn who_is_behind_a_moment_is_known() {
+    let number = |rig: &mut Rig, key: &str| {
+        let (began, data) = (rig.replica.begin(), Bytes::from_static(b"ours"));
+        rig.home.insert(key.into(), data.clone());
+        rig.replica.put(rig.now, began, key, Some(&[data]), false);
+    };
+    let mut rig = Rig::new();
+    for volume in 0..2 {
+        number(&mut rig, &catalog::segment_key(id(volume), 1));
+    }
+    settle(&mut rig);
+    number(&mut rig, &catalog::segment_key(id(0), 2));
+    let since = rig.replica.begin();
+    assert_eq!(rig.replica.behind(since), 1);
+    // What was done since does not count.
+    number(&mut rig, &catalog::segment_key(id(1), 2));
+    assert_eq!(rig.replica.behind(since), 1);
+    settle(&mut rig);
+    number(&mut rig, &catalog::segment_key(id(0), 3));
+    assert_eq!(rig.replica.behind(since), 0);
+    // Of a volume that was not looked at it is not known.
+    rig.replica.visit(rig.now, StreamId::Volume(id(1)));
+    assert_eq!(rig.replica.behind(since), 1);
+    settle(&mut rig);
+    assert_eq!(rig.replica.behind(rig.replica.begin()), 0);
+}
+
 #[test]
 fn objects_are_told_apart_by_their_first_bytes() {
     let whole = |text: &str| -> Vec<Bytes> {

@@ -108,7 +108,8 @@ pub struct ReplicaState {
     pub bytes: u64,
     /// How long the oldest of them has been waiting, in milliseconds.
     pub lag_ms: u64,
-    /// Volumes of which it is not known yet what is missing.
+    /// Volumes of which it is not known yet what is missing; where commits wait, also those of which something is missing that
+    /// was committed before they did.
     pub unknown: u64,
     /// Objects that were found missing and are being put, and how many of them are there.
     pub missing: (u64, u64),

@@ -6,6 +6,7 @@
 
 use super::usage::{Operation, Outcome, Usage};
 use async_trait::async_trait;
+use axum::http::StatusCode;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longhaul_core::block::VolumeId;
@@ -25,6 +26,8 @@ const LEAST_RATE: u64 = 256 << 10;
 /// First and longest pause of all requests when the bucket asks for fewer. Each further such answer
 /// doubles it.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// What a copy within the bucket may move: no object is larger. Nothing of it passes by here.
+pub const COPIED_BYTES: u64 = 70 << 20;
 /// Most that is read of the explanation of a failure.
 const MAX_EXPLANATION_BYTES: usize = 16 << 10;
 
@@ -36,6 +39,11 @@ tokio::task_local! {
 /// How long a request with so many bytes may take.
 pub fn limit(bytes: u64) -> Duration {
     ANSWER_LIMIT + Duration::from_secs(bytes / LEAST_RATE)
+}
+
+/// What a request has to move, of which `sent` is in it.
+fn moved(operation: Operation, sent: u64) -> u64 {
+    if operation == Operation::Copy { COPIED_BYTES } else { sent }
 }
 
 /// An operation, and what the bucket said last about it.
@@ -191,9 +199,9 @@ impl HttpService for Service {
             progress.requests > 1
         };
         let begun = Instant::now();
-        let result = within(limit(sent), async {
+        let result = within(limit(moved(call.operation, sent)), async {
             let response = self.client.execute(request).await?;
-            explain(response).await
+            explain(call.operation, response).await
         })
         .await;
         let took = begun.elapsed();
@@ -235,11 +243,18 @@ async fn within<T>(
 }
 
 /// Reads why the bucket refuses, and leaves it where `object_store` looks for it.
-async fn explain(response: HttpResponse) -> Result<(HttpResponse, Option<Answer>), HttpError> {
-    if response.status().is_success() {
+///
+/// The answer to a copy begins when the copy does: a status that says success is not yet one, what follows says how it ended
+/// (S3 API, `CopyObject`). `object_store` knows some of the words for failures, and takes all others for success.
+async fn explain(
+    operation: Operation,
+    response: HttpResponse,
+) -> Result<(HttpResponse, Option<Answer>), HttpError> {
+    let success = response.status().is_success();
+    if success && operation != Operation::Copy {
         return Ok((response, None));
     }
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     let mut text = Vec::new();
     let mut stream = body.bytes_stream();
     while let Some(part) = stream.next().await {
@@ -250,13 +265,25 @@ async fn explain(response: HttpResponse) -> Result<(HttpResponse, Option<Answer>
     }
     text.truncate(MAX_EXPLANATION_BYTES);
     let readable = String::from_utf8_lossy(&text);
-    let answer = Answer::Refused {
-        status: parts.status.as_u16(),
-        code: element(&readable, "Code"),
-        message: element(&readable, "Message"),
+    let answer = if success && is_copied(&readable) {
+        None
+    } else {
+        Some(Answer::Refused {
+            status: parts.status.as_u16(),
+            code: element(&readable, "Code"),
+            message: element(&readable, "Message"),
+        })
     };
+    if success && answer.is_some() {
+        parts.status = StatusCode::INTERNAL_SERVER_ERROR;
+    }
     let body = HttpResponseBody::from(Bytes::from(readable.into_owned()));
-    Ok((HttpResponse::from_parts(parts, body), Some(answer)))
+    Ok((HttpResponse::from_parts(parts, body), answer))
+}
+
+/// Whether the answer to a copy says that there is one; where it ends before that there may be none.
+fn is_copied(xml: &str) -> bool {
+    !element(xml, "ETag").is_empty() && element(xml, "Code").is_empty()
 }
 
 /// The text of the first element of that name in the XML of an error, 200 characters of it at most.
@@ -278,7 +305,8 @@ fn outcome(answer: &Answer) -> Outcome {
         // Nothing of the range is there.
         (416, _) => Outcome::Ok,
         (401 | 403, _) => Outcome::Denied,
-        (500.., _) => Outcome::Failed,
+        // A copy that began and failed.
+        (200..=299 | 500.., _) => Outcome::Failed,
         _ => Outcome::Refused,
     }
 }
@@ -321,6 +349,14 @@ mod tests {
         assert_eq!(refused(503, ""), Outcome::Throttled);
         assert_eq!(refused(400, "SlowDown"), Outcome::Throttled);
         assert_eq!(refused(500, "InternalError"), Outcome::Failed);
+        assert_eq!(refused(200, "RequestTimeout"), Outcome::Failed);
+    }
+
+    #[test]
+    fn copies_have_the_time_that_they_take() {
+        assert_eq!(limit(moved(Operation::Put, 4 << 20)), limit(4 << 20));
+        assert_eq!(limit(moved(Operation::Get, 0)), ANSWER_LIMIT);
+        assert!(limit(moved(Operation::Copy, 0)) > ANSWER_LIMIT * 10);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::{Answer, CALL, Call, Connector, Shared, causes, limit};
+use http::{Answer, CALL, COPIED_BYTES, Call, Connector, Shared, causes, limit};
 use longhaul_core::block::VolumeId;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::list::{PaginatedListOptions, PaginatedListStore as _};
@@ -128,28 +128,26 @@ impl S3Objects {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        let mut env: BTreeMap<String, String> = std::env::vars_os().filter_map(text).collect();
-        let other = |(name, value): (&String, &String)| {
-            Some((name.strip_prefix("LONGHAUL_REPLICA_")?.to_owned(), value.clone()))
-        };
-        let others: Vec<_> = env.iter().filter_map(other).collect();
-        let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
-        // Who is asked for as a profile is not to be overruled by keys for elsewhere.
-        if others.iter().any(|(name, _)| name == "AWS_PROFILE" || keys.contains(&name.as_str())) {
-            for key in keys {
-                env.remove(key);
-            }
-        }
-        env.extend(others);
-        S3Objects::open_with(bucket, prefix, &env)
+        let env = std::env::vars_os().filter_map(text).collect();
+        S3Objects::open_at(bucket, prefix, &of_replica(env)?, true)
     }
 
     /// As [`S3Objects::open`], with this environment.
     fn open_with(bucket: &str, prefix: &str, env: &BTreeMap<String, String>) -> Result<S3Objects> {
+        S3Objects::open_at(bucket, prefix, env, false)
+    }
+
+    fn open_at(
+        bucket: &str,
+        prefix: &str,
+        env: &BTreeMap<String, String>,
+        replica: bool,
+    ) -> Result<S3Objects> {
         // The TLS of the client takes the process's provider; there is one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let shared = Arc::new(Shared::default());
-        let (builder, place) = configure(bucket, env)?;
+        let (builder, mut place) = configure(bucket, env)?;
+        place.replica = replica;
         let store = builder
             .with_http_connector(Connector { shared: shared.clone() })
             .build()
@@ -367,7 +365,7 @@ impl Objects for S3Objects {
         let path = self.path(to).map_err(PutError::Failed)?;
         let store = self.inner.store.clone();
         let copy = async move { store.copy(&from, &path).await };
-        let copied = self.run(Operation::Copy, to, 0, copy).await;
+        let copied = self.run(Operation::Copy, to, COPIED_BYTES, copy).await;
         copied.map_err(|failure| PutError::Failed(failure.in_words()))
     }
 
@@ -500,7 +498,39 @@ fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Bu
             max_retries: RETRIES.0 as usize,
             retry_timeout: RETRIES.1,
         });
-    Ok((builder, Place { bucket: bucket.to_owned(), endpoint }))
+    Ok((builder, Place { bucket: bucket.to_owned(), endpoint, replica: false }))
+}
+
+/// Variables of which one says the same as another: whoever gives one of a group means all of it.
+const GROUPS: [&[&str]; 3] = [
+    &["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"],
+    &["AWS_REGION", "AWS_DEFAULT_REGION"],
+    &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN"],
+];
+
+/// The environment in which the replica is to be reached.
+fn of_replica(mut env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+    let other = |(name, value): (&String, &String)| {
+        Some((name.strip_prefix("LONGHAUL_REPLICA_")?.to_owned(), value.clone()))
+    };
+    let others: BTreeMap<String, String> = env.iter().filter_map(other).collect();
+    let [endpoints, regions, keys] = GROUPS;
+    // Of two names for one thing that of the first place would count otherwise.
+    let mut given: Vec<_> =
+        GROUPS.map(|group| group.iter().any(|name| others.contains_key(*name))).into();
+    if others.contains_key("AWS_PROFILE") {
+        // Who is asked for as a profile is not to be overruled by what is said of elsewhere.
+        let find = |name: &str| others.get(name).or_else(|| env.get(name)).map(OsString::from);
+        let profile = Files::find(&find).map(|files| files.read()).transpose()?.unwrap_or_default();
+        given[0] |= profile.endpoint.is_some();
+        given[1] |= profile.region.is_some();
+        given[2] = true;
+    }
+    for (group, given) in [endpoints, regions, keys].into_iter().zip(given) {
+        env.retain(|name, _| !given || !group.contains(&name.as_str()));
+    }
+    env.extend(others);
+    Ok(env)
 }
 
 #[cfg(test)]

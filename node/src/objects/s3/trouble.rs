@@ -10,6 +10,8 @@ pub struct Place {
     pub bucket: String,
     /// Who serves it.
     pub endpoint: String,
+    /// Whether it is the replica's, which has variables of its own.
+    pub replica: bool,
 }
 
 impl fmt::Display for Place {
@@ -26,8 +28,19 @@ impl Place {
     /// Explains how a request failed.
     pub fn explain(&self, answer: &Answer) -> String {
         match answer {
-            Answer::Refused { status, code, message } => self.refused(*status, code, message),
+            Answer::Refused { status, code, message } => {
+                self.named(&self.refused(*status, code, message))
+            }
             Answer::Lost(error) => self.lost(error),
+        }
+    }
+
+    /// With the names of the variables that count for it.
+    fn named(&self, advice: &str) -> String {
+        if self.replica {
+            advice.replace("AWS_", "LONGHAUL_REPLICA_AWS_")
+        } else {
+            advice.to_owned()
         }
     }
 
@@ -72,6 +85,7 @@ impl Place {
             (501, _) | (_, "NotImplemented") => format!(
                 "{self} does not know what is asked of it ({said}): longhaul needs PutObject with `If-None-Match: *`"
             ),
+            (200..=299, _) => format!("{self} has begun to copy an object, and failed ({said})"),
             (409, _) => format!("{self} was busy with the same name ({said})"),
             (429 | 503, _) | (_, "SlowDown") => {
                 format!("{self} asks for fewer requests, or is not ready ({said})")
@@ -106,7 +120,7 @@ impl Place {
         } else {
             ""
         };
-        format!("no answer from {self} ({error}){advice}")
+        self.named(&format!("no answer from {self} ({error}){advice}"))
     }
 }
 
@@ -116,7 +130,7 @@ mod tests {
 
     #[test]
     fn each_says_what_to_do() {
-        let place = Place { bucket: "b".into(), endpoint: "https://e".into() };
+        let place = Place { bucket: "b".into(), endpoint: "https://e".into(), replica: false };
         for (status, code, advice) in [
             (404, "NoSuchBucket", "create it"),
             (403, "InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
@@ -138,5 +152,8 @@ mod tests {
         assert!(lost("invalid peer certificate: UnknownIssuer").contains("SSL_CERT_FILE"));
         assert!(lost("tcp connect error: Connection refused (os error 111)").contains("nobody"));
         assert_eq!(lost("x"), "no answer from bucket `b` at https://e (x)");
+        let replica = Place { replica: true, ..place.clone() };
+        let text = replica.explain(&Answer::Lost("Connection refused".into()));
+        assert!(text.contains("check LONGHAUL_REPLICA_AWS_ENDPOINT_URL and"), "{text}");
     }
 }

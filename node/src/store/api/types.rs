@@ -471,7 +471,7 @@ pub struct MaybeReplica {
 pub struct Replica {
     /// Where it is.
     pub location: String,
-    /// `being made`, `in step`, `behind`, or `in trouble`.
+    /// `being made`, `catching up`, `in step`, `behind`, or `in trouble`.
     pub state: String,
     /// What it is, or is to be.
     pub mode: ReplicaMode,
@@ -485,7 +485,7 @@ pub struct Replica {
     pub lag_operations: u64,
     /// Bytes of objects that are not there, as far as that is known.
     pub lag_bytes: u64,
-    /// Volumes of which it is not known yet what is missing there.
+    /// Volumes of which it is not known yet what is missing there, or something that was committed before commits waited.
     pub volumes_unknown: u64,
     /// Objects that were found missing and are being put.
     pub missing_objects: u64,
@@ -504,6 +504,7 @@ impl From<&ReplicaState> for Replica {
         let said = match (state.built, &state.trouble, state.in_step) {
             (_, Some(_), _) => "in trouble",
             (false, ..) => "being made",
+            (true, _, true) if state.unknown > 0 => "catching up",
             (true, _, true) => "in step",
             (true, _, false) => "behind",
         };

@@ -79,8 +79,8 @@ pub fn metrics(out: &mut Metrics, state: &ReplicaState) {
     out.single("longhaul_replica_volumes_unknown", "gauge", help, state.unknown as f64);
     let help = "Whether everything has been at the replica once: it can be gone on with.";
     out.single("longhaul_replica_complete", "gauge", help, f64::from(u8::from(state.built)));
-    let help = "Whether commits wait for the replica.";
-    let in_step = state.in_step && state.built;
+    let help = "Whether all that is committed is at the replica, too.";
+    let in_step = state.in_step && state.built && state.unknown == 0;
     out.single("longhaul_replica_in_step", "gauge", help, f64::from(u8::from(in_step)));
     let help = "Whether the last operation at the replica failed.";
     let trouble = f64::from(u8::from(state.trouble.is_some()));

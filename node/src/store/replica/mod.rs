@@ -345,6 +345,10 @@ impl Keeper {
             reused_bytes,
             trouble: None,
         };
+        // What was committed before commits waited may be missing still.
+        let waits = state.in_step && state.built;
+        let behind = replication.as_ref().and_then(|replication| replication.behind);
+        let behind = behind.unwrap_or(1) as u64;
         if let Some(Replication { status, lag, fenced, .. }) = replication {
             state.operations = status.operations;
             state.bytes = status.bytes;
@@ -353,6 +357,9 @@ impl Keeper {
             state.missing = status.visiting;
             state.put_bytes = status.put.1.saturating_sub(reused_bytes);
             state.trouble = fenced.or(status.trouble);
+        }
+        if waits {
+            state.unknown = behind;
         }
         Some(state)
     }
