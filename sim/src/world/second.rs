@@ -27,8 +27,8 @@ pub struct Second {
     rng: Rng,
     /// Of each volume, the last number that was promised to be at both places.
     pub(super) promised: BTreeMap<usize, Seq>,
-    /// Everything was looked through at the end.
-    looked: bool,
+    /// How many segments each volume had when everything was looked through at the end.
+    looked: Option<Vec<u64>>,
     /// Of each volume, its sectors and what was in them after each segment.
     pub(super) images: Vec<BTreeMap<u64, (u64, Image)>>,
 }
@@ -70,7 +70,7 @@ impl World {
             objects: Objects::new(rng.fork(9), plan.odds, plan_of.latency),
             rng: rng.fork(10),
             promised: BTreeMap::new(),
-            looked: false,
+            looked: None,
             images: vec![BTreeMap::new(); plan.volumes.len()],
         })
     }
@@ -255,9 +255,10 @@ impl World {
         if !self.stores.iter().all(idle) {
             return false;
         }
-        // What took effect when nobody waited for it any more is found by who starts next.
+        // What took effect when nobody waited for it any more, or only just, is found by who starts next.
+        let segments: Vec<u64> = self.volumes.iter().map(|volume| volume.truth.segments).collect();
         if let Some(second) = &mut self.second
-            && !std::mem::replace(&mut second.looked, true)
+            && second.looked.replace(segments.clone()) != Some(segments)
         {
             for volume in 0..self.volumes.len() {
                 self.visit_second(0, volume);
