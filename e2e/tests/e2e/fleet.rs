@@ -409,8 +409,8 @@ fn stores_share_a_ca_and_what_it_withdraws() {
     run_within(twice.command(), LIMIT).fails(1, &["is in use"]);
 }
 
-#[test]
-fn hosts_are_shared_out() {
+/// Four hosts at one store, and a second store that they know of.
+fn crowded() -> (Site, Vec<Host>, Store) {
     let site = Site::new();
     let mut hosts = Vec::new();
     for n in 0..4 {
@@ -425,19 +425,42 @@ fn hosts_are_shared_out() {
     for host in &hosts {
         knows(host, &[&other]);
     }
+    (site, hosts, other)
+}
+
+/// How many volumes each store has, the fewest first.
+fn shares(credential: &Path, store: &Store) -> Vec<u64> {
+    let stores = list(credential, store);
+    let mut volumes: Vec<u64> =
+        stores.iter().map(|store| store["volumes"].as_u64().unwrap()).collect();
+    volumes.sort_unstable();
+    volumes
+}
+
+#[test]
+fn hosts_are_shared_out() {
+    let (site, _hosts, other) = crowded();
     let credential = site.store.credential();
     store_command(["rebalance", "--credential", text(&credential)]).ok();
-    let volumes = || {
-        let stores = list(&credential, &other);
-        let mut volumes: Vec<u64> =
-            stores.iter().map(|store| store["volumes"].as_u64().unwrap()).collect();
-        volumes.sort_unstable();
-        volumes
-    };
-    wait_for("two volumes at each store", LIMIT, || volumes() == [2, 2]);
+    wait_for("two volumes at each store", LIMIT, || shares(&credential, &other) == [2, 2]);
     store_command(["rebalance", "--credential", text(&credential)]).ok();
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(volumes(), [2, 2]);
+    assert_eq!(shares(&credential, &other), [2, 2]);
+}
+
+#[test]
+fn hosts_are_shared_out_in_time_without_being_asked() {
+    let (site, hosts, other) = crowded();
+    let credential = site.store.credential();
+    // One host each half minute.
+    wait_for("one volume to go", LIMIT, || shares(&credential, &other) == [1, 3]);
+    wait_for("another one to go", LIMIT, || shares(&credential, &other) == [2, 2]);
+    for (n, host) in hosts.iter().enumerate() {
+        let mut client = host.client(&format!("disk{n}"));
+        assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+        client.write(4096, &[2; 4096]).unwrap();
+        client.flush().unwrap();
+    }
 }
 
 #[test]

@@ -214,3 +214,25 @@ fn the_end_is_cut_off_of_a_volume_that_no_host_has() {
         run(longhaul_e2e::process::longhaul(), ["check".as_ref(), dir.as_os_str()]).ok();
     }
 }
+
+#[test]
+fn a_volume_that_was_made_smaller_comes_back_when_it_was_deleted() {
+    let mut site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host");
+    host.start();
+    let mut client = host.client("disk");
+    client.write(0, &[1; 4096]).unwrap();
+    client.disconnect();
+    host.wait_drained("disk", LIMIT);
+    assert!(host.stop().success());
+    let new = (MIB / 2) << 20;
+    site.volume(["resize", "disk", &new.to_string(), "--force"]).ok();
+    site.volume(["delete", "disk"]).ok();
+    // Also by a store that knows only what is there.
+    site.store.kill();
+    site.store.restart();
+    site.volume(["undelete", "disk"]).ok();
+    assert_eq!(size_listed(&site), new);
+    let image = site.export("disk");
+    assert_eq!((image.len() as u64, image[4095], image[4096]), (new, 1, 0));
+}

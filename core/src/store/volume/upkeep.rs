@@ -302,7 +302,6 @@ impl Volume {
             || self.shutting_down
             || self.tree.is_idle() && !self.upkeep.stepping;
         self.collect_is_idle()
-            && (self.upkeep.flush_by.is_none() || self.shutting_down)
             && matches!(self.upkeep.step, Step::Idle)
             && !self.tree.is_flushing()
             && !self.is_flush_due()
