@@ -278,7 +278,8 @@ impl World {
         let spec = self.volumes[volume].spec.clone();
         let mut packer = self.packer(volume);
         let Some(second) = &mut self.second else { return Ok(()) };
-        let (map, id) = (&second.objects.map, spec.id);
+        // Who opens it there writes, too; what that comes to is forgotten.
+        let (map, id) = (&mut second.objects.map.clone(), spec.id);
         let mut now = self.now;
         let mut machine = store::Volume::open(now, spec, second.rng.wide(), config);
         drive(map, &mut machine, &mut now, |machine| machine.info().is_some())?;
@@ -346,17 +347,26 @@ impl World {
 
 /// Lets an engine go on with these objects until that is so.
 fn drive(
-    map: &BTreeMap<String, Bytes>,
+    map: &mut BTreeMap<String, Bytes>,
     machine: &mut store::Volume,
     now: &mut Time,
     mut done: impl FnMut(&mut store::Volume) -> bool,
 ) -> Result<(), String> {
+    let mut asked = None;
     for _ in 0..100_000 {
         if done(machine) {
             return Ok(());
         }
         if let Some((number, operation)) = machine.poll_object() {
-            machine.handle_object(*now, number, at_once(map, &operation));
+            let result = match &operation {
+                ObjectOperation::Put { key, data } if !map.contains_key(key) => {
+                    map.insert(key.clone(), data.concat().into());
+                    ObjectResult::Put(Ok(()))
+                }
+                _ => at_once(map, &operation),
+            };
+            machine.handle_object(*now, number, result);
+            asked = Some(operation);
         } else if let Some(due) = machine.poll_timeout() {
             *now = due.max(*now);
             machine.handle_timeout(*now);
@@ -364,7 +374,7 @@ fn drive(
             break;
         }
     }
-    Err(format!("it does not open: {:?}", machine.failed()))
+    Err(format!("it does not open, or answer: {:?}, after {asked:?}", machine.failed()))
 }
 
 /// The outcome of an operation that changes nothing, on these objects.

@@ -32,10 +32,12 @@ const SEGMENTS: &str = "seg/";
 const ROOTS: &str = "root/";
 
 /// Those at home are listed in these groups, one group after the other.
-const GROUPS: [&[&str]; 4] = [
+const GROUPS: [&[&str]; 5] = [
     &[ROOTS, "map/", "size/", ATTRIBUTES],
     &["snap/"],
-    &[SEGMENTS, "staged/", "bundle/", "frag/"],
+    // A segment names what was staged before it.
+    &[SEGMENTS],
+    &["staged/", "bundle/", "frag/"],
     &["owner/"],
 ];
 
