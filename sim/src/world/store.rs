@@ -331,8 +331,14 @@ impl World {
                     }
                     store::Event::Rival { .. } => {
                         self.coverage.rivals += 1;
-                        open.known.clone_from(&self.volumes[volume].truth.announced);
-                        open.known_epoch = self.volumes[volume].truth.epoch;
+                        let truth = &self.volumes[volume].truth;
+                        // What a host has just said here may be newer, and more exact, than what the other one wrote.
+                        let same = open.known_epoch == truth.epoch && !open.known.is_empty();
+                        open.known = match same {
+                            true => still(&truth.announced, &open.known),
+                            false => truth.announced.clone(),
+                        };
+                        open.known_epoch = truth.epoch;
                     }
                     _ => {}
                 }
