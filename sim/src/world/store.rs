@@ -66,14 +66,25 @@ impl Process {
     }
 }
 
-/// What of `known` is in `said` as well.
+/// What of `known` is in `said` as well: for each entry its parts, none of them twice, however the
+/// ranges of `said` overlap.
 pub(super) fn still(known: &[Announced], said: &[Announced]) -> Vec<Announced> {
-    let parts = known.iter().flat_map(|entry| {
+    let mut parts = Vec::new();
+    for entry in known {
         let said = said.iter().filter(|other| other.seq >= entry.seq);
-        let ranges = said.filter_map(|other| other.range.intersect(entry.range));
-        ranges.map(|range| Announced { range, seq: entry.seq })
-    });
-    parts.collect()
+        let mut ranges: Vec<Range> =
+            said.filter_map(|other| other.range.intersect(entry.range)).collect();
+        ranges.sort();
+        let mut from = entry.range.lba;
+        for range in ranges {
+            let lba = range.lba.max(from);
+            if lba < range.end() {
+                from = range.end();
+                parts.push(Announced { range: Range::new(lba, from - lba), seq: entry.seq });
+            }
+        }
+    }
+    parts
 }
 
 /// Whether every part of `known` beyond `committed` is announced in `said` with at least its number.
