@@ -343,12 +343,7 @@ impl World {
                     store::Event::Rival { .. } => {
                         self.coverage.rivals += 1;
                         let truth = &self.volumes[volume].truth;
-                        // What a host has just said here may be newer, and more exact, than what the other one wrote.
-                        let same = open.known_epoch == truth.epoch && !open.known.is_empty();
-                        open.known = match same {
-                            true => still(&truth.announced, &open.known),
-                            false => truth.announced.clone(),
-                        };
+                        open.known.clone_from(&truth.announced);
                         open.known_epoch = truth.epoch;
                     }
                     _ => {}

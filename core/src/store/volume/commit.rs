@@ -240,6 +240,9 @@ impl Volume {
         if !open || !holds || epoch != self.state.epoch() || self.shutting_down {
             return;
         }
+        // What a segment of another engine says is as good as what this session does: the host may
+        // have told it more since. Once this one has caught up, the session is resumed, and replaces.
+        let replace = replace && matches!(self.phase, Phase::Running);
         let mut ignored = entries.len().saturating_sub(MAX_ANNOUNCE_ENTRIES) as u64;
         let mut changed = replace && !self.state.announced.is_empty();
         if replace {
