@@ -266,10 +266,15 @@ impl World {
             (
                 Asked::Resize { sectors, .. },
                 ToHost::Volume { result: Err(VolumeError::Invalid(why)), .. },
-            ) if sectors >= truth.sectors => Err(format!(
-                "store {store} does not give a volume of {} sectors {sectors}: {why}",
-                truth.sectors
-            )),
+            ) if sectors >= truth.sectors
+                // Unless it has not yet read that somebody made it smaller.
+                && truth.sizes.values().all(|size| sectors >= *size) =>
+            {
+                Err(format!(
+                    "store {store} does not give a volume of {} sectors {sectors}: {why}",
+                    truth.sectors
+                ))
+            }
             (Asked::Snapshot(number), ToHost::Volume { result, .. }) => {
                 let result = result.clone();
                 self.snapshot_answered(number, &result)

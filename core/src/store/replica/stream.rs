@@ -74,8 +74,9 @@ pub(super) struct Stream {
     /// Somebody else may have changed it since.
     pub left: bool,
     begun: bool,
-    /// The last segment that was put, and the generation of the last root.
+    /// Segments up to this one are there, or will be before what is put from now on: they have been put, or listed.
     segment: u64,
+    /// Of the last root that was put.
     generation: u64,
 }
 
@@ -96,16 +97,21 @@ impl Stream {
         };
     }
 
-    /// Whether what is put may need what somebody else has put: segments before it, or what a root names that goes on from
-    /// one of another generation.
+    /// Whether what is put may need what somebody else has put: segments before it, or what a root names that covers
+    /// segments of others or goes on from one of another generation.
     fn follows_others(&mut self, key: &str) -> bool {
         let Some((volume, _)) = catalog::parse_volume_key(key) else { return false };
         if let Some(number) = catalog::parse_number(&catalog::segment_prefix(volume), key) {
-            let before = std::mem::replace(&mut self.segment, number);
-            return number > before && number != before + 1;
+            let before = self.segment;
+            self.segment = before.max(number);
+            return number > before + 1;
+        }
+        if let Some(pin) = catalog::parse_pin_key(&catalog::pin_prefix(volume), key) {
+            return pin.segment > self.segment;
         }
         if let Some(root) = catalog::parse_root_key(&catalog::root_prefix(volume), key) {
-            return std::mem::replace(&mut self.generation, root.generation) != root.generation;
+            let before = std::mem::replace(&mut self.generation, root.generation);
+            return before != root.generation || root.segment > self.segment;
         }
         false
     }
@@ -133,10 +139,11 @@ impl Stream {
         self.puts.remove(&number).or_else(|| self.deletes.remove(&number))
     }
 
-    /// A visit has put all that was missing, these objects among it. That others were there says nothing about whose they are: each
-    /// is still put, and compared. Returns what is done, and the bytes of memory that this gives back.
-    pub fn visit_ended(&mut self, put: &BTreeSet<String>) -> (Vec<u64>, u64) {
+    /// A visit has put all that was missing, these objects among it; segments up to `segment` are there. That others were there says
+    /// nothing about whose they are: each is still put, and compared. Returns what is done, and the bytes of memory that this gives back.
+    pub fn visit_ended(&mut self, put: &BTreeSet<String>, segment: u64) -> (Vec<u64>, u64) {
         (self.begun, self.has_been_visited, self.unknown_since) = (true, true, None);
+        self.segment = self.segment.max(segment);
         let mut held = 0;
         let mut done = Vec::new();
         let is_done = |_: &u64, entry: &mut Entry| {

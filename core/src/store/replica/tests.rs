@@ -22,6 +22,8 @@ const LIMITS: Limits = Limits {
 enum Op {
     /// A volume does something at home, told to the replica unless somebody else does it.
     Segment(usize),
+    /// A segment that another store puts, which does not tell.
+    Theirs(usize),
     Fragment(usize),
     /// Names the fragments that there are, but this many.
     Root(usize, usize),
@@ -45,6 +47,7 @@ fn op() -> impl Strategy<Value = Op> {
     let volume = 0..2usize;
     prop_oneof![
         6 => volume.clone().prop_map(Op::Segment),
+        1 => volume.clone().prop_map(Op::Theirs),
         6 => volume.clone().prop_map(Op::Fragment),
         4 => (volume.clone(), 0..4usize).prop_map(|(v, n)| Op::Root(v, n)),
         4 => volume.clone().prop_map(Op::Delete),
@@ -147,6 +150,21 @@ impl Rig {
         self.told.insert(number.unwrap(), key);
     }
 
+    fn segment(&mut self, volume: usize, told: bool) {
+        let toy = &mut self.toys[volume];
+        if !std::mem::replace(&mut toy.putting, true) {
+            let number = toy.segments + 1;
+            let key = catalog::segment_key(id(volume), number);
+            let began = told.then(|| self.replica.begin());
+            self.ending.push(Ending {
+                volume,
+                began,
+                key,
+                data: format!("segment {number}").into(),
+            });
+        }
+    }
+
     fn delete(&mut self, key: &str) {
         let number = self.replica.delete(self.now, key, self.now.0.is_multiple_of(3));
         self.told.insert(number.unwrap(), key.to_owned());
@@ -163,14 +181,8 @@ impl Rig {
 
     fn step(&mut self, op: &Op) {
         match *op {
-            Op::Segment(volume) => {
-                let toy = &mut self.toys[volume];
-                if !std::mem::replace(&mut toy.putting, true) {
-                    let number = toy.segments + 1;
-                    let key = catalog::segment_key(id(volume), number);
-                    self.put(volume, key, format!("segment {number}"));
-                }
-            }
+            Op::Segment(volume) => self.segment(volume, true),
+            Op::Theirs(volume) => self.segment(volume, false),
             Op::Fragment(volume) => {
                 let toy = &mut self.toys[volume];
                 toy.next += 1;

@@ -132,6 +132,14 @@ impl Visit {
         }
     }
 
+    /// The last segment that was at home when it looked.
+    fn last_segment(&self, id: StreamId) -> u64 {
+        let StreamId::Volume(volume) = id else { return 0 };
+        let prefix = catalog::segment_prefix(volume);
+        let listed = self.home.keys().filter_map(|key| catalog::parse_number(&prefix, key));
+        listed.max().unwrap_or(0).max(self.after)
+    }
+
     pub fn count(&self, status: &mut Status) {
         status.visiting.0 += self.counts.0;
         status.visiting.1 += self.counts.1;
@@ -398,7 +406,7 @@ impl Replica {
     fn end_visit(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let Some(visit) = stream.visit.take() else { return };
-        let (done, held) = stream.visit_ended(&visit.put);
+        let (done, held) = stream.visit_ended(&visit.put, visit.last_segment(id));
         self.held_bytes -= held;
         self.repeated.extend(done);
         if let StreamId::Volume(volume) = id
