@@ -409,6 +409,14 @@ impl Objects for CachedObjects {
         self.objects.list_after(prefix, after).await
     }
 
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let restored = self.objects.restore(key, data).await;
+        if let Some(object) = data_object(key) {
+            self.shared.forget(object);
+        }
+        restored
+    }
+
     async fn delete(&self, key: &str) -> Result<(), String> {
         let object = data_object(key);
         if let Some(object) = object {

@@ -127,6 +127,11 @@ impl Objects for LocalObjects {
         self.blocking(move |inner| inner.delete(&key)).await?
     }
 
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let key = key.to_owned();
+        self.blocking(move |inner| inner.restore(&key, data)).await?
+    }
+
     async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.blocking(move |inner| inner.link(&from, &to)).await.map_err(PutError::Failed)?
@@ -143,10 +148,15 @@ impl Inner {
         Ok(parts.fold(self.root.clone(), |path, part| path.join(part)))
     }
 
+    /// A new file beside the objects.
+    fn temporary(&self) -> PathBuf {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.temporary.join(format!("{:032x}-{number:x}", self.process))
+    }
+
     fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
         let path = self.path(key).map_err(PutError::Failed)?;
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.temporary.join(format!("{:032x}-{number:x}", self.process));
+        let temporary = self.temporary();
         let result = self.put_as(&temporary, &path, data);
         if !matches!(result, Ok(())) {
             let _ = std::fs::remove_file(&temporary);
@@ -163,10 +173,7 @@ impl Inner {
 
     fn put_as(&self, temporary: &Path, path: &Path, data: Vec<Bytes>) -> std::io::Result<()> {
         let dir = path.parent().unwrap_or(&self.root);
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(temporary)?;
-        write_all(&mut file, data)?;
-        file.sync_data()?;
-        drop(file);
+        write_new(temporary, data)?;
         let mut named = rename_new(temporary, path);
         if matches!(&named, Err(error) if error.kind() == ErrorKind::NotFound) {
             // A deletion may take an empty directory away again, hence only now.
@@ -179,6 +186,29 @@ impl Inner {
         // Also if it exists: it may be ours from an attempt that failed here.
         files::sync_dir(dir)?;
         named
+    }
+
+    /// Puts another file in the place of an object's.
+    fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let path = self.path(key)?;
+        let temporary = self.temporary();
+        let dir = path.parent().unwrap_or(&self.root);
+        let restore = || -> std::io::Result<File> {
+            write_new(&temporary, vec![data])?;
+            files::create_dir(dir).map_err(std::io::Error::other)?;
+            std::fs::rename(&temporary, &path)?;
+            files::sync_dir(dir)?;
+            File::open(&path)
+        };
+        let restored = restore().map_err(|error| {
+            let _ = std::fs::remove_file(&temporary);
+            format!("cannot write {}: {error}", path.display())
+        })?;
+        // Whoever has just opened the old one keeps this one open.
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = open.clock;
+        open.files.insert(key.to_owned(), (Arc::new(restored), clock));
+        Ok(())
     }
 
     /// Gives the file of an object, which never changes, a second name.
@@ -236,8 +266,8 @@ impl Inner {
             }
         }
         let clock = open.clock;
-        open.files.insert(key.to_owned(), (file.clone(), clock));
-        Ok(file)
+        let (file, _) = open.files.entry(key.to_owned()).or_insert((file, clock));
+        Ok(file.clone())
     }
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
@@ -323,6 +353,13 @@ fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Writes a new file, and makes its content durable.
+fn write_new(path: &Path, data: Vec<Bytes>) -> std::io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    write_all(&mut file, data)?;
+    file.sync_data()
+}
+
 fn write_all(file: &mut File, mut data: Vec<Bytes>) -> std::io::Result<()> {
     data.retain(|part| !part.is_empty());
     let mut at = 0;
@@ -390,6 +427,21 @@ mod tests {
         objects.put("a", vec![Bytes::from("hello world")]).await.unwrap();
         objects.get("a", Some(0..1)).await.unwrap();
         assert_eq!(objects.try_get("a", Some(&(6..9))).unwrap().unwrap(), "wor");
+    }
+
+    #[tokio::test]
+    async fn what_was_damaged_is_read_anew() {
+        let (dir, objects) = objects();
+        objects.put("v/1/seg/a", vec![Bytes::from("sound")]).await.unwrap();
+        let path = dir.path().join("objects/v/1/seg/a");
+        std::fs::write(&path, "wrong").unwrap();
+        assert_eq!(objects.get("v/1/seg/a", Some(0..5)).await.unwrap(), "wrong");
+        objects.restore("v/1/seg/a", Bytes::from("sound")).await.unwrap();
+        assert_eq!(objects.get("v/1/seg/a", Some(0..5)).await.unwrap(), "sound");
+        std::fs::remove_dir_all(dir.path().join("objects/v/1")).unwrap();
+        objects.restore("v/1/seg/a", Bytes::from("sound")).await.unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), b"sound");
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
     }
 
     #[tokio::test]

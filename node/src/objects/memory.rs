@@ -112,6 +112,14 @@ impl Objects for MemoryObjects {
             .collect())
     }
 
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let mut state = self.inner.lock();
+        let before = state.objects.insert(key.to_owned(), data.clone());
+        state.used_bytes += cost(data.len());
+        state.used_bytes -= before.map_or(0, |before| cost(before.len()));
+        Ok(())
+    }
+
     async fn delete(&self, key: &str) -> Result<(), String> {
         let mut state = self.inner.lock();
         if let Some(data) = state.objects.remove(key) {

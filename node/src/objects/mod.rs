@@ -2,6 +2,7 @@
 //!
 //! An object is created whole, never changed, and durable before its creation succeeds. Of two that
 //! create the same name exactly one succeeds. What is in an object is not this module's business.
+//! One that was damaged can be [restored](Objects::restore) from a copy.
 
 mod cached;
 mod device;
@@ -28,7 +29,7 @@ pub use longhaul_core::store::{
     Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
 };
 pub use memory::MemoryObjects;
-pub use replicated::{Replicated, Replication};
+pub use replicated::{Brought, Replicated, Replication};
 pub use reusing::Reusing;
 pub use s3::{S3Objects, Usage, probe};
 pub use tree::{CATALOGS, TREES, Tree};
@@ -94,6 +95,19 @@ pub trait Objects: Send + Sync {
     /// Deletes an object of a volume that nobody needs any more, now or when that may be done.
     async fn delete_later(&self, key: &str) -> Result<(), String> {
         self.delete(key).await
+    }
+
+    /// Gives an object that is damaged or missing the content that it was created with; durable when it succeeds. Who reads it
+    /// meanwhile gets what was there or what is.
+    ///
+    /// # Errors
+    /// Why it may still be as it was.
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        match self.put(key, vec![data]).await {
+            Ok(()) => Ok(()),
+            Err(PutError::Exists) => Err(format!("{key} is there, and cannot be replaced")),
+            Err(PutError::Failed(error)) => Err(error),
+        }
     }
 
     /// Gives an object a second name, which is nobody's yet, without its content leaving the place if that can be.

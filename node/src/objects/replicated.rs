@@ -55,6 +55,21 @@ pub struct Replication {
     pub fenced: Option<String>,
 }
 
+/// What became of bringing an object back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Brought {
+    /// It is what it was.
+    Back,
+    /// There is no second place, or it is somebody else's.
+    NoPlace,
+    /// It is not there either: it has been deleted, or never got there.
+    Missing,
+    /// What is there is damaged, too.
+    Unsound,
+    /// It cannot be read there or written here: why.
+    Failed(String),
+}
+
 impl Replicated {
     /// With no second place.
     pub fn new(home: Arc<dyn Objects>) -> Replicated {
@@ -161,6 +176,25 @@ impl Replicated {
     /// Says why, when somebody has gone on at the second place.
     pub fn fenced(&self) -> watch::Receiver<Option<String>> {
         self.shared.fenced.subscribe()
+    }
+
+    /// Gives an object that is damaged or missing at home the content that it has at the second place, if `is_sound` says that
+    /// it is sound.
+    pub async fn bring_back(&self, key: &str, is_sound: impl FnOnce(&Bytes) -> bool) -> Brought {
+        let away = match &*self.shared.lock() {
+            Some(active) if active.machine.fenced().is_none() => active.away.clone(),
+            _ => return Brought::NoPlace,
+        };
+        let data = match away.get(key, None).await {
+            Ok(data) if is_sound(&data) => data,
+            Ok(_) => return Brought::Unsound,
+            Err(GetError::NotFound) => return Brought::Missing,
+            Err(GetError::Failed(error)) => return Brought::Failed(error),
+        };
+        match self.shared.home.restore(key, data).await {
+            Ok(()) => Brought::Back,
+            Err(error) => Brought::Failed(error),
+        }
     }
 
     /// Nobody who gives up waiting takes with him that it is repeated.
@@ -388,6 +422,11 @@ impl Objects for Replicated {
 
     async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
         self.shared.home.list_after(prefix, after).await
+    }
+
+    /// At home only: what is there is what it was.
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        self.shared.home.restore(key, data).await
     }
 
     async fn delete(&self, key: &str) -> Result<(), String> {

@@ -6,7 +6,21 @@ use std::sync::Arc;
 /// Fills an engine that has no objects below `v/`, and empties it again.
 pub async fn keeps_the_contract(objects: Arc<dyn Objects>) {
     what_is_put_can_be_read_listed_and_deleted(&*objects).await;
+    what_was_lost_is_restored(&*objects).await;
     of_many_that_create_a_name_one_succeeds(&objects).await;
+}
+
+async fn what_was_lost_is_restored(objects: &dyn Objects) {
+    let data = Bytes::from(vec![7; 5000]);
+    objects.restore("v/1/seg/lost", data.clone()).await.unwrap();
+    assert_eq!(objects.put("v/1/seg/lost", vec![data.clone()]).await, Err(PutError::Exists));
+    // Whoever has read it before reads it on.
+    assert_eq!(objects.get("v/1/seg/lost", Some(4999..5000)).await.unwrap(), data[4999..]);
+    objects.restore("v/1/seg/lost", data.clone()).await.unwrap();
+    assert_eq!(objects.get("v/1/seg/lost", Some(4999..5000)).await.unwrap(), data[4999..]);
+    assert_eq!(objects.get("v/1/seg/lost", None).await.unwrap(), data);
+    objects.delete("v/1/seg/lost").await.unwrap();
+    assert_eq!(objects.list("v/").await.unwrap(), []);
 }
 
 async fn what_is_put_can_be_read_listed_and_deleted(objects: &dyn Objects) {

@@ -112,6 +112,10 @@ impl Objects for Tree {
         Ok(self.taken_off(prefix, list))
     }
 
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        self.base.restore(&self.key(key), data).await
+    }
+
     async fn delete(&self, key: &str) -> Result<(), String> {
         self.base.delete(&self.key(key)).await
     }

@@ -369,6 +369,40 @@ impl<M: Medium> Engine<M> {
         }
     }
 
+    /// Writes the content of an object once more, where it is, if it is the one that was put; or puts it. Durable when it
+    /// succeeds.
+    ///
+    /// # Errors
+    /// Why it may still be as it was.
+    pub fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let (object, failed) = {
+            let state = self.state();
+            (state.objects.get(key).cloned(), state.failed.clone())
+        };
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Some(object) = object else {
+            return self.put(key, &[data]).map_err(|error| match error {
+                PutError::Exists => format!("{key} has been put just now"),
+                PutError::Failed(error) => error,
+            });
+        };
+        if (object.bytes, object.crc) != (data.len() as u64, crc32c::crc32c(&data)) {
+            return Err(format!("{key} is another object: its index says so"));
+        }
+        let mut content = data.to_vec();
+        content.resize(object.bytes.next_multiple_of(BLOCK) as usize, 0);
+        let cannot = |error: std::io::Error| format!("cannot write {key}: {error}");
+        let mut rest = &content[..];
+        for extent in &object.extents {
+            let (part, after) = rest.split_at((u64::from(extent.blocks) * BLOCK) as usize);
+            self.medium.write_at(extent.block * BLOCK, part).map_err(cannot)?;
+            rest = after;
+        }
+        self.medium.sync().map_err(cannot)
+    }
+
     /// Writes the content of an object and queues its record.
     pub(super) fn prepare(&self, key: &str, data: &[Bytes]) -> Result<Outcome, PutError> {
         let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();

@@ -311,6 +311,11 @@ impl Objects for DeviceObjects {
         Ok(self.engine.list(prefix))
     }
 
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let key = key.to_owned();
+        self.blocking(move |engine| engine.restore(&key, data)).await?
+    }
+
     async fn delete(&self, key: &str) -> Result<(), String> {
         let key = key.to_owned();
         self.blocking(move |engine| engine.delete(&key)).await?

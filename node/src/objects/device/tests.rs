@@ -440,6 +440,14 @@ async fn objects_in_a_file() {
     let objects = DeviceObjects::open(&path).unwrap();
     assert_eq!(objects.installation(), installation);
     assert_eq!(objects.get("v/1/seg/1", None).await.unwrap(), vec![9; 5 << 20]);
+    // What the medium lost is written anew where it was, and nothing else is.
+    let block = objects.engine.find("v/1/seg/1").unwrap().extents[0].block;
+    objects.engine.medium().write_at(block * BLOCK, &[1; 100]).unwrap();
+    assert_eq!(objects.get("v/1/seg/1", Some(0..2)).await.unwrap(), [1, 1][..]);
+    let other = objects.restore("v/1/seg/1", Bytes::from(vec![8; 5 << 20])).await;
+    assert!(other.unwrap_err().contains("another object"));
+    objects.restore("v/1/seg/1", Bytes::from(vec![9; 5 << 20])).await.unwrap();
+    assert_eq!(objects.get("v/1/seg/1", None).await.unwrap(), vec![9; 5 << 20]);
     drop(objects);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
     drop(DeviceObjects::open(&path).unwrap());

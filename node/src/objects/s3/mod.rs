@@ -349,6 +349,17 @@ impl Objects for S3Objects {
         }
     }
 
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+        let path = self.path(key)?;
+        let bytes = data.len() as u64;
+        let store = self.inner.store.clone();
+        let put = async move { store.put(&path, data.into()).await };
+        match self.run(Operation::Put, key, bytes, put).await {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.in_words()),
+        }
+    }
+
     async fn delete(&self, key: &str) -> Result<(), String> {
         let path = self.path(key)?;
         let store = self.inner.store.clone();
