@@ -300,7 +300,8 @@ pub enum Event {
         /// How many.
         entries: u64,
     },
-    /// Stored data is damaged or gone: reads of this range fail.
+    /// Stored data is damaged or gone: reads of this range fail. Where there is a [`Second`] place they wait for
+    /// [`Volume::handle_repaired`].
     DataDamaged {
         /// Of the segment, the staged object or the part of the map that is to say where it lies.
         key: String,
@@ -308,6 +309,11 @@ pub enum Event {
         range: Range,
         /// What is wrong with it.
         reason: String,
+    },
+    /// An object that has to be there is said not to exist, or could not be read several times; it is asked for again.
+    Unreadable {
+        /// Of the object.
+        key: String,
     },
     /// An operation on an object failed and will be tried again.
     Retry {

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 const EIO: i32 = 5;
 
-fn check(dir: &Path) -> Output {
+pub fn check(dir: &Path) -> Output {
     run(longhaul(), ["check".as_ref(), dir.as_os_str()])
 }
 
-fn flip(file: &Path, at: u64) {
+pub fn flip(file: &Path, at: u64) {
     let open = std::fs::File::options().read(true).write(true).open(file).unwrap();
     let mut byte = [0];
     open.read_exact_at(&mut byte, at).unwrap();

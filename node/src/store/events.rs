@@ -77,8 +77,14 @@ pub fn log(volume: &str, event: &Event) {
             session.0
         ),
         Event::DataDamaged { key, range, reason } => tracing::error!(
-            "volume {volume}: {range} cannot be read: {reason} in {key}; bring that object back from a copy"
+            "volume {volume}: {range} cannot be read: {reason} in {key}; if there is no replica to bring that object back from, \
+             bring it back from a copy"
         ),
+        Event::Unreadable { key } => {
+            tracing::error!(
+                "volume {volume}: {key} has to be there, and cannot be read or is said not to exist"
+            )
+        }
         Event::Retry { key, error, failures } => {
             // Said once a doubling: it may go on for days.
             if failures.is_power_of_two() {

@@ -15,6 +15,7 @@ mod ground;
 mod lease;
 mod peers;
 mod registry;
+mod repair;
 pub mod replica;
 pub mod schedule;
 mod scrub;
@@ -345,7 +346,7 @@ impl Store {
         let scrub = Scrub::open(state, scrub);
         let share =
             fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
-        tokio::spawn(scrub.clone().run(objects.clone(), share));
+        tokio::spawn(scrub.clone().run(objects.clone(), share, keeper.repair().clone()));
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub, http, keeper.clone());
         let pages = SharedPages::new(map_memory);

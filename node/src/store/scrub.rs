@@ -1,9 +1,11 @@
 //! The scrub: reads and verifies every object of every volume, slowly, again and again.
 //!
 //! Where it is, and what it found, is kept in `scrub.json` in the state directory, so that it goes on after a
-//! restart, and that what was found is not forgotten. It changes no object.
+//! restart, and that what was found is not forgotten. What is damaged it has brought back from the second place, if
+//! there is one; else it changes no object.
 
 use super::peers::Peers;
+use super::repair::Repair;
 use super::{catalog, lease, now};
 use crate::admin::Metrics;
 use crate::files;
@@ -144,7 +146,7 @@ impl Scrub {
 
     /// Scrubs for ever, or not at all if the settings say so: this store's share, or everything where there are no
     /// others.
-    pub async fn run(self, objects: Arc<dyn Objects>, share: Option<Share>) {
+    pub async fn run(self, objects: Arc<dyn Objects>, share: Option<Share>, repair: Repair) {
         if self.settings.every.is_zero() || self.settings.bytes_per_second == 0 {
             return;
         }
@@ -159,7 +161,7 @@ impl Scrub {
                 }
                 _ => {}
             }
-            if let Err(error) = self.pass(&*objects, share.as_ref()).await {
+            if let Err(error) = self.pass(&*objects, share.as_ref(), &repair).await {
                 tracing::warn!("the scrub pauses: {error:#}");
                 tokio::time::sleep(RETRY_PAUSES[2]).await;
             }
@@ -167,7 +169,12 @@ impl Scrub {
     }
 
     /// One pass, or the rest of it.
-    async fn pass(&self, objects: &dyn Objects, share: Option<&Share>) -> Result<()> {
+    async fn pass(
+        &self,
+        objects: &dyn Objects,
+        share: Option<&Share>,
+        repair: &Repair,
+    ) -> Result<()> {
         {
             let state = &mut self.shared().state;
             if state.at.is_none() {
@@ -184,7 +191,7 @@ impl Scrub {
                 None => true,
             };
             if ours {
-                self.volume(objects, &entry.spec).await?;
+                self.volume(objects, &entry.spec, repair).await?;
             }
         }
         let mut state = self.shared().state.clone();
@@ -203,7 +210,12 @@ impl Scrub {
         Ok(())
     }
 
-    async fn volume(&self, objects: &dyn Objects, spec: &VolumeSpec) -> Result<()> {
+    async fn volume(
+        &self,
+        objects: &dyn Objects,
+        spec: &VolumeSpec,
+        repair: &Repair,
+    ) -> Result<()> {
         let prefix = longhaul_core::store::catalog::volume_prefix(spec.id);
         let at = self.shared().state.at.clone().unwrap_or_default();
         if at > prefix && !at.starts_with(&prefix) {
@@ -214,7 +226,10 @@ impl Scrub {
             list.into_iter().map(|meta| meta.key).filter(|key| *key > at).collect();
         keys.sort_unstable();
         for (number, key) in keys.into_iter().enumerate() {
-            let damage = self.object(objects, spec, &key).await?;
+            let mut damage = self.object(objects, spec, &key).await?;
+            if damage.is_some() && repair.object(spec, &key).await {
+                damage = self.object(objects, spec, &key).await?;
+            }
             let mut state = self.shared().state.clone();
             state.damage.retain(|known| known.object != key);
             for list in [&mut state.damage, &mut state.found] {

@@ -5,6 +5,7 @@ mod engines;
 mod gate;
 mod jobs;
 mod limits;
+mod repair;
 mod replica;
 mod snapshots;
 mod stores;
@@ -33,6 +34,7 @@ use longhaul_core::wire::link::{
     Frame, Lane, LiveInfo, ReadError, StageError, ToHost, ToStore, TrashReply, VolumeError,
     VolumeInfo, VolumeOperation, VolumeReply,
 };
+use repair::Repairs;
 use replica::SecondPlace;
 use snapshots::{Snapshots, read_schedule, volume_of};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -108,6 +110,7 @@ pub struct Shell {
     /// The second place of all objects, if there is one.
     keeper: Arc<Keeper>,
     second: SecondPlace,
+    repairs: Repairs,
 }
 
 /// What a store knows of its volumes when it starts, and where it writes down what is done to them.
@@ -172,6 +175,7 @@ impl Shell {
             remind: tokio::time::interval(stores::REMIND),
             keeper,
             second: SecondPlace::default(),
+            repairs: Repairs::default(),
         }
     }
 
@@ -639,6 +643,7 @@ impl Shell {
             Outcome::Replica(asked, result, tell) => self.replica_answered(asked, result, tell),
             Outcome::Lost(lost) => self.second_lost(lost),
             Outcome::Built(built) => self.second_built(built),
+            Outcome::Repaired(key, repaired) => self.repaired(key, repaired),
         }
     }
 

@@ -506,6 +506,7 @@ impl Report for View {
             usage::metrics(&mut out, usage, &snapshot.volumes);
         }
         self.scrub.metrics(&mut out);
+        self.keeper.repair().metrics(&mut out);
         if let Some(state) = self.keeper.state() {
             command::replica_metrics(&mut out, &state);
         }

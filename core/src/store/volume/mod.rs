@@ -18,6 +18,7 @@ mod purpose;
 mod reading;
 mod readonly;
 mod rebuild;
+mod repair;
 mod resize;
 mod rollback;
 mod second;
@@ -49,6 +50,7 @@ use end::End;
 use opening::Opening;
 use purpose::{Outcome, Purpose};
 use readonly::Only;
+use repair::Repairs;
 use resize::Sizes;
 use rollback::Rolling;
 pub use second::Second;
@@ -132,6 +134,7 @@ pub struct Volume {
     snapping: Snapping,
     rolling: Rolling,
     second: Second,
+    repairs: Repairs,
     /// The next number is to be taken.
     fencing: bool,
     announce_unsaved: Option<Time>,
@@ -189,6 +192,7 @@ impl Volume {
             snapping: Snapping::default(),
             rolling: Rolling::default(),
             second: Second::default(),
+            repairs: Repairs::default(),
             fencing: false,
             announce_unsaved: None,
             shutting_down: false,
@@ -272,6 +276,7 @@ impl Volume {
             put.session_closed(session);
         }
         self.reads.forget(session);
+        self.repairs.forget(session);
         self.behind.forget(session);
         self.sizes.forget(session);
         self.walks.forget(session);
@@ -343,7 +348,8 @@ impl Volume {
             self.refuse_work(work);
         }
         self.queue_bytes = 0;
-        for read in self.reads.stop() {
+        let waiting = self.repairs.take_all();
+        for read in self.reads.stop().into_iter().chain(waiting) {
             self.read_failed(read, ReadError::NotAttached);
         }
         self.refuse_behind();
@@ -426,6 +432,7 @@ impl Volume {
                     && self.queue.is_empty()
                     && self.put.is_none()
                     && self.reads.is_idle()
+                    && self.repairs.is_empty()
                     && self.behind.is_empty()
                     && self.snapping.is_empty()
                     && self.upkeep_is_idle()
@@ -559,7 +566,8 @@ impl Volume {
         if let Some(work) = self.put.take().and_then(Put::asked) {
             self.refuse_work(work);
         }
-        for read in self.reads.abandon() {
+        let waiting = self.repairs.take_all();
+        for read in self.reads.abandon().into_iter().chain(waiting) {
             self.read_failed(read, ReadError::NotAttached);
         }
         self.refuse_behind();

@@ -1,15 +1,24 @@
 //! What came of operations on objects, to whom it may concern.
 
 use super::super::Event;
-use super::super::object::{GetError, Pending};
+use super::super::object::{GetError, ObjectOperation, Pending};
 use super::Volume;
 use super::ancestors::maps;
 use super::purpose::{Outcome, Purpose};
 use crate::wire::link::StageError;
 
+/// Failures of a read after which it is said that the object cannot be read: some seconds, with the pauses of
+/// [`Config::retry`](super::super::Config::retry).
+const UNREADABLE: u32 = 6;
+
 impl Volume {
     pub(super) fn object_failed(&mut self, pending: Pending<Purpose>, error: String) {
         let key = pending.operation.key().to_owned();
+        // Not only what a copy that lags behind says, nor for a moment.
+        let stays = pending.missing == 2 || pending.missing == 0 && pending.failures == UNREADABLE;
+        if stays && matches!(pending.operation, ObjectOperation::Get { .. }) {
+            self.event(Event::Unreadable { key: key.clone() });
+        }
         self.event(Event::Retry { key, error, failures: pending.failures.saturating_add(1) });
         // What could not be deleted is found by who has the next generation.
         if matches!(pending.purpose, Purpose::Delete) {

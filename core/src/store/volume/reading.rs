@@ -5,7 +5,7 @@ use super::super::map::Place;
 use super::super::moves::{Lost, Want};
 use super::super::object::ObjectOperation;
 use super::super::reads::{Damage, Finished, Next, Request, What};
-use super::super::{Event, SHELL_SESSION, SessionId, catalog};
+use super::super::{SHELL_SESSION, SessionId, catalog};
 use super::{Phase, Purpose, Volume, maps};
 use crate::block::{BlockState, Epoch, Range, StatusRun};
 use crate::wire::link::{self, Lane, MAX_STATUS_RUNS, ReadError, RequestId, StageError, ToHost};
@@ -131,9 +131,7 @@ impl Volume {
                 Next::Finished(finished) => self.read_finished(finished),
                 Next::Looked(read, parts) => self.status_found(read, parts),
                 Next::Lost(read, Lost { key, range, reason }) => {
-                    let reason = reason.to_string();
-                    self.event(Event::DataDamaged { key, range, reason });
-                    self.read_failed(read, ReadError::Medium(range));
+                    self.read_damaged(read, key, range, reason.to_string());
                 }
             }
         }
@@ -162,7 +160,6 @@ impl Volume {
     pub(super) fn data_damaged(&mut self, read: Request, damage: Damage) {
         let Damage { object, range, reason } = damage;
         let key = self.object_key(object);
-        self.event(Event::DataDamaged { key, range, reason });
-        self.read_failed(read, ReadError::Medium(range));
+        self.read_damaged(read, key, range, reason);
     }
 }

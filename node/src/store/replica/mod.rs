@@ -8,6 +8,7 @@
 mod place;
 pub mod standby;
 
+use super::repair::Repair;
 use super::site::{self, Place, Role, Second, Site};
 use crate::objects::{
     CATALOGS, GetError, Location, Objects, PutError, Replicated, Replication, Reusing, TREES,
@@ -30,6 +31,7 @@ const AT_ONCE: usize = 16;
 pub struct Keeper {
     base: Arc<dyn Objects>,
     replicated: Arc<Replicated>,
+    repair: Repair,
     /// Where this is, as others may say it.
     location: String,
     installation: String,
@@ -84,9 +86,11 @@ impl Keeper {
         ca: &str,
         site: Site,
     ) -> Keeper {
+        let repair = Repair::new(replicated.clone());
         Keeper {
             base,
             replicated,
+            repair,
             location: location.to_string(),
             installation: installation.to_owned(),
             ca: ca.to_owned(),
@@ -102,6 +106,11 @@ impl Keeper {
     /// What is repeated where.
     pub fn replicated(&self) -> &Arc<Replicated> {
         &self.replicated
+    }
+
+    /// What brings back from there what is damaged here.
+    pub fn repair(&self) -> &Repair {
+        &self.repair
     }
 
     /// Addresses of the stores that wait there, for hosts.

@@ -4,7 +4,7 @@ use super::super::catalog::Entry;
 use super::super::events::log;
 use super::super::schedule::Schedule;
 use super::snapshots::{Place, read_schedule};
-use super::{Asked, Outcome, Shell, deliver};
+use super::{Asked, Outcome, Shell, deliver, repair};
 use crate::objects::{self, Objects};
 use crate::random;
 use longhaul_core::block::VolumeId;
@@ -40,14 +40,16 @@ pub(super) struct Engine {
     /// When it was seen that the volume cannot be used, and how often in a row before.
     pub(super) failed_at: Option<Instant>,
     pub(super) failures: u32,
+    /// What it failed for has been brought back since.
+    pub(super) repaired: bool,
 }
 
 impl Engine {
-    /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing may be
-    /// there again.
+    /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing is, or may
+    /// be, there again.
     fn may_be_opened_anew(&self) -> bool {
         let pause = OPEN_AGAIN * (1 << self.failures.min(4));
-        self.failed_at.is_some_and(|at| at.elapsed() >= pause)
+        self.failed_at.is_some_and(|at| self.repaired || at.elapsed() >= pause)
             && self.under_way == 0
             && self.deletions.is_empty()
             && !self.leaving
@@ -143,6 +145,7 @@ impl Shell {
             schedule: Schedule::default(),
             scheduling: false,
             failed_at: None,
+            repaired: false,
             failures,
         };
         if engine.volume.id() == engine.volume.spec().id {
@@ -165,6 +168,7 @@ impl Shell {
             let now = self.now();
             let Some(engine) = self.engines.get_mut(&id) else { return };
             let mut again = false;
+            let mut damage = Vec::new();
             while let Some((number, operation)) = engine.volume.poll_object() {
                 let begun = Instant::now();
                 if let ObjectOperation::Get { key, range: Some(range), copies } = &operation
@@ -218,6 +222,10 @@ impl Shell {
                     entry.sectors = sectors;
                 }
                 log(&engine.volume.spec().name, &event);
+                damage.extend(Some(event).filter(repair::may_concern));
+            }
+            for event in damage {
+                self.repair(id, &event);
             }
             if !again {
                 break;

@@ -141,4 +141,6 @@ pub(super) enum Outcome {
     Lost(Result<String, String>),
     /// It has been noted that the second place is complete, or not.
     Built(Result<(), String>),
+    /// An object that was damaged or missing has been brought back from there, or not.
+    Repaired(String, bool),
 }

@@ -406,6 +406,55 @@ fn damage_is_confined_to_its_range() {
 }
 
 #[test]
+fn damage_is_waited_for_where_there_is_a_second_place() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    rig.volume.handle_second(rig.now, Second::Behind);
+    let key = catalog::segment_key(ID, 2);
+    let sound = objects.0[&key].clone();
+    objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 5);
+    let range = Range::new(0, 8);
+    let answers = |rig: &Rig| rig.inbox.iter().filter(|m| m.0 == SessionId(999)).count();
+    let ask = |rig: &mut Rig, objects: &mut Objects| {
+        rig.send(999, Lane::Read, ToStore::Read { request: 5, volume: ID, epoch: 0, range });
+        rig.settle(objects);
+    };
+    let repaired = |rig: &mut Rig, objects: &mut Objects, repaired| {
+        rig.volume.handle_repaired(rig.now, &key, repaired);
+        rig.collect();
+        rig.settle(objects);
+    };
+    ask(&mut rig, &mut objects);
+    let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
+    assert!(rig.events.iter().any(named));
+    assert!(answers(&rig) == 0 && !rig.volume.is_idle());
+    // It is not to be had: what would have been said at once is said now.
+    repaired(&mut rig, &mut objects, false);
+    assert!(answers(&rig) == 1 && rig.volume.is_idle());
+    // Whoever hangs up is not waited for.
+    ask(&mut rig, &mut objects);
+    rig.volume.handle_session_closed(rig.now, SessionId(999));
+    assert!(rig.volume.is_idle());
+    ask(&mut rig, &mut objects);
+    objects.0.insert(key.clone(), sound);
+    repaired(&mut rig, &mut objects, true);
+    assert_eq!(answers(&rig), 2);
+    assert_eq!(rig.read(&mut objects, range).unwrap(), content(&[data(0, 8, 1)])[..8]);
+    // Once more damaged, as if it had not become better: nobody waits for ever.
+    objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 5);
+    assert_eq!(rig.read(&mut objects, range), Err(ReadError::Medium(range)));
+    // What is gone is told of soon, and looked for anew when it is back.
+    let mut sound = objects.0.remove(&key).unwrap().to_vec();
+    assert_eq!(rig.read(&mut objects, range), Err(ReadError::Medium(range)));
+    let told = |event: &&Event| matches!(event, Event::Unreadable { key: k } if *k == key);
+    assert_eq!(rig.events.iter().filter(told).count(), 1);
+    sound[segment::HEADER_BYTES + 48 + 16 + 5] ^= 0x40;
+    objects.0.insert(key.clone(), sound.into());
+    repaired(&mut rig, &mut objects, true);
+    assert_eq!(rig.read(&mut objects, range).unwrap(), content(&[data(0, 8, 1)])[..8]);
+}
+
+#[test]
 fn what_does_not_verify_is_fetched_once_more() {
     let (mut objects, mut rig) = attached();
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
