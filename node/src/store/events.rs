@@ -79,6 +79,11 @@ pub fn log(volume: &str, event: &Event) {
         Event::DataDamaged { key, range, reason } => tracing::error!(
             "volume {volume}: {range} cannot be read: {reason} in {key}; bring that object back from a copy"
         ),
+        Event::DamageTold { session, ranges, bytes } => tracing::warn!(
+            "volume {volume}: the host of session {} is told of {} in {ranges} ranges that are damaged here: it may have them",
+            session.0,
+            show_bytes(*bytes)
+        ),
         Event::Retry { key, error, failures } => {
             // Said once a doubling: it may go on for days.
             if failures.is_power_of_two() {

@@ -11,6 +11,7 @@ mod changed;
 mod collect;
 mod commit;
 mod control;
+mod damage;
 mod end;
 mod opening;
 mod outcomes;
@@ -45,6 +46,7 @@ use behind::Behind;
 use changed::Walks;
 use collect::Collect;
 use commit::{Put, Work};
+use damage::Damages;
 use end::End;
 use opening::Opening;
 use purpose::{Outcome, Purpose};
@@ -132,6 +134,7 @@ pub struct Volume {
     snapping: Snapping,
     rolling: Rolling,
     second: Second,
+    damages: Damages,
     /// The next number is to be taken.
     fencing: bool,
     announce_unsaved: Option<Time>,
@@ -189,6 +192,7 @@ impl Volume {
             snapping: Snapping::default(),
             rolling: Rolling::default(),
             second: Second::default(),
+            damages: Damages::default(),
             fencing: false,
             announce_unsaved: None,
             shutting_down: false,
