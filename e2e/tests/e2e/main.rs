@@ -26,6 +26,7 @@ mod pack;
 mod pins;
 mod power;
 mod refusals;
+mod repair;
 mod replica;
 mod resize;
 mod snapshots;
