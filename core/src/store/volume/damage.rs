@@ -26,8 +26,8 @@ pub(super) struct Damages {
 }
 
 impl Volume {
-    /// An object is damaged in what it has, or had, of these ranges. With an object that has no data they are what cannot be
-    /// found any more. Nothing happens if nobody has the volume attached.
+    /// An object is damaged in what it has, or had, of these ranges. With a part of the map they are what cannot be found any
+    /// more. Nothing happens if nobody has the volume attached.
     pub fn handle_damaged(&mut self, now: Time, key: &str, ranges: &[Range]) {
         self.now = now;
         if self.is_readonly() || self.holder().is_none() {
@@ -40,6 +40,9 @@ impl Volume {
                 let room = LEFT_MAX - self.damages.left.len().min(LEFT_MAX);
                 self.damages.left.extend(ranges.map(|range| (object, range)).take(room));
             }
+            // Of another volume, or in which nothing can lie that this one reads.
+            None if catalog::parse_data_key(key).is_some()
+                || !key.starts_with(&catalog::volume_prefix(self.spec.id)) => {}
             None => {
                 for range in ranges.take(MAX_DAMAGED_RANGES) {
                     self.damages.found.insert(range, Uniform(()));
