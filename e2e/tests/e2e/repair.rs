@@ -5,6 +5,7 @@ use longhaul_e2e::process::{LIMIT, longhaul, run};
 use longhaul_e2e::site::{Host, Site, http_get, metric};
 use longhaul_e2e::wait_for;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 const START: u64 = 1 << 20;
 const LENGTH: usize = 1 << 20;
@@ -126,4 +127,28 @@ fn what_is_written_meanwhile_stays() {
     wait_for_a_pass(&site);
     host.wait_drained("disk", LIMIT);
     assert!(read_afresh(&site, &mut host) == content, "after {writes} writes");
+}
+
+#[test]
+fn a_host_that_comes_back_is_told_what_was_found_without_it() {
+    let (mut site, mut host, client, content) = cached();
+    client.disconnect();
+    assert!(host.stop().success());
+    damage(&site, &content, &[7 * BLOCK]);
+    wait_for("the damage to be found", LIMIT, || {
+        !status(&site)["volumes"][0]["damage"].as_array().unwrap().is_empty()
+    });
+    assert_eq!(told(&site), 0.0);
+    site.store.kill();
+    site.store.set_flags(["--scrub-every", "1h"]);
+    site.store.restart();
+    host.start();
+    host.client("disk").disconnect();
+    // The store looks twice a minute for hosts that have come.
+    let limit = Duration::from_secs(120);
+    wait_for("what is damaged to be written back", limit, || written_back(&host) > 0.0);
+    host.wait_drained("disk", LIMIT);
+    wait_for("all of it", LIMIT, || written_back(&host) >= told(&site));
+    host.wait_drained("disk", LIMIT);
+    assert!(read_afresh(&site, &mut host) == content);
 }

@@ -4,13 +4,16 @@ use super::super::scrub::{Found, Scrub};
 use super::Shell;
 use longhaul_core::block::Range;
 use longhaul_core::store::Event;
+use longhaul_core::wire::link::Parent;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// What a read found is not told again for so long: clients may read it again and again.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Most of it that is remembered.
+/// What is known is told again after so long, if it is still read from there.
+const TELL_AGAIN: Duration = Duration::from_secs(3600);
+/// Most of what reads found that is remembered.
 const RECENT_MAX: usize = 64;
 
 /// What is known of damage.
@@ -65,7 +68,7 @@ impl Shell {
         let mut told = Vec::new();
         for (id, engine) in &mut self.engines {
             let spec = engine.volume.spec();
-            let of = |parent: &longhaul_core::wire::link::Parent| parent.volume == volume;
+            let of = |parent: &Parent| parent.volume == volume;
             if spec.id == *id && (spec.id == volume || spec.parents.iter().any(of)) {
                 engine.volume.handle_damaged(now, &object, &ranges);
                 told.push(*id);
@@ -76,17 +79,19 @@ impl Shell {
         }
     }
 
-    /// Hosts that have come are told what was found before: not at once, since a host that attaches a volume takes a while until
-    /// it listens.
+    /// Hosts that have come are told what was found before, and now and then again: what was in the way of writing it back may have
+    /// gone. Not at once, since a host that attaches a volume takes a while until it listens.
     pub(super) fn tell_known_damage(&mut self) {
         let now = self.now();
         let mut told = Vec::new();
         for (id, engine) in &mut self.engines {
             let host = engine.volume.holder();
             let seen = std::mem::replace(&mut engine.seen, host) == host;
-            if host.is_none() || !seen || std::mem::replace(&mut engine.told, host) == host {
+            let Some(host) = host.filter(|_| seen) else { continue };
+            if engine.told.is_some_and(|(to, at)| to == host && at.elapsed() < TELL_AGAIN) {
                 continue;
             }
+            engine.told = Some((host, Instant::now()));
             let spec = engine.volume.spec().clone();
             let parents = spec.parents.iter().map(|parent| parent.volume);
             for volume in std::iter::once(spec.id).chain(parents) {

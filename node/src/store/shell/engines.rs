@@ -37,9 +37,9 @@ pub(super) struct Engine {
     pub(super) retrying: Option<(String, String)>,
     /// Operations on objects without an outcome yet.
     pub(super) under_way: usize,
-    /// Whose host had the volume at the last look, and whose has been told what is known to be damaged.
+    /// Whose host had the volume at the last look, and whose has been told what is known to be damaged, and when.
     pub(super) seen: Option<SessionId>,
-    pub(super) told: Option<SessionId>,
+    pub(super) told: Option<(SessionId, Instant)>,
     /// Snapshots by the clock, and whether one is just being taken or deleted.
     pub(super) schedule: Schedule,
     pub(super) scheduling: bool,
