@@ -152,6 +152,26 @@ fn nothing_is_written_back_where_that_could_be_in_the_way() {
     lose(&mut world, range);
     run(&mut world, &mut file);
     given_up(&world);
+    // The journal is more than half full.
+    let (mut world, mut file, _) = cached(9);
+    world.link_down();
+    for _ in 0..10_000 {
+        let status = world.volume.status(world.now);
+        if status.journal_bytes > status.journal_capacity_bytes / 2 {
+            break;
+        }
+        world.write(SECTORS - ONE_RECORD, ONE_RECORD, false);
+        for _ in 0..10 {
+            world.poll();
+            world.finish_mutation();
+        }
+    }
+    let status = world.volume.status(world.now);
+    assert!(status.journal_bytes > status.journal_capacity_bytes / 2 && status.waiting_writes == 0);
+    lose(&mut world, range);
+    given_up(&world);
+    run(&mut world, &mut file);
+    given_up(&world);
     // The volume is being let go of, also while the cache is being read.
     let (mut world, mut file, _) = cached(6);
     lose(&mut world, range);
