@@ -88,6 +88,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         ToHost::Store { request: 6, result: Ok(StoreReply::Released) }.into(),
         ToHost::Store { request: 7, result: Ok(StoreReply::Report(report)) }.into(),
         ToHost::Stores { stores: vec!["b:7777".into()], leave: true }.into(),
+        ToHost::Damaged { volume, epoch: 1, ranges: vec![Range::new(8, 128)] }.into(),
     ];
     // A block that no volume can have.
     let cover = Range::new(u64::MAX - 8, 8);

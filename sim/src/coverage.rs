@@ -297,6 +297,12 @@ counters! {
     cache_pinned,
     /// Bytes that commands brought into caches.
     cache_warmed,
+    /// Ranges that stores found to lie in an object that is said to be damaged, and told of.
+    damage_told,
+    /// Ranges that hosts wrote back from their caches.
+    written_back,
+    /// Of them those with data.
+    written_back_data,
     /// Logs replayed and compared at the end.
     logs_verified,
     /// Operations that were done at the second place as well.

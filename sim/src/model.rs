@@ -26,6 +26,8 @@ pub enum Kind {
     Zero(bool),
     /// Writes what the store had staged: the stamps from this one on in [`Ops`].
     Copy(usize),
+    /// Writes what was there, which the host had in its cache: the stamps from this one on in [`Ops`].
+    Again(usize),
 }
 
 /// A write, discard or zeroing.
@@ -86,6 +88,19 @@ impl Ops {
         self.push(Op { volume, kind, range })
     }
 
+    /// Adds a write of what these sectors hold already: its number. All of the write that this is a part of may be zeroes.
+    pub fn push_again(
+        &mut self,
+        volume: usize,
+        range: Range,
+        content: &[Stamp],
+        zero: bool,
+    ) -> OpId {
+        let kind = if zero { Kind::Zero(true) } else { Kind::Again(self.copied.len()) };
+        self.copied.extend_from_slice(content);
+        self.push(Op { volume, kind, range })
+    }
+
     /// All but the last of these, which were pushed one after another, are parts of one write that is
     /// there as a whole or not at all.
     pub fn join(&mut self, first: OpId, last: OpId) {
@@ -112,7 +127,9 @@ impl Ops {
         };
         match op.kind {
             Kind::Data => Stamp { volume: op.volume as u32, op: id, lba: lba as u32 },
-            Kind::Copy(first) => self.copied[first + (lba - op.range.lba) as usize],
+            Kind::Copy(first) | Kind::Again(first) => {
+                self.copied[first + (lba - op.range.lba) as usize]
+            }
             Kind::Discard | Kind::Zero(_) => Stamp::default(),
         }
     }
@@ -251,6 +268,13 @@ impl Branch {
         }
     }
 
+    /// What sectors hold after all writes that were asked for.
+    #[must_use]
+    pub fn newest(&self, range: Range, ops: &Ops) -> Vec<Stamp> {
+        let newest = |lba: u64| self.history[lba as usize].last().copied().unwrap_or(0);
+        (range.lba..range.end()).map(|lba| self.shows(newest(lba), lba, ops)).collect()
+    }
+
     /// The places whose effect a read that began at `floor` may show at a sector.
     fn candidates(&self, lba: u64, floor: u32) -> impl Iterator<Item = u32> + '_ {
         let history = &self.history[lba as usize];
@@ -369,7 +393,9 @@ impl Branch {
                         ops.get(self.log[seq as usize - 1]).kind
                     };
                     match run.state {
-                        BlockState::Data => matches!(kind, Kind::Data | Kind::Copy(_)),
+                        BlockState::Data => {
+                            matches!(kind, Kind::Data | Kind::Copy(_) | Kind::Again(_))
+                        }
                         BlockState::Zero => matches!(kind, Kind::Zero(_)),
                         BlockState::Hole => matches!(kind, Kind::Discard | Kind::Zero(false)),
                     }

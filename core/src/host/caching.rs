@@ -11,6 +11,7 @@ use super::cache::{
 };
 use super::io::{DiskOperation, DiskResult, Event};
 use super::reads::{LinkUse, Slot};
+use super::repair::Repairs;
 use super::volume::Volume;
 use crate::block::{BLOCK_SECTORS, Range, ReadPiece, Seq, Time};
 use crate::record::{self, Kind, Record};
@@ -180,6 +181,9 @@ impl Volume {
         let Some(cache) = &mut self.caching.cache else { return };
         match cache.handle_disk(self.now, result) {
             Outcome::None => self.cache_committed(),
+            Outcome::Read(reader, _, Ok(data)) if Repairs::reads(reader) => {
+                self.repair_read(reader, Some(data));
+            }
             Outcome::Read(Reader { read, slot }, _, Ok(data)) => {
                 self.fill(read, slot, Ok(Slot::One(ReadPiece::Data(data))));
             }
@@ -201,6 +205,9 @@ impl Volume {
 
     /// A hit that was none.
     fn read_elsewhere(&mut self, reader: Reader, range: Range) {
+        if Repairs::reads(reader) {
+            return self.repair_read(reader, None);
+        }
         let Reader { read, slot } = reader;
         let hits = &mut self.counters.cache_hit_bytes;
         *hits = hits.saturating_sub(range.bytes());

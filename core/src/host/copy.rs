@@ -80,6 +80,8 @@ pub(super) struct Copies {
     watches: VecDeque<Watch>,
     /// Watches that there have been.
     begun: u64,
+    /// What is being read to be written back, until somebody else writes to it.
+    guard: Option<Watch>,
 }
 
 impl Copies {
@@ -99,10 +101,21 @@ impl Copies {
 
     /// `range` is written: whoever watches it will learn.
     pub(super) fn written(&mut self, range: Range) {
+        let hit = |watch: &Watch| watch.ranges.iter().any(|r| r.intersect(range).is_some());
         if !self.watches.is_empty() {
-            let hit = |watch: &Watch| watch.ranges.iter().any(|r| r.intersect(range).is_some());
             self.watches.retain(|watch| !hit(watch));
         }
+        self.guard.take_if(|guard| hit(guard));
+    }
+
+    /// Watches these in place of what was guarded before. It is not among those of clients, of which the oldest give way.
+    pub(super) fn guard(&mut self, ranges: Vec<Range>) {
+        self.guard = Some(Watch { number: 0, ranges });
+    }
+
+    /// Whether nobody has written to what was guarded; it is no longer.
+    pub(super) fn release_guard(&mut self) -> bool {
+        self.guard.take().is_some()
     }
 
     fn holds(&self, watch: Option<u64>) -> bool {

@@ -103,6 +103,29 @@ pub enum Event {
         /// Whether all were, because the store could not say what was written since.
         dropped_all: bool,
     },
+    /// The store says that it has lost something: what the read cache has of it will be written back.
+    DamageTold {
+        /// In so many ranges.
+        ranges: usize,
+        /// Bytes of them that are looked at.
+        bytes: u64,
+    },
+    /// Content of the read cache was written back.
+    WrittenBack {
+        /// The sectors.
+        range: Range,
+        /// The first number that this took.
+        first: Seq,
+        /// The last one.
+        last: Seq,
+    },
+    /// What the store had lost has been looked at, or given up.
+    Repaired {
+        /// Bytes that it had lost.
+        told_bytes: u64,
+        /// Bytes of them that were written back.
+        written_bytes: u64,
+    },
     /// The store has confirmed the end of the epoch after a shutdown.
     Detached,
 }

@@ -28,6 +28,7 @@ pub mod journal;
 mod quota;
 mod readahead;
 mod reads;
+mod repair;
 mod ship;
 mod status;
 #[cfg(test)]

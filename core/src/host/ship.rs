@@ -6,7 +6,7 @@ use super::io::{DiskOperation, Event};
 use super::journal::{Frame, Where};
 use super::reads::DiskUse;
 use super::volume::{Link, Volume};
-use crate::block::{Range, Time};
+use crate::block::{Range, Seq, Time};
 use crate::wire::link::{self, Lane, MAX_BATCH_BYTES, ToStore};
 use bytes::Bytes;
 use std::time::Duration;
@@ -35,6 +35,16 @@ impl Volume {
             }
             self.assemble(frames);
             self.finish_assembly();
+        }
+    }
+
+    /// Whether the store, which has writes up to `committed`, lacks any that the journal has trimmed
+    /// because it once had them: these cannot be shipped again.
+    pub(super) fn check_behind(&mut self, committed: Seq) {
+        let from = self.journal.first_uncommitted().max(self.committed + 1);
+        self.behind = from > committed + 1;
+        if self.behind {
+            self.event(Event::StoreBehind { committed, from });
         }
     }
 

@@ -109,6 +109,8 @@ pub struct Counters {
     pub cache_hit_bytes: u64,
     /// Bytes that had to be read from the store.
     pub store_read_bytes: u64,
+    /// Bytes of the read cache written back because they were damaged at the store.
+    pub written_back_bytes: u64,
     /// Batches shipped, repeats included.
     pub batches: u64,
     /// Bytes in them.

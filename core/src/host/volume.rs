@@ -16,6 +16,7 @@ use super::io::{DiskOperation, DiskResult, Event};
 use super::journal::{Finished, Journal, Recovered};
 use super::readahead::ReadAhead;
 use super::reads::Reads;
+use super::repair::Repairs;
 use super::status::{Counters, Status};
 use super::warming::Warming;
 use super::writes::{Content, Waiting};
@@ -67,6 +68,7 @@ pub struct Volume {
     pub(super) readahead: ReadAhead,
     pub(super) caching: Caching,
     pub(super) warming: Warming,
+    pub(super) repairs: Repairs,
     pub(super) reads: Reads,
     pub(super) copies: Copies,
     pub(super) barriers: Barriers,
@@ -154,6 +156,7 @@ impl Volume {
             readahead: ReadAhead::new(config.readahead_bytes),
             caching: Caching::default(),
             warming: Warming::default(),
+            repairs: Repairs::default(),
             reads: Reads::default(),
             copies: Copies::default(),
             barriers: Barriers::default(),
@@ -333,6 +336,9 @@ impl Volume {
             ToHost::Barrier { volume, epoch, barrier } if ours(volume, epoch) => {
                 self.barrier(barrier);
             }
+            ToHost::Damaged { volume, epoch, ranges } if ours(volume, epoch) => {
+                self.told_damaged(&ranges);
+            }
             ToHost::Detached { request } if self.detach == Detach::Sent(request) => {
                 self.detach = Detach::Confirmed;
                 self.event(Event::Detached);
@@ -425,7 +431,8 @@ impl Volume {
         let cache = self.caching.deadline();
         let replay = self.readahead.deadline(self.now).filter(|_| up);
         let warm = self.warm_deadline().filter(|_| up);
-        [sync, resume, announce, self.ship_deadline(), retry, cache, replay, warm]
+        let repair = self.repair_deadline().filter(|_| up);
+        [sync, resume, announce, self.ship_deadline(), retry, cache, replay, warm, repair]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -541,6 +548,7 @@ impl Volume {
         self.admit();
         self.wake();
         if self.fenced.is_none() {
+            self.repair_on();
             self.announce_some();
             self.ship();
             if !self.shutting_down {
@@ -710,16 +718,6 @@ impl Volume {
         }
     }
 
-    /// Whether the store, which has writes up to `committed`, lacks any that the journal has trimmed
-    /// because it once had them: these cannot be shipped again.
-    fn check_behind(&mut self, committed: Seq) {
-        let from = self.journal.first_uncommitted().max(self.committed + 1);
-        self.behind = from > committed + 1;
-        if self.behind {
-            self.event(Event::StoreBehind { committed, from });
-        }
-    }
-
     pub(super) fn fence(&mut self, epoch: Epoch) {
         if self.fenced.is_none() {
             self.fenced = Some(epoch);
@@ -756,6 +754,7 @@ impl Volume {
         // Their reads have failed with all the others.
         self.readahead.link_lost();
         self.warming = Warming::default();
+        self.repairs = Repairs::default();
         ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));

@@ -154,7 +154,7 @@ impl Volume {
     }
 
     /// Appends as much of a write as there is room for; true if that is all of it.
-    fn append(&mut self, write: &mut Waiting) -> bool {
+    pub(super) fn append(&mut self, write: &mut Waiting) -> bool {
         let longest = self.journal.record_sectors_max();
         while let Some(Part { kind, range, data, staged, step }) = write.next(longest) {
             // What is all zeroes needs no payload, whether data is packed or not.

@@ -315,6 +315,15 @@ pub enum Event {
         /// Of the object.
         key: String,
     },
+    /// The host was told what of its volume is damaged here.
+    DamageTold {
+        /// Whose.
+        session: SessionId,
+        /// In so many ranges.
+        ranges: usize,
+        /// Bytes of them.
+        bytes: u64,
+    },
     /// An operation on an object failed and will be tried again.
     Retry {
         /// Of the object, or the prefix of a list.

@@ -49,6 +49,8 @@ pub(super) enum What {
     Places,
     /// It does not go to the host but here.
     Stage(Stage),
+    /// What of it lies in this object, which is damaged, is to be told.
+    Damaged(Object),
 }
 
 /// Where what is read is to be staged.
@@ -118,6 +120,8 @@ pub(super) enum Next {
     Finished(Finished),
     /// The answer to a query of status or places.
     Looked(Request, Vec<(Range, Option<Place>)>),
+    /// Where it lies, of which a damaged object had the content.
+    Placed(Request, Vec<Placed>),
     /// The map does not say where it lies.
     Lost(Request, Lost),
 }
@@ -229,6 +233,7 @@ impl Reads {
             match outcome {
                 Next::Finished(Finished { request, .. })
                 | Next::Looked(request, _)
+                | Next::Placed(request, _)
                 | Next::Lost(request, _) => all.push(request),
                 Next::Fetch(..) | Next::Page(..) => {}
             }
@@ -319,6 +324,9 @@ impl Reads {
             Looked::Status(request, parts) => {
                 self.outcomes.push_back(Next::Looked(request, parts));
             }
+            Looked::Found(request @ Request { what: What::Damaged(_), .. }, parts, _) => {
+                self.outcomes.push_back(Next::Placed(request, parts));
+            }
             Looked::Found(request, parts, known) => {
                 let active = plan(request, parts, known);
                 if active.fetches.is_empty() {
@@ -404,7 +412,7 @@ impl Reads {
 pub(super) fn lookup(request: &Request) -> Lookup {
     match request.what {
         What::Status | What::Places => Lookup::bounded(request.range, STATUS_PAGES),
-        What::Data | What::Stage(_) => Lookup::new(request.range),
+        What::Data | What::Stage(_) | What::Damaged(_) => Lookup::new(request.range),
     }
 }
 

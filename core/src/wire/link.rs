@@ -20,6 +20,7 @@
 //! - 11: a second place of all objects: [`StoreOperation::Replica`], [`ToHost::Second`].
 //! - 12: limits on operations and bytes a second in [`TenantOperation`] and [`TenantReply`], which have another
 //!   form before.
+//! - 13: what is damaged at the store: [`ToHost::Damaged`].
 
 mod data;
 mod fleet;
@@ -52,7 +53,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 12;
+pub const MAX_VERSION: u16 = 13;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -79,6 +80,8 @@ pub const ROOM_VERSION: u16 = 10;
 pub const REPLICA_VERSION: u16 = 11;
 /// First version with tenants as they are now.
 pub const TENANT_VERSION: u16 = 12;
+/// First version with hosts that are told what is damaged at the store.
+pub const DAMAGE_VERSION: u16 = 13;
 
 /// Bytes before the head.
 pub const FRAME_PREFIX_BYTES: usize = 8;
@@ -97,6 +100,8 @@ pub const MAX_ANNOUNCE_ENTRIES: usize = 4096;
 pub const MAX_STATUS_RUNS: usize = 4096;
 /// Most ranges of one [`ToHost::Changed`].
 pub const MAX_CHANGED_RANGES: usize = 8192;
+/// Most ranges of one [`ToHost::Damaged`].
+pub const MAX_DAMAGED_RANGES: usize = 1024;
 /// Longest volume name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 /// Largest attribute of a volume, in bytes.
@@ -118,6 +123,9 @@ const _: () =
 
 const _: () =
     assert!(MAX_CHANGED_RANGES * 20 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 20 B a range");
+
+const _: () =
+    assert!(MAX_DAMAGED_RANGES * 20 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 20 B a range");
 
 /// The lanes, the most urgent first. Replies travel back in the lane of their request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -519,6 +527,16 @@ pub enum ToHost {
         /// What.
         second: SecondState,
     },
+    /// What the store has of these sectors is damaged, or was when that was found. A host that has their content writes it
+    /// anew; nothing is answered, and whoever has not is not told of a failure. From version [`DAMAGE_VERSION`] on.
+    Damaged {
+        /// Which volume.
+        volume: VolumeId,
+        /// The epoch of the host.
+        epoch: Epoch,
+        /// At most [`MAX_DAMAGED_RANGES`], in any order.
+        ranges: Vec<Range>,
+    },
 }
 
 /// What became of a volume since a moment.
@@ -549,6 +567,7 @@ impl ToHost {
             // A refusal has the form that it had in version 10.
             ToHost::Room { .. } | ToHost::Tenant { result: Err(_), .. } => version >= ROOM_VERSION,
             ToHost::Tenant { .. } => version >= TENANT_VERSION,
+            ToHost::Damaged { .. } => version >= DAMAGE_VERSION,
             _ => true,
         }
     }

@@ -176,7 +176,7 @@ const GAUGES: [Number; 20] = [
 ];
 
 /// Counters of `/status` with name and help.
-const COUNTERS: [(&str, &str, &str); 31] = [
+const COUNTERS: [(&str, &str, &str); 32] = [
     ("reads", "longhaul_host_reads_total", "Read requests."),
     ("read_bytes", "longhaul_host_read_bytes_total", "Bytes they asked for."),
     ("writes", "longhaul_host_writes_total", "Write requests."),
@@ -217,6 +217,11 @@ const COUNTERS: [(&str, &str, &str); 31] = [
         "store_read_bytes",
         "longhaul_host_store_read_bytes_total",
         "Bytes that had to be read from the store.",
+    ),
+    (
+        "written_back_bytes",
+        "longhaul_host_written_back_bytes_total",
+        "Bytes of the read cache written back because they were damaged at the store.",
     ),
     ("batches", "longhaul_host_batches_total", "Batches shipped, repeats included."),
     ("batch_bytes", "longhaul_host_batch_bytes_total", "Bytes in them."),

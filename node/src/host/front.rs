@@ -493,6 +493,21 @@ impl Front {
                     );
                 }
             }
+            Event::DamageTold { ranges, bytes } => tracing::warn!(
+                volume = name,
+                "the store's data is damaged in {ranges} ranges, {} in all: what the read cache has of it is written back",
+                show_bytes(bytes)
+            ),
+            Event::WrittenBack { range, .. } => {
+                tracing::debug!(volume = name, "{range} written back");
+            }
+            Event::Repaired { told_bytes, written_bytes } => tracing::warn!(
+                volume = name,
+                "of {} that the store's data is damaged in, {} were written back; the rest is not in the read cache, not to \
+                 be had at the store, or on its way there",
+                show_bytes(told_bytes),
+                show_bytes(written_bytes)
+            ),
             Event::Detached => {
                 tracing::info!(volume = name, "detached");
                 self.release(volume, true);

@@ -451,6 +451,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         ("readahead_wasted_bytes", wasted),
         ("cache_hit_bytes", counters.cache_hit_bytes),
         ("store_read_bytes", counters.store_read_bytes),
+        ("written_back_bytes", counters.written_back_bytes),
         ("batches", counters.batches),
         ("batch_bytes", counters.batch_bytes),
         ("coalesced_bytes", counters.coalesced_bytes),

@@ -151,6 +151,7 @@ impl Router {
             | ToHost::Changed { volume, .. }
             | ToHost::Room { volume, .. }
             | ToHost::Second { volume, .. }
+            | ToHost::Damaged { volume, .. }
             | ToHost::Barrier { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }

@@ -275,6 +275,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Barrier { .. }
         | ToHost::Room { .. }
         | ToHost::Second { .. }
+        | ToHost::Damaged { .. }
         | ToHost::BatchRefused { .. } => None,
     }
 }

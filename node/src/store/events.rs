@@ -85,6 +85,11 @@ pub fn log(volume: &str, event: &Event) {
                 "volume {volume}: {key} has to be there, and cannot be read or is said not to exist"
             )
         }
+        Event::DamageTold { session, ranges, bytes } => tracing::warn!(
+            "volume {volume}: the host of session {} is told of {} in {ranges} ranges that are damaged here: it may have them",
+            session.0,
+            show_bytes(*bytes)
+        ),
         Event::Retry { key, error, failures } => {
             // Said once a doubling: it may go on for days.
             if failures.is_power_of_two() {

@@ -346,14 +346,16 @@ impl Store {
         let scrub = Scrub::open(state, scrub);
         let share =
             fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
-        tokio::spawn(scrub.clone().run(objects.clone(), share, keeper.repair().clone()));
         let (view, questions) = mpsc::channel(16);
-        let view = view::View::new(view, scrub, http, keeper.clone());
+        let view = view::View::new(view, scrub.clone(), http, keeper.clone());
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, delete_delay, ..Config::default() };
-        let books = Books { catalog, deleted, delete_grace, audit: Audit::open(state)? };
+        let audit = Audit::open(state)?;
+        let books = Books { catalog, deleted, delete_grace, audit, scrub: scrub.clone() };
         keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
+        let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());
         let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);
+        tokio::spawn(scrub.run(scrubbed, share, repair));
         if promoted {
             shell.take_over();
         }

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
 
 /// Objects verified between two notes of how far it is.
 const NOTE_EVERY: u64 = 64;
@@ -74,6 +75,20 @@ struct Damaged {
     sectors: Vec<(u64, u64)>,
     /// Whether more may be lost than `sectors` says.
     unknown: bool,
+    /// All of `sectors`, until it has been reported.
+    #[serde(skip)]
+    ranges: Vec<Range>,
+}
+
+/// An object that is damaged in what it has of these ranges of its volume.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Whose it is.
+    pub volume: VolumeId,
+    /// Its key.
+    pub object: String,
+    /// What it no longer has; later writes may have replaced it elsewhere.
+    pub ranges: Vec<Range>,
 }
 
 #[derive(Debug)]
@@ -83,6 +98,9 @@ struct Shared {
     objects: u64,
     bytes: u64,
     failures: u64,
+    told_bytes: u64,
+    /// Who is told what is found.
+    reports: Option<mpsc::UnboundedSender<Found>>,
 }
 
 /// Which volumes a store scrubs that is one of several: those that it has, and of those that no store has which
@@ -140,7 +158,8 @@ impl Scrub {
                 State::new()
             }
         };
-        let shared = Shared { state, objects: 0, bytes: 0, failures: 0 };
+        let shared =
+            Shared { state, objects: 0, bytes: 0, failures: 0, told_bytes: 0, reports: None };
         Scrub { settings, file, shared: Arc::new(Mutex::new(shared)) }
     }
 
@@ -230,6 +249,7 @@ impl Scrub {
             if damage.is_some() && repair.object(spec, &key).await {
                 damage = self.object(objects, spec, &key).await?;
             }
+            self.report(spec, damage.as_mut());
             let mut state = self.shared().state.clone();
             state.damage.retain(|known| known.object != key);
             for list in [&mut state.damage, &mut state.found] {
@@ -253,6 +273,40 @@ impl Scrub {
             }
         }
         Ok(())
+    }
+
+    /// Gives out what is found from now on, in place of whom it was given to before.
+    pub fn reports(&self) -> mpsc::UnboundedReceiver<Found> {
+        let (reports, found) = mpsc::unbounded_channel();
+        self.shared().reports = Some(reports);
+        found
+    }
+
+    fn report(&self, spec: &VolumeSpec, damage: Option<&mut Damaged>) {
+        let Some(damage) = damage else { return };
+        let ranges = std::mem::take(&mut damage.ranges);
+        if let Some(reports) = self.shared().reports.as_ref().filter(|_| !ranges.is_empty()) {
+            let object = damage.object.clone();
+            let _ = reports.send(Found { volume: spec.id, object, ranges });
+        }
+    }
+
+    /// Objects of a volume that are known to be damaged, and of which ranges they lost the content, as far as that is kept.
+    pub fn known(&self, volume: VolumeId) -> Vec<(String, Vec<Range>)> {
+        let prefix = longhaul_core::store::catalog::volume_prefix(volume);
+        let shared = self.shared();
+        let damage = shared.state.damage.iter();
+        let damage =
+            damage.filter(|known| known.object.starts_with(&prefix) && !known.sectors.is_empty());
+        let ranges = |known: &Damaged| {
+            known.sectors.iter().map(|&(lba, sectors)| Range::new(lba, sectors)).collect()
+        };
+        damage.map(|known| (known.object.clone(), ranges(known))).collect()
+    }
+
+    /// Hosts were told of so many bytes that are damaged.
+    pub fn told(&self, bytes: u64) {
+        self.shared().told_bytes += bytes;
     }
 
     /// Verifies an object. It is read again before it counts as damaged: what came wrong over a network is not
@@ -335,6 +389,11 @@ impl Scrub {
                 "Objects that it could not read at once.",
                 shared.failures,
             ),
+            (
+                "longhaul_store_damage_told_bytes_total",
+                "Bytes that are damaged here and that their host was told of.",
+                shared.told_bytes,
+            ),
         ] {
             out.single(name, "counter", help, value as f64);
         }
@@ -402,7 +461,8 @@ impl Damaged {
         let unknown = unknown || ranges.len() > RANGES_MAX;
         let sectors = ranges.iter().take(RANGES_MAX);
         let sectors = sectors.map(|range| (range.lba, range.sectors)).collect();
-        Damaged { volume: spec.name.clone(), object: key.to_owned(), problem, sectors, unknown }
+        let (volume, object) = (spec.name.clone(), key.to_owned());
+        Damaged { volume, object, problem, sectors, unknown, ranges }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Drives the engines: frames and outcomes in, frames and operations out.
 
 mod claims;
+mod damage;
 mod engines;
 mod gate;
 mod jobs;
@@ -21,10 +22,12 @@ use super::absent::no_such_volume;
 use super::audit::Audit;
 use super::catalog::{Entry, NotCreated};
 use super::replica::Keeper;
+use super::scrub::Scrub;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
 use claims::Claims;
+use damage::Damage;
 use engines::{Engine, settles};
 use gate::Guests;
 use limits::Limits;
@@ -111,6 +114,7 @@ pub struct Shell {
     keeper: Arc<Keeper>,
     second: SecondPlace,
     repairs: Repairs,
+    damage: Damage,
 }
 
 /// What a store knows of its volumes when it starts, and where it writes down what is done to them.
@@ -123,6 +127,8 @@ pub struct Books {
     pub delete_grace: Duration,
     /// Who does what.
     pub audit: Audit,
+    /// What is damaged.
+    pub scrub: Scrub,
 }
 
 impl Shell {
@@ -136,7 +142,7 @@ impl Shell {
         fleet: Option<Fleet>,
         keeper: Arc<Keeper>,
     ) -> Shell {
-        let Books { catalog, deleted, delete_grace, audit } = books;
+        let Books { catalog, deleted, delete_grace, audit, scrub } = books;
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {
@@ -176,6 +182,7 @@ impl Shell {
             keeper,
             second: SecondPlace::default(),
             repairs: Repairs::default(),
+            damage: Damage::new(scrub),
         }
     }
 
@@ -262,6 +269,7 @@ impl Shell {
                 self.keep_schedules();
                 self.tend_trash();
                 self.tend_limits();
+                self.tell_known_damage();
             }
             _ = self.look_for_room.tick() => {
                 self.look_for_room();
@@ -269,6 +277,7 @@ impl Shell {
             }
             _ = self.remind.tick(), if self.fleet.is_some() => self.remind(),
             () = self.second.tick() => self.see_to_second(),
+            found = self.damage.next() => self.found_damaged(found),
         }
     }
 

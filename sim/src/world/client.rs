@@ -311,7 +311,9 @@ impl World {
             Kind::Data => Request::Write { range, data: Bytes::from(data), fua },
             Kind::Discard => Request::Discard { range, fua },
             Kind::Zero(allocate) => Request::Zero { range, allocate, fua },
-            Kind::Copy(_) => return self.fail("copies are asked for elsewhere".to_owned()),
+            Kind::Copy(_) | Kind::Again(_) => {
+                return self.fail("copies are asked for elsewhere".to_owned());
+            }
         };
         self.ask(host, volume, Asked::Write(kind, first, last), range, Vec::new(), request, fua);
     }
@@ -518,9 +520,10 @@ impl World {
 /// A write's parts, each a record with a number of its own: at most `longest` sectors, cut where
 /// checksum blocks end.
 fn parts(kind: Kind, range: Range, longest: u64) -> Vec<Range> {
-    if kind != Kind::Data {
-        return vec![range];
-    }
+    if kind == Kind::Data { cut(range, longest) } else { vec![range] }
+}
+
+pub(super) fn cut(range: Range, longest: u64) -> Vec<Range> {
     let mut parts = Vec::new();
     let mut lba = range.lba;
     while lba < range.end() {

@@ -451,7 +451,10 @@ impl World {
     pub(super) fn pump_host(&mut self, host: usize, volume: usize) {
         loop {
             let Some(machine) = self.slot(host, volume).machine() else { return };
-            if let Some((number, result)) = machine.poll_reply() {
+            // First, since one of them may say that numbers were taken.
+            if let Some(event) = machine.poll_event() {
+                self.host_event(host, volume, &event);
+            } else if let Some((number, result)) = machine.poll_reply() {
                 self.answered(host, volume, number, result);
             } else if let Some(operation) = machine.poll_disk() {
                 self.begin_disk(host, volume, operation);
@@ -465,8 +468,6 @@ impl World {
                     frame.payload.len()
                 );
                 self.send_up(host, volume, lane, &frame);
-            } else if let Some(event) = machine.poll_event() {
-                self.host_event(host, volume, &event);
             } else {
                 break;
             }
@@ -573,6 +574,9 @@ impl World {
                     u64::from(*dropped_bytes > 0 && dropped_bytes < found_bytes);
             }
             host::Event::Detached => slot.detached = true,
+            host::Event::WrittenBack { range, first, last } => {
+                self.written_back(host, volume, *range, (*first, *last));
+            }
             host::Event::Resized { .. } => self.coverage.resizes_told += 1,
             host::Event::Warmed { bytes, .. } => self.coverage.cache_warmed += bytes,
             host::Event::TraceReplayed { followed: true } => self.coverage.traces_followed += 1,

@@ -11,6 +11,7 @@ mod chaos;
 mod client;
 mod copies;
 mod copy;
+mod damage;
 mod finish;
 mod host;
 mod lone;
@@ -81,6 +82,8 @@ enum Event {
     Second,
     Repeat(usize, u64),
     Audit,
+    /// A host is told of damage.
+    Tell,
     Finish,
 }
 
@@ -205,6 +208,7 @@ pub struct World {
     chaos_rng: Rng,
     observer_rng: Rng,
     snap_rng: Rng,
+    damage_rng: Rng,
     ops: Ops,
     /// Staged objects, by volume and number.
     staged: BTreeMap<(usize, u64), copy::Object>,
@@ -292,6 +296,7 @@ impl World {
             chaos_rng: root.fork(5),
             observer_rng: root.fork(6),
             snap_rng: root.fork(7),
+            damage_rng: root.fork(300_000),
             ops: Ops::default(),
             staged: BTreeMap::new(),
             volumes,
@@ -329,6 +334,7 @@ impl World {
             world.after(50 * MS, Event::Second);
         }
         world.after(20 * MS, Event::Audit);
+        world.after(40 * MS, Event::Tell);
         let end = world.plan.chaos;
         world.after(end, Event::Finish);
         world
@@ -417,6 +423,7 @@ impl World {
                 }
             }
             Event::Audit => self.audit(),
+            Event::Tell => self.tell_damage(),
             Event::Finish => self.finish(),
         }
     }

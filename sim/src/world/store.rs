@@ -336,6 +336,9 @@ impl World {
                         open.holder = None;
                     }
                     store::Event::Superseded { .. } => self.coverage.superseded += 1,
+                    store::Event::DamageTold { ranges, .. } => {
+                        self.coverage.damage_told += ranges as u64;
+                    }
                     store::Event::Adopted { again, .. } => {
                         self.coverage.roots_adopted += 1;
                         self.coverage.roots_behind += again;

@@ -177,7 +177,9 @@ pub fn replay<'a>(
             ));
         }
         let same = match header.kind {
-            record::Kind::Data | record::Kind::Packed => op.kind == Kind::Data,
+            record::Kind::Data | record::Kind::Packed => {
+                matches!(op.kind, Kind::Data | Kind::Again(_))
+            }
             record::Kind::Discard => matches!(op.kind, Kind::Discard | Kind::Zero(false)),
             record::Kind::Zero => matches!(op.kind, Kind::Zero(_)),
             record::Kind::Staged => matches!(op.kind, Kind::Copy(_)),

@@ -7,27 +7,27 @@ use crate::host::{Config, DiskOperation, DiskResult};
 use std::collections::VecDeque;
 
 /// The cache's file: what is under way, and what it holds.
-struct File {
-    queue: VecDeque<DiskOperation>,
-    bytes: Vec<u8>,
+pub(super) struct File {
+    pub(super) queue: VecDeque<DiskOperation>,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl File {
-    fn new(world: &mut World) -> File {
+    pub(super) fn new(world: &mut World) -> File {
         let geometry = Geometry::new(64, 16).unwrap();
         let cache = Cache::fresh(geometry, VOLUME, 1);
         world.volume.set_cache(world.now, cache);
         File { queue: VecDeque::new(), bytes: vec![0; geometry.bytes() as usize] }
     }
 
-    fn poll(&mut self, world: &mut World) {
+    pub(super) fn poll(&mut self, world: &mut World) {
         while let Some(operation) = world.volume.poll_cache() {
             self.queue.push_back(operation);
         }
     }
 
     /// Carries out the first of what is under way; false if nothing is.
-    fn step(&mut self, world: &mut World) -> bool {
+    pub(super) fn step(&mut self, world: &mut World) -> bool {
         self.poll(world);
         let Some(operation) = self.queue.pop_front() else { return false };
         let result = match operation {

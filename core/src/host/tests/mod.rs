@@ -7,6 +7,7 @@ mod damage;
 mod durability;
 mod random;
 mod recovery;
+mod repair;
 mod shipping;
 mod store;
 mod world;

@@ -11,6 +11,7 @@ mod changed;
 mod collect;
 mod commit;
 mod control;
+mod damage;
 mod end;
 mod opening;
 mod outcomes;
@@ -46,6 +47,7 @@ use behind::Behind;
 use changed::Walks;
 use collect::Collect;
 use commit::{Put, Work};
+use damage::Damages;
 use end::End;
 use opening::Opening;
 use purpose::{Outcome, Purpose};
@@ -135,6 +137,7 @@ pub struct Volume {
     rolling: Rolling,
     second: Second,
     repairs: Repairs,
+    damages: Damages,
     /// The next number is to be taken.
     fencing: bool,
     announce_unsaved: Option<Time>,
@@ -193,6 +196,7 @@ impl Volume {
             rolling: Rolling::default(),
             second: Second::default(),
             repairs: Repairs::default(),
+            damages: Damages::default(),
             fencing: false,
             announce_unsaved: None,
             shutting_down: false,

@@ -65,6 +65,7 @@ impl Volume {
             What::Data => ToHost::Data { request, volume, result: Err(error) },
             What::Status => ToHost::Status { request, volume, result: Err(error) },
             What::Places => return self.places.push_back((request, Err(error))),
+            What::Damaged(_) => return self.damage_not_looked_up(),
             What::Stage(_) => {
                 ToHost::Staged { request, volume, result: Err(StageError::Read(error)) }
             }
@@ -130,6 +131,7 @@ impl Volume {
                 }
                 Next::Finished(finished) => self.read_finished(finished),
                 Next::Looked(read, parts) => self.status_found(read, parts),
+                Next::Placed(read, parts) => self.damage_looked_up(read, &parts),
                 Next::Lost(read, Lost { key, range, reason }) => {
                     self.read_damaged(read, key, range, reason.to_string());
                 }

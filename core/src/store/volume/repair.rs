@@ -2,7 +2,7 @@
 //!
 //! What is said not to exist is asked for again anyhow. Reads that met damage wait until the shell has said what became of it.
 
-use super::super::reads::Request;
+use super::super::reads::{Request, What};
 use super::super::{Event, Second, SessionId};
 use super::Volume;
 use crate::block::{Range, Time};
@@ -66,7 +66,8 @@ impl Volume {
     ) {
         self.event(Event::DataDamaged { key: key.clone(), range, reason });
         let may_wait = self.second != Second::None && !self.shutting_down;
-        if may_wait && !read.is_staging() && !self.repairs.repaired.contains(&key) {
+        let asked = matches!(read.what, What::Data | What::Status | What::Places);
+        if may_wait && asked && !self.repairs.repaired.contains(&key) {
             self.repairs.waiting.entry(key).or_default().push((read, range));
         } else {
             self.read_failed(read, ReadError::Medium(range));

@@ -26,6 +26,7 @@ mod behind;
 mod changed;
 mod collect;
 mod copy;
+mod damage;
 mod diff;
 mod resize;
 mod rivals;

@@ -111,6 +111,11 @@ fn messages_keep_their_numbers() {
         assert_eq!(refusal.is_of_version(version), known);
         assert_eq!((room.is_of_version(version), purge.is_of_version(version)), (known, known));
     }
+    let damaged = ToHost::Damaged { volume, epoch: 1, ranges: vec![range] };
+    assert_eq!(first(Frame::from(damaged.clone()).encode_head().unwrap()), 18);
+    for version in MIN_VERSION..=MAX_VERSION {
+        assert_eq!(damaged.is_of_version(version), version >= DAMAGE_VERSION);
+    }
     let ask = ToHost::Barrier { volume, epoch: 1, barrier: 1 };
     let answer = ToStore::Barrier { volume, epoch: 1, barrier: 1, seq: 1 };
     let operation = SnapshotOperation::List { after: 0, hidden: false };
@@ -130,6 +135,13 @@ fn the_longest_changes_fit_a_head() {
     let range = Range::new(u64::MAX / 2, u64::MAX / 2);
     let result = Ok(Changes::Ranges(vec![range; MAX_CHANGED_RANGES]));
     let message = ToHost::Changed { request: u64::MAX, volume: VolumeId(u128::MAX), result };
+    Frame::from(message).encode_head().unwrap();
+}
+
+#[test]
+fn the_most_damaged_ranges_fit_a_head() {
+    let ranges = vec![Range::new(u64::MAX / 2, u64::MAX / 2); MAX_DAMAGED_RANGES];
+    let message = ToHost::Damaged { volume: VolumeId(u128::MAX), epoch: u64::MAX, ranges };
     Frame::from(message).encode_head().unwrap();
 }
 

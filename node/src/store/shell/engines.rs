@@ -3,12 +3,15 @@
 use super::super::catalog::Entry;
 use super::super::events::log;
 use super::super::schedule::Schedule;
+use super::super::scrub::Found;
 use super::snapshots::{Place, read_schedule};
 use super::{Asked, Outcome, Shell, deliver, repair};
 use crate::objects::{self, Objects};
 use crate::random;
 use longhaul_core::block::VolumeId;
-use longhaul_core::store::{Event, ObjectOperation, ObjectResult, OpenError, PutError, Volume};
+use longhaul_core::store::{
+    Event, ObjectOperation, ObjectResult, OpenError, PutError, SessionId, Volume,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +37,9 @@ pub(super) struct Engine {
     pub(super) retrying: Option<(String, String)>,
     /// Operations on objects without an outcome yet.
     pub(super) under_way: usize,
+    /// Whose host had the volume at the last look, and whose has been told what is known to be damaged, and when.
+    pub(super) seen: Option<SessionId>,
+    pub(super) told: Option<(SessionId, Instant)>,
     /// Snapshots by the clock, and whether one is just being taken or deleted.
     pub(super) schedule: Schedule,
     pub(super) scheduling: bool,
@@ -142,6 +148,8 @@ impl Shell {
             leaving: false,
             retrying: None,
             under_way: 0,
+            seen: None,
+            told: None,
             schedule: Schedule::default(),
             scheduling: false,
             failed_at: None,
@@ -164,6 +172,7 @@ impl Shell {
 
     /// Takes everything an engine has to give.
     pub(super) fn drive(&mut self, id: VolumeId) {
+        let mut damaged = Vec::new();
         loop {
             let now = self.now();
             let Some(engine) = self.engines.get_mut(&id) else { return };
@@ -204,6 +213,8 @@ impl Shell {
                     Event::Opened { .. } => engine.failures = 0,
                     _ => {}
                 }
+                let told = self.damage.event(&event);
+                damaged.extend(told.map(|what| (engine.volume.spec().id, what)));
                 self.counts.map.add(&event);
                 self.counts.collect.add(&event);
                 let whole = engine.volume.id() == engine.volume.spec().id;
@@ -230,6 +241,9 @@ impl Shell {
             if !again {
                 break;
             }
+        }
+        for (volume, (object, range)) in damaged {
+            self.found_damaged(Found { volume, object, ranges: vec![range] });
         }
         self.pause(id);
         self.delete(id);
