@@ -43,7 +43,25 @@ pub mod scsi;
 pub mod site;
 pub mod stamp;
 
+use std::io::Write;
+use std::sync::Once;
 use std::time::{Duration, Instant};
+
+/// From now on says why a test fails at the moment it does. The test runner shows it at the end of a run of many minutes,
+/// which whoever looks on, or has a log that was cut, never sees.
+pub fn say_failures_at_once() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("a thread of a test");
+            // Unlike `eprintln!`, not kept back with what the test says.
+            let _ = writeln!(std::io::stderr(), "{name}: {panic}");
+            usual(panic);
+        }));
+    });
+}
 
 /// Polls until `ready`, at most `limit`; panics naming `what` otherwise.
 pub fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) {

@@ -1,16 +1,32 @@
 //! MinIO on three nodes, any one of which may die. (After two have died at once it lets names be created twice for a while.)
 
 use crate::bucket::{ACCESS_KEY, BUCKET, SECRET_KEY};
-use crate::in_ci;
 use crate::process::{LIMIT, Server, command, repository, run_within};
 use crate::site::{START, free_port, http_get};
+use crate::{in_ci, wait_for};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Nodes of a cluster.
 pub const NODES: usize = 3;
 /// Drives of a node. With six in all, half of each object's parts are parity: four must be there to write,
 /// three to read.
 const DRIVES: usize = 2;
+
+/// The bucket in which it is tried whether they keep to conditions.
+const TRIED: &str = "tried";
+/// How many times in a row they have to.
+const ORDERLY: usize = 3;
+
+/// Of an answer.
+#[derive(PartialEq)]
+struct Status(u16);
+
+impl Status {
+    fn is_success(&self) -> bool {
+        (200..300).contains(&self.0)
+    }
+}
 
 /// Three servers that keep each object in parts on all of them.
 pub struct Cluster {
@@ -46,13 +62,53 @@ impl Cluster {
             nodes: [const { None }; NODES],
         };
         cluster.start_all();
-        let mut create = command("curl");
-        create.args(["--silent", "--show-error", "--fail-with-body", "-X", "PUT"]);
-        create.args(["--aws-sigv4", "aws:amz:us-east-1:s3"]);
-        create.args(["--user", &format!("{ACCESS_KEY}:{SECRET_KEY}")]);
-        create.arg(format!("http://{}/{BUCKET}", cluster.addresses()[0]));
-        run_within(create, LIMIT).ok();
+        for bucket in [BUCKET, TRIED] {
+            wait_for("MinIO makes a bucket", START, || cluster.put(0, bucket).is_success());
+        }
+        cluster.wait_for_order();
         cluster
+    }
+
+    /// Waits until each node creates an object only if there is none of its name. Nodes that have just been started
+    /// and say that they are ready do not always: for some seconds they may miss what the others have.
+    #[track_caller]
+    fn wait_for_order(&self) {
+        let running = || (0..NODES).filter(|node| self.nodes[*node].is_some());
+        let mut name = 0;
+        let mut is_orderly = || {
+            running().all(|first| {
+                name += 1;
+                let path = format!("{TRIED}/{}-{name}", fastrand::u64(..));
+                self.put(first, &path).is_success()
+                    && running().all(|second| self.put(second, &path) == Status(412))
+            })
+        };
+        wait_for("MinIO creates a name only once", START, || {
+            (0..ORDERLY).all(|_| {
+                std::thread::sleep(Duration::from_millis(200));
+                is_orderly()
+            })
+        });
+    }
+
+    /// Makes a bucket, or an object in one if there is none of its name.
+    #[track_caller]
+    fn put(&self, node: usize, path: &str) -> Status {
+        let mut put = command("curl");
+        put.args([
+            "--silent",
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_code}",
+            "--max-time",
+            "20",
+        ]);
+        put.args(["-X", "PUT", "--aws-sigv4", "aws:amz:us-east-1:s3", "-H", "If-None-Match: *"]);
+        put.args(["--user", &format!("{ACCESS_KEY}:{SECRET_KEY}")]);
+        put.arg(format!("http://127.0.0.1:{}/{path}", self.ports[node]));
+        // What never came has status 0.
+        Status(run_within(put, LIMIT).stdout.trim().parse().unwrap())
     }
 
     /// Where its nodes listen.
@@ -104,9 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Starts all nodes that are not running.
     #[track_caller]
-    pub fn start_all(&mut self) {
+    fn start_all(&mut self) {
         // None is ready before most of them are there.
         for node in 0..NODES {
             if self.nodes[node].is_none() {
@@ -123,5 +178,6 @@ impl Cluster {
     pub fn restart(&mut self, node: usize) {
         self.spawn(node);
         self.wait_ready(node);
+        self.wait_for_order();
     }
 }

@@ -199,6 +199,7 @@ impl Site {
 /// A directory that goes with the test; kept with `LONGHAUL_E2E_KEEP=1`, to look at.
 #[must_use]
 pub fn temp_dir() -> TempDir {
+    crate::say_failures_at_once();
     let mut dir = tempfile::Builder::new().prefix("longhaul-e2e-").tempdir().unwrap();
     if std::env::var_os("LONGHAUL_E2E_KEEP").is_some() {
         eprintln!("kept: {}", dir.path().display());

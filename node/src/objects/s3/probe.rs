@@ -39,7 +39,8 @@ async fn try_all(
         format!(
             "{bucket} cannot be used: it does not create an object only if there is none of its name (PutObject with \
              `If-None-Match: *`): {how}; two stores, or one that is replaced by another, would overwrite each other's \
-             data. Use a server that keeps to it, as AWS S3, MinIO, Ceph RGW and versitygw do; Garage does not"
+             data. Use a server that keeps to it, as AWS S3, MinIO, Ceph RGW and versitygw do; Garage does not, and MinIO not \
+             for some seconds after its nodes were started: then start the store again"
         )
     };
     let [first, second] = [1_u8, 2].map(|n| Bytes::from(vec![n; PROBE_BYTES]));
