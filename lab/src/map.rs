@@ -54,6 +54,9 @@ pub struct MapArgs {
     /// Memory for tables and pages.
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
     map_memory: u64,
+    /// Size of a volume that consists of ones like this side by side, and is opened, too.
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64TiB")]
+    opened: u64,
     /// Directory on the disk that the map is written to.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
@@ -80,7 +83,10 @@ pub fn run(args: &MapArgs) -> Result<()> {
     let blocks = args.written / BLOCK_BYTES;
     bench.fill(blocks)?;
     bench.compression()?;
-    bench.open(size)?;
+    bench.open(size, 1)?;
+    if args.opened > size {
+        bench.open(size, args.opened / size)?;
+    }
     bench.lookups(blocks, args.map_memory)
 }
 
@@ -119,6 +125,24 @@ impl Order {
             }
         }
     }
+}
+
+/// The maps of so many volumes like this one, of so many sectors, as one.
+fn side_by_side(levels: &Levels, sectors: u64, times: u64) -> Result<Levels> {
+    let numbers = 1 + levels.fragments().map(|fragment| fragment.id.number).max().unwrap_or(0);
+    let many = |run: &Vec<Fragment>| {
+        let copies = (0..times).flat_map(|copy| {
+            run.iter().map(move |fragment| {
+                let mut fragment = *fragment;
+                fragment.id.number += copy * numbers;
+                fragment.span.lba += copy * sectors;
+                fragment
+            })
+        });
+        copies.collect::<Vec<_>>()
+    };
+    let (runs, sorted) = (levels.runs(), levels.sorted());
+    Ok(Levels::new(runs.iter().map(many).collect(), sorted.iter().map(many).collect())?)
 }
 
 /// Objects as files.
@@ -298,31 +322,40 @@ impl Bench {
         Ok(())
     }
 
-    /// Writes a root and opens the map from it.
-    fn open(&mut self, size: u64) -> Result<()> {
+    /// Writes the root of so many of these volumes side by side, and opens the map from it.
+    fn open(&mut self, size: u64, times: u64) -> Result<()> {
+        let sectors = size / BLOCK_BYTES * BLOCK_SECTORS;
         let spec = VolumeSpec {
             id: VOLUME,
             name: "bench".to_owned(),
-            created_sectors: size / BLOCK_BYTES * BLOCK_SECTORS,
+            created_sectors: sectors * times,
             block_bytes: BLOCK_BYTES as u32,
             created: 0,
             parents: Vec::new(),
         };
+        let levels = side_by_side(self.tree.levels(), sectors, times)?;
         let object = root::encode(
             1,
             &State::new(&spec, 1),
-            self.tree.levels(),
+            &levels,
             &root::Pins::new(),
             &Moved::default(),
             1,
         );
+        drop(levels);
         let path = self.objects.dir.join("root");
         std::fs::write(&path, &object)?;
         let start = Instant::now();
         let found = root::parse(&spec, &std::fs::read(&path)?, 1)?;
-        let took = start.elapsed();
-        row("root", format!("{} bytes, read in {:.2} ms", object.len(), took.as_secs_f64() * 1e3));
-        self.tree = Tree::new(Limits::default(), VOLUME, 2, found.levels);
+        let opened = Tree::new(Limits::default(), VOLUME, 2, found.levels);
+        let took = start.elapsed().as_secs_f64() * 1e3;
+        row(&format!("root of {}", units::show_bytes(size * times)), {
+            let fragments = opened.levels().fragments().count();
+            format!("{} bytes, {fragments} fragments, read in {took:.2} ms", object.len())
+        });
+        if times == 1 {
+            self.tree = opened;
+        }
         Ok(())
     }
 
@@ -395,6 +428,7 @@ mod tests {
     fn what_was_written_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let (dir, written) = (dir.path().to_owned(), 1 << 30);
-        run(&MapArgs { written, size: Some(1 << 46), map_memory: 8 << 20, dir }).unwrap();
+        run(&MapArgs { written, size: Some(1 << 44), map_memory: 8 << 20, opened: 1 << 46, dir })
+            .unwrap();
     }
 }
