@@ -43,7 +43,7 @@ const GROUPS: [&[&str]; 5] = [
 
 /// A visit under way.
 pub(super) struct Visit {
-    /// What was done when it began.
+    /// Its place in the order of what is done and begun; of the catalog, when it turned to the volumes.
     began: u64,
     phase: Phase,
     /// Operations under way.
@@ -150,6 +150,7 @@ impl Visit {
 
 impl Replica {
     pub(super) fn begin_visit(&mut self, id: StreamId) {
+        self.done += 1;
         let began = self.done;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.unknown = false;
@@ -320,8 +321,12 @@ impl Replica {
     }
 
     fn visit_volumes(&mut self) {
+        self.done += 1;
+        let now = self.done;
         let Some(visit) = self.visit_of(StreamId::Catalog) else { return };
         visit.phase = Phase::Volumes;
+        // A visit that is under way may have looked before there was what the names mean.
+        visit.began = now;
         for volume in visit.volumes.clone() {
             self.want_visit(StreamId::Volume(volume));
             self.advance_one(StreamId::Volume(volume));
@@ -411,7 +416,8 @@ impl Replica {
         self.repeated.extend(done);
         if let StreamId::Volume(volume) = id
             && let Some(waiting) = self.visit_of(StreamId::Catalog)
-            && visit.began >= waiting.began
+            && waiting.phase == Phase::Volumes
+            && visit.began > waiting.began
             && waiting.volumes.remove(&volume)
         {
             self.advance_visit(StreamId::Catalog);
