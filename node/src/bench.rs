@@ -15,15 +15,13 @@ use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
 use longhaul_core::block::{Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::record::{self, MAX_RECORD_SECTORS};
 use longhaul_core::wire::link::{
-    Attached, Frame, HostId, Lane, ToHost, ToStore, VolumeOperation, VolumeReply,
+    Attached, BATCH_BYTES, Frame, HostId, Lane, ToHost, ToStore, VolumeOperation, VolumeReply,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::time::Instant;
 
-/// Most records of a batch, in bytes: what a host aims at.
-const BATCH_BYTES: usize = 4 << 20;
 /// What may be under way without being committed, for each volume and for all of them.
 const WINDOW_BYTES: (u64, u64) = (16 << 20, 64 << 20);
 /// Bytes of a read.

@@ -4,6 +4,7 @@ use super::cache::WRITING_BYTES_MAX;
 use super::journal::Geometry;
 use crate::pack::Packing;
 use crate::record::packed::MAX_PACKED_SECTORS;
+use crate::wire::link::BATCH_BYTES;
 use std::time::Duration;
 
 /// Settings of one attached volume.
@@ -67,7 +68,7 @@ impl Config {
             on_journal_failure: OnJournalFailure::Continue,
             memory_bytes,
             window_max_bytes: 64 << 20,
-            batch_bytes: 4 << 20,
+            batch_bytes: BATCH_BYTES as u64,
             readahead_bytes: 32 << 20,
             drain_linger: Duration::from_millis(100),
             sync_interval: Duration::from_millis(100),

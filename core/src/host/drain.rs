@@ -9,12 +9,13 @@ use crate::block::{Range, Seq, Time};
 use crate::extent::{ExtentMap, Uniform};
 use crate::limit::Limit;
 use crate::record::{self, Header, Record};
+use crate::wire::link::BATCH_BYTES;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Least window: enough for one batch to be written while the next one travels.
-const MIN_WINDOW_BYTES: u64 = 4 << 20;
+const MIN_WINDOW_BYTES: u64 = BATCH_BYTES as u64;
 /// How long a measurement counts. A guess: longer than a pause between bursts, shorter than a
 /// change of path is worth waiting for.
 const ESTIMATE_SPAN: Duration = Duration::from_secs(10);

@@ -101,7 +101,8 @@ impl Volume {
             records += frame.body_bytes;
             // Frames are read whole, and one with a single small record takes a page all the same.
             bytes += frame.bytes;
-            if !frames.is_empty() && (records > limit.min(self.drain.reach) || bytes > 2 * limit) {
+            let whole = (2 * limit).min(MAX_BATCH_BYTES as u64);
+            if !frames.is_empty() && (records > limit.min(self.drain.reach) || bytes > whole) {
                 break;
             }
             frames.push(*frame);

@@ -68,7 +68,7 @@ pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, Pu
 pub use volume::{Second, Volume};
 
 use crate::block::{Epoch, Range, Seq};
-use crate::wire::link::{HostId, MAX_BATCH_BYTES};
+use crate::wire::link::{BATCH_BYTES, HostId, MAX_BATCH_BYTES};
 use map::pages::SharedPages;
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ pub const MAP_MEMORY: u64 = 256 << 20;
 impl Default for Config {
     fn default() -> Self {
         Config {
-            segment_bytes: 4 << 20,
+            segment_bytes: BATCH_BYTES as u64,
             queue_bytes: 16 << 20,
             flush_every_segments: 64,
             table_bytes: 16 << 20,

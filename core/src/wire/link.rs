@@ -92,6 +92,10 @@ pub const MAX_HEAD_BYTES: usize = 256 << 10;
 pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (256 << 10);
 /// Largest batch, in bytes of records.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
+/// Records of a batch, and of a segment, that are aimed at, in bytes. A request to a bucket costs the same whatever its size,
+/// so these have 4 MiB of data and some to spare: for the headers of blocks of 4 KiB, an eightieth; for the next frame of
+/// a journal, that did not fit; and for the objects that the map takes, one for each fifteen segments or so.
+pub const BATCH_BYTES: usize = 5 << 20;
 /// Longest range of one [`ToStore::Read`], in sectors (1 MiB).
 pub const MAX_READ_SECTORS: u64 = 2048;
 /// Most entries of one [`ToStore::Announce`].

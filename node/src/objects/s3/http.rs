@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 /// How long an answer may take to begin, beside the time for what is sent and received.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Slowest line that is waited for, in bytes/s: a segment of 4 MiB may take 36 s.
+/// Slowest line that is waited for, in bytes/s: a segment of 5 MiB may take 40 s.
 const LEAST_RATE: u64 = 256 << 10;
 /// First and longest pause of all requests when the bucket asks for fewer. Each further such answer
 /// doubles it.

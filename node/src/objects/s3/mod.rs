@@ -49,7 +49,7 @@ pub use usage::Usage;
 const THREADS: usize = 2;
 /// Reads under way at once; others wait. As many as one volume's engine begins.
 const READS_MAX: usize = 256;
-/// Other requests under way at once; with 4 MiB each, 128 MiB that the engines hold anyhow.
+/// Other requests under way at once; with 5 MiB each, 160 MiB that the engines hold anyhow.
 const OTHERS_MAX: usize = 32;
 /// Connections kept open without a request: idle ones cost memory at both ends, new ones a handshake.
 const IDLE_CONNECTIONS: usize = 64;
