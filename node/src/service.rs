@@ -1,6 +1,7 @@
 //! What a service manager and a terminal have to say, and what the former is told.
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Tells systemd, if it is there (sd_notify(3)).
@@ -8,6 +9,21 @@ pub fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::debug!("systemd could not be told: {error}");
     }
+}
+
+/// Lets the process open as many files as it is allowed to: the usual first limit of 1024 is below what
+/// the connections and the files of many volumes need.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!("the limit of open files stays as it is: {error}");
+    }
+}
+
+/// How many files the process may have open.
+pub fn open_files_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// The signals that mean: stop. Each [`Stop`] sees those that come after it was made.

@@ -19,9 +19,9 @@ use crate::wire::link::{Lane, ReadPart, RequestId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes between two wanted ones that are fetched along rather than starting another operation. A
-/// guess: about what a millisecond of latency is worth.
-const GAP_BYTES: u64 = 16 << 10;
+/// Bytes between two wanted ones that are fetched along rather than starting another operation: half a
+/// millisecond of a gigabit, less than any request to a bucket takes, and a record of 64 KiB comes in one.
+const GAP_BYTES: u64 = 64 << 10;
 /// Longest fetch that joining may make.
 const JOINED_BYTES: u64 = 4 << 20;
 /// Pages of each level that a status query looks at, at most.

@@ -13,7 +13,7 @@ use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
 use crate::credential::Credential;
 use crate::keys::KeyFile;
 use crate::link::Client;
-use crate::service::{Stop, notify};
+use crate::service::{Stop, notify, raise_open_files};
 use crate::units::show_bytes;
 use anyhow::Result;
 use longhaul_core::host::{Durability, OnJournalFailure};
@@ -39,6 +39,7 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// If it cannot start: the state directory, credential, addresses or certificates are not usable.
 pub fn run(args: &HostArgs, config: Option<&Path>) -> Result<()> {
+    raise_open_files();
     super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(args, config)))
 }
 

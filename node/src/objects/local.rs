@@ -8,10 +8,11 @@
 use super::{GetError, ObjectMeta, Objects, PutError};
 use crate::files;
 use crate::random;
+use crate::service::open_files_max;
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,10 +21,17 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// Files kept open for reading.
-const OPEN_FILES: usize = 256;
+/// Files kept open for reading, at most; and the share of what the process may open.
+const OPEN_FILES: usize = 4096;
+const OPEN_SHARE: usize = 4;
+/// The part of them that is closed when there are too many.
+const CLOSED_PART: usize = 16;
+/// How often those are closed that were not read since the last time: what another store deletes takes
+/// room as long as it is open here.
+const CLOSE_INTERVAL: Duration = Duration::from_secs(60);
 /// Largest object that is read whole.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
 
@@ -41,10 +49,46 @@ struct Inner {
     open: Mutex<OpenFiles>,
 }
 
-#[derive(Default)]
+/// Files that are kept open, each with the time of its last use.
 struct OpenFiles {
     files: HashMap<String, (Arc<File>, u64)>,
     clock: u64,
+    most: usize,
+    /// Whether somebody looks every [`CLOSE_INTERVAL`] for what was not read.
+    watched: bool,
+}
+
+impl OpenFiles {
+    /// Keeps at most `most`.
+    fn new(most: usize) -> OpenFiles {
+        OpenFiles { files: HashMap::new(), clock: 0, most, watched: false }
+    }
+
+    fn get(&mut self, key: &str) -> Option<Arc<File>> {
+        self.clock += 1;
+        let (file, used) = self.files.get_mut(key)?;
+        *used = self.clock;
+        Some(file.clone())
+    }
+
+    /// Keeps a file, unless somebody else has opened it in the meantime; gives the one that is kept.
+    fn keep(&mut self, key: &str, file: File) -> Arc<File> {
+        if self.files.len() >= self.most {
+            let mut used: Vec<u64> = self.files.values().map(|(_, used)| *used).collect();
+            let part = used.len() / CLOSED_PART;
+            let (_, &mut last, _) = used.select_nth_unstable(part);
+            self.files.retain(|_, (_, used)| *used > last);
+        }
+        let clock = self.clock;
+        let (file, _) = self.files.entry(key.to_owned()).or_insert((Arc::new(file), clock));
+        file.clone()
+    }
+
+    /// Closes what was not read since the clock said `since`; gives what it says now.
+    fn close_unused(&mut self, since: u64) -> u64 {
+        self.files.retain(|_, (_, used)| *used > since);
+        self.clock
+    }
 }
 
 impl LocalObjects {
@@ -78,7 +122,7 @@ impl LocalObjects {
             temporary,
             process: random::identity()?,
             next: AtomicU64::new(0),
-            open: Mutex::default(),
+            open: Mutex::new(OpenFiles::new(OPEN_FILES.min(open_files_max() / OPEN_SHARE).max(1))),
         };
         Ok(LocalObjects { inner: Arc::new(inner) })
     }
@@ -92,6 +136,31 @@ impl LocalObjects {
             .await
             .map_err(|error| format!("a thread of ours failed: {error}"))
     }
+
+    /// Sees to it that files which are kept open from now on are closed again.
+    fn watch(&self) {
+        self.watch_every(CLOSE_INTERVAL);
+    }
+
+    fn watch_every(&self, interval: Duration) {
+        if std::mem::replace(&mut self.inner.open().watched, true) {
+            return;
+        }
+        let inner = Arc::downgrade(&self.inner);
+        tokio::spawn(async move {
+            let mut since = 0;
+            loop {
+                tokio::time::sleep(interval).await;
+                let Some(inner) = inner.upgrade() else { return };
+                let mut open = inner.open();
+                since = open.close_unused(since);
+                if open.files.is_empty() {
+                    open.watched = false;
+                    return;
+                }
+            }
+        });
+    }
 }
 
 #[async_trait]
@@ -102,13 +171,21 @@ impl Objects for LocalObjects {
     }
 
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
+        if range.is_some() {
+            self.watch();
+        }
         let key = key.to_owned();
         self.blocking(move |inner| inner.get(&key, range)).await.map_err(GetError::Failed)?
     }
 
     fn try_get(&self, key: &str, range: Option<&Range<u64>>) -> Option<Result<Bytes, GetError>> {
         let range = range?;
-        let file = self.inner.cached(key)?;
+        let known = self.inner.open().get(key);
+        let open = || {
+            self.watch();
+            self.inner.try_open(key)
+        };
+        let file = known.or_else(open)?;
         let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         let mut data = vec![0; bytes];
         // Short at the end of the file, or where the page cache ends: the other way sorts that out.
@@ -205,7 +282,7 @@ impl Inner {
             format!("cannot write {}: {error}", path.display())
         })?;
         // Whoever has just opened the old one keeps this one open.
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open();
         let clock = open.clock;
         open.files.insert(key.to_owned(), (Arc::new(restored), clock));
         Ok(())
@@ -234,40 +311,32 @@ impl Inner {
         })
     }
 
-    fn cached(&self, key: &str) -> Option<Arc<File>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.clock += 1;
-        let clock = open.clock;
-        let (file, used) = open.files.get_mut(key)?;
-        *used = clock;
-        Some(file.clone())
+    fn open(&self) -> MutexGuard<'_, OpenFiles> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a file of which more will be read, if the system need not look on the disk where it is.
+    fn try_open(&self, key: &str) -> Option<Arc<File>> {
+        let path = self.path(key).ok()?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        // Systems before Linux 5.12 refuse the last flag, and the other way is taken.
+        let file = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?;
+        Some(self.open().keep(key, file.into()))
     }
 
     /// Opens a file; `keep` is for those of which more will be read. A name like a volume's may be used
     /// again after another process has deleted it, and such objects are read whole.
     fn file(&self, key: &str, keep: bool) -> Result<Arc<File>, GetError> {
-        if let Some(file) = self.cached(key).filter(|_| keep) {
+        if keep && let Some(file) = self.open().get(key) {
             return Ok(file);
         }
         let path = self.path(key).map_err(GetError::Failed)?;
-        let file = match File::open(&path) {
-            Ok(file) => Arc::new(file),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(GetError::NotFound),
-            Err(error) => return Err(failed(&path, &error)),
-        };
-        if !keep {
-            return Ok(file);
+        match File::open(&path) {
+            Ok(file) if keep => Ok(self.open().keep(key, file)),
+            Ok(file) => Ok(Arc::new(file)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(GetError::NotFound),
+            Err(error) => Err(failed(&path, &error)),
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.files.len() >= OPEN_FILES {
-            let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                open.files.remove(&oldest);
-            }
-        }
-        let clock = open.clock;
-        let (file, _) = open.files.entry(key.to_owned()).or_insert((file, clock));
-        Ok(file.clone())
     }
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
@@ -320,7 +389,7 @@ impl Inner {
 
     fn delete(&self, key: &str) -> Result<(), String> {
         let path = self.path(key)?;
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).files.remove(key);
+        self.open().files.remove(key);
         let error = |error: std::io::Error| format!("cannot delete {}: {error}", path.display());
         match std::fs::remove_file(&path) {
             Ok(()) => {}
@@ -427,6 +496,67 @@ mod tests {
         objects.put("a", vec![Bytes::from("hello world")]).await.unwrap();
         objects.get("a", Some(0..1)).await.unwrap();
         assert_eq!(objects.try_get("a", Some(&(6..9))).unwrap().unwrap(), "wor");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_memory_is_opened_and_read_at_once() {
+        let (dir, objects) = objects();
+        objects.put("v/1/seg/a", vec![Bytes::from("hello world")]).await.unwrap();
+        drop(objects);
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        assert_eq!(objects.try_get("v/1/seg/a", Some(&(6..9))).unwrap().unwrap(), "wor");
+        assert!(objects.try_get("v/1/seg/b", Some(&(6..9))).is_none());
+        objects.delete("v/1/seg/a").await.unwrap();
+        assert!(objects.try_get("v/1/seg/a", Some(&(6..9))).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_nobody_reads_is_closed() {
+        let (_dir, objects) = objects();
+        objects.watch_every(Duration::from_millis(10));
+        for key in ["a", "b"] {
+            objects.put(key, vec![Bytes::from("hello world")]).await.unwrap();
+            assert_eq!(objects.get(key, Some(6..9)).await.unwrap(), "wor");
+        }
+        let begun = std::time::Instant::now();
+        while !objects.inner.open().files.is_empty() || objects.inner.open().watched {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(objects.get("a", Some(6..9)).await.unwrap(), "wor");
+        assert!(objects.inner.open().watched);
+    }
+
+    #[test]
+    fn only_what_was_not_read_is_closed() {
+        let mut open = OpenFiles::new(32);
+        let file = tempfile::tempfile().unwrap();
+        for key in ["a", "b"] {
+            open.keep(key, file.try_clone().unwrap());
+            assert!(open.get(key).is_some());
+        }
+        let since = open.close_unused(0);
+        assert_eq!(open.files.len(), 2);
+        assert!(open.get("b").is_some());
+        let since = open.close_unused(since);
+        assert!(open.files.contains_key("b") && open.files.len() == 1);
+        open.close_unused(since);
+        assert!(open.files.is_empty());
+    }
+
+    #[test]
+    fn the_files_used_longest_ago_are_closed() {
+        let mut open = OpenFiles::new(32);
+        let file = tempfile::tempfile().unwrap();
+        for n in 0..1000 {
+            open.keep(&n.to_string(), file.try_clone().unwrap());
+            assert!(open.get(&n.to_string()).is_some());
+            assert!(open.get("0").is_some());
+            assert!(open.files.len() <= 32, "{}", open.files.len());
+        }
+        assert!((972..1000).all(|n| open.files.contains_key(&n.to_string())));
+        assert!(!open.files.contains_key("900"));
+        assert_eq!(OpenFiles::new(1).keep("a", file).metadata().unwrap().len(), 0);
     }
 
     #[tokio::test]

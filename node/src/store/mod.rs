@@ -37,7 +37,7 @@ use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, tcp};
 use crate::objects::{CachedObjects, Location, Objects, Replicated};
-use crate::service::{Stop, notify};
+use crate::service::{Stop, notify, raise_open_files};
 use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
@@ -89,6 +89,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             .into());
         }
     };
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(OBJECT_THREADS)

@@ -11,7 +11,7 @@
 //! asked for. The trailer says the same as the [`Fragment`], for who has nothing but the object.
 
 use super::MapError;
-use super::page::{Encoder, Entries, Entry, PAGE_BYTES};
+use super::page::{Encoder, Entries, Entry, PAGE_BYTES, Page};
 use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
 use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -312,13 +312,18 @@ impl Index {
         Range::between(raw[page].lba.get(), end)
     }
 
-    /// Verifies the bytes of a page.
-    ///
-    /// # Errors
-    /// [`MapError::Checksum`].
-    pub fn verify(&self, page: usize, bytes: &[u8]) -> Result<(), MapError> {
+    fn verify(&self, page: usize, bytes: &[u8]) -> Result<(), MapError> {
         let good = crc32c::crc32c(bytes) == self.raw()[page].crc.get();
         if good { Ok(()) } else { Err(MapError::Checksum("page")) }
+    }
+
+    /// Verifies the bytes of a page, to be kept in memory.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn page(&self, page: usize, bytes: Bytes) -> Result<Page, MapError> {
+        self.verify(page, &bytes)?;
+        Page::new(bytes, self.span(page))
     }
 
     /// Verifies the bytes of a page and gives its entries.
@@ -334,7 +339,7 @@ impl Index {
         self.verified_entries(page, bytes)
     }
 
-    /// The entries of a page that was verified when it came.
+    /// The entries of a page of a fragment that was verified as a whole.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -344,13 +349,7 @@ impl Index {
         bytes: &'a [u8],
     ) -> Result<impl Iterator<Item = Result<Entry, MapError>> + use<'a>, MapError> {
         let span = self.span(page);
-        Ok(Entries::new(bytes)?.map(move |entry| {
-            entry.and_then(|entry| {
-                // Whatever else the pages say, they are in order and disjoint.
-                let inside = entry.range.intersect(span) == Some(entry.range);
-                if inside { Ok(entry) } else { Err(MapError::Invalid("an entry out of place")) }
-            })
-        }))
+        Ok(Entries::new(bytes)?.map(move |entry| entry.and_then(|entry| entry.within(span))))
     }
 }
 

@@ -71,8 +71,10 @@ impl Lookup {
                     return Ok(());
                 };
                 let page = range.start as usize;
-                index.verify(page, &bytes).map_err(|error| damage(index.span(page), error))?;
-                self.keep((fragment.id, Part::Page(range.start)), Content::Page(bytes), pages);
+                let content =
+                    index.page(page, bytes).map_err(|error| damage(index.span(page), error))?;
+                let key = (fragment.id, Part::Page(range.start));
+                self.keep(key, Content::Page(Arc::new(content)), pages);
             }
         }
         Ok(())
@@ -211,7 +213,7 @@ impl Lookup {
                 continue;
             }
             let number = page as u32;
-            let Some(Content::Page(bytes)) = self.find((fragment.id, Part::Page(number)), pages)
+            let Some(Content::Page(content)) = self.find((fragment.id, Part::Page(number)), pages)
             else {
                 let bytes = index.range(page);
                 let what = What::Pages(number..number + 1);
@@ -219,7 +221,7 @@ impl Lookup {
                 continue;
             };
             let damage = |reason: MapError| Damage { fragment: fragment.id, span, reason };
-            for entry in index.verified_entries(page, &bytes).map_err(damage)? {
+            for entry in content.entries_from(first) {
                 let entry = entry.map_err(damage)?;
                 if entry.range.lba >= end {
                     break;

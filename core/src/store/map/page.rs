@@ -8,6 +8,7 @@ use super::place::Place;
 use crate::block::{MAX_VOLUME_SECTORS, Range};
 use crate::extent::Extent;
 use crate::store::announce::{put_varint, take_varint};
+use bytes::Bytes;
 
 /// Most bytes of an encoded page.
 pub const PAGE_BYTES: usize = 16 << 10;
@@ -32,7 +33,7 @@ const PART: u8 = 1 << 5;
 const SEGMENT: u8 = 1 << 6;
 const SEQ: u8 = 1 << 7;
 
-// An entry has one byte at least, and a page counts them in 16 bits.
+// An entry has one byte at least, and a page counts them, and places in it, in 16 bits.
 const _: () = assert!(PAGE_BYTES - HEADER_BYTES < 1 << 16);
 
 /// A run of sectors and where it lies; `None` for a hole that hides what older fragments say.
@@ -52,6 +53,15 @@ impl Entry {
             return Some(self);
         }
         self.part(Range::between(lba, self.range.end()))
+    }
+
+    /// Itself, if it is about sectors of `span` only, which those of a page are.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`].
+    pub fn within(self, span: Range) -> Result<Entry, MapError> {
+        let inside = self.range.intersect(span) == Some(self.range);
+        if inside { Ok(self) } else { Err(MapError::Invalid("an entry out of place")) }
     }
 
     /// The part of it in `range`, if there is one.
@@ -273,6 +283,64 @@ impl Iterator for Entries<'_> {
     }
 }
 
+/// A page in memory, from which entries anywhere in it can be read.
+#[derive(Debug)]
+pub struct Page {
+    bytes: Bytes,
+    marks: Vec<Mark>,
+}
+
+/// Where to begin reading: every [`MARKED_ENTRIES`] entries.
+#[derive(Debug)]
+struct Mark {
+    at: u16,
+    left: u16,
+    before: Before,
+}
+
+/// Entries from one mark to the next: a page has 25 marks then, a sixteenth of its size.
+const MARKED_ENTRIES: u16 = 64;
+
+impl Page {
+    /// A page whose checksum has been verified, with entries about `span` only.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] or [`MapError::Short`] if these cannot be entries in order.
+    pub fn new(bytes: Bytes, span: Range) -> Result<Page, MapError> {
+        let mut entries = Entries::new(&bytes)?;
+        let (all, mut marks) = (entries.left, Vec::new());
+        loop {
+            if (all - entries.left).is_multiple_of(MARKED_ENTRIES) {
+                let at = (bytes.len() - entries.rest.len()) as u16;
+                marks.push(Mark { at, left: entries.left, before: entries.before });
+            }
+            let Some(entry) = entries.next() else { break };
+            entry?.within(span)?;
+        }
+        marks.shrink_to_fit();
+        Ok(Page { bytes, marks })
+    }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.bytes.len() + self.marks.len() * size_of::<Mark>()) as u64
+    }
+
+    /// The entries that reach beyond sector `lba`, after a few that do not.
+    #[must_use]
+    pub fn entries_from(&self, lba: u64) -> Entries<'_> {
+        let next = self.marks.partition_point(|mark| mark.before.end <= lba);
+        match self.marks.get(next.saturating_sub(1)) {
+            Some(Mark { at, left, before }) => {
+                let rest = self.bytes.get(usize::from(*at)..).unwrap_or_default();
+                Entries { rest, left: *left, before: *before }
+            }
+            None => Entries { rest: &[], left: 0, before: Before::NOTHING },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,7 +467,7 @@ mod tests {
 
     fn entries() -> impl Strategy<Value = Vec<Entry>> {
         let gap = prop_oneof![Just(0), 0..40u64, 0..1u64 << 40];
-        prop::collection::vec((gap, 1..90u64), 0..60).prop_flat_map(|runs| {
+        prop::collection::vec((gap, 1..90u64), 0..200).prop_flat_map(|runs| {
             let mut end = 0;
             let entries = runs.into_iter().map(|(gap, sectors)| {
                 let range = Range::new(end + gap, sectors);
@@ -414,6 +482,21 @@ mod tests {
         #[test]
         fn pages_round_trip(entries in entries()) {
             prop_assert_eq!(decode(&page(&entries)), Ok(entries));
+        }
+
+        #[test]
+        fn reading_begins_anywhere(entries in entries(), at in any::<prop::sample::Index>()) {
+            let end = entries.last().map_or(0, |entry| entry.range.end());
+            let whole = Page::new(page(&entries).into(), Range::new(0, end)).unwrap();
+            let edges = entries.iter().flat_map(|entry| [entry.range.lba, entry.range.end()]);
+            let mut places: Vec<u64> = edges.flat_map(|lba| [lba.saturating_sub(1), lba]).collect();
+            places.push(0);
+            let lba = places[at.index(places.len())];
+            let found: Vec<Entry> = whole.entries_from(lba).map(Result::unwrap).collect();
+            prop_assert!(entries.ends_with(&found));
+            let beyond = |entry: &&Entry| entry.range.end() > lba;
+            let wanted = entries.iter().filter(beyond).count();
+            prop_assert!((wanted..=wanted + 64).contains(&found.len()), "{}", found.len());
         }
 
         #[test]

@@ -6,8 +6,8 @@
 //! passes through without pushing out what is used again.
 
 use super::fragment::{FragmentId, Index};
+use super::page::Page;
 use crate::store::gc::bundle;
-use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Memory of a page besides its bytes: keys in a queue and a tree, and the allocation. A guess.
@@ -34,8 +34,8 @@ pub type Key = (FragmentId, Part);
 pub enum Content {
     /// Its index.
     Index(std::sync::Arc<Index>),
-    /// The bytes of a page.
-    Page(Bytes),
+    /// A page.
+    Page(std::sync::Arc<Page>),
     /// The index of a bundle.
     Bundle(std::sync::Arc<bundle::Index>),
 }
@@ -45,7 +45,7 @@ impl Content {
         OVERHEAD_BYTES
             + match self {
                 Content::Index(index) => index.bytes(),
-                Content::Page(bytes) => bytes.len() as u64,
+                Content::Page(page) => page.bytes(),
                 Content::Bundle(index) => index.bytes(),
             }
     }
@@ -247,14 +247,19 @@ impl SharedPages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::VolumeId;
+    use crate::block::{Range, VolumeId};
 
     fn key(number: u64, page: u32) -> Key {
         (FragmentId { volume: VolumeId(1), generation: 1, number }, Part::Page(page))
     }
 
+    /// 486 holes of 4 KiB, each coded in a byte.
     fn page() -> Content {
-        Content::Page(Bytes::from(vec![0; 1000 - OVERHEAD_BYTES as usize]))
+        let bytes = [&486_u16.to_le_bytes()[..], &[0; 486]].concat();
+        let page = Page::new(bytes.into(), Range::new(0, 486 * 8)).unwrap();
+        let content = Content::Page(std::sync::Arc::new(page));
+        assert_eq!(content.cost(), 1000);
+        content
     }
 
     #[test]
