@@ -1,6 +1,7 @@
 //! The store by itself, loaded over the link without a host, beside the disk it writes to.
 
 mod limits;
+mod read;
 
 use crate::BenchArgs;
 use crate::gc;
@@ -8,13 +9,10 @@ use crate::node::{Site, free_port};
 use crate::process::{Server, output};
 use crate::report::{Pair, Report};
 use crate::run::admin;
-use crate::stats::{median, quantile};
 use anyhow::{Context as _, Result, bail};
-use rustix::fs::Advice;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,12 +25,11 @@ const DEVICE: u64 = 3 << 30;
 /// Bytes of a segment, and of what is written to the disk beside it.
 const SEGMENT: usize = 4 << 20;
 
+/// How long a store may take to end what it has begun.
+const SETTLED: Duration = Duration::from_secs(60);
+
 /// How long a store that nobody asks for anything is watched.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Reads of a measurement, and bytes of each.
-const READS: u64 = 2000;
-const READ_BYTES: u64 = 8 << 10;
 
 /// Volumes that are attached at the same time, and bytes written to each.
 const VOLUMES: usize = 1000;
@@ -125,18 +122,27 @@ impl Store<'_> {
         Ok(link)
     }
 
+    /// Some of its metrics.
+    fn metrics<const N: usize>(&self, names: [&str; N]) -> Result<[f64; N]> {
+        let page = admin::get(self.admin, "/metrics")?;
+        let mut values = [0.0; N];
+        for (name, value) in names.iter().zip(&mut values) {
+            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            *value = line.with_context(|| format!("no {name}"))?.parse()?;
+        }
+        Ok(values)
+    }
+
     /// All requests it has made of its objects, and those of them that create one.
     fn requests(&self) -> Result<(f64, f64)> {
-        let page = admin::get(self.admin, "/metrics")?;
-        let value = |name: &str| {
-            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|value| value.parse::<f64>().ok()).with_context(|| format!("no {name}"))
-        };
-        let puts = value("longhaul_store_object_puts_total")?;
-        let others = ["gets", "lists", "deletes", "failures"]
-            .map(|kind| value(&format!("longhaul_store_object_{kind}_total")));
-        let others: Vec<f64> = others.into_iter().collect::<Result<_>>()?;
-        Ok((puts + others.iter().sum::<f64>(), puts))
+        let all = self.metrics([
+            "longhaul_store_object_puts_total",
+            "longhaul_store_object_gets_total",
+            "longhaul_store_object_lists_total",
+            "longhaul_store_object_deletes_total",
+            "longhaul_store_object_failures_total",
+        ])?;
+        Ok((all.iter().sum(), all[0]))
     }
 }
 
@@ -240,7 +246,15 @@ impl Bench {
         let bytes = WRITTEN.to_string();
         let args = ["write", "v", "--random", "--record", "4KiB", "--bytes", &bytes];
         let link = store.hold(&args)?;
-        let before = store.requests()?;
+        // What the last writes have left to do, a merge of the map, is none of what an idle one does.
+        let (mut before, begun) = (store.requests()?, Instant::now());
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            let now = store.requests()?;
+            if std::mem::replace(&mut before, now) == now || begun.elapsed() > SETTLED {
+                break;
+            }
+        }
         std::thread::sleep(IDLE);
         let idle = store.requests()?.0 - before.0;
         link.stop()?;
@@ -254,37 +268,6 @@ impl Bench {
         let seconds = IDLE.as_secs();
         let name = format!("requests in {seconds} s with a volume attached and nothing to do");
         self.report.single(&name, idle, "", Some((0.0, false)))
-    }
-
-    /// What a read costs at the store, above what it costs to read the object.
-    fn read(&self) -> Result<()> {
-        let store = self.store(Data::Directory)?;
-        let bytes = WRITTEN.to_string();
-        store.load(&["write", "v", "--bytes", &bytes])?;
-        let segments = segments(&self.path("objects"))?;
-        let reads = READS.to_string();
-        for (what, cold) in [("from the disk", true), ("in the page cache", false)] {
-            let mut pair = Pair {
-                name: format!("8 KiB read, one outstanding, {what}, p50"),
-                unit: "µs",
-                peer: "pread of the segment".into(),
-                ours: Vec::new(),
-                theirs: Vec::new(),
-                target: None,
-            };
-            for _ in 0..self.rounds {
-                settle(&segments, cold)?;
-                let args = ["read", "v", "--bytes", &bytes, "--count", &reads];
-                let ours = store.load(&args)?["p50_us"].as_f64().context("no p50_us")?;
-                settle(&segments, cold)?;
-                pair.ours.push(ours);
-                pair.theirs.push(pread(&segments)?);
-            }
-            self.report.pair(&pair)?;
-            let over: Vec<f64> = pair.ours.iter().zip(&pair.theirs).map(|(a, b)| a - b).collect();
-            self.report.single("… above that", median(&over), "µs", Some((150.0, false)))?;
-        }
-        store.server.stop()
     }
 
     /// What many volumes that are in use take.
@@ -320,35 +303,4 @@ fn segments(dir: &Path) -> Result<Vec<File>> {
         }
     }
     Ok(found)
-}
-
-/// Has the page cache forget the files, or know them whole.
-fn settle(files: &[File], cold: bool) -> Result<()> {
-    let mut data = vec![0; SEGMENT];
-    for file in files {
-        if cold {
-            rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
-        } else {
-            let mut at = 0;
-            while let read @ 1.. = file.read_at(&mut data, at)? {
-                at += read as u64;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The median time of reads from all over the files, in µs.
-fn pread(files: &[File]) -> Result<f64> {
-    let mut data = vec![0; READ_BYTES as usize];
-    let mut micros = Vec::new();
-    let places = SEGMENT as u64 / 2 / READ_BYTES;
-    for _ in 0..READS {
-        let file = fastrand::choice(files).context("there are no segments")?;
-        let at = fastrand::u64(..places) * READ_BYTES;
-        let begun = Instant::now();
-        file.read_exact_at(&mut data, at)?;
-        micros.push(begun.elapsed().as_secs_f64() * 1e6);
-    }
-    Ok(quantile(&micros, 0.5))
 }

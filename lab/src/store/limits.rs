@@ -1,6 +1,7 @@
 //! What one volume of a tenant notices of another's burst, below the tenant's limits.
 
-use super::{Bench, Data, READ_BYTES, Store};
+use super::read::READ_BYTES;
+use super::{Bench, Data, Store};
 use crate::process::{Server, output};
 use crate::run::admin;
 use crate::stats::median;
@@ -130,7 +131,7 @@ impl Bench {
     }
 
     fn burst(&self, store: &Store<'_>, burst: Burst) -> Result<Option<Server>> {
-        let count = ((1_u64 << 30) / READ_BYTES).to_string();
+        let count = ((1_usize << 30) / READ_BYTES).to_string();
         let args = match burst {
             Burst::None => return Ok(None),
             Burst::Write => vec!["write", "acme/big", "--bytes", "16GiB"],
