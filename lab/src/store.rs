@@ -187,11 +187,12 @@ impl Bench {
     }
 
     /// Bytes a second that a new store commits.
-    fn committed(&self, data: Data, volumes: usize, record: &str) -> Result<f64> {
+    fn committed(&self, data: Data, volumes: usize, transport: &str) -> Result<f64> {
         let store = self.store(data)?;
         let names: Vec<String> = (0..volumes).map(|number| format!("v{number}")).collect();
         let bytes = (WRITTEN / volumes as u64).to_string();
-        let mut args = vec!["write", "--bytes", &bytes, "--record", record];
+        let mut args = vec!["write", "--bytes", &bytes, "--record", "64KiB"];
+        args.extend(["--transport", transport]);
         args.extend(names.iter().map(String::as_str));
         let result = store.load(&args)?;
         store.server.stop()?;
@@ -215,16 +216,22 @@ impl Bench {
 
     /// How fast the store commits, beside the disk.
     fn commit(&self) -> Result<()> {
-        for (data, volumes, target) in [
-            (Data::Directory, 1, Some((0.8, true))),
-            (Data::Directory, 4, Some((0.8, true))),
-            (Data::Device, 1, None),
-            (Data::Device, 4, None),
-            (Data::Memory, 1, None),
-            (Data::Memory, 4, None),
+        for (data, transport, volumes, target) in [
+            (Data::Directory, "quic", 1, Some((0.8, true))),
+            (Data::Directory, "quic", 4, Some((0.8, true))),
+            (Data::Directory, "tcp", 1, Some((0.8, true))),
+            (Data::Directory, "tcp", 4, Some((0.8, true))),
+            (Data::Device, "quic", 1, None),
+            (Data::Device, "quic", 4, None),
+            (Data::Memory, "quic", 1, None),
+            (Data::Memory, "quic", 4, None),
+            (Data::Memory, "tcp", 1, None),
         ] {
             let mut pair = Pair {
-                name: format!("commits of 64 KiB writes, {volumes} volumes, {}", data.name()),
+                name: format!(
+                    "commits of 64 KiB writes, {volumes} volumes, {}, {transport}",
+                    data.name()
+                ),
                 unit: "MB/s",
                 peer: "one file, 4 MiB at a time, one sync".into(),
                 ours: Vec::new(),
@@ -232,7 +239,7 @@ impl Bench {
                 target,
             };
             for _ in 0..self.rounds {
-                pair.ours.push(self.committed(data, volumes, "64KiB")? / 1e6);
+                pair.ours.push(self.committed(data, volumes, transport)? / 1e6);
                 pair.theirs.push(self.disk()? / 1e6);
             }
             self.report.pair(&pair)?;

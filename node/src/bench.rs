@@ -1,6 +1,6 @@
 //! `longhaul bench-link`: a host's side of the link without a host, to load a store with.
 //!
-//! What it sends is what a host would: records in batches of up to 4 MiB, commits as they come, lone
+//! What it sends is what a host would: records in batches of up to 5 MiB, commits as they come, lone
 //! reads. It has no journal and no client, so what is measured is the link and the store.
 
 use crate::cli::{BenchLinkArgs, BenchLinkCommand};
@@ -38,7 +38,7 @@ pub fn run(args: &BenchLinkArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
-        let requests = Requests::connect(&credential, None).await?;
+        let requests = Requests::connect_by(args.transport, &credential, None).await?;
         match &args.command {
             BenchLinkCommand::Write { names, bytes, record, random, hold } => {
                 let load = Load::new(names.len(), *bytes, *record, *random)?;

@@ -1,5 +1,6 @@
 //! Commands that are not for operators: for tests, and to measure.
 
+use crate::link::Transport;
 use crate::units;
 use clap::{Args, Subcommand};
 use std::net::SocketAddr;
@@ -47,6 +48,9 @@ pub struct BenchLinkArgs {
     /// Credential file that the store wrote.
     #[arg(long, value_name = "FILE")]
     pub credential: PathBuf,
+    /// What carries the link.
+    #[arg(long, value_enum, default_value = "auto", global = true)]
+    pub transport: Transport,
     #[command(subcommand)]
     pub command: BenchLinkCommand,
 }

@@ -45,7 +45,19 @@ impl Requests {
     /// # Errors
     /// If no store can be reached or it refuses; the message says which, and what to do.
     pub async fn connect(credential: &Credential, store: Option<&str>) -> Result<Requests> {
-        let mut dialer = Dialer::new(credential, Transport::Auto)?;
+        Requests::connect_by(Transport::Auto, credential, store).await
+    }
+
+    /// As [`Requests::connect`], by `transport`.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_by(
+        transport: Transport,
+        credential: &Credential,
+        store: Option<&str>,
+    ) -> Result<Requests> {
+        let mut dialer = Dialer::new(credential, transport)?;
         let stores = store.map_or(credential.stores.clone(), |store| vec![store.to_owned()]);
         let opening = connect::Opening::new(false);
         let established = match connect::connect(&mut dialer, &stores, None, opening).await {
