@@ -85,8 +85,8 @@ bench-iscsi: ## Measure the iSCSI target against tgt (BENCH='--rounds 3 read' fo
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-iscsi $(BENCH)
 
-bench-store: ## Measure the store beside its disk, without a host (BENCH='--rounds 3 commit' for a part)
-	@scripts/packages demo
+bench-store: ## Measure the store beside its disk (BENCH='--rounds 3 commit' for a part)
+	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-store $(BENCH)
 

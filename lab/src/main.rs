@@ -79,7 +79,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read, write;
-    /// `bench-store`: gc, commit, requests, read, volumes, limits.
+    /// `bench-store`: gc, commit, requests, read, volumes, limits, failover.
     only: Vec<String>,
 }
 

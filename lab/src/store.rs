@@ -1,5 +1,6 @@
-//! The store by itself, loaded over the link without a host, beside the disk it writes to.
+//! The store, loaded over the link without a host mostly, beside the disk it writes to.
 
+mod failover;
 mod limits;
 mod read;
 
@@ -76,12 +77,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         report: Report::new(args.json.clone()),
     };
     type Step = fn(&Bench) -> Result<()>;
-    let steps: [(&str, Step); 5] = [
+    let steps: [(&str, Step); 6] = [
         ("commit", Bench::commit),
         ("requests", Bench::requests),
         ("read", Bench::read),
         ("volumes", Bench::volumes),
         ("limits", Bench::limits),
+        ("failover", Bench::failover),
     ];
     for name in &args.only {
         if name != "gc" && !steps.iter().any(|(step, _)| step == name) {
@@ -154,7 +156,7 @@ impl Bench {
 
     /// Removes what was written; nothing of it is left to be written to the disk.
     fn clear(&self) -> Result<()> {
-        for name in ["store", "objects"] {
+        for name in ["store", "objects", "second", "host"] {
             let _ = std::fs::remove_dir_all(self.path(name));
         }
         for name in ["disk.raw", "device.raw"] {
