@@ -485,6 +485,29 @@ fn whoever_goes_on_there_ends_it() {
     assert!(rig.replica.fenced().unwrap().contains("promoted"));
 }
 
+/// Another store stages an object and names it in a segment while a visit looks through the volume.
+#[test]
+fn what_a_segment_names_is_there_before_it() {
+    let (staged, segment) = (catalog::staged_key(id(0), 1), catalog::segment_key(id(0), 1));
+    for (before, newest_first) in (0..30).flat_map(|n| [(n, false), (n, true)]) {
+        let mut rig = Rig::new();
+        rig.replica.visit(rig.now, StreamId::Volume(id(0)));
+        for done in 0..100 {
+            if done == before {
+                for key in [&staged, &segment] {
+                    rig.home.insert(key.clone(), Bytes::from_static(b"theirs"));
+                }
+            }
+            rig.poll();
+            let at = if newest_first { rig.pending.len().saturating_sub(1) } else { 0 };
+            rig.carry_out(at, true, false);
+            let there = |key: &String| rig.away.contains_key(key);
+            assert!(there(&staged) || !there(&segment), "after {before} operations");
+        }
+        assert!(rig.replica.is_idle());
+    }
+}
+
 /// In step is only what lacks nothing of before: a replica that is gone on with earlier loses what was committed.
 #[test]
 fn who_is_behind_a_moment_is_known() {
