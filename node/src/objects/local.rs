@@ -49,6 +49,10 @@ struct Inner {
     open: Mutex<OpenFiles>,
 }
 
+/// Files that are kept no more. To close the last one of a deleted file gives back its space, which takes
+/// the disk: neither under the lock nor on a thread that serves.
+type Closed = Vec<Arc<File>>;
+
 /// Files that are kept open, each with the time of its last use.
 struct OpenFiles {
     files: HashMap<String, (Arc<File>, u64)>,
@@ -71,23 +75,25 @@ impl OpenFiles {
         Some(file.clone())
     }
 
-    /// Keeps a file, unless somebody else has opened it in the meantime; gives the one that is kept.
-    fn keep(&mut self, key: &str, file: File) -> Arc<File> {
+    /// Keeps a file, unless somebody else has opened it in the meantime; gives the one that is kept, and
+    /// those that make room for it.
+    fn keep(&mut self, key: &str, file: File) -> (Arc<File>, Closed) {
+        let mut closed = Vec::new();
         if self.files.len() >= self.most {
             let mut used: Vec<u64> = self.files.values().map(|(_, used)| *used).collect();
             let part = used.len() / CLOSED_PART;
             let (_, &mut last, _) = used.select_nth_unstable(part);
-            self.files.retain(|_, (_, used)| *used > last);
+            closed = self.take_unused(last);
         }
         let clock = self.clock;
         let (file, _) = self.files.entry(key.to_owned()).or_insert((Arc::new(file), clock));
-        file.clone()
+        (file.clone(), closed)
     }
 
-    /// Closes what was not read since the clock said `since`; gives what it says now.
-    fn close_unused(&mut self, since: u64) -> u64 {
-        self.files.retain(|_, (_, used)| *used > since);
-        self.clock
+    /// Gives up what was not read since the clock said `since`.
+    fn take_unused(&mut self, since: u64) -> Closed {
+        let unused = self.files.extract_if(|_, (_, used)| *used <= since);
+        unused.map(|(_, (file, _))| file).collect()
     }
 }
 
@@ -153,9 +159,13 @@ impl LocalObjects {
                 tokio::time::sleep(interval).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let mut open = inner.open();
-                since = open.close_unused(since);
-                if open.files.is_empty() {
-                    open.watched = false;
+                let closed = open.take_unused(since);
+                since = open.clock;
+                let last = open.files.is_empty();
+                open.watched = !last;
+                drop(open);
+                close(closed);
+                if last {
                     return;
                 }
             }
@@ -212,6 +222,13 @@ impl Objects for LocalObjects {
     async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.blocking(move |inner| inner.link(&from, &to)).await.map_err(PutError::Failed)?
+    }
+}
+
+/// Closes files on a thread of their own.
+fn close(closed: Closed) {
+    if !closed.is_empty() {
+        tokio::task::spawn_blocking(move || drop(closed));
     }
 }
 
@@ -321,7 +338,9 @@ impl Inner {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         // Systems before Linux 5.12 refuse the last flag, and the other way is taken.
         let file = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?;
-        Some(self.open().keep(key, file.into()))
+        let (file, closed) = self.open().keep(key, file.into());
+        close(closed);
+        Some(file)
     }
 
     /// Opens a file; `keep` is for those of which more will be read. A name like a volume's may be used
@@ -332,7 +351,10 @@ impl Inner {
         }
         let path = self.path(key).map_err(GetError::Failed)?;
         match File::open(&path) {
-            Ok(file) if keep => Ok(self.open().keep(key, file)),
+            Ok(file) if keep => {
+                let (file, _closed) = self.open().keep(key, file);
+                Ok(file)
+            }
             Ok(file) => Ok(Arc::new(file)),
             Err(error) if error.kind() == ErrorKind::NotFound => Err(GetError::NotFound),
             Err(error) => Err(failed(&path, &error)),
@@ -535,13 +557,12 @@ mod tests {
             open.keep(key, file.try_clone().unwrap());
             assert!(open.get(key).is_some());
         }
-        let since = open.close_unused(0);
-        assert_eq!(open.files.len(), 2);
+        assert_eq!((open.take_unused(0).len(), open.files.len()), (0, 2));
+        let since = open.clock;
         assert!(open.get("b").is_some());
-        let since = open.close_unused(since);
+        assert_eq!(open.take_unused(since).len(), 1);
         assert!(open.files.contains_key("b") && open.files.len() == 1);
-        open.close_unused(since);
-        assert!(open.files.is_empty());
+        assert_eq!((open.take_unused(open.clock).len(), open.files.len()), (1, 0));
     }
 
     #[test]
@@ -556,7 +577,7 @@ mod tests {
         }
         assert!((972..1000).all(|n| open.files.contains_key(&n.to_string())));
         assert!(!open.files.contains_key("900"));
-        assert_eq!(OpenFiles::new(1).keep("a", file).metadata().unwrap().len(), 0);
+        assert_eq!(OpenFiles::new(1).keep("a", file).0.metadata().unwrap().len(), 0);
     }
 
     #[tokio::test]
