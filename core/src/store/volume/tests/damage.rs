@@ -1,6 +1,6 @@
-//! What the host is told of damaged objects.
+//! Damaged and missing objects: what is noticed of them, what is left, and what the host is told.
 
-use super::scenarios::{attached, commit};
+use super::scenarios::{attached, commit, opened};
 use super::*;
 use crate::wire::link::MAX_DAMAGED_RANGES;
 
@@ -69,4 +69,217 @@ fn nobody_is_told_where_nobody_listens() {
     damaged(&mut rig, &mut objects, &catalog::segment_key(ID, 2), &[Range::new(0, 16)]);
     rig.settle(&mut objects);
     assert!(rig.volume.is_idle());
+}
+
+#[test]
+fn damage_is_confined_to_its_range() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 32, 1), data(32, 8, 2)]);
+    let key = catalog::segment_key(ID, 2);
+    let tags = content(&[data(0, 32, 1), data(32, 8, 2)]);
+    // The second block of the first record.
+    objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 4096 + 5);
+    assert_eq!(rig.read_all(&mut objects), Err(ReadError::Medium(Range::new(8, 8))));
+    assert_eq!(rig.read(&mut objects, Range::new(9, 3)), Err(ReadError::Medium(Range::new(9, 3))));
+    assert_eq!(rig.read(&mut objects, Range::new(16, 48)).unwrap(), tags[16..]);
+    assert_eq!(rig.read(&mut objects, Range::new(0, 8)).unwrap(), tags[..8]);
+    let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
+    assert!(rig.events.iter().any(named));
+    // A segment that is gone is damage too.
+    let gone = objects.0.remove(&key);
+    let whole = Range::new(0, 32);
+    assert_eq!(rig.read(&mut objects, whole), Err(ReadError::Medium(whole)));
+    assert!(gone.is_some());
+}
+
+#[test]
+fn damage_is_waited_for_where_there_is_a_second_place() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    rig.volume.handle_second(rig.now, Second::Behind);
+    let key = catalog::segment_key(ID, 2);
+    let sound = objects.0[&key].clone();
+    objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 5);
+    let range = Range::new(0, 8);
+    let answers = |rig: &Rig| rig.inbox.iter().filter(|m| m.0 == SessionId(999)).count();
+    let ask = |rig: &mut Rig, objects: &mut Objects| {
+        rig.send(999, Lane::Read, ToStore::Read { request: 5, volume: ID, epoch: 0, range });
+        rig.settle(objects);
+    };
+    let repaired = |rig: &mut Rig, objects: &mut Objects, repaired| {
+        rig.volume.handle_repaired(rig.now, &key, repaired);
+        rig.collect();
+        rig.settle(objects);
+    };
+    ask(&mut rig, &mut objects);
+    let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
+    assert!(rig.events.iter().any(named));
+    assert!(answers(&rig) == 0 && !rig.volume.is_idle());
+    // It is not to be had: what would have been said at once is said now.
+    repaired(&mut rig, &mut objects, false);
+    assert!(answers(&rig) == 1 && rig.volume.is_idle());
+    // Whoever hangs up is not waited for.
+    ask(&mut rig, &mut objects);
+    rig.volume.handle_session_closed(rig.now, SessionId(999));
+    assert!(rig.volume.is_idle());
+    ask(&mut rig, &mut objects);
+    objects.0.insert(key.clone(), sound);
+    repaired(&mut rig, &mut objects, true);
+    assert_eq!(answers(&rig), 2);
+    assert_eq!(rig.read(&mut objects, range).unwrap(), content(&[data(0, 8, 1)])[..8]);
+    // Once more damaged, as if it had not become better: nobody waits for ever.
+    objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 5);
+    assert_eq!(rig.read(&mut objects, range), Err(ReadError::Medium(range)));
+    // What is gone is told of soon, and looked for anew when it is back.
+    let mut sound = objects.0.remove(&key).unwrap().to_vec();
+    assert_eq!(rig.read(&mut objects, range), Err(ReadError::Medium(range)));
+    let told = |event: &&Event| matches!(event, Event::Unreadable { key: k } if *k == key);
+    assert_eq!(rig.events.iter().filter(told).count(), 1);
+    sound[segment::HEADER_BYTES + 48 + 16 + 5] ^= 0x40;
+    objects.0.insert(key.clone(), sound.into());
+    repaired(&mut rig, &mut objects, true);
+    assert_eq!(rig.read(&mut objects, range).unwrap(), content(&[data(0, 8, 1)])[..8]);
+}
+
+#[test]
+fn what_does_not_verify_is_fetched_once_more() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    let range = Range::new(0, 8);
+    rig.send(999, Lane::Read, ToStore::Read { request: 77, volume: ID, epoch: 0, range });
+    let (id, _) = rig.pending.remove(0);
+    rig.volume.handle_object(rig.now, id, ObjectResult::Get(Ok(Bytes::from(vec![0; 5000]))));
+    rig.collect();
+    assert_eq!(
+        (rig.pending.len(), rig.inbox.iter().filter(|m| m.0 == SessionId(999)).count()),
+        (1, 0)
+    );
+    rig.settle(&mut objects);
+    assert!(rig.has(999, |m| matches!(m, ToHost::Data { result: Ok(_), .. })));
+}
+
+#[test]
+fn a_damaged_root_falls_back() {
+    let mut objects = Objects::default();
+    let config = tiny();
+    let mut rig = Rig::open(1, &config);
+    rig.settle(&mut objects);
+    rig.attach(&mut objects, 1, 1, None).unwrap();
+    for n in 1..=18 {
+        commit(&mut rig, &mut objects, 1, n, &[data(n, 9, n as u16)]);
+    }
+    rig.send(1, Lane::Control, announce(1, true, &[(1, 2, 19), (30, 3, 20)]));
+    rig.settle(&mut objects);
+    let roots: Vec<String> = objects.roots().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(roots.len(), 2, "older roots are deleted");
+    let expected = places(&rig.volume, &objects);
+    for damaged in [0, 1, 2] {
+        let mut objects = objects.clone();
+        for key in roots.iter().rev().take(damaged) {
+            let at = objects.0[key].len() / 2;
+            objects.damage(key, at);
+        }
+        let mut again = Rig::open(2, &config);
+        again.settle(&mut objects);
+        same_state(again.volume.state(), rig.volume.state());
+        assert_eq!(places(&again.volume, &objects), expected);
+        let complaint = |event: &&Event| matches!(event, Event::RootDamaged { .. });
+        // Again when they are looked at to go on from.
+        assert!(again.events.iter().filter(complaint).count() >= damaged);
+        assert!(damaged > 0 || !again.events.iter().any(|event| complaint(&event)));
+    }
+}
+
+#[test]
+fn a_damaged_or_missing_segment_is_named() {
+    let (mut objects, mut rig) = attached();
+    for n in 1..=6 {
+        commit(&mut rig, &mut objects, 1, n, &[data(n, 1, 1)]);
+    }
+    for number in [1, 3, 6] {
+        let key = catalog::segment_key(ID, number);
+        let size = objects.0[&key].len();
+        for at in [20, size - 40, size - 10] {
+            let mut objects = objects.clone();
+            objects.damage(&key, at);
+            let mut again = opened(&mut objects, 2);
+            assert!(again.volume.failed().unwrap().to_string().contains(&key));
+            let refused = again.attach(&mut objects, 1, 1, Some((1, 6)));
+            assert!(matches!(refused, Err(AttachError::Damaged(text)) if text.contains(&key)));
+        }
+        let mut objects = objects.clone();
+        objects.0.remove(&key);
+        let again = opened(&mut objects, 2);
+        assert_eq!(again.volume.failed(), Some(&OpenError::Missing { key }));
+    }
+    // Another volume's segment, or this volume's of another history, is no substitute.
+    let mut swapped = objects.clone();
+    let other = objects.0[&catalog::segment_key(ID, 3)].clone();
+    swapped.0.insert(catalog::segment_key(ID, 4), other);
+    assert!(opened(&mut swapped, 2).volume.failed().is_some());
+}
+
+/// The right number, the right numbers of writes, but of another past.
+#[test]
+fn a_segment_of_another_history_is_noticed() {
+    let (mut objects, mut rig) = attached();
+    let mut other = objects.clone();
+    let mut twin = opened(&mut other, 2);
+    twin.resume(&mut other, 1, 1, 1).unwrap();
+    commit(&mut twin, &mut other, 1, 1, &[data(0, 8, 9)]);
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    commit(&mut rig, &mut objects, 1, 2, &[data(8, 8, 2)]);
+    let key = catalog::segment_key(ID, 2);
+    objects.0.insert(key.clone(), other.0[&key].clone());
+    let again = opened(&mut objects, 3);
+    let key = catalog::segment_key(ID, 3);
+    assert!(again.volume.failed().unwrap().to_string().contains(&key));
+}
+
+#[test]
+fn a_log_shorter_than_its_root_is_refused() {
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    rig.volume.handle_shutdown(rig.now);
+    rig.collect();
+    rig.settle(&mut objects);
+    let map = objects.roots().pop().unwrap().0;
+    assert!(rig.volume.is_idle());
+    objects.damage(&map, 60);
+    objects.0.remove(&catalog::segment_key(ID, 2));
+    let again = opened(&mut objects, 2);
+    assert_eq!(again.volume.failed(), Some(&OpenError::Truncated { key: map, number: 2, end: 1 }));
+}
+
+#[test]
+fn every_byte_of_a_segment_is_covered() {
+    let (mut objects, mut rig) = attached();
+    rig.send(1, Lane::Control, announce(1, true, &[(8, 16, 7)]));
+    commit(&mut rig, &mut objects, 1, 1, &[data(3, 9, 1), data(1, 1, 2)]);
+    let object = objects.0[&catalog::segment_key(ID, 2)].clone();
+    segment::verify(&object).unwrap();
+    for at in 0..object.len() {
+        let mut bad = object.to_vec();
+        bad[at] ^= 0x10;
+        assert!(segment::verify(&Bytes::from(bad)).is_err(), "byte {at}");
+    }
+    for cut in [0, 1, 127, 128, 200, object.len() - 1] {
+        assert!(segment::verify(&object.slice(..cut)).is_err());
+    }
+    let longer = [&object[..], &[0]].concat();
+    assert!(segment::verify(&longer.into()).is_err());
+}
+
+#[test]
+fn the_offline_check_goes_on_behind_damage() {
+    let (mut objects, mut rig) = attached();
+    for n in 1..=4 {
+        commit(&mut rig, &mut objects, 1, n, &[data(n, 1, 1)]);
+    }
+    objects.damage(&catalog::segment_key(ID, 3), 300);
+    let mut check = LogCheck::new(&spec());
+    let results: Vec<bool> = (1..=5)
+        .map(|n| check.handle_segment(&objects.0[&catalog::segment_key(ID, n)]).is_ok())
+        .collect();
+    assert_eq!(results, [true, true, false, true, true]);
 }
