@@ -63,7 +63,8 @@ upgrade-test: ## Replace stores and hosts of an earlier version under load, and 
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_OLD=$(OLD) \
 	  cargo test --locked --workspace --test e2e -- --ignored --nocapture two_versions_get_along
 
-soak: ## Kill hosts and stores under load (ROUNDS=200 of each; 20 MB a round in TMPDIR until the end)
+soak: ## 10,000 snapshots of a volume; kill hosts and stores under load (ROUNDS=200 of each; 20 MB a round in TMPDIR until the end)
+	cargo test --locked --workspace --lib -- --ignored --nocapture ten_thousand_snapshots
 	cargo build --locked --workspace --bins
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
 	  cargo test --locked --workspace --test e2e crashes -- --nocapture --test-threads 2

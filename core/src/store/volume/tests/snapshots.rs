@@ -357,7 +357,7 @@ fn a_thousand_snapshots() {
 }
 
 #[test]
-#[ignore = "takes minutes; prints what it measures with --nocapture"]
+#[ignore = "takes three minutes, and prints what it measures: make soak"]
 fn ten_thousand_snapshots() {
     many_snapshots(10_000);
 }
