@@ -24,7 +24,7 @@ fn frame(session: u8, frame: Frame<ToStore>) -> Vec<u8> {
 fn make_seeds() -> Vec<Vec<u8>> {
     let (volume, host) = (world::VOLUME, world::HOST);
     let attach = |host, journal| -> Frame<ToStore> {
-        ToStore::Attach { request: 1, name: "v".into(), host, journal }.into()
+        ToStore::Attach { request: 1, name: "v".into(), host, journal, take_over: false }.into()
     };
     let announced = Announced { range: Range::new(8, 8), seq: 9 };
     let announce = ToStore::Announce { volume, epoch: 1, replace: true, entries: vec![announced] };

@@ -58,5 +58,5 @@ pub fn attach(
     journal: Option<&journal::Recovered>,
 ) -> Frame<ToStore> {
     let journal = journal.and_then(journal::Recovered::state);
-    ToStore::Attach { request, name: name.to_owned(), host, journal }.into()
+    ToStore::Attach { request, name: name.to_owned(), host, journal, take_over: false }.into()
 }

@@ -184,6 +184,8 @@ pub enum ToStore {
         host: HostId,
         /// What the host's journal holds, if it has one for this volume.
         journal: Option<JournalState>,
+        /// Take the volume even from a host that is connected.
+        take_over: bool,
     },
     /// Goes on with an epoch after the connection was lost.
     Resume {

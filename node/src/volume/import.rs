@@ -101,6 +101,7 @@ pub(super) async fn attach<'a>(
         name: name.to_owned(),
         host,
         journal: None,
+        take_over: false,
     });
     let ToHost::Attached { result, .. } = reply.await?.message else {
         return Err(super::unexpected());

@@ -320,7 +320,7 @@ impl World {
         let State::Attaching(attaching) = &mut self.slot(host, volume).state else { return };
         attaching.request = request;
         let journal = attaching.state;
-        let message = ToStore::Attach { request, name, host: id, journal };
+        let message = ToStore::Attach { request, name, host: id, journal, take_over: false };
         self.send_up(host, volume, Lane::Control, &message.into());
         self.after(8000 * MS, Event::AttachTimeout(at, request));
     }
