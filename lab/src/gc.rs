@@ -154,7 +154,10 @@ impl Bench {
         };
         bench.settle()?;
         let (name, host) = ("gc".to_owned(), HostId(1));
-        bench.send(Lane::Control, ToStore::Attach { request: 1, name, host, journal: None, take_over: false })?;
+        bench.send(
+            Lane::Control,
+            ToStore::Attach { request: 1, name, host, journal: None, take_over: false },
+        )?;
         let answer = bench.answer(|message| match message {
             ToHost::Attached { result, .. } => Some(result.clone()),
             _ => None,

@@ -88,7 +88,8 @@ async fn attach(
         let (name, block_bytes) = (name.clone(), BLOCK_BYTES as u32);
         let create = VolumeOperation::Create { name: name.clone(), sectors, block_bytes };
         requests.volume(create).await?;
-        let attach = |request| ToStore::Attach { request, name, host, journal: None, take_over: false };
+        let attach =
+            |request| ToStore::Attach { request, name, host, journal: None, take_over: false };
         match requests.call(Lane::Control, attach).await?.message {
             ToHost::Attached { result, .. } => {
                 let Attached { volume, epoch, committed, .. } = result?;

@@ -20,6 +20,7 @@ mod service;
 mod span;
 mod store;
 mod tenant;
+mod text;
 mod units;
 mod volume;
 
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     match commands::run(cli.command, cli.config.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("longhaul: {error:#}");
+            eprintln!("longhaul: {}", text::escaped_lines(&format!("{error:#}")));
             ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })
         }
     }

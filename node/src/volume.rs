@@ -22,6 +22,7 @@ use crate::keys;
 use crate::link::Requests;
 use crate::store::api::client::Client;
 use crate::store::api::types::Volume;
+use crate::text;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
@@ -303,7 +304,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 }
 
 pub(crate) fn pretty(value: &Value) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    Ok(text::json(&serde_json::to_string_pretty(value)?) + "\n")
 }
 
 fn table(list: &[Volume]) -> String {
@@ -351,11 +352,13 @@ fn details(volume: &Volume) -> String {
 }
 
 pub(crate) fn fields(all: &[(&str, String)]) -> String {
-    all.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+    all.iter().map(|(name, value)| format!("{name:<12} {}\n", text::escaped(value))).collect()
 }
 
 pub(crate) fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
+    let clean = |row: Vec<String>| row.iter().map(|cell| text::escaped(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(clean).collect();
     let mut widths: Vec<usize> = head.iter().map(String::len).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {

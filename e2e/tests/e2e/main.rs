@@ -10,6 +10,7 @@ mod buckets;
 mod clients;
 mod copy;
 mod crashes;
+mod credentials;
 mod damage;
 mod docs;
 mod engines;

@@ -71,6 +71,12 @@ pub enum StoreCommand {
         /// Only what was done on behalf of this tenant.
         #[arg(long, value_name = "NAME")]
         tenant: Option<String>,
+        /// Find lines that were removed, moved or edited, and print the hash of the last line. Keep that elsewhere.
+        #[arg(long, conflicts_with_all = ["since", "tenant"])]
+        verify: bool,
+        /// A hash that an earlier `--verify` printed. Its line must still be there.
+        #[arg(long, value_name = "HASH", requires = "verify")]
+        head: Option<String>,
         /// Print a JSON object per line.
         #[arg(long)]
         json: bool,

@@ -320,7 +320,13 @@ async fn ask(
     let generation = front.router.generation();
     let state = journal.as_ref().and_then(|opened| opened.recovered.state());
     let host = front.state.host();
-    let asked = |request| ToStore::Attach { request, name: name.to_owned(), host, journal: state, take_over: false };
+    let asked = |request| ToStore::Attach {
+        request,
+        name: name.to_owned(),
+        host,
+        journal: state,
+        take_over: false,
+    };
     let reply = front.router.call(asked).await?;
     let ToHost::Attached { result, .. } = reply else {
         return Err(Failure::Refused("the store gave an answer that does not fit".into()));

@@ -7,6 +7,7 @@ use super::lone;
 use super::quic::Connected;
 use super::transport::{Connection, Lanes};
 use super::{CloseCode, LinkError, SETUP_TIMEOUT, software};
+use crate::text::bounded;
 use longhaul_core::link::AskCounters;
 use longhaul_core::wire::link::{
     DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore,
@@ -256,7 +257,7 @@ fn greeting(
         connection.close(CloseCode::Version, "no version in common");
         return Err(LinkError::Version { store: supported, host: (MIN_VERSION, MAX_VERSION) });
     };
-    Ok(Greeting { version, software, stores })
+    Ok(Greeting { version, software: bounded(&software), stores })
 }
 
 /// Takes the Hello that was not waited for.

@@ -69,7 +69,7 @@ fn common_error(error: &quinn::ConnectionError) -> LinkError {
         E::Reset => LinkError::Lost("the peer was restarted".into()),
         E::LocallyClosed => LinkError::Closed("by ourselves".into()),
         E::ApplicationClosed(close) => {
-            let reason = String::from_utf8_lossy(&close.reason).into_owned();
+            let reason = crate::text::bounded(&String::from_utf8_lossy(&close.reason));
             let is = |code: CloseCode| close.error_code == VarInt::from_u32(code.number());
             if is(CloseCode::Revoked) {
                 LinkError::Revoked

@@ -11,6 +11,7 @@ use super::tcp;
 use super::transport::{Connection, LaneStreams};
 use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, software};
 use crate::credential::{Issued, OF_STORE};
+use crate::text::bounded;
 use anyhow::Result;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
@@ -19,7 +20,7 @@ use longhaul_core::wire::link::{
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -61,13 +62,6 @@ pub enum ListenerEvent {
         /// The frame.
         frame: Frame<ToStore>,
     },
-    /// Somebody was not let in, because of the credential. Not everybody is told of, if many are.
-    Refused {
-        /// Where from.
-        peer: SocketAddr,
-        /// Why.
-        reason: String,
-    },
     /// A session is over; nothing more comes from it.
     Closed {
         /// Which.
@@ -97,7 +91,12 @@ struct Shared {
     stores: Mutex<Vec<String>>,
     versions: (u16, u16),
     next: AtomicU64,
+    /// Told who was not let in.
+    refusals: OnceLock<Refusals>,
 }
+
+/// Is told from where somebody was not let in because of the credential, and why. It must not wait.
+pub type Refusals = Box<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
 struct Session {
     /// Of the protocol.
@@ -142,9 +141,11 @@ impl Shared {
         self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that somebody was not let in, unless there is more to say than is listened to.
-    fn refused(&self, peer: SocketAddr, reason: String) {
-        let _ = self.events.try_send(ListenerEvent::Refused { peer, reason });
+    /// Says that somebody was not let in.
+    fn refused(&self, peer: SocketAddr, reason: &str) {
+        if let Some(refusals) = self.refusals.get() {
+            refusals(peer, reason);
+        }
     }
 
     fn remove(&self, id: u64) {
@@ -179,6 +180,7 @@ impl Listener {
             stores: Mutex::new(stores),
             versions,
             next: AtomicU64::new(1),
+            refusals: OnceLock::new(),
         });
         let acceptor = Arc::new(acceptor);
         let mut tasks = JoinSet::new();
@@ -196,7 +198,7 @@ impl Listener {
                 let connection = match arrived {
                     Ok(connection) => connection,
                     Err((peer, reason)) => {
-                        shared.refused(peer, reason);
+                        shared.refused(peer, &reason);
                         continue;
                     }
                 };
@@ -208,6 +210,11 @@ impl Listener {
                 while tasks.try_join_next().is_some() {}
             }
         });
+    }
+
+    /// Says from now on who is not let in. The first one who asks for that is told.
+    pub fn on_refused(&self, refusals: Refusals) {
+        let _ = self.shared.refusals.set(refusals);
     }
 
     /// Another way in.
@@ -409,7 +416,7 @@ async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
         Err(error) => {
             tracing::warn!("refused {peer}: {error}");
             if error.is_of_credential() {
-                shared.refused(peer, error.to_string());
+                shared.refused(peer, &error.to_string());
             }
         }
     }
@@ -498,6 +505,7 @@ async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, Li
     // Only ever read through `reader`.
     let receive = Box::new(Ended);
     rest.push((Lane::Control, LaneStreams { send, receive }));
+    let software = bounded(&software);
     Ok(SetUp { lanes: rest, control: reader, version, software })
 }
 

@@ -507,7 +507,7 @@ async fn read_all(
             CLOSE => {
                 let mut chunk = &chunk[..];
                 let code = chunk.try_get_u32_le().unwrap_or_default();
-                let reason = String::from_utf8_lossy(chunk).into_owned();
+                let reason = crate::text::bounded(&String::from_utf8_lossy(chunk));
                 return Err(if code == CloseCode::Revoked.number() {
                     LinkError::Revoked
                 } else {

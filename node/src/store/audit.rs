@@ -1,37 +1,49 @@
 //! The audit log: who did what, and what came of it, as a line of JSON for each.
 //!
 //! ```text
-//! STATE/audit.jsonl        the newest lines
-//! STATE/audit.1.jsonl      those before, up to audit.8.jsonl; older ones are deleted
+//! STATE/audit.jsonl            the newest lines
+//! STATE/audit.1.jsonl          those before, up to audit.8.jsonl; older ones are deleted
+//! STATE/audit.refused.jsonl    who was not let in, and up to audit.refused.4.jsonl
 //! ```
+//!
+//! Each line names the SHA-256 of the line before it, also over the ends of files and over restarts: [`verify`] finds a line
+//! that was removed, moved or edited. Whoever is refused before it has shown a credential writes to files of their own, and
+//! only so much of each address: it cannot have the lines of others deleted.
 //!
 //! A thread of its own writes and syncs what there is, several lines at once if they come faster than the disk takes them. Nobody
 //! waits for it: a disk that fails keeps no one from stopping an intruder. Lines that are lost that way are counted in the next one.
 
+#[path = "audit/chain.rs"]
+mod chain;
+#[path = "audit/refusals.rs"]
+mod refusals;
+
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use chain::{Kind, Log};
+pub use chain::{Line, Problem, read, verify};
+use refusals::Refusals;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A file with more bytes than this is put aside.
-const FILE_BYTES: u64 = 16 << 20;
-/// Files that are put aside, at most.
-const FILES_KEPT: usize = 8;
 /// Lines that wait to be written, at most.
 const WAITING: usize = 4096;
+/// Refusals among them, at most: they leave room for what was done.
+const REFUSALS_WAITING: u64 = 512;
 
-/// What happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
-    /// When, in UTC.
-    pub time: String,
+/// What happened. Its texts may be anything: they are bounded and escaped where they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
     /// On whose behalf; nothing for the installation.
     pub tenant: Option<String>,
+    /// Name of the credential.
+    pub name: Option<String>,
     /// Serial number of the certificate.
     pub credential: Option<String>,
     /// Where from.
@@ -42,14 +54,6 @@ pub struct Line {
     pub object: String,
     /// `ok`, or why not.
     pub outcome: String,
-    /// Lines before this one that could not be written.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub lost: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks this way")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// This moment, as lines have it.
@@ -68,196 +72,140 @@ fn moment(time: OffsetDateTime) -> String {
     }
 }
 
-/// Where lines go.
-pub struct Audit {
-    lines: Option<SyncSender<String>>,
-    lost: u64,
-    writer: Option<JoinHandle<()>>,
+/// Something to be written: when it happened, and into which log.
+struct Queued {
+    time: String,
+    kind: Kind,
+    event: Event,
+}
+
+/// Where lines go. Cheap to clone; all clones write to the same files.
+#[derive(Clone)]
+pub struct Audit(Arc<Shared>);
+
+struct Shared {
+    lines: Mutex<Option<SyncSender<Queued>>>,
+    /// Lines of the main log and of refusals that could not be written.
+    lost: [Arc<AtomicU64>; 2],
+    /// Refusals that wait to be written.
+    waiting: Arc<AtomicU64>,
+    refusals: Mutex<Refusals>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Audit {
-    /// Writes to the state directory of a store.
+    /// Writes to the state directory of a store. A line that a crash has cut short is removed.
     ///
     /// # Errors
-    /// If the file cannot be opened.
+    /// If the files cannot be opened.
     pub fn open(state: &Path) -> Result<Audit> {
-        let path = state.join("audit.jsonl");
-        let file = open(&path)?;
+        let lost = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+        let logs = [
+            Log::open(state, Kind::Main, lost[0].clone())?,
+            Log::open(state, Kind::Refused, lost[1].clone())?,
+        ];
         let (lines, waiting) = sync_channel(WAITING);
+        let refusals = Arc::new(AtomicU64::new(0));
+        let written = refusals.clone();
         let writer = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || write(&path, file, &waiting))
+            .spawn(move || write(logs, &waiting, &written))
             .context("cannot start the thread of the audit log")?;
-        Ok(Audit { lines: Some(lines), lost: 0, writer: Some(writer) })
+        let (lines, writer) = (Mutex::new(Some(lines)), Mutex::new(Some(writer)));
+        let (waiting, refusals) = (refusals, Mutex::new(Refusals::new(Instant::now())));
+        Ok(Audit(Arc::new(Shared { lines, lost, waiting, refusals, writer })))
     }
 
     /// Writes a line, soon.
-    pub fn write(&mut self, mut line: Line) {
-        line.lost = self.lost;
-        let Ok(mut text) = serde_json::to_string(&line) else { return };
-        text.push('\n');
-        match self.lines.as_ref().map(|lines| lines.try_send(text)) {
-            Some(Ok(())) => self.lost = 0,
+    pub fn write(&self, event: Event) {
+        self.queue(Kind::Main, event);
+    }
+
+    /// Somebody was not let in, who has shown no credential.
+    pub fn refused(&self, peer: SocketAddr, reason: &str) {
+        self.refused_at(Instant::now(), peer, reason);
+    }
+
+    fn refused_at(&self, now: Instant, peer: SocketAddr, reason: &str) {
+        let mut refusals = lock(&self.0.refusals);
+        let (summary, write) = refusals.note(now, peer.ip());
+        drop(refusals);
+        self.left_out(summary);
+        if write {
+            self.refusal(peer.to_string(), reason.to_owned());
+        }
+    }
+
+    /// Every now and then: says how many refusals were left out.
+    pub fn tick(&self) {
+        let summary = lock(&self.0.refusals).end(Instant::now());
+        self.left_out(summary);
+    }
+
+    fn left_out(&self, summary: Vec<(String, u64)>) {
+        for (source, count) in summary {
+            self.refusal(source, format!("{count} more refusals within a minute are left out"));
+        }
+    }
+
+    fn refusal(&self, peer: String, outcome: String) {
+        let action = "session.open".to_owned();
+        if self.0.waiting.load(Ordering::Relaxed) >= REFUSALS_WAITING {
+            self.0.lost[Kind::Refused as usize].fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        self.queue(Kind::Refused, Event { peer, action, outcome, ..Event::default() });
+    }
+
+    fn queue(&self, kind: Kind, event: Event) {
+        let lines = lock(&self.0.lines);
+        // Under the lock, so that times are in the order of lines.
+        let queued = Queued { time: now(), kind, event };
+        match lines.as_ref().map(|lines| lines.try_send(queued)) {
+            Some(Ok(())) => {}
             Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) | None => {
-                self.lost += 1;
+                self.0.lost[kind as usize].fetch_add(1, Ordering::Relaxed);
+                if kind == Kind::Refused {
+                    self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
             }
         }
     }
 }
 
-impl Drop for Audit {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.lines = None;
-        if let Some(writer) = self.writer.take() {
+        *lock(&self.lines) = None;
+        if let Some(writer) = lock(&self.writer).take() {
             let _ = writer.join();
         }
     }
 }
 
-fn open(path: &Path) -> Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-    file.with_context(|| format!("cannot open the audit log {}", path.display()))
-}
-
-fn write(path: &Path, mut file: File, waiting: &Receiver<String>) {
-    while let Ok(mut text) = waiting.recv() {
-        while let Ok(more) = waiting.try_recv() {
-            text.push_str(&more);
+fn write(mut logs: [Log; 2], waiting: &Receiver<Queued>, refusals: &AtomicU64) {
+    while let Ok(first) = waiting.recv() {
+        let mut batches = [Vec::new(), Vec::new()];
+        let mut next = Some(first);
+        while let Some(queued) = next {
+            if queued.kind == Kind::Refused {
+                refusals.fetch_sub(1, Ordering::Relaxed);
+            }
+            batches[queued.kind as usize].push((queued.time, queued.event));
+            next = waiting.try_recv().ok();
         }
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        if let Err(error) = written {
-            tracing::error!("the audit log {} cannot be written: {error}", path.display());
-        }
-        if file.metadata().is_ok_and(|metadata| metadata.len() > FILE_BYTES) {
-            match put_aside(path) {
-                Ok(new) => file = new,
-                Err(error) => tracing::error!("{error:#}"),
+        for (log, batch) in logs.iter_mut().zip(batches) {
+            if !batch.is_empty() {
+                log.append(batch);
             }
         }
     }
-}
-
-fn aside(path: &Path, number: usize) -> PathBuf {
-    path.with_extension(format!("{number}.jsonl"))
-}
-
-/// Begins a new file; the one that is there becomes the first of those before.
-fn put_aside(path: &Path) -> Result<File> {
-    for number in (1..FILES_KEPT).rev() {
-        let from = aside(path, number);
-        if from.exists() {
-            std::fs::rename(&from, aside(path, number + 1))
-                .with_context(|| format!("cannot move {}", from.display()))?;
-        }
-    }
-    std::fs::rename(path, aside(path, 1))
-        .with_context(|| format!("cannot move {}", path.display()))?;
-    open(path)
-}
-
-/// Reads the lines of a store since a time, the oldest first. What a crash has cut short is left out.
-///
-/// # Errors
-/// If there is no audit log, or it cannot be read.
-pub fn read(
-    state: &Path,
-    since: Option<OffsetDateTime>,
-    mut each: impl FnMut(&Line) -> Result<()>,
-) -> Result<()> {
-    let path = state.join("audit.jsonl");
-    let since = since.map(moment).unwrap_or_default();
-    let older = (1..=FILES_KEPT).rev().map(|number| aside(&path, number));
-    for path in older.filter(|path| path.exists()).chain([path.clone()]) {
-        let file = File::open(&path).with_context(|| {
-            format!(
-                "there is no audit log {}: give the state directory of a store that has been started",
-                path.display()
-            )
-        })?;
-        for text in BufReader::new(file).lines() {
-            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-            if let Ok(line) = serde_json::from_str::<Line>(&text)
-                && line.time >= since
-            {
-                each(&line)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(action: &str) -> Line {
-        Line {
-            time: now(),
-            tenant: Some("acme".into()),
-            credential: Some("4a".into()),
-            peer: "127.0.0.1:1".into(),
-            action: action.into(),
-            object: "x".repeat(1000),
-            outcome: "ok".into(),
-            lost: 0,
-        }
-    }
-
-    #[test]
-    fn lines_are_kept_in_order_and_files_put_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(read(dir.path(), None, |_| Ok(())).is_err());
-        let all = |since| {
-            let mut actions: Vec<String> = Vec::new();
-            read(dir.path(), since, |line| {
-                actions.push(line.action.clone());
-                Ok(())
-            })
-            .unwrap();
-            actions
-        };
-        let mut audit = Audit::open(dir.path()).unwrap();
-        audit.write(line("1"));
-        drop(audit);
-        // The line of a crash.
-        let path = dir.path().join("audit.jsonl");
-        open(&path).unwrap().write_all(b"{\"time\":\"20").unwrap();
-        open(&path).unwrap().write_all(b"\n").unwrap();
-        put_aside(&path).unwrap();
-        let mut audit = Audit::open(dir.path()).unwrap();
-        audit.write(line("2"));
-        drop(audit);
-        assert_eq!(all(None), ["1", "2"]);
-        assert!(all(Some(OffsetDateTime::now_utc() + time::Duration::hours(1))).is_empty());
-        for _ in 0..FILES_KEPT + 2 {
-            put_aside(&path).unwrap();
-        }
-        assert!(all(None).is_empty());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), FILES_KEPT + 1);
-    }
-
-    #[test]
-    fn a_file_that_is_full_is_put_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("audit.jsonl");
-        open(&path).unwrap().set_len(FILE_BYTES).unwrap();
-        let mut audit = Audit::open(dir.path()).unwrap();
-        audit.write(line("1"));
-        drop(audit);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
-        assert!(aside(&path, 1).exists());
-    }
-
-    #[test]
-    fn moments_have_one_length() {
-        for (nanosecond, text) in [
-            (0, "1970-01-01T00:00:00.000Z"),
-            (120_000_000, "1970-01-01T00:00:00.120Z"),
-            (7_654_321, "1970-01-01T00:00:00.007Z"),
-        ] {
-            let time = OffsetDateTime::UNIX_EPOCH.replace_nanosecond(nanosecond).unwrap();
-            assert_eq!(moment(time), text);
-        }
-    }
-}
+#[path = "audit/tests.rs"]
+mod tests;

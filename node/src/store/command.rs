@@ -10,8 +10,9 @@ use super::audit::{self, Line};
 use crate::cli::{StoreCommand, StoresArgs};
 use crate::commands::Usage;
 use crate::credential::{self, Credential};
+use crate::text;
 use crate::units::show_bytes;
-use crate::volume::{columns, pretty, print, tell};
+use crate::volume::{columns, fields, pretty, print, tell};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use std::io::Read as _;
@@ -34,7 +35,10 @@ pub fn run(command: &StoreCommand) -> Result<()> {
             return print(&credential::invite(state)?);
         }
         StoreCommand::Join { state, invitation } => return join(state, invitation),
-        StoreCommand::Audit { state, since, tenant, json } => {
+        StoreCommand::Audit { state, verify: true, head, json, .. } => {
+            return verify(state, head.as_deref(), *json);
+        }
+        StoreCommand::Audit { state, since, tenant, json, .. } => {
             return audit(state, *since, tenant.as_deref(), *json);
         }
         _ => {}
@@ -79,12 +83,47 @@ fn audit(state: &Path, since: Option<Duration>, tenant: Option<&str>, json: bool
             return Ok(());
         }
         if json {
-            return print(&(serde_json::to_string(line)? + "\n"));
+            return print(&(text::json(&serde_json::to_string(line)?) + "\n"));
         }
-        let Line { time, tenant, peer, action, object, outcome, .. } = line;
+        let Line { time, tenant, name, peer, action, object, outcome, .. } = line;
         let tenant = tenant.as_deref().unwrap_or("-");
-        print(&format!("{time}  {tenant}  {peer}  {action}  {object}  {outcome}\n"))
+        let name = name.as_deref().unwrap_or("-");
+        let said = format!("{time}  {tenant}  {name}  {peer}  {action}  {object}  {outcome}");
+        // Whoever edits the file may have put anything into it.
+        print(&(text::escaped(&said) + "\n"))
     })
+}
+
+fn verify(state: &Path, head: Option<&str>, json: bool) -> Result<()> {
+    let found = audit::verify(state, head)?;
+    if json {
+        print(&pretty(&serde_json::to_value(&found)?)?)?;
+    } else {
+        for audit::Problem { file, line, what } in &found.problems {
+            let place = if *line == 0 { file.clone() } else { format!("{file} line {line}") };
+            print(&format!("{}\n", text::escaped(&format!("{place}: {what}"))))?;
+        }
+        let head = found.head.as_deref().unwrap_or("none");
+        print(&fields(&[
+            ("lines", found.lines.to_string()),
+            ("oldest", found.first.to_string()),
+            ("newest", found.last.to_string()),
+            ("head", head.to_owned()),
+        ]))?;
+    }
+    if !found.problems.is_empty() {
+        bail!(
+            "the audit log in {} was changed at {} places: compare it with a copy",
+            state.display(),
+            found.problems.len()
+        );
+    }
+    if !json {
+        tell(
+            "no line was removed, moved or edited; keep `head` elsewhere and give it with --head the next time",
+        );
+    }
+    Ok(())
 }
 
 async fn connect(to: &StoresArgs, at: Option<&str>) -> Result<Client> {

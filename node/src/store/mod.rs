@@ -332,7 +332,10 @@ impl Store {
             None
         };
         let (mut api, http) = (JoinSet::new(), Arc::new(api::Counts::default()));
+        let audit = Audit::open(state)?;
         let mut listener = Listener::start(acceptor, issued, stores);
+        let refusals = audit.clone();
+        listener.on_refused(Box::new(move |peer, why| refusals.refused(peer, why)));
         match tcp {
             Ok(mut tcp) => {
                 if let Some(visitors) = tcp.visitors() {
@@ -351,7 +354,6 @@ impl Store {
         let view = view::View::new(view, scrub.clone(), http, keeper.clone());
         let pages = SharedPages::new(map_memory);
         let config = Config { pages, collect, delete_delay, ..Config::default() };
-        let audit = Audit::open(state)?;
         let books = Books { catalog, deleted, delete_grace, audit, scrub: scrub.clone() };
         keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
         let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());

@@ -269,6 +269,7 @@ impl Shell {
                 self.keep_schedules();
                 self.tend_trash();
                 self.tend_limits();
+                self.watch.tick();
                 self.tell_known_damage();
             }
             _ = self.look_for_room.tick() => {
@@ -293,7 +294,6 @@ impl Shell {
                 self.guests.opened(session, &serial);
                 self.session_opened(session, &serial);
             }
-            ListenerEvent::Refused { peer, reason } => self.watch.refused(peer, reason),
             ListenerEvent::Closed { session, reason } => {
                 tracing::info!("session {session} closed: {reason}");
                 self.stores.remove(&session);

@@ -95,8 +95,13 @@ impl Running {
 }
 
 async fn attach(requests: &Requests, host: u128) -> Result<Attached, AttachError> {
-    let attach =
-        |request| ToStore::Attach { request, name: "a".into(), host: HostId(host), journal: None, take_over: false };
+    let attach = |request| ToStore::Attach {
+        request,
+        name: "a".into(),
+        host: HostId(host),
+        journal: None,
+        take_over: false,
+    };
     let reply = requests.call(Lane::Control, attach).await.unwrap();
     let ToHost::Attached { result, .. } = reply.message else { panic!() };
     result
@@ -151,8 +156,13 @@ async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
         let ToHost::Committed { seq: 1, .. } = host.notice().await.unwrap() else { panic!() };
     };
     commit(a.volume, payload).await;
-    let attach_b =
-        |request| ToStore::Attach { request, name: "b".into(), host: HostId(7), journal: None, take_over: false };
+    let attach_b = |request| ToStore::Attach {
+        request,
+        name: "b".into(),
+        host: HostId(7),
+        journal: None,
+        take_over: false,
+    };
     let reply = host.call(Lane::Control, attach_b).await.unwrap().message;
     let ToHost::Attached { result: Ok(b), .. } = reply else { panic!("{reply:?}") };
     let object = STAGED_BIT | 1;
@@ -457,7 +467,13 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     let address = store.address.to_string();
     let (client, mut events) = Client::start(credential, Some(address), Transport::Auto).unwrap();
     assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
-    let attach = ToStore::Attach { request: 1, name: "a".into(), host: HostId(7), journal: None, take_over: false };
+    let attach = ToStore::Attach {
+        request: 1,
+        name: "a".into(),
+        host: HostId(7),
+        journal: None,
+        take_over: false,
+    };
     client.send(Lane::Control, attach.into());
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(attached), .. } = frame.message else { panic!() };

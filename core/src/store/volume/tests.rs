@@ -209,7 +209,11 @@ impl Rig {
     ) -> Result<Attached, AttachError> {
         let journal = journal.map(|(epoch, last)| JournalState { volume: ID, epoch, last });
         let (name, host) = ("test".to_owned(), HostId(host));
-        self.send(session, Lane::Control, ToStore::Attach { request: 1, name, host, journal, take_over: false });
+        self.send(
+            session,
+            Lane::Control,
+            ToStore::Attach { request: 1, name, host, journal, take_over: false },
+        );
         self.settle(objects);
         self.take_attached(session).expect("no answer to attach")
     }

@@ -140,8 +140,7 @@ async fn accept(
                 Ok(Err(error)) => {
                     tracing::warn!("refused {peer} (TCP): {error}");
                     if error.is_of_credential() {
-                        // Of many at once some go unmentioned.
-                        let _ = arrived.try_send(Err((peer, error.to_string())));
+                        let _ = arrived.send(Err((peer, error.to_string()))).await;
                     }
                 }
             }

@@ -36,7 +36,7 @@ fn host(store: &Store, at: SocketAddr, remember: bool) -> (Client, UnboundedRece
 async fn serve(store: &mut Store, session: &mut u64) -> Option<Frame<ToStore>> {
     match store.listener.event().await.unwrap() {
         ListenerEvent::Opened { session: opened, .. } => *session = opened,
-        ListenerEvent::Closed { .. } | ListenerEvent::Refused { .. } => {}
+        ListenerEvent::Closed { .. } => {}
         ListenerEvent::Frame { session, lane, frame } => {
             match &frame.message {
                 ToStore::Read { request, .. } | ToStore::ReadBehind { request, .. } => {
@@ -352,7 +352,6 @@ async fn frames(store: &mut Store, within: Duration) -> (bool, Vec<Frame<ToStore
         match next.unwrap() {
             ListenerEvent::Opened { .. } => opened = true,
             ListenerEvent::Frame { frame, .. } => frames.push(frame),
-            ListenerEvent::Refused { .. } => {}
             ListenerEvent::Closed { .. } => return (opened, frames, true),
         }
     }

@@ -263,7 +263,8 @@ mod tests {
                 "{odd}: {answer:?}"
             );
             let (host, journal) = (HostId(1), None);
-            let attach = ToStore::Attach { request: 1, name: odd.into(), host, journal, take_over: false };
+            let attach =
+                ToStore::Attach { request: 1, name: odd.into(), host, journal, take_over: false };
             let result = Err(AttachError::NotFound);
             let answer = ToHost::Attached { request: 1, result };
             assert_eq!(qualified("acme", attach), Err(Box::new(answer)));

@@ -1,7 +1,7 @@
 //! What goes into the audit log: what changes something, or takes or leaves a volume, with what was answered.
 
 use crate::credential::{OF_STORE, bare, tenant_of};
-use crate::store::audit::{Audit, Line, now};
+use crate::store::audit::{Audit, Event};
 use crate::store::schedule;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::tenant;
@@ -34,16 +34,15 @@ struct Who {
 }
 
 impl Watched {
-    fn write(&mut self, who: &Who, action: &str, object: String, outcome: String) {
-        self.audit.write(Line {
-            time: now(),
+    fn write(&self, who: &Who, action: &str, object: String, outcome: String) {
+        self.audit.write(Event {
             tenant: tenant_of(&who.serial).map(str::to_owned),
+            name: who.serial.starts_with(OF_STORE).then(|| "store".to_owned()),
             credential: Some(bare(&who.serial).to_owned()),
             peer: who.peer.to_string(),
             action: action.to_owned(),
             object,
             outcome,
-            lost: 0,
         });
     }
 }
@@ -59,26 +58,17 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session has begun. What other stores ask has been seen where it comes from.
+    /// A session has begun: a host's, an operator's, or another store's.
     pub(super) fn opened(&self, session: u64, peer: SocketAddr, serial: &str, software: &str) {
-        if serial.starts_with(OF_STORE) {
-            return;
-        }
         let who = Who { peer, serial: serial.to_owned() };
         let mut watched = self.lock();
         watched.write(&who, "session.open", software.to_owned(), "ok".to_owned());
         watched.sessions.insert(session, who);
     }
 
-    /// Somebody was not let in.
-    pub(super) fn refused(&self, peer: SocketAddr, reason: String) {
-        let mut watched = self.lock();
-        let (tenant, credential, object) = (None, None, String::new());
-        let (peer, action) = (peer.to_string(), "session.open".to_owned());
-        let time = now();
-        let outcome = reason;
-        let line = Line { time, tenant, credential, peer, action, object, outcome, lost: 0 };
-        watched.audit.write(line);
+    /// Every now and then.
+    pub(super) fn tick(&self) {
+        self.lock().audit.tick();
     }
 
     /// A session is over.
@@ -137,6 +127,7 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
     let named = |name: &String| Object::Volume(name.clone());
     Some(match message {
         ToStore::Attach { request, name, .. } => (*request, "volume.attach", named(name)),
+        ToStore::Resume { request, volume, .. } => (*request, "volume.resume", by_id(volume)),
         ToStore::Detach { request, volume, .. } => (*request, "volume.detach", by_id(volume)),
         ToStore::Volume { request, operation } => {
             let (action, object) = match operation {
@@ -226,7 +217,6 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
             (*request, action, Object::Other(name.clone()))
         }
         ToStore::Hello { .. }
-        | ToStore::Resume { .. }
         | ToStore::Batch { .. }
         | ToStore::Announce { .. }
         | ToStore::Read { .. }

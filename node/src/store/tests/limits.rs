@@ -29,7 +29,8 @@ async fn a_link_over_tcp_lives_while_what_is_drained_waits() {
     let (client, mut events) = Client::start(credential, Some(address), Transport::Tcp).unwrap();
     assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
     let name = "acme/a".to_owned();
-    let attach = ToStore::Attach { request: 1, name, host: HostId(7), journal: None, take_over: false };
+    let attach =
+        ToStore::Attach { request: 1, name, host: HostId(7), journal: None, take_over: false };
     client.send(Lane::Control, attach.into());
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(attached), .. } = frame.message else { panic!("{frame:?}") };

@@ -138,7 +138,13 @@ fn who_was_out_of_touch_commits_nothing_in_the_past() {
     behind.send(
         7,
         Lane::Control,
-        ToStore::Attach { request: 1, name: "test".to_owned(), host: HostId(9), journal: None, take_over: false },
+        ToStore::Attach {
+            request: 1,
+            name: "test".to_owned(),
+            host: HostId(9),
+            journal: None,
+            take_over: false,
+        },
     );
     let is_put = |rig: &Rig| {
         let put = |(_, operation): &(u64, ObjectOperation)| matches!(operation, ObjectOperation::Put { key, .. } if key.contains("/seg/"));

@@ -261,7 +261,8 @@ fn batches_behind_an_attach_are_not_lost_silently() {
     // A segment is being put; another host asks; more of the first host's writes arrive.
     rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
     let host = HostId(2);
-    let ask = ToStore::Attach { request: 1, name: "test".into(), host, journal: None, take_over: false };
+    let ask =
+        ToStore::Attach { request: 1, name: "test".into(), host, journal: None, take_over: false };
     rig.send(2, Lane::Control, ask);
     rig.send(1, Lane::Drain, batch(1, 2, &[data(8, 8, 2)]));
     rig.settle(&mut objects);
@@ -497,7 +498,13 @@ fn a_volume_that_fails_leaves_nobody_waiting() {
     rig.send(
         2,
         Lane::Control,
-        ToStore::Attach { request: 1, name: "test".into(), host: HostId(2), journal: None, take_over: false },
+        ToStore::Attach {
+            request: 1,
+            name: "test".into(),
+            host: HostId(2),
+            journal: None,
+            take_over: false,
+        },
     );
     let reading: Vec<_> = rig.pending.extract_if(.., |(_, o)| o.key() != key).collect();
     rig.settle(&mut objects);
@@ -542,7 +549,8 @@ fn messages_wait_until_the_volume_is_open() {
     let mut objects = Objects::default();
     let mut rig = Rig::open(1, &Config::default());
     let host = HostId(1);
-    let ask = ToStore::Attach { request: 1, name: "test".into(), host, journal: None, take_over: false };
+    let ask =
+        ToStore::Attach { request: 1, name: "test".into(), host, journal: None, take_over: false };
     rig.send(1, Lane::Control, ask);
     assert!(rig.volume.info().is_none() && rig.inbox.is_empty());
     rig.execute(&mut objects, 0, Fate::FailsBefore);
