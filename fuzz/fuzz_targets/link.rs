@@ -38,7 +38,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let tenant = TenantOperation::Create { tenant: "t".into(), limits: TenantLimits::default() };
     let to_store = vec![
         hello.into(),
-        ToStore::Attach { request: 1, name: "v".into(), host, journal: None, take_over: false }.into(),
+        ToStore::Attach { request: 1, name: "v".into(), host, journal: None, take_over: false }
+            .into(),
         ToStore::Announce { volume, epoch: 1, replace: true, entries: vec![announced] }.into(),
         world::batch(1, 1, 3),
         ToStore::Read { request: 2, volume, epoch: 1, range: Range::new(0, 8) }.into(),

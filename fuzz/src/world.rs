@@ -236,7 +236,13 @@ fn used_store() -> Objects {
     let mut now = Time(1);
     settle(now, &mut store, &mut objects);
     let session = store::SessionId(1);
-    let attach = ToStore::Attach { request: 1, name: "v".into(), host: HOST, journal: None, take_over: false };
+    let attach = ToStore::Attach {
+        request: 1,
+        name: "v".into(),
+        host: HOST,
+        journal: None,
+        take_over: false,
+    };
     store.handle_message(now, session, Lane::Control, attach.into());
     settle(now, &mut store, &mut objects);
     for part in 0..5 {
