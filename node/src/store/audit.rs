@@ -84,7 +84,7 @@ struct Queued {
 pub struct Audit(Arc<Shared>);
 
 struct Shared {
-    lines: Mutex<Option<SyncSender<Queued>>>,
+    lines: Mutex<Option<SyncSender<Box<Queued>>>>,
     /// Lines of the main log and of refusals that could not be written.
     lost: [Arc<AtomicU64>; 2],
     /// Refusals that wait to be written.
@@ -165,7 +165,7 @@ impl Audit {
     fn queue(&self, kind: Kind, event: Event) {
         let lines = lock(&self.0.lines);
         // Under the lock, so that times are in the order of lines.
-        let queued = Queued { time: now(), kind, event };
+        let queued = Box::new(Queued { time: now(), kind, event });
         match lines.as_ref().map(|lines| lines.try_send(queued)) {
             Some(Ok(())) => {}
             Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) | None => {
@@ -187,7 +187,7 @@ impl Drop for Shared {
     }
 }
 
-fn write(mut logs: [Log; 2], waiting: &Receiver<Queued>, refusals: &AtomicU64) {
+fn write(mut logs: [Log; 2], waiting: &Receiver<Box<Queued>>, refusals: &AtomicU64) {
     while let Ok(first) = waiting.recv() {
         let mut batches = [Vec::new(), Vec::new()];
         let mut next = Some(first);
