@@ -25,6 +25,7 @@
 mod data;
 mod fleet;
 mod frame;
+mod principal;
 mod snapshots;
 mod tenants;
 mod trash;
@@ -36,6 +37,7 @@ pub use fleet::{
     StoreReply, StoreReport, StoreState,
 };
 pub use frame::{Frame, FrameError};
+pub use principal::{KeyId, Principal};
 pub use snapshots::{
     MAX_MAPS_COUNTED, MAX_SNAPSHOTS_LISTED, MapUsage, Parent, SnapshotError, SnapshotInfo,
     SnapshotKey, SnapshotOperation, SnapshotReply, StoredBytes,

@@ -10,12 +10,12 @@ use super::quic::{Acceptor, Arriving};
 use super::tcp;
 use super::transport::{Connection, LaneStreams};
 use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, software};
-use crate::credential::{Issued, OF_STORE};
+use crate::credential::Issued;
 use crate::text::bounded;
 use anyhow::Result;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
-    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ReadError, ToHost, ToStore,
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, Principal, ReadError, ToHost, ToStore,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -48,8 +48,8 @@ pub enum ListenerEvent {
         session: u64,
         /// Where the host is.
         peer: SocketAddr,
-        /// Serial number of its certificate.
-        serial: String,
+        /// Whose certificate it has shown.
+        principal: Principal,
         /// What it says of itself.
         software: String,
     },
@@ -102,7 +102,7 @@ struct Session {
     /// Of the protocol.
     version: u16,
     connection: Arc<dyn Connection>,
-    serial: String,
+    principal: Principal,
     lanes: [(UnboundedSender<Frame<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
     paused: watch::Sender<bool>,
     /// What is left of [`MAX_UNANSWERED`] by lane.
@@ -288,7 +288,7 @@ impl Listener {
     /// Tells all hosts something, as far as they are of a version that knows it. Other stores are no hosts.
     pub fn tell_hosts(&self, message: &ToHost) {
         let sessions = self.shared.sessions();
-        let hosts = sessions.iter().filter(|(_, session)| !session.serial.starts_with(OF_STORE));
+        let hosts = sessions.iter().filter(|(_, session)| !session.principal.store);
         let hosts: Vec<u64> = hosts.map(|(number, _)| *number).collect();
         drop(sessions);
         for host in hosts {
@@ -373,18 +373,22 @@ pub struct Door {
 }
 
 impl Door {
-    /// Begins a session for `peer`, who has shown the certificate of that serial number just now.
+    /// Begins a session for `peer`, who has shown the certificate of that principal just now.
     ///
     /// # Errors
     /// If there are too many, or the certificate has been withdrawn.
-    pub async fn enter(&self, peer: SocketAddr, serial: String) -> Result<Requests, LinkError> {
+    pub async fn enter(
+        &self,
+        peer: SocketAddr,
+        principal: Principal,
+    ) -> Result<Requests, LinkError> {
         if self.shared.sessions().len() >= MAX_SESSIONS {
             return Err(LinkError::Closed("too many sessions".into()));
         }
-        if !self.shared.issued.accepts(&serial) {
+        if !self.shared.issued.accepts(&principal.serial) {
             return Err(LinkError::Revoked);
         }
-        let (theirs, ours) = local::link(peer, serial);
+        let (theirs, ours) = local::link(peer, principal);
         tokio::spawn(session(self.shared.next_session(), ours, self.shared.clone()));
         Requests::over(theirs, "this one".into()).await
     }
@@ -402,7 +406,7 @@ async fn withdraw(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
         for session in shared.sessions().values() {
-            if !shared.issued.accepts(&session.serial) {
+            if !shared.issued.accepts(&session.principal.serial) {
                 session.connection.close(CloseCode::Revoked, "the credential was withdrawn");
             }
         }
@@ -424,7 +428,7 @@ async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
 
 async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) {
     let peer = connection.peer();
-    let Some(serial) = connection.peer_serial() else {
+    let Some(principal) = connection.principal() else {
         return connection.close(CloseCode::Protocol, "no certificate");
     };
     let setup = tokio::time::timeout(SETUP_TIMEOUT, setup(&*connection, &shared)).await;
@@ -439,11 +443,12 @@ async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) 
     if !connection.is_proven() {
         shared.early.fetch_add(1, Ordering::Relaxed);
     }
-    let opened = ListenerEvent::Opened { session: id, peer, serial: serial.clone(), software };
+    let opened =
+        ListenerEvent::Opened { session: id, peer, principal: principal.clone(), software };
     if shared.events.send(opened).await.is_err() {
         return;
     }
-    let result = serve(id, &connection, serial, version, (lanes, control), &shared).await;
+    let result = serve(id, &connection, principal, version, (lanes, control), &shared).await;
     shared.remove(id);
     if let Err(LinkError::Protocol(reason)) = &result {
         tracing::warn!("closing the session of {peer}: {reason}");
@@ -512,7 +517,7 @@ async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, Li
 async fn serve(
     id: u64,
     connection: &Arc<dyn Connection>,
-    serial: String,
+    principal: Principal,
     version: u16,
     (lanes, control): (Vec<(Lane, LaneStreams)>, FrameReader),
     shared: &Arc<Shared>,
@@ -592,7 +597,7 @@ async fn serve(
         lone,
         version,
         connection: connection.clone(),
-        serial,
+        principal,
         lanes: senders,
         paused,
         unanswered,

@@ -5,7 +5,7 @@ use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream
 use super::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
-use longhaul_core::wire::link::Lane;
+use longhaul_core::wire::link::{Lane, Principal};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
@@ -16,20 +16,23 @@ const QUEUED_CHUNKS: usize = 16;
 /// One end of a link.
 struct End {
     peer: SocketAddr,
-    /// Of the other end's certificate, as seen from here.
-    serial: Option<String>,
+    /// Whose the other end's certificate is, as seen from here.
+    principal: Option<Principal>,
     lanes: Mutex<Option<Lanes>>,
     closed: watch::Sender<Option<String>>,
 }
 
-/// The two ends of a link: that of `peer`, who has shown the certificate of that serial number, and the store's.
-pub(super) fn link(peer: SocketAddr, serial: String) -> (Arc<dyn Connection>, Arc<dyn Connection>) {
+/// The two ends of a link: that of `peer`, who has shown the certificate of that principal, and the store's.
+pub(super) fn link(
+    peer: SocketAddr,
+    principal: Principal,
+) -> (Arc<dyn Connection>, Arc<dyn Connection>) {
     let (closed, _) = watch::channel(None);
     let (theirs, ours) = lanes();
-    let end = |serial, lanes| -> Arc<dyn Connection> {
-        Arc::new(End { peer, serial, lanes: Mutex::new(Some(lanes)), closed: closed.clone() })
+    let end = |principal, lanes| -> Arc<dyn Connection> {
+        Arc::new(End { peer, principal, lanes: Mutex::new(Some(lanes)), closed: closed.clone() })
     };
-    (end(None, theirs), end(Some(serial), ours))
+    (end(None, theirs), end(Some(principal), ours))
 }
 
 fn lanes() -> (Lanes, Lanes) {
@@ -70,8 +73,8 @@ impl Connection for End {
         self.peer
     }
 
-    fn peer_serial(&self) -> Option<String> {
-        self.serial.clone()
+    fn principal(&self) -> Option<Principal> {
+        self.principal.clone()
     }
 
     fn statistics(&self) -> Statistics {

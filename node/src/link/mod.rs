@@ -30,6 +30,7 @@ pub mod lane;
 pub mod listener;
 mod local;
 mod lone;
+mod principal;
 pub mod quic;
 pub mod request;
 mod sessions;

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::Shared;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use longhaul_core::wire::link::Lane;
+use longhaul_core::wire::link::{Lane, Principal};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls_pki_types::CertificateDer;
@@ -676,8 +676,8 @@ impl Connection for Quic {
         self.connection.remote_address()
     }
 
-    fn peer_serial(&self) -> Option<String> {
-        Some(credential::inspect(&self.peer_certificate()?).ok()?.serial)
+    fn principal(&self) -> Option<Principal> {
+        super::principal::of(&self.peer_certificate()?).ok()
     }
 
     async fn proven(&self) -> Result<(), LinkError> {

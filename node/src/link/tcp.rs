@@ -18,11 +18,11 @@ pub use visit::{Visit, visit};
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
 use super::transport::{lane_number, priority};
 use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
-use crate::credential::{self, Credential, SERVER_NAME};
+use crate::credential::{Credential, SERVER_NAME};
 use anyhow::Result;
 use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use longhaul_core::wire::link::Lane;
+use longhaul_core::wire::link::{Lane, Principal};
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::HashMap;
@@ -225,9 +225,9 @@ impl Slots {
     }
 }
 
-fn serial(stream: &Stream) -> Option<String> {
+fn principal(stream: &Stream) -> Option<Principal> {
     let (_, session) = stream.get_ref();
-    Some(credential::inspect(session.peer_certificates()?.first()?).ok()?.serial)
+    super::principal::of(session.peer_certificates()?.first()?).ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -236,7 +236,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Tcp {
     peer: SocketAddr,
-    serial: Option<String>,
+    principal: Option<Principal>,
     rtt: Duration,
     slots: Mutex<Slots>,
     shared: Arc<Shared>,
@@ -285,10 +285,10 @@ impl Shared {
 
 impl Tcp {
     fn new(peer: SocketAddr, slots: Slots, error: fn(&io::Error) -> LinkError) -> Tcp {
-        let serial = slots.streams.values().next().and_then(serial);
+        let principal = slots.streams.values().next().and_then(principal);
         Tcp {
             peer,
-            serial,
+            principal,
             rtt: slots.rtt,
             slots: Mutex::new(slots),
             shared: Arc::new(Shared {
@@ -380,8 +380,8 @@ impl Connection for Tcp {
         self.peer
     }
 
-    fn peer_serial(&self) -> Option<String> {
-        self.serial.clone()
+    fn principal(&self) -> Option<Principal> {
+        self.principal.clone()
     }
 
     fn statistics(&self) -> Statistics {

@@ -8,7 +8,7 @@ use super::congestion::Estimate;
 use super::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
-use longhaul_core::wire::link::Lane;
+use longhaul_core::wire::link::{Lane, Principal};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,8 +37,8 @@ pub trait Connection: Send + Sync {
     }
     /// Where the peer is.
     fn peer(&self) -> SocketAddr;
-    /// Serial number of the peer's certificate, in hexadecimal.
-    fn peer_serial(&self) -> Option<String>;
+    /// Whose the peer's certificate is.
+    fn principal(&self) -> Option<Principal>;
     /// Waits until the peer has proven that it is there now. Before, what comes may be a copy of what it
     /// sent long ago.
     async fn proven(&self) -> Result<(), LinkError> {

@@ -288,11 +288,14 @@ impl Shell {
 
     fn event(&mut self, event: ListenerEvent) {
         match event {
-            ListenerEvent::Opened { session, peer, serial, software } => {
-                tracing::info!("session {session}: {peer} ({software}, credential {serial})");
-                self.watch.opened(session, peer, &serial, &software);
-                self.guests.opened(session, &serial);
-                self.session_opened(session, &serial);
+            ListenerEvent::Opened { session, peer, principal, software } => {
+                tracing::info!(
+                    "session {session}: {peer} ({software}, credential {})",
+                    principal.serial
+                );
+                self.watch.opened(session, peer, &principal, &software);
+                self.guests.opened(session, &principal);
+                self.session_opened(session, &principal);
             }
             ListenerEvent::Closed { session, reason } => {
                 tracing::info!("session {session} closed: {reason}");

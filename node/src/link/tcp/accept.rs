@@ -2,13 +2,13 @@
 
 use super::{
     ALPN, HTTP, LinkError, OPENING_BYTES, SETUP_TIMEOUT, Slots, Tcp, Token, configure, lock,
-    opening, serial, server_error,
+    opening, principal, server_error,
 };
 use crate::credential::{Issued, ServerIdentity};
 use crate::link::tls;
 use crate::link::transport::Connection;
 use anyhow::{Context as _, Result};
-use longhaul_core::wire::link::Lane;
+use longhaul_core::wire::link::{Lane, Principal};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -156,8 +156,8 @@ pub struct Visitor {
     pub stream: TlsStream<TcpStream>,
     /// Where it is.
     pub peer: SocketAddr,
-    /// Serial number of its certificate.
-    pub serial: String,
+    /// Whose certificate it has shown.
+    pub principal: Principal,
 }
 
 /// What a connection turned out to be.
@@ -196,8 +196,8 @@ async fn join(
     let mut stream = TlsStream::from(stream);
     let invalid = || LinkError::Protocol("a connection names no free lane".into());
     if stream.get_ref().1.alpn_protocol() != Some(ALPN) {
-        let serial = serial(&stream).ok_or_else(invalid)?;
-        return Ok(Joined::Visitor(Box::new(Visitor { stream, peer, serial })));
+        let principal = principal(&stream).ok_or_else(invalid)?;
+        return Ok(Joined::Visitor(Box::new(Visitor { stream, peer, principal })));
     }
     let mut first = [0; OPENING_BYTES];
     stream.read_exact(&mut first).await.map_err(|error| server_error(&error))?;
@@ -205,7 +205,7 @@ async fn join(
     let number = usize::from(first[3]);
     let named = |lane: &Lane| opening(*lane, number, &token) == first;
     let lane = Lane::ALL.into_iter().find(named).ok_or_else(invalid)?;
-    let serial = serial(&stream).ok_or_else(invalid)?;
+    let serial = principal(&stream).ok_or_else(invalid)?.serial;
     let mut incomplete = lock(incomplete);
     let key = (serial, token);
     if incomplete.len() >= MAX_INCOMPLETE && !incomplete.contains_key(&key) {

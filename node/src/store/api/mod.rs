@@ -23,7 +23,7 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use longhaul_core::wire::link::{SnapshotError, VolumeError};
+use longhaul_core::wire::link::{Principal, SnapshotError, VolumeError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -41,16 +41,21 @@ struct Caller {
 /// How what is asked gets to the store.
 enum Way {
     /// It is this one: by the session of a connection, which begins with its first request.
-    Door { door: Door, peer: SocketAddr, serial: String, session: Mutex<Option<Arc<Requests>>> },
+    Door {
+        door: Door,
+        peer: SocketAddr,
+        principal: Principal,
+        session: Mutex<Option<Arc<Requests>>>,
+    },
     /// Over a link, by who could not reach its HTTP API.
     Link(Arc<Requests>),
 }
 
 impl Caller {
-    /// Who has come by HTTP and has shown a certificate of that serial number.
-    fn visitor(door: Door, peer: SocketAddr, serial: String) -> Caller {
-        let of_tenant = tenant_of(&serial).is_some();
-        Caller { of_tenant, way: Way::Door { door, peer, serial, session: Mutex::default() } }
+    /// Who has come by HTTP and has shown the certificate of that principal.
+    fn visitor(door: Door, peer: SocketAddr, principal: Principal) -> Caller {
+        let of_tenant = principal.tenant.is_some();
+        Caller { of_tenant, way: Way::Door { door, peer, principal, session: Mutex::default() } }
     }
 
     /// Who has a link, by a credential whose certificate has that serial number.
@@ -59,16 +64,16 @@ impl Caller {
     }
 
     async fn requests(&self) -> Result<Arc<Requests>, LinkError> {
-        let (door, peer, serial, session) = match &self.way {
+        let (door, peer, principal, session) = match &self.way {
             Way::Link(requests) => return Ok(requests.clone()),
-            Way::Door { door, peer, serial, session } => (door, peer, serial, session),
+            Way::Door { door, peer, principal, session } => (door, peer, principal, session),
         };
         let mut session = session.lock().await;
         match &*session {
             Some(requests) if requests.is_open() => Ok(requests.clone()),
             // One that has ended is not let in again, if it was for its credential.
             _ => {
-                let entered = Arc::new(door.enter(*peer, serial.clone()).await?);
+                let entered = Arc::new(door.enter(*peer, principal.clone()).await?);
                 Ok(session.insert(entered).clone())
             }
         }

@@ -129,17 +129,17 @@ pub async fn serve(
 ) {
     let routes = service();
     let (mut connections, mut turned_away) = (JoinSet::new(), JoinSet::new());
-    while let Some(Visitor { stream, peer, serial }) = visitors.recv().await {
+    while let Some(Visitor { stream, peer, principal }) = visitors.recv().await {
         while connections.try_join_next().is_some() {}
         while turned_away.try_join_next().is_some() {}
-        let Some(place) = counts.place(&serial, &bounds) else {
+        let Some(place) = counts.place(&principal.serial, &bounds) else {
             tracing::warn!("refused {peer} (HTTP): too many connections");
             if turned_away.len() < MAX_TURNED_AWAY {
                 turned_away.spawn(turn_away(stream));
             }
             continue;
         };
-        let caller = Arc::new(Caller::visitor(door.clone(), peer, serial));
+        let caller = Arc::new(Caller::visitor(door.clone(), peer, principal));
         connections.spawn(connection(stream, caller, routes.clone(), place, bounds.silence));
     }
 }

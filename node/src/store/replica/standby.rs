@@ -10,7 +10,7 @@ use super::super::api::{
 use super::super::site::{Role, Site};
 use super::promote;
 use crate::admin::{Metrics, Report};
-use crate::credential::{Issued, OF_TENANT, ServerIdentity};
+use crate::credential::{Issued, ServerIdentity};
 use crate::link::tcp::{Acceptor, Visitor};
 use crate::objects::Objects;
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
+use longhaul_core::wire::link::Principal;
 use serde::Deserialize;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -99,7 +100,7 @@ impl Standby {
 #[derive(Clone, Debug)]
 struct Caller {
     peer: SocketAddr,
-    serial: String,
+    principal: Principal,
 }
 
 struct Visitors(mpsc::Receiver<Visitor>);
@@ -110,7 +111,7 @@ impl axum::serve::Listener for Visitors {
 
     async fn accept(&mut self) -> (Self::Io, Caller) {
         match self.0.recv().await {
-            Some(Visitor { stream, peer, serial }) => (stream, Caller { peer, serial }),
+            Some(Visitor { stream, peer, principal }) => (stream, Caller { peer, principal }),
             None => std::future::pending().await,
         }
     }
@@ -155,12 +156,16 @@ async fn go_on(
     Query(how): Query<How>,
     ConnectInfo(caller): ConnectInfo<Caller>,
 ) -> Response {
-    if caller.serial.starts_with(OF_TENANT) {
+    if caller.principal.tenant.is_some() {
         let why = "a tenant's credential may not do that";
         return problem(StatusCode::FORBIDDEN, ProblemKind::Forbidden, why);
     }
     let _alone = standby.going_on.lock().await;
-    tracing::info!("{} (credential {}) has this replica go on", caller.peer, caller.serial);
+    tracing::info!(
+        "{} (credential {}) has this replica go on",
+        caller.peer,
+        caller.principal.serial
+    );
     match promote(&standby.base, how.force).await {
         Ok(site) => {
             standby.site.send_replace(site);

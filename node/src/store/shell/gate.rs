@@ -10,38 +10,40 @@
 
 use super::snapshots::volume_of;
 use super::{Asked, Shell};
-use crate::credential::tenant_of;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::catalog::check_name;
 use longhaul_core::store::tenant;
 use longhaul_core::wire::link::{
-    AttachError, SnapshotOperation, ToHost, ToStore, TrashOperation, TrashReply, VolumeError,
-    VolumeOperation, VolumeReply,
+    AttachError, Principal, SnapshotOperation, ToHost, ToStore, TrashOperation, TrashReply,
+    VolumeError, VolumeOperation, VolumeReply,
 };
 use std::collections::HashMap;
 
-/// The sessions of tenants.
+/// The sessions, and whose they are.
 #[derive(Default)]
 pub(super) struct Guests {
-    tenants: HashMap<u64, String>,
+    principals: HashMap<u64, Principal>,
 }
 
 impl Guests {
-    /// A session has begun with a credential of that serial number.
-    pub(super) fn opened(&mut self, session: u64, serial: &str) {
-        if let Some(tenant) = tenant_of(serial) {
-            self.tenants.insert(session, tenant.to_owned());
-        }
+    /// A session has begun.
+    pub(super) fn opened(&mut self, session: u64, principal: &Principal) {
+        self.principals.insert(session, principal.clone());
+    }
+
+    /// Whose a session is; nothing once it is over, and for the shell's own.
+    pub(super) fn principal(&self, session: u64) -> Option<&Principal> {
+        self.principals.get(&session)
     }
 
     /// A session is over, and nothing is sent to it any more.
     pub(super) fn closed(&mut self, session: u64) {
-        self.tenants.remove(&session);
+        self.principals.remove(&session);
     }
 
     /// The tenant whose session it is; nobody's may do everything.
     pub(super) fn tenant(&self, session: u64) -> Option<&str> {
-        self.tenants.get(&session).map(String::as_str)
+        self.principal(session)?.tenant.as_deref()
     }
 
     /// What is told to a session, with the names that volumes have there.
@@ -295,9 +297,13 @@ mod tests {
     #[test]
     fn a_tenant_is_told_of_its_own_volumes_by_their_names() {
         let mut guests = Guests::default();
-        guests.opened(1, "tenant:acme:4a");
-        guests.opened(2, "4a");
-        guests.opened(3, "store:4a");
+        let of = |tenant: Option<&str>, store| {
+            let tenant = tenant.map(str::to_owned);
+            Principal { tenant, store, ..Principal::embedded() }
+        };
+        guests.opened(1, &of(Some("acme"), false));
+        guests.opened(2, &of(None, false));
+        guests.opened(3, &of(None, true));
         let info = |name: &str| VolumeInfo {
             name: name.into(),
             id: VolumeId(1),

@@ -1,7 +1,7 @@
 //! This store among the others of its installation: what they ask of it, and where its hosts go.
 
 use super::{Asked, Outcome, Shell};
-use crate::credential::{Issued, OF_STORE, Stamp};
+use crate::credential::{Issued, Stamp};
 use crate::objects::Objects;
 use crate::store::balance::{self, Guest, Load};
 use crate::store::catalog;
@@ -12,8 +12,8 @@ use crate::store::replica::Looked;
 use crate::store::trash;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    LiveInfo, MAX_SERVED, MAX_STORES, Served, StoreId, StoreOperation, StoreReply, StoreReport,
-    StoreState, ToHost, VolumeError, VolumeReply,
+    LiveInfo, MAX_SERVED, MAX_STORES, Principal, Served, StoreId, StoreOperation, StoreReply,
+    StoreReport, StoreState, ToHost, VolumeError, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -100,9 +100,9 @@ async fn forget(objects: &dyn Objects, peers: &Peers, id: StoreId) -> Result<(),
 
 impl Shell {
     /// A session has begun.
-    pub(super) fn session_opened(&mut self, session: u64, serial: &str) {
+    pub(super) fn session_opened(&mut self, session: u64, principal: &Principal) {
         // A host that is to leave is told when hosts are reminded.
-        if serial.starts_with(OF_STORE) {
+        if principal.store {
             self.stores.insert(session);
         }
     }

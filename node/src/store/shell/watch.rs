@@ -1,13 +1,13 @@
 //! What goes into the audit log: what changes something, or takes or leaves a volume, with what was answered.
 
-use crate::credential::{OF_STORE, bare, tenant_of};
+use crate::credential::bare;
 use crate::store::audit::{Audit, Event};
 use crate::store::schedule;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::tenant;
 use longhaul_core::wire::link::{
-    ReplicaOperation, RequestId, SnapshotOperation, StoreOperation, TenantOperation, ToHost,
-    ToStore, TrashOperation, VolumeOperation,
+    Principal, ReplicaOperation, RequestId, SnapshotOperation, StoreOperation, TenantOperation,
+    ToHost, ToStore, TrashOperation, VolumeOperation,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,15 +30,15 @@ struct Watched {
 #[derive(Clone)]
 struct Who {
     peer: SocketAddr,
-    serial: String,
+    principal: Principal,
 }
 
 impl Watched {
     fn write(&self, who: &Who, action: &str, object: String, outcome: String) {
         self.audit.write(Event {
-            tenant: tenant_of(&who.serial).map(str::to_owned),
-            name: who.serial.starts_with(OF_STORE).then(|| "store".to_owned()),
-            credential: Some(bare(&who.serial).to_owned()),
+            tenant: who.principal.tenant.clone(),
+            name: who.principal.store.then(|| "store".to_owned()),
+            credential: Some(bare(&who.principal.serial).to_owned()),
             peer: who.peer.to_string(),
             action: action.to_owned(),
             object,
@@ -59,8 +59,14 @@ impl Watch {
     }
 
     /// A session has begun: a host's, an operator's, or another store's.
-    pub(super) fn opened(&self, session: u64, peer: SocketAddr, serial: &str, software: &str) {
-        let who = Who { peer, serial: serial.to_owned() };
+    pub(super) fn opened(
+        &self,
+        session: u64,
+        peer: SocketAddr,
+        principal: &Principal,
+        software: &str,
+    ) {
+        let who = Who { peer, principal: principal.clone() };
         let mut watched = self.lock();
         watched.write(&who, "session.open", software.to_owned(), "ok".to_owned());
         watched.sessions.insert(session, who);
@@ -94,7 +100,7 @@ impl Watch {
         let mut watched = self.lock();
         let Some(who) = watched.sessions.get(&session).cloned() else { return };
         let object = match object {
-            Object::Volume(name) => tenant::within(tenant_of(&who.serial), &name),
+            Object::Volume(name) => tenant::within(who.principal.tenant.as_deref(), &name),
             Object::Other(text) => text,
         };
         if watched.open.len() >= OPEN_MAX {
