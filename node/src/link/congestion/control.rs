@@ -10,6 +10,10 @@
 //! rate. If the queue goes away it was ours; if it does not, twice, somebody else fills it, and the window
 //! follows CUBIC until a later test finds the queue empty.
 //!
+//! A way that becomes longer looks like such a queue, too. So before a queue is taken for somebody else's it is
+//! taken for the way, and the path filled: if as much arrives as before, and nothing got quicker meanwhile, it was
+//! the way.
+//!
 //! Delay also varies by itself, on radio links and busy machines, and then says little. So where it does,
 //! and where somebody else fills the queue, the path is probed: for a moment more is sent, and if more arrives,
 //! the path was not full, or our share of it small, whatever the delay.
@@ -20,6 +24,7 @@
 //! to see what another value does.
 
 use super::cubic::Cubic;
+use super::phase::{Longer, Phase, Probe, Test};
 use super::recent::{Ambient, Recent};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -62,10 +67,15 @@ const TEST_SHARE: f64 = 0.6;
 const DRAINED: f64 = 0.7;
 /// How often a test is repeated that found the path slower and its queue shrinking.
 const RETESTS: u32 = 2;
+/// Share of the largest rate that arrives when the path is full again after it became longer. With less,
+/// somebody else has the rest.
+const FILLED: f64 = 0.8;
 /// Epochs with a queue that our shrinking has not removed, before it is tested.
 const HIGH_EPOCHS: u32 = 2;
 /// How long after somebody else was there a queue is taken for theirs at once.
 const SUSPICION: Duration = Duration::from_secs(15);
+/// How long after that a queue that stays is not taken for a longer way.
+const SHARED_SPAN: Duration = Duration::from_secs(20);
 /// While somebody else fills the queue, a loss counts when it is at least this share of the longest
 /// seen: drop-tail queues overflow when they are full.
 const FULL_QUEUE: f64 = 0.7;
@@ -116,45 +126,6 @@ pub struct Estimate {
     pub queue_lost_bytes: u64,
     /// Somebody else fills the queue.
     pub competing: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    /// Doubles every round trip until there is a queue.
-    Startup,
-    /// Holds the standing queue at the target.
-    Steady,
-    /// Sends little for an epoch to see whether the queue goes away.
-    Test(Test),
-    /// Sends more for an epoch to see whether more arrives.
-    Probe(Probe),
-    /// Follows CUBIC.
-    Compete,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Probe {
-    /// The window that the rate has followed, and that rate.
-    window: f64,
-    rate: f64,
-    /// The largest rate of the last seconds before.
-    most: f64,
-    /// Delay does not count: CUBIC goes on.
-    competes: bool,
-    /// The rate has followed at least once.
-    has_followed: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Test {
-    /// Somebody else was there.
-    competed: bool,
-    /// The window to go on with if somebody else is.
-    before: f64,
-    /// Rate and queue before.
-    rate: f64,
-    queue: f64,
-    retests: u32,
 }
 
 /// What was known when a packet was sent.
@@ -242,6 +213,9 @@ pub struct Control {
     cubic: Cubic,
     /// Longest queue while somebody else filled it.
     longest: f64,
+    /// When somebody else filled the queue last, or when a queue was last taken for a longer way: two of
+    /// these soon after each other are rather the ups and downs of another flow.
+    shared_at: Option<Instant>,
     /// The window when a test found nobody else any more, and when that was.
     left: Option<(f64, Instant)>,
     /// Of a startup: the last round-trip times, and the largest rate.
@@ -261,7 +235,7 @@ impl Control {
         Control {
             mtu,
             window,
-            phase: Phase::Startup,
+            phase: Phase::Startup(None),
             base: Recent::new(now, BASE_SPAN, f64::min),
             most_rate: Recent::new(now, RATE_SPAN, f64::max),
             sent: VecDeque::new(),
@@ -294,6 +268,7 @@ impl Control {
             ambient: Ambient::new(now),
             cubic: Cubic::new(now, window, true),
             longest: 0.0,
+            shared_at: None,
             left: None,
             startup_rtts: [f64::INFINITY; STARTUP_SAMPLES],
             startup_rate: 0.0,
@@ -323,7 +298,7 @@ impl Control {
                 Phase::Compete => true,
                 Phase::Test(test) => test.competed,
                 Phase::Probe(probe) => probe.competes,
-                Phase::Startup | Phase::Steady => false,
+                Phase::Startup(_) | Phase::Steady => false,
             },
         }
     }
@@ -371,7 +346,7 @@ impl Control {
         if self.is_used() {
             let (window, bytes, mtu) = (self.window, bytes as f64, self.mtu as f64);
             match self.phase {
-                Phase::Startup => self.set_window(window + bytes),
+                Phase::Startup(_) => self.set_window(window + bytes),
                 Phase::Compete => {
                     let grown = self.cubic.grown(now, window, bytes, self.last_rtt, mtu);
                     self.set_window(grown);
@@ -400,7 +375,7 @@ impl Control {
             self.epoch.least_rtt = self.epoch.least_rtt.min(rtt);
             self.epoch.rate = rate.or(self.epoch.rate);
         }
-        if self.phase == Phase::Startup {
+        if let Phase::Startup(longer) = self.phase {
             self.startup_rate = self.startup_rate.max(rate.unwrap_or_default());
             self.startup_rtts.rotate_right(1);
             self.startup_rtts[0] = rtt;
@@ -412,7 +387,7 @@ impl Control {
                 && self.is_used()
                 && self.startup_rate > 0.0
             {
-                return self.end_startup(now);
+                return self.end_startup(now, longer);
             }
         }
         if newest >= self.epoch.until && self.epoch.least_rtt.is_finite() {
@@ -510,7 +485,11 @@ impl Control {
     }
 
     fn restart(&mut self, now: Instant) {
-        self.phase = Phase::Startup;
+        self.start(now, None);
+    }
+
+    fn start(&mut self, now: Instant, longer: Option<Longer>) {
+        self.phase = Phase::Startup(longer);
         self.startup_rtts = [f64::INFINITY; STARTUP_SAMPLES];
         self.startup_rate = 0.0;
         self.growth = 0.0;
@@ -519,7 +498,40 @@ impl Control {
         self.begin_epoch(now);
     }
 
-    fn end_startup(&mut self, now: Instant) {
+    /// Whether somebody else filled the queue lately.
+    fn was_shared(&self, now: Instant) -> bool {
+        self.shared_at.is_some_and(|at| now - at < SHARED_SPAN)
+    }
+
+    /// Takes what looks like a queue for the path itself, and fills it. If the way has become longer, what
+    /// is sent more arrives until the path is as full as it was.
+    fn take_for_longer(&mut self, now: Instant, window: f64) {
+        let (base, least, most) = (self.base.get(), self.epoch.least_rtt, self.most_rate.get());
+        let longer = Longer { base, least, window, most };
+        self.base = Recent::new(now, BASE_SPAN, f64::min);
+        self.base.add(now, least);
+        self.shared_at = Some(now);
+        self.set_window(window);
+        self.start(now, Some(longer));
+    }
+
+    /// The way has not become longer: somebody else fills the queue.
+    fn take_back(&mut self, now: Instant, longer: Longer) {
+        self.queue += self.base.get() - longer.base;
+        self.base = Recent::new(now, BASE_SPAN, f64::min);
+        self.base.add(now, longer.base);
+        self.set_window(longer.window);
+        self.compete(now);
+        self.begin_epoch(now);
+    }
+
+    fn end_startup(&mut self, now: Instant, longer: Option<Longer>) {
+        if let Some(longer) = longer
+            && (self.startup_rate < FILLED * longer.most
+                || self.base.get() < longer.least - ACK_DELAY - self.target(self.rate))
+        {
+            return self.take_back(now, longer);
+        }
         self.cubic = Cubic::new(now, self.window, true);
         self.longest = 0.0;
         self.started_at = now;
@@ -568,8 +580,10 @@ impl Control {
         }
         let congested = self.is_congested(now);
         match self.phase {
-            Phase::Startup if congested && self.startup_rate > 0.0 => return self.end_startup(now),
-            Phase::Startup => {}
+            Phase::Startup(longer) if congested && self.startup_rate > 0.0 => {
+                return self.end_startup(now, longer);
+            }
+            Phase::Startup(_) => {}
             Phase::Steady if congested => {
                 let ceiling = LOSS_SHRINK * self.window.min(epoch.peak_in_flight as f64);
                 self.ceiling = Some((ceiling, now + CEILING_SPAN));
@@ -582,6 +596,7 @@ impl Control {
             Phase::Probe(probe) => self.probed(now, probe, congested),
             Phase::Test(test) => self.tested(now, test),
             Phase::Compete => {
+                self.shared_at = Some(now);
                 self.longest = (self.longest * LONGEST_DECAY).max(self.queue);
                 let interval = TEST_INTERVAL.max(Duration::from_secs_f64(50.0 * self.base.get()));
                 if now - self.tested_at >= interval {
@@ -679,7 +694,12 @@ impl Control {
             let (window, rate) = (self.window, self.rate);
             self.mean_rate = rate;
             self.probe_pause = PROBE_PAUSE.0;
-            let competes = probe.competes || self.queue > self.target(rate);
+            let beyond = self.queue > self.target(rate);
+            if self.queue > self.limit(true) && !probe.competes && !self.was_shared(now) {
+                self.probed_at = now;
+                return self.take_for_longer(now, window);
+            }
+            let competes = probe.competes || beyond;
             let most = rate;
             self.phase = Phase::Probe(Probe { window, rate, most, competes, has_followed: true });
             let step = if probe.competes { PROBE_STEP.0 } else { PROBE_STEP.1 };
@@ -703,6 +723,17 @@ impl Control {
         self.phase = Phase::Test(Test { competed, before, rate, queue, retests: 0 });
         self.losses_from = now;
         self.set_window(TEST_SHARE * rate * self.base.get());
+    }
+
+    /// Follows CUBIC from here on.
+    fn compete(&mut self, now: Instant) {
+        self.phase = Phase::Compete;
+        self.longest = self.longest.max(self.queue);
+        self.has_failed = false;
+        self.high = 0;
+        self.growth = 0.0;
+        let young = now - self.started_at < SUSPICION;
+        self.cubic = Cubic::new(now, self.window, young && self.cubic.is_slow_start());
     }
 
     fn tested(&mut self, now: Instant, test: Test) {
@@ -730,17 +761,18 @@ impl Control {
             let left = self.left.take().filter(|(_, at)| now - *at < SUSPICION);
             self.set_window(left.map_or(test.before, |(window, _)| window.max(test.before)));
             self.before = self.window;
-            // The first time it may have been in step with flows like this one.
-            failed = !test.competed && left.is_none() && !self.has_failed;
-            if failed {
-                self.phase = Phase::Steady;
-            } else {
+            if test.competed {
                 self.phase = Phase::Compete;
                 self.longest = self.longest.max(self.queue);
-            }
-            if !failed && !test.competed {
-                let young = now - self.started_at < SUSPICION;
-                self.cubic = Cubic::new(now, self.window, young && self.cubic.is_slow_start());
+            } else if left.is_some() || self.was_shared(now) {
+                self.compete(now);
+            } else if !self.has_failed {
+                // The first time it may have been in step with flows like this one.
+                failed = true;
+                self.phase = Phase::Steady;
+            } else {
+                self.tested_at = now;
+                return self.take_for_longer(now, self.window);
             }
         }
         self.has_failed = failed;

@@ -4,6 +4,7 @@
 mod bench;
 mod control;
 mod cubic;
+mod phase;
 mod recent;
 #[cfg(test)]
 mod tests;

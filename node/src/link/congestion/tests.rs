@@ -160,10 +160,46 @@ fn follows_a_path_that_changes() {
     assert!(share(&bench, flow, slower, 6 * SECOND, 10 * SECOND) > 0.85);
     assert!(bench.queue_ms(0.99, 6 * SECOND, 10 * SECOND) < 10.0);
     assert!(share(&bench, flow, faster, 12 * SECOND, 15 * SECOND) > 0.9);
-    // A longer way looks like somebody else's queue, until the shorter one is forgotten.
-    let share_of_longer = share(&bench, flow, longer, 16 * SECOND, 50 * SECOND);
-    assert!(share_of_longer > 0.75, "{share_of_longer}");
+    let share_of_longer = share(&bench, flow, longer, 17 * SECOND, 50 * SECOND);
+    assert!(share_of_longer > 0.9, "{share_of_longer}");
     assert!(bench.own_loss(flow) < 0.02);
+}
+
+/// Mb/s, round-trip time in ms before and after, stalls of the machine in ms.
+const LONGER: [(f64, f64, f64, u64); 8] = [
+    (155.0, 0.2, 16.0, 0),
+    (155.0, 0.2, 16.0, 2),
+    (155.0, 2.0, 16.0, 0),
+    (155.0, 16.0, 32.0, 0),
+    (20.0, 0.2, 16.0, 0),
+    (1000.0, 0.2, 16.0, 0),
+    (1000.0, 2.0, 50.0, 0),
+    (155.0, 0.2, 100.0, 0),
+];
+
+/// Paths of a row of [`LONGER`], and when the flow should have adapted to the second that comes at 5 s:
+/// after a second and five round trips.
+fn longer((mbit, before, after, stall): (f64, f64, f64, u64)) -> (Path, Path, u64) {
+    let stall = stall * 1_000_000;
+    let path = |rtt: f64| Path { stall, ..Path::new(mbit, rtt, 16.0 / rtt.min(16.0), 0.0) };
+    (path(before), path(after), 6 * SECOND + (5.0 * after * 1e6) as u64)
+}
+
+#[test]
+fn a_way_that_becomes_longer_is_full_again_after_a_second() {
+    for row in LONGER {
+        let (before, after, adapted) = longer(row);
+        let mut bench = Bench::new(before);
+        bench.change(5 * SECOND, after);
+        let flow = bench.ours(Load::Bulk, 0, ALWAYS);
+        bench.run(15 * SECOND + 1_000_000);
+        let got = share(&bench, flow, after, adapted, adapted + 3 * SECOND);
+        let queue = bench.queue_ms(0.5, adapted, 15 * SECOND);
+        let own = bench.own_loss(flow);
+        assert!(got >= 0.9, "{row:?}: {got} of the line");
+        assert!(queue <= if row.3 == 0 { 3.0 } else { 10.0 }, "{row:?}: {queue} ms of queue");
+        assert!(own <= 0.02, "{row:?}: {own} lost in the queue");
+    }
 }
 
 #[test]
