@@ -482,12 +482,55 @@ impl Host {
         format!("unix:{}", self.socket().display())
     }
 
-    /// A volume as clients name it.
+    /// A volume as clients name it; attached first, as an operator would, if the host runs.
     #[must_use]
     pub fn uri(&self, volume: &str) -> String {
+        if self.server.is_some() && !volume.is_empty() {
+            self.name(volume);
+        }
+        self.uri_only(volume)
+    }
+
+    /// A volume as clients name it, attached or not.
+    #[must_use]
+    pub fn uri_only(&self, volume: &str) -> String {
         match self.protocol {
             Protocol::Nbd => format!("nbd+unix:///{volume}?socket={}", self.socket().display()),
             Protocol::Iscsi => crate::iscsi::url(&self.portal, None, volume),
+        }
+    }
+
+    /// Runs `longhaul attach`.
+    #[track_caller]
+    pub fn attach<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        self.control("attach", args)
+    }
+
+    /// Runs `longhaul detach`.
+    #[track_caller]
+    pub fn detach<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        self.control("detach", args)
+    }
+
+    /// Runs a command of the running host.
+    #[track_caller]
+    pub fn control<'a>(&self, name: &str, args: impl IntoIterator<Item = &'a str>) -> Output {
+        let mut control = command(longhaul());
+        control.args([name, "--admin", &self.admin]).args(args);
+        run_within(control, LIMIT)
+    }
+
+    /// What an operator does before a client can use a volume. Versions before this one need none.
+    fn name(&self, volume: &str) {
+        let listed = || {
+            let (_, body) = http_get(&self.admin, "/status")?;
+            let status: Value = serde_json::from_str(&body).ok()?;
+            let known = |found: &Value| found["name"] == volume && found["state"] == "attached";
+            Some(status["volumes"].as_array()?.iter().any(known))
+        };
+        if self.binary == longhaul() && listed() == Some(false) {
+            // Whoever connects sees what is wrong.
+            let _ = self.attach([volume]);
         }
     }
 
@@ -498,7 +541,8 @@ impl Host {
         }
     }
 
-    /// A client of a volume; tries for a while, as one that was told to reconnect.
+    /// A client of a volume, which is attached first if need be; tries for a while, as one that was told to
+    /// reconnect.
     #[track_caller]
     #[must_use]
     pub fn client(&self, volume: &str) -> Client {
@@ -509,17 +553,19 @@ impl Host {
                 Err(error) if start.elapsed() > START => panic!("no client connects: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
+            self.name(volume);
         }
     }
 
-    /// A client of a volume, or none if the host refuses at once.
+    /// A client of a volume, which is attached first if need be, or none if the host refuses.
     #[must_use]
     pub fn client_or_refused(&self, volume: &str) -> Option<Client> {
+        self.name(volume);
         self.connect(volume).ok()
     }
 
-    /// The text with which the host refuses to export a volume over NBD for good; while it only waits for the
-    /// store, it is asked again.
+    /// The text with which the host refuses to attach a volume, or to export it over NBD; while it only waits for
+    /// the store, it is asked again.
     ///
     /// # Panics
     /// If it exports it.
@@ -528,6 +574,10 @@ impl Host {
     pub fn refusal(&self, volume: &str) -> String {
         let start = Instant::now();
         loop {
+            let attached = self.attach([volume]);
+            if !attached.status.success() {
+                return attached.stderr;
+            }
             match Client::nbd(&self.nbd(), volume) {
                 Ok(_) => panic!("volume {volume} is exported, and must not be"),
                 Err(error)

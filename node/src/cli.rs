@@ -4,6 +4,8 @@
 //! from the table of the command in the `--config` file, else from its default.
 
 // Also found from where the fuzz targets include this file.
+#[path = "cli/attach.rs"]
+mod attach;
 #[path = "cli/hidden.rs"]
 mod hidden;
 #[path = "cli/snapshot.rs"]
@@ -15,6 +17,7 @@ mod tenant;
 #[path = "cli/volume.rs"]
 mod volume;
 
+pub use attach::{AttachArgs, DetachArgs};
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
 pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
 pub use stores::{ModeArg, ReplicaCommand, StoreCommand, StoresArgs};
@@ -23,6 +26,7 @@ pub use volume::{VolumeArgs, VolumeCommand};
 
 use crate::host::Schedule;
 use crate::link::Transport;
+use crate::pattern::Pattern;
 use crate::span::{self, Span};
 use crate::units;
 use anyhow::{Context as _, Result, bail};
@@ -77,6 +81,10 @@ pub enum Command {
     Store(StoreArgs),
     /// Run a host gateway.
     Host(Box<HostArgs>),
+    /// Attach a volume to a running host, and show how to use it.
+    Attach(AttachArgs),
+    /// Detach a volume from a running host: the store gets everything, and the host's space is free again.
+    Detach(DetachArgs),
     /// Create, list, show, resize, delete, import and export volumes.
     Volume(VolumeArgs),
     /// Take, list, delete and go back to snapshots of volumes.
@@ -235,10 +243,15 @@ pub struct HostArgs {
     /// HTTP address for /metrics, /healthz, /status and `longhaul iscsi`; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
-    /// Attach this volume at start. Repeat for several. Other volumes are attached when a client
-    /// asks for them, and those with a journal here always are.
+    /// Attach this volume at start. Repeat for several. Volumes that `longhaul attach` named and those
+    /// with undelivered writes here are attached as well; clients find no others.
     #[arg(long = "volume", value_name = "NAME", env = "LONGHAUL_VOLUME", value_delimiter = ',')]
     pub volumes: Vec<String>,
+    /// Attach volumes whose names match when a client connects to them (NBD_OPT_GO, or a login over iSCSI):
+    /// `*` is any text, `?` any one character. Repeat for several. A volume that another host has is never
+    /// taken, and who only looks attaches nothing.
+    #[arg(long, value_name = "PATTERN", env = "LONGHAUL_ATTACH_ON_DEMAND", value_delimiter = ',')]
+    pub attach_on_demand: Vec<Pattern>,
     /// Journal of each volume: how much may be written while the store cannot be reached.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
     pub journal_size: u64,

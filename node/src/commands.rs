@@ -15,6 +15,8 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Demo(args) => crate::demo::run(&args),
         Command::Store(args) => crate::store::run(&args),
         Command::Host(args) => crate::host::run(&args, config),
+        Command::Attach(args) => crate::host::attach(&args),
+        Command::Detach(args) => crate::host::detach(&args),
         Command::Volume(args) => crate::volume::run(&args),
         Command::Snapshot(args) => crate::volume::snapshot::run(&args),
         Command::Tenant(args) => crate::tenant::run(&args),

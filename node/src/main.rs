@@ -14,6 +14,7 @@ mod host;
 mod keys;
 mod link;
 mod objects;
+mod pattern;
 mod random;
 mod relay;
 mod service;

@@ -153,6 +153,7 @@ fn a_newer_host_comes(protocol: Protocol) {
     older.wait_drained("disk", LIMIT);
     let mut client = older.client("disk");
     newer.start();
+    newer.attach(["disk", "--take-over"]).ok();
     shows_all(&newer, &history);
 
     wait_for("the older host's client to get errors", LIMIT, || {
@@ -168,11 +169,16 @@ fn a_newer_host_comes(protocol: Protocol) {
     // Whatever the older one took after that is not in the volume.
     history.prefix_of(&site.export("disk"), history.len()).unwrap();
 
-    // With nothing of its own it may take the volume back, and sees what the other one wrote.
+    // With nothing of its own it may take the volume back, and sees what the other one wrote. It does not do so by
+    // itself.
     older.stop();
     older.start();
-    shows_all(&older, &history);
+    wait_for("the older host to be refused", LIMIT, || {
+        older.volume_status("disk")["state"] == "refused"
+    });
     let mut client = newer.client_or_refused("disk");
+    older.attach(["disk", "--take-over"]).ok();
+    shows_all(&older, &history);
     wait_for("the newer host to be fenced", LIMIT, || match &mut client {
         Some(client) => client.write(0, &[1; BLOCK]).is_err(),
         None => true,
@@ -204,6 +210,7 @@ fn a_host_is_cut_off(protocol: Protocol) {
     // The store cannot know of these writes, so the volume is given to whoever asks.
     let mut newer = site.host("newer");
     newer.start();
+    newer.attach(["disk", "--take-over"]).ok();
     history.cut(common);
     shows_all(&newer, &history);
     write(&newer, &mut history, 100, 3);

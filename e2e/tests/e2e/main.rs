@@ -5,6 +5,7 @@
 
 mod ahead;
 mod api;
+mod attach;
 mod backends;
 mod buckets;
 mod clients;

@@ -34,6 +34,25 @@ const LOOK: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Control {
+    /// Attach a volume.
+    Attach {
+        /// Which.
+        volume: String,
+        /// Also if another host that is connected has it.
+        take_over: bool,
+    },
+    /// The command that asked for it does not wait any more.
+    CancelAttach {
+        /// Which volume.
+        volume: String,
+    },
+    /// Detach a volume of which the store has everything, or give up to attach it.
+    Detach {
+        /// Which.
+        volume: String,
+        /// Free its journal also if the store may not have everything.
+        drop_undelivered: bool,
+    },
     /// Other limits for a volume until this host stops; what is not given stays.
     Limit {
         /// Which.
@@ -178,8 +197,13 @@ impl Front {
     ///
     /// # Errors
     /// If the volume is not attached, or there is no such trace, or it cannot be read or written.
-    pub async fn control(&self, control: Control) -> Result<()> {
+    pub async fn control(self: &Rc<Self>, control: Control) -> Result<()> {
         match control {
+            Control::Attach { volume, take_over } => self.attach_now(&volume, take_over)?,
+            Control::CancelAttach { volume } => self.cancel_attach(&volume),
+            Control::Detach { volume, drop_undelivered } => {
+                self.detach(&volume, drop_undelivered).await?;
+            }
             Control::Limit { volume: name, drain_rate, readahead_rate } => {
                 let volume = self.attached(&name)?;
                 let mut limits = self.limits(&name);

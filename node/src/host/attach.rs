@@ -1,7 +1,9 @@
 //! Attaching a volume: its journal first, then the store, then the engine.
 //!
-//! The journal is found or made, with all its space, before the store is asked: an attach that
-//! succeeds fences every other host off, so nothing that can be known before may fail after it.
+//! The journal is found or made, with all its space, before the store is asked to attach: an attach that
+//! succeeds fences every other host off, so nothing that can be known before may fail after it. Whether
+//! another host has the volume, or owes it writes, is asked before a journal is made, and one that was
+//! made for an attach that the store refuses is removed.
 
 use super::cache::{self, CacheFile};
 use super::disk::{Disk, Zero};
@@ -38,6 +40,10 @@ pub enum Failure {
     Link,
     /// There is no such volume.
     NotFound(String),
+    /// Another host has it: it is tried again quietly.
+    InUse(String),
+    /// Another host took it.
+    Fenced(String),
     /// Something that someone has to decide or repair.
     Refused(String),
     /// The disk under the journal failed to sync: not tried again by this process.
@@ -65,6 +71,8 @@ pub struct Opened {
     /// files once more.
     zero: (u32, Vec<File>),
     kept: Kept,
+    /// It was made for this attach and has never been used.
+    made: bool,
 }
 
 /// What this host keeps of a volume that is not attached.
@@ -105,10 +113,33 @@ impl Kept {
     }
 }
 
-/// Attaches a volume by name. `journal` is what earlier attempts opened.
+/// Attaches a volume by name. `journal` is what earlier attempts opened. `take_over`: also if another
+/// host that is connected has it.
 pub async fn attach(
     front: &Rc<Front>,
     name: &str,
+    take_over: bool,
+    journal: &mut Option<Opened>,
+) -> Result<Rc<Volume>, Failure> {
+    let attached = try_attach(front, name, take_over, journal).await;
+    if let Err(failure) = &attached
+        && *failure != Failure::Link
+        && let Some(Opened { kept, .. }) = journal.take_if(|journal| journal.made)
+    {
+        front.set_kept(name, None);
+        let state = front.state.clone();
+        let freed = tokio::task::spawn_blocking(move || state.free_volume(&kept.file)).await;
+        if let Err(error) = freed.context("the thread for files failed").flatten() {
+            tracing::warn!(volume = name, "the journal made for it stays: {error:#}");
+        }
+    }
+    attached
+}
+
+async fn try_attach(
+    front: &Rc<Front>,
+    name: &str,
+    take_over: bool,
     journal: &mut Option<Opened>,
 ) -> Result<Rc<Volume>, Failure> {
     let trouble = prepare(front, name, journal).await;
@@ -127,16 +158,21 @@ pub async fn attach(
         let dir = front.state.volume_dir(stale.volume_id()?);
         return Err(Failure::Refused(format!(
             "volume {name} was deleted and created again, and {} still holds the journal of the \
-             deleted one: move that directory away to attach the new volume",
+             deleted one: move that directory away to attach the new volume, or give up what is in it with `longhaul \
+             detach {name} --drop-undelivered`",
             dir.display()
         )));
     }
+    front.not_freeing(info.id).await;
     // The volume itself, whose keys a snapshot has.
     let volume = match snapshot_of(name) {
         Some(volume) => show(front, volume).await?,
         None => info.clone(),
     };
     let read_only = volume.id != info.id;
+    if !read_only && !take_over {
+        refuse_in_use(front, &info)?;
+    }
     if front.options.write_through || read_only {
         refuse_undelivered(&front.state, &info)?;
         *journal = None;
@@ -166,7 +202,7 @@ pub async fn attach(
     };
     let cache =
         if read_only { None } else { open_cache(front, name, info.id, keys.1.is_some()).await };
-    let asked = ask(front, name, (&info, &volume), journal, keys, cache).await;
+    let asked = ask(front, name, (&info, &volume), take_over, journal, keys, cache).await;
     if asked.is_err() {
         undo(front, name, restore, journal);
     }
@@ -313,6 +349,7 @@ async fn ask(
     front: &Rc<Front>,
     name: &str,
     (info, volume): (&VolumeInfo, &VolumeInfo),
+    take_over: bool,
     journal: &mut Option<Opened>,
     (mut known, mut keys): (Vec<u8>, Option<Keys>),
     cache: Option<CacheFile>,
@@ -325,7 +362,7 @@ async fn ask(
         name: name.to_owned(),
         host,
         journal: state,
-        take_over: false,
+        take_over,
     };
     let reply = front.router.call(asked).await?;
     let ToHost::Attached { result, .. } = reply else {
@@ -371,7 +408,8 @@ fn start(
     let options = &front.options;
     let (mode, recovered, backing) = match opened {
         None => (engine::Mode::WriteThrough, None, Backing::None),
-        Some(Opened { kept: Kept { mut file, .. }, files, recovered, zero: (from, fresh) }) => {
+        Some(Opened { kept, files, recovered, zero: (from, fresh), .. }) => {
+            let Kept { mut file, .. } = kept;
             file.name = name.into();
             file.epoch = attached.epoch;
             file.sectors = attached.sectors;
@@ -434,8 +472,8 @@ async fn show(front: &Rc<Front>, name: &str) -> Result<VolumeInfo, Failure> {
             let kept = match kept {
                 None => String::new(),
                 Some(volume) => format!(
-                    "; what was not delivered to it is kept in {}: delete that directory to give \
-                     it up",
+                    "; what was not delivered to it is kept in {}: `longhaul detach {name} --drop-undelivered` gives it \
+                     up",
                     front.state.volume_dir(volume.volume_id()?).display()
                 ),
             };
@@ -458,6 +496,39 @@ fn refusal(front: &Front, name: &str, info: &VolumeInfo, error: &AttachError) ->
             Failure::Refused(format!("volume {name}: {error} (it is in {})", dir.display()))
         }
         _ => Failure::Refused(format!("volume {name}: {error}")),
+    }
+}
+
+/// An attach would be refused, or fence off a host that is at work.
+fn refuse_in_use(front: &Front, info: &VolumeInfo) -> Result<(), Failure> {
+    let live = info.live.as_ref().filter(|live| live.connected);
+    match live.and_then(|live| live.host) {
+        Some(host) if host != front.state.host() => Err(Failure::InUse(format!(
+            "volume {0} is attached by host {host}, which is connected: detach it there (`longhaul detach {0}`), or take \
+             it from that host with `longhaul attach {0} --take-over`",
+            info.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What another host never delivered has to be decided before a journal is made.
+async fn refuse_loss(front: &Front, info: &VolumeInfo) -> Result<(), Failure> {
+    let operation = VolumeOperation::Lost { name: info.name.clone(), from_lba: 0 };
+    let asked = front.router.call(|request| ToStore::Volume { request, operation }).await?;
+    let ToHost::Volume { result: Ok(VolumeReply::Lost { host, connected, ranges, .. }), .. } =
+        asked
+    else {
+        // The attach says what is wrong.
+        return Ok(());
+    };
+    match host {
+        Some(host) if !connected && !ranges.is_empty() && host != front.state.host() => {
+            let bytes = ranges.iter().map(|range| range.bytes()).sum();
+            let error = AttachError::LossPending { host, bytes };
+            Err(Failure::Refused(format!("volume {}: {error}", info.name)))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -487,7 +558,10 @@ async fn prepare(
         Some(file) if file.released => named.find(|volume| !volume.released).or(Some(file)),
         first => first,
     };
-    let Some(file) = file.filter(|file| !(front.options.write_through && file.released)) else {
+    let unused = |file: &VolumeFile| {
+        front.options.write_through && file.released || front.state.is_half_freed(file)
+    };
+    let Some(file) = file.filter(|file| !unused(file)) else {
         *journal = None;
         front.set_kept(name, None);
         return Ok(());
@@ -525,7 +599,11 @@ async fn open_journal(front: &Rc<Front>, info: &VolumeInfo) -> Result<Opened, Fa
     let state = front.state.clone();
     let shape = front.options.journal;
     let info = info.clone();
-    let opened = tokio::task::spawn_blocking(move || match state.volume(info.id)? {
+    let known = state.volume(info.id)?.filter(|file| !state.is_half_freed(file));
+    if known.is_none() {
+        refuse_loss(front, &info).await?;
+    }
+    let opened = tokio::task::spawn_blocking(move || match known {
         Some(file) => recover(&state, file, shape),
         None => create(&state, &info, shape),
     });
@@ -546,7 +624,7 @@ fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Op
     let recovered = Recovered::empty(geometry, number, info.id);
     let zero = fresh_files(state, &file, 1)?;
     let kept = Kept::unread(file);
-    Ok(Opened { files, recovered, zero, kept })
+    Ok(Opened { files, recovered, zero, kept, made: true })
 }
 
 fn fresh_files(state: &StateDir, file: &VolumeFile, from: u32) -> Result<(u32, Vec<File>)> {
@@ -590,7 +668,7 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
     }
     let zero = fresh_files(state, &file, report.files_reached.max(zeroed_files(&dir, &file)))?;
     let kept = Kept::read(file, &files, report);
-    Ok(Opened { files, recovered, zero, kept })
+    Ok(Opened { files, recovered, zero, kept, made: false })
 }
 
 /// Makes reads of a journal see what its disk holds.

@@ -1,38 +1,38 @@
-//! The volumes of a host: attached at start or when a client asks, looked up by name.
+//! The volumes of a host: attached because an operator named them, looked up by name.
 //!
-//! A volume is in one of three states: being attached (again and again, as long as the link or an
-//! operator may help), attached, or fenced off, which only a restart ends: this host taking the
-//! volume back by itself would only throw the other one out.
+//! A host attaches what `--volume` and the config file name, what `longhaul attach` named and
+//! `longhaul detach` has not ended, and what its state directory has undelivered writes of. A client
+//! attaches nothing, unless `--attach-on-demand` says that it may. A volume is being attached (again
+//! and again, as long as the link or an operator may help), attached, being detached, or fenced off,
+//! which a command or a restart ends: this host taking the volume back by itself would only throw the
+//! other one out.
 
+mod events;
+mod leave;
+mod lookup;
 mod reservations;
 
 use super::ahead::{Ahead, Limits};
 use super::attach::{self, Failure, Kept};
-use super::bitmaps::Bitmaps;
-use super::iscsi::{Opened, Volumes};
-use super::nbd::Exports;
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use crate::keys::KeyFile;
 use crate::link::LinkEvent;
-use crate::units::show_bytes;
+use crate::pattern::Pattern;
+use anyhow::{Result, bail};
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
-use longhaul_core::block::{SECTOR_BYTES, VolumeId};
-use longhaul_core::front::iscsi::OpenError;
-use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
-use longhaul_core::host::{Durability, Event, OnJournalFailure};
+use longhaul_core::block::VolumeId;
+use longhaul_core::host::{Durability, OnJournalFailure};
 use longhaul_core::pack::Compression;
-use longhaul_core::wire::link::{
-    AttachError, Frame, ToHost, ToStore, VolumeOperation, VolumeReply,
-};
+use longhaul_core::wire::link::{Frame, ToHost};
+use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// How long a client waits for the link's first connection and for an attach before it is told to
 /// try again: less than the patience of clients, and enough for a journal to be made or recovered on
@@ -41,6 +41,9 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause before an attach that was refused is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// How long the status shows a volume that a command could not attach.
+const FAILURE_SHOWN: Duration = Duration::from_secs(30);
 
 /// Link events taken at a time.
 const EVENT_BATCH: usize = 256;
@@ -79,16 +82,47 @@ pub enum Stage {
     Waiting(Failure),
     /// Attached.
     Attached(Rc<Volume>),
+    /// A command ends it: the store has everything, and is being told.
+    Detaching,
     /// Given up: why.
     Ended(Failure),
 }
 
+/// Who ended this host's epoch of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FencedBy {
+    /// The epoch that ended it.
+    pub epoch: u64,
+    /// Identity of the host whose epoch that is, once the store has said it.
+    pub host: Option<String>,
+}
+
+/// Who wants a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// The command line, or the state directory: for ever.
+    Start,
+    /// A command: until it fails.
+    Command { take_over: bool },
+    /// A client, where that is enough: until it fails.
+    Client,
+}
+
 struct Entry {
     stage: watch::Sender<Stage>,
-    /// Attached at start: tried for ever, even if nobody asks.
+    /// An operator named it: tried for ever, even if nobody asks.
     pinned: bool,
+    /// Commands that asked for it.
+    asked: u64,
+    /// The next attempt may take it from a host that is connected.
+    take_over: bool,
+    /// A command does not want it any more; whether what was not delivered is dropped.
+    leaving: Option<bool>,
+    /// The task that attaches it has something to look at.
+    wake: Rc<Notify>,
     /// What there is here of the volume; counts until it is attached.
     kept: Option<Kept>,
+    fenced_by: Option<FencedBy>,
 }
 
 /// Told that a volume has a new size, in sectors.
@@ -113,10 +147,20 @@ pub struct Front {
     link_tried: Cell<bool>,
     stopping: Cell<bool>,
     gone: RefCell<Option<OnGone>>,
+    clients: RefCell<Option<Clients>>,
+    /// Names of volumes that clients may have attached.
+    on_demand: RefCell<Vec<Pattern>>,
+    /// Volumes that commands attached, as the state directory has them.
+    remembered: RefCell<BTreeSet<String>>,
+    /// Volumes whose space is being given back.
+    freeing: RefCell<BTreeSet<VolumeId>>,
 }
 
 /// Told the name of a volume that was taken away, and why.
 type OnGone = Box<dyn Fn(&str, &str)>;
+
+/// Says how many clients a volume has.
+type Clients = Box<dyn Fn(&str) -> usize>;
 
 impl Front {
     /// No volumes yet.
@@ -140,6 +184,10 @@ impl Front {
             link_tried: Cell::new(false),
             stopping: Cell::new(false),
             gone: RefCell::default(),
+            clients: RefCell::default(),
+            on_demand: RefCell::default(),
+            remembered: RefCell::default(),
+            freeing: RefCell::default(),
         })
     }
 
@@ -148,9 +196,101 @@ impl Front {
         self.gone.replace(Some(Box::new(gone)));
     }
 
-    /// Attaches a volume and keeps trying.
+    fn tell_gone(&self, name: &str, why: &str) {
+        if let Some(gone) = &*self.gone.borrow() {
+            gone(name, why);
+        }
+    }
+
+    /// Who knows how many clients a volume has.
+    pub fn count_clients(&self, clients: impl Fn(&str) -> usize + 'static) {
+        self.clients.replace(Some(Box::new(clients)));
+    }
+
+    /// Clients may have volumes attached whose names match, from now on.
+    pub fn set_on_demand(&self, patterns: Vec<Pattern>) {
+        self.on_demand.replace(patterns);
+    }
+
+    /// Attaches a volume that the command line names, and keeps trying.
     pub fn pin(self: &Rc<Self>, name: &str) {
-        self.begin(name, true);
+        self.begin(name, Wish::Start);
+    }
+
+    /// Attaches what the state directory says: what commands attached, and what has a journal with
+    /// writes that may not have been delivered.
+    ///
+    /// # Errors
+    /// If it cannot be listed.
+    pub fn pin_kept(self: &Rc<Self>) -> Result<()> {
+        let survey = self.state.survey()?;
+        for damaged in &survey.damaged {
+            tracing::error!(
+                "{}; the other volumes are served: `longhaul check` says what to do",
+                damaged.problem
+            );
+        }
+        for volume in survey.volumes.iter().filter(|volume| !volume.released) {
+            self.pin(&volume.name);
+        }
+        let remembered = self.state.attached().unwrap_or_else(|error| {
+            tracing::error!("{error:#}: attach the volumes again that commands had attached");
+            BTreeSet::new()
+        });
+        for name in &remembered {
+            self.pin(name);
+        }
+        self.remembered.replace(remembered);
+        Ok(())
+    }
+
+    /// Attaches a volume by command. It succeeds once the volume is attached, and keeps trying only
+    /// as long as the store cannot be reached.
+    ///
+    /// # Errors
+    /// If it is being detached, or only a restart of this host can help.
+    pub fn attach_now(self: &Rc<Self>, name: &str, take_over: bool) -> Result<()> {
+        if self.stopping.get() {
+            bail!("the host is shutting down");
+        }
+        let stage = self.stage(name);
+        match stage {
+            Some(Stage::Detaching) => {
+                bail!("volume {name} is being detached: try again when that is done")
+            }
+            Some(Stage::Ended(Failure::Disk(why))) => bail!("{why}"),
+            Some(Stage::Ended(_)) => {
+                self.end(name);
+                self.entries.borrow_mut().remove(name);
+            }
+            _ => {}
+        }
+        self.begin(name, Wish::Command { take_over });
+        if let Some(Stage::Attached(_)) = self.stage(name) {
+            self.keep(name);
+        }
+        Ok(())
+    }
+
+    fn stage(&self, name: &str) -> Option<Stage> {
+        self.entries.borrow().get(name).map(|entry| entry.stage.borrow().clone())
+    }
+
+    /// It stays attached, also after a restart.
+    fn keep(&self, name: &str) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(name) {
+            entry.pinned = true;
+        }
+        self.remember(name, true);
+    }
+
+    fn remember(&self, name: &str, attached: bool) {
+        let mut names = self.remembered.borrow_mut();
+        let changed = if attached { names.insert(name.to_owned()) } else { names.remove(name) };
+        if changed && let Err(error) = self.state.save_attached(&names) {
+            let what = if attached { "will not be" } else { "will be" };
+            tracing::warn!(volume = name, "it {what} attached at the next start: {error:#}");
+        }
     }
 
     /// What is known of each volume, by name.
@@ -182,16 +322,40 @@ impl Front {
         self.stopping.set(true);
     }
 
-    fn begin(self: &Rc<Self>, name: &str, pinned: bool) -> watch::Receiver<Stage> {
+    fn begin(self: &Rc<Self>, name: &str, wish: Wish) -> watch::Receiver<Stage> {
         let mut entries = self.entries.borrow_mut();
-        if let Some(entry) = entries.get_mut(name) {
-            entry.pinned |= pinned;
-            return entry.stage.subscribe();
+        let known = entries.contains_key(name);
+        let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry {
+            stage: watch::Sender::new(Stage::Trying(None)),
+            pinned: false,
+            asked: 0,
+            take_over: false,
+            leaving: None,
+            wake: Rc::default(),
+            kept: None,
+            fenced_by: None,
+        });
+        match wish {
+            Wish::Start => entry.pinned = true,
+            Wish::Command { take_over } => {
+                entry.asked += 1;
+                entry.take_over |= take_over;
+                entry.leaving = None;
+                entry.stage.send_if_modified(|stage| {
+                    let waiting = matches!(stage, Stage::Waiting(_));
+                    if waiting {
+                        *stage = Stage::Trying(None);
+                    }
+                    waiting
+                });
+                entry.wake.notify_one();
+            }
+            Wish::Client => {}
         }
-        let stage = watch::Sender::new(Stage::Trying(None));
-        let receiver = stage.subscribe();
-        entries.insert(name.to_owned(), Entry { stage, pinned, kept: None });
-        tokio::task::spawn_local(self.clone().attach(name.to_owned()));
+        let receiver = entry.stage.subscribe();
+        if !known {
+            tokio::task::spawn_local(self.clone().attach(name.to_owned()));
+        }
         receiver
     }
 
@@ -199,24 +363,31 @@ impl Front {
         let mut link = self.link.subscribe();
         let mut told: Option<Failure> = None;
         let mut journal = None;
+        let Some(wake) = self.entries.borrow().get(&name).map(|entry| entry.wake.clone()) else {
+            return;
+        };
         loop {
             if self.stopping.get() {
                 return;
             }
             link.mark_unchanged();
+            let Some((asked, take_over)) = self.next_attempt(&name) else {
+                drop(journal);
+                return self.left(&name).await;
+            };
             self.set(&name, Stage::Trying(told.clone()));
-            let failure = match attach::attach(&self, &name, &mut journal).await {
-                Ok(volume) => {
-                    self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
-                    self.set(&name, Stage::Attached(volume));
-                    return;
-                }
+            let failure = match attach::attach(&self, &name, take_over, &mut journal).await {
+                Ok(volume) => return self.attached_now(&name, volume),
                 Err(failure) => failure,
             };
             if told.as_ref() != Some(&failure) {
                 match &failure {
                     Failure::Link => tracing::info!(volume = name, "waiting for the store"),
-                    Failure::NotFound(why) | Failure::Refused(why) | Failure::Disk(why) => {
+                    Failure::InUse(why) => tracing::warn!(volume = name, "not attached: {why}"),
+                    Failure::NotFound(why)
+                    | Failure::Refused(why)
+                    | Failure::Fenced(why)
+                    | Failure::Disk(why) => {
                         tracing::error!(volume = name, "not attached: {why}");
                     }
                 }
@@ -227,29 +398,72 @@ impl Front {
             }
             let wait_for_link = failure == Failure::Link && !self.router.is_up();
             let link_may_come = self.link_may_come(&failure);
+            let Some((pinned, asked_now)) =
+                self.entries.borrow().get(&name).map(|entry| (entry.pinned, entry.asked))
+            else {
+                return;
+            };
+            if asked_now > asked {
+                continue;
+            }
+            let waits = failure == Failure::Link && asked > 0;
             self.set(&name, Stage::Waiting(failure));
             // Nobody may be left who wants it.
-            let wanted = link_may_come || {
-                let mut entries = self.entries.borrow_mut();
-                let wanted = entries.get(&name).is_some_and(|entry| entry.pinned);
-                if !wanted {
-                    entries.remove(&name);
+            if !pinned && !link_may_come && !waits {
+                let shown = if asked > 0 { FAILURE_SHOWN } else { Duration::ZERO };
+                tokio::select! {
+                    biased;
+                    () = wake.notified() => {}
+                    () = tokio::time::sleep(shown) => {
+                        drop(journal);
+                        self.entries.borrow_mut().remove(&name);
+                        return;
+                    }
                 }
-                wanted
-            };
-            if !wanted {
-                return;
+                continue;
             }
             tokio::select! {
                 _ = link.changed() => {}
+                () = wake.notified() => {}
                 () = tokio::time::sleep(RETRY), if !wait_for_link => {}
             }
         }
     }
 
+    /// Commands that the next attempt answers, and whether it may take the volume from a host that is
+    /// connected; `None` if a command does not want it any more.
+    fn next_attempt(&self, name: &str) -> Option<(u64, bool)> {
+        let mut entries = self.entries.borrow_mut();
+        let entry = entries.get_mut(name)?;
+        if entry.leaving.is_some() {
+            return None;
+        }
+        Some((entry.asked, std::mem::take(&mut entry.take_over)))
+    }
+
+    fn attached_now(&self, name: &str, volume: Rc<Volume>) {
+        self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
+        let mut by_command = false;
+        if let Some(entry) = self.entries.borrow_mut().get_mut(name) {
+            by_command = entry.asked > 0;
+            entry.leaving = None;
+            entry.fenced_by = None;
+        }
+        // Before anybody is told: a command has not succeeded if a restart forgets it.
+        if by_command {
+            self.keep(name);
+        }
+        self.set(name, Stage::Attached(volume));
+    }
+
     /// What there is here of a volume that is not attached.
     pub fn kept(&self, name: &str) -> Option<Kept> {
         self.entries.borrow().get(name).and_then(|entry| entry.kept.clone())
+    }
+
+    /// Who fenced a volume off, if somebody did.
+    pub fn fenced_by(&self, name: &str) -> Option<FencedBy> {
+        self.entries.borrow().get(name).and_then(|entry| entry.fenced_by.clone())
     }
 
     pub(super) fn set_kept(&self, name: &str, kept: Option<Kept>) {
@@ -303,6 +517,7 @@ impl Front {
                         was_up = Some(true);
                         self.link_tried.set(true);
                         self.set_link(true);
+                        tokio::task::spawn_local(self.clone().free_gone());
                     }
                     LinkEvent::Down { reason } => {
                         self.deliver(&mut frames);
@@ -356,347 +571,5 @@ impl Front {
                 volume.handle_messages(run.into_iter());
             }
         }
-    }
-
-    /// Something an engine reported.
-    pub(super) fn handle_event(&self, volume: &Volume, event: Event) {
-        let name = volume.name();
-        match event {
-            Event::Fenced { epoch } => {
-                let lag = volume.status().0.lag_bytes;
-                let why = format!(
-                    "volume {name} was attached by another host with epoch {epoch} and is fenced off \
-                     here; {} that were not delivered are kept in {}: restart this host to attach it \
-                     here again",
-                    show_bytes(lag),
-                    self.state.volume_dir(volume.attached().volume).display()
-                );
-                tracing::error!(volume = name, "{why}");
-                self.release(volume, lag == 0);
-                if let Some(gone) = &*self.gone.borrow() {
-                    gone(name, &why);
-                }
-                self.set(name, Stage::Ended(Failure::Refused(why)));
-            }
-            Event::JournalFailed { error, continues } => {
-                let then = if continues {
-                    "the volume goes on with every flush waiting for the store"
-                } else {
-                    "the volume has stopped"
-                };
-                let why = format!("the journal failed: {error}; {then}; replace the disk");
-                tracing::error!(volume = name, "{why}");
-                volume.set_trouble(why);
-            }
-            Event::JournalDamaged { range, file, offset, problem, shipping_waits } => {
-                let at = if range.is_empty() { String::new() } else { format!(" at {range}") };
-                let then = if shipping_waits {
-                    "; nothing from there on reaches the store unless it can be read after all, which is tried again \
-                     every minute: check the disk, and copy what clients can still read before this host is stopped"
-                } else {
-                    "; check disk and memory"
-                };
-                let why =
-                    format!("journal file {file}, offset {offset} is damaged{at}: {problem}{then}");
-                tracing::error!(volume = name, "{why}");
-                volume.set_trouble(why);
-            }
-            Event::StoreDamaged { range } => tracing::error!(
-                volume = name,
-                "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
-            ),
-            Event::Resized { sectors } => self.resized(volume, sectors),
-            Event::Room { room: true } => tracing::info!(volume = name, "there is room again"),
-            Event::Room { room: false } => tracing::warn!(
-                volume = name,
-                "the tenant is over its quota of stored bytes: new data is refused with `no space` until there is room"
-            ),
-            Event::TraceReplayed { followed: true } => {
-                tracing::info!(volume = name, "the trace has been read ahead to its end");
-            }
-            Event::TraceReplayed { followed: false } => tracing::info!(
-                volume = name,
-                "the trace is read ahead no further: what is read now is not in it"
-            ),
-            Event::Resumed { committed } => {
-                tracing::info!(volume = name, committed, "resumed");
-                volume.end_trouble(&self.not_at_the_store(volume));
-            }
-            Event::Refused(AttachError::NotFound) if volume.is_read_only() => {
-                let why = self.not_at_the_store(volume);
-                tracing::error!(volume = name, "{why}");
-                if let Some(gone) = &*self.gone.borrow() {
-                    gone(name, &why);
-                }
-                // There may be another one of that name.
-                self.entries.borrow_mut().remove(name);
-                self.by_id.borrow_mut().remove(&volume.attached().volume);
-            }
-            Event::Refused(AttachError::NotFound) => {
-                let why = self.not_at_the_store(volume);
-                if volume.trouble().as_ref() != Some(&why) {
-                    tracing::error!(volume = name, "{why}");
-                    volume.set_trouble(why);
-                }
-            }
-            Event::Refused(error) => {
-                tracing::warn!(volume = name, "the store does not let it go on for now: {error}");
-            }
-            Event::BatchRefused { reason } => {
-                tracing::warn!(
-                    volume = name,
-                    "the store refused a batch, shipping it again: {reason}"
-                );
-            }
-            Event::StoreBehind { committed, from } => {
-                let why = format!(
-                    "the store has writes up to {committed} only and once had more; the journal \
-                     begins at {from}, so nothing is shipped any more: restore the store's data"
-                );
-                tracing::error!(volume = name, "{why}");
-                volume.set_trouble(why);
-            }
-            Event::Warmed { bytes, failed_bytes: 0 } => {
-                tracing::info!(volume = name, "warmed {}", show_bytes(bytes));
-            }
-            Event::Warmed { bytes, failed_bytes } => tracing::warn!(
-                volume = name,
-                "warmed {}; {} could not be read at the store",
-                show_bytes(bytes),
-                show_bytes(failed_bytes)
-            ),
-            Event::CacheFailed { error } => {
-                let why = format!(
-                    "the read cache is off: {error}; reads go to the store; check the disk and restart this host"
-                );
-                tracing::error!(volume = name, "{why}");
-                volume.set_trouble(why);
-            }
-            // After a power cut it is what was on its way to the disk.
-            Event::CacheDamaged { range, problem } => {
-                tracing::debug!(
-                    volume = name,
-                    "the read cache does not have {range}: {problem}; it was read from the store"
-                );
-            }
-            Event::CacheReady { found_bytes, dropped_bytes, dropped_all } => {
-                let (found, dropped) = (show_bytes(found_bytes), show_bytes(dropped_bytes));
-                if dropped_all {
-                    tracing::warn!(
-                        volume = name,
-                        "the read cache begins empty: the store cannot say what was written since its {found} were cached"
-                    );
-                } else {
-                    tracing::info!(
-                        volume = name,
-                        "the read cache has {found}, of which {dropped} were written elsewhere or later"
-                    );
-                }
-            }
-            Event::DamageTold { ranges, bytes } => tracing::warn!(
-                volume = name,
-                "the store's data is damaged in {ranges} ranges, {} in all: what the read cache has of it is written back",
-                show_bytes(bytes)
-            ),
-            Event::WrittenBack { range, .. } => {
-                tracing::debug!(volume = name, "{range} written back");
-            }
-            Event::Repaired { told_bytes, written_bytes } => tracing::warn!(
-                volume = name,
-                "of {} that the store's data is damaged in, {} were written back; the rest is not in the read cache, not to \
-                 be had at the store, or on its way there",
-                show_bytes(told_bytes),
-                show_bytes(written_bytes)
-            ),
-            Event::Detached => {
-                tracing::info!(volume = name, "detached");
-                self.release(volume, true);
-            }
-        }
-    }
-
-    /// What there is to say of a volume that was attached and that the store does not have any more.
-    fn not_at_the_store(&self, volume: &Volume) -> String {
-        if volume.is_read_only() {
-            return "the store does not have this snapshot any more: it was deleted".into();
-        }
-        format!(
-            "the store does not have this volume any more: its data is another than it was, or was in memory only; \
-             nothing is shipped until the volume is there again, and what was not delivered is kept in {}",
-            self.state.volume_dir(volume.attached().volume).display()
-        )
-    }
-
-    fn resized(&self, volume: &Volume, sectors: u64) {
-        let size = show_bytes(sectors * SECTOR_BYTES);
-        tracing::info!(volume = volume.name(), "resized, it has {size}");
-        let noted = || -> anyhow::Result<()> {
-            if let Some(mut file) = self.state.volume(volume.attached().volume)? {
-                file.sectors = sectors;
-                self.state.save_volume(&file)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = noted() {
-            // The next attach says it again.
-            tracing::warn!(
-                volume = volume.name(),
-                "while it is not attached its old size is shown, because: {error:#}"
-            );
-        }
-        let told = self.on_resized.borrow().clone();
-        for told in told {
-            told(volume, sectors);
-        }
-    }
-
-    fn release(&self, volume: &Volume, delivered: bool) {
-        let released = || -> anyhow::Result<()> {
-            if let Some(mut file) = self.state.volume(volume.attached().volume)? {
-                (file.released, file.delivered) = (true, delivered);
-                self.state.save_volume(&file)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = released() {
-            tracing::warn!(
-                volume = volume.name(),
-                "it will be attached again at the next start, because: {error:#}"
-            );
-        }
-    }
-
-    async fn lookup(self: Rc<Self>, name: String) -> Result<(ExportInfo, Rc<Volume>), LookupError> {
-        let name = if name.is_empty() { self.only_volume()? } else { name };
-        if self.stopping.get() {
-            let message = "the host is shutting down".into();
-            return Err(LookupError { kind: LookupErrorKind::Shutdown, message });
-        }
-        let mut stage = self.begin(&name, false);
-        let mut link = self.link.subscribe();
-        let settled = async {
-            loop {
-                match &*stage.borrow_and_update() {
-                    Stage::Trying(_) => {}
-                    Stage::Waiting(failure) if self.link_may_come(failure) => {}
-                    Stage::Waiting(_) | Stage::Attached(_) | Stage::Ended(_) => return,
-                }
-                tokio::select! {
-                    // An entry that goes away has told its last failure before.
-                    changed = stage.changed() => if changed.is_err() { return },
-                    _ = link.changed() => {}
-                }
-            }
-        };
-        // Where it stands by then is the answer.
-        let _ = tokio::time::timeout(LOOKUP_LIMIT, settled).await;
-        let stage = stage.borrow().clone();
-        let (kind, message) = match stage {
-            Stage::Attached(volume) => return Ok((super::export_info(&volume), volume)),
-            Stage::Trying(None) => (
-                LookupErrorKind::Policy,
-                format!("volume {name} is still being attached; try again"),
-            ),
-            Stage::Trying(Some(failure)) | Stage::Waiting(failure) | Stage::Ended(failure) => {
-                match failure {
-                    Failure::Link => {
-                        let status = self.router.status();
-                        let why = status.last_error.unwrap_or_else(|| "not connected yet".into());
-                        let message = format!(
-                            "volume {name} is not attached yet: the store cannot be reached ({why}); the \
-                         host keeps trying, try again later"
-                        );
-                        (LookupErrorKind::Policy, message)
-                    }
-                    Failure::NotFound(why) => (LookupErrorKind::Unknown, why),
-                    Failure::Refused(why) | Failure::Disk(why) => (LookupErrorKind::Policy, why),
-                }
-            }
-        };
-        Err(LookupError { kind, message })
-    }
-
-    fn only_volume(&self) -> Result<String, LookupError> {
-        let entries = self.entries.borrow();
-        let mut names = entries.keys();
-        match (names.next(), names.next()) {
-            (Some(name), None) => Ok(name.clone()),
-            _ => Err(LookupError {
-                kind: LookupErrorKind::Unknown,
-                message: "there is no default export: name a volume, `nbdinfo --list` shows them"
-                    .into(),
-            }),
-        }
-    }
-
-    async fn names(self: Rc<Self>) -> Result<Vec<ExportEntry>, LookupError> {
-        let operation = VolumeOperation::List;
-        let asked = self.router.call(|request| ToStore::Volume { request, operation });
-        let mut exports = BTreeMap::new();
-        if let Ok(Ok(ToHost::Volume { result: Ok(VolumeReply::List(volumes)), .. })) =
-            tokio::time::timeout(Duration::from_secs(5), asked).await
-        {
-            for volume in volumes {
-                exports.insert(volume.name, String::new());
-            }
-        }
-        // Without the store these are what there is.
-        for (name, stage) in self.stages() {
-            let description = if let Stage::Attached(_) = stage { "attached" } else { "" };
-            exports.insert(name, description.into());
-        }
-        let entry = |(name, description)| ExportEntry { name, description };
-        Ok(exports.into_iter().map(entry).collect())
-    }
-}
-
-impl Volumes for Front {
-    fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
-        Box::pin(async move {
-            if name.is_empty() {
-                return Err(OpenError::NotFound("the target's name ends without one".into()));
-            }
-            let (_, volume) =
-                self.clone().lookup(name).await.map_err(|error| match error.kind {
-                    LookupErrorKind::Unknown => OpenError::NotFound(error.message),
-                    _ => OpenError::Unavailable(error.message),
-                })?;
-            let saved = self.reservations(&volume).await.map_err(OpenError::Unavailable)?;
-            Ok((volume, saved))
-        })
-    }
-
-    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Vec<String>> {
-        let names = self.names();
-        Box::pin(async move {
-            let all = names.await.unwrap_or_default();
-            all.into_iter().map(|entry| entry.name).collect()
-        })
-    }
-
-    fn save(
-        self: Rc<Self>,
-        volume: Rc<Volume>,
-        data: Bytes,
-    ) -> LocalBoxFuture<'static, Result<(), String>> {
-        Box::pin(async move { self.save_reservations(&volume, &data).await })
-    }
-}
-
-impl Exports for Front {
-    fn open(
-        self: Rc<Self>,
-        name: String,
-        _: bool,
-    ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>> {
-        Box::pin(self.lookup(name))
-    }
-
-    fn bitmaps(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Option<Bitmaps>> {
-        Box::pin(Bitmaps::of(self.router.clone(), name))
-    }
-
-    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>> {
-        Box::pin(self.names())
     }
 }

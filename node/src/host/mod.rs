@@ -7,6 +7,7 @@
 mod admin;
 mod ahead;
 mod attach;
+mod attach_command;
 mod bitmaps;
 pub mod cache;
 mod cache_command;
@@ -31,6 +32,7 @@ mod uplink;
 mod volume;
 
 pub use attach::{lengths, run_recovery};
+pub use attach_command::{attach, detach};
 pub use cache_command::cache;
 pub use control::{limit, trace};
 pub use iscsi::run as iscsi;

@@ -4,11 +4,12 @@
 
 use super::ahead::{Control, TraceReport};
 use super::attach::{Failure, Kept};
-use super::front::{Front, Stage};
+use super::front::{FencedBy, Front, Stage};
 use super::iscsi::{self, Change, Counters, RightsReport, SessionReport};
 use super::metrics::Metrics;
 use super::nbd::Server;
 use super::pins::PinsReport;
+use super::state::{Damaged, VolumeFile};
 use crate::link::LinkStatus;
 use longhaul_core::host as engine;
 use longhaul_core::host::cache::CacheStatus;
@@ -50,6 +51,18 @@ pub struct Report {
     pub host: String,
     /// By name.
     pub volumes: Vec<VolumeReport>,
+    /// Descriptions in the state directory that cannot be read.
+    #[serde(default)]
+    pub damaged: Vec<DamagedReport>,
+    /// Where NBD is served.
+    #[serde(default)]
+    pub nbd: Vec<String>,
+    /// NBD clients have to use TLS.
+    #[serde(default)]
+    pub nbd_tls: bool,
+    /// Where iSCSI is served.
+    #[serde(default)]
+    pub iscsi: Vec<String>,
     /// To the store.
     pub link: LinkStatus,
     /// NBD clients.
@@ -62,6 +75,15 @@ pub struct Report {
     pub iscsi_sessions: Vec<SessionReport>,
 }
 
+/// A volume of the state directory that cannot be attached, because what describes it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedReport {
+    /// Its identity, as its directory says it.
+    pub id: String,
+    /// What is wrong with which file.
+    pub problem: String,
+}
+
 /// A volume in `/status`. Numbers are zero while it is not attached.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VolumeReport {
@@ -69,8 +91,13 @@ pub struct VolumeReport {
     pub name: String,
     /// Identity, once attached.
     pub id: Option<String>,
-    /// `attached`, `attaching`, `fenced` or `stopped`.
+    /// `attached`, `attaching` (under way, or waiting for the store), `refused` (the last attempt
+    /// failed, the next one will come), `detaching`, `fenced`, `stopped`, or `left`: not attached, with
+    /// writes in its journal that were not delivered.
     pub state: String,
+    /// Who fenced it off.
+    #[serde(default)]
+    pub fenced_by: Option<FencedBy>,
     /// Why it is not attached, or what is wrong with it.
     pub reason: Option<String>,
     /// Size.
@@ -302,7 +329,9 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
         let (state, reason) = match &stage {
             Stage::Attached(_) => ("attached", None),
             Stage::Trying(failure) => ("attaching", failure.as_ref().map(why)),
-            Stage::Waiting(failure) => ("attaching", Some(why(failure))),
+            Stage::Waiting(failure @ Failure::Link) => ("attaching", Some(why(failure))),
+            Stage::Waiting(failure) => ("refused", Some(why(failure))),
+            Stage::Detaching => ("detaching", None),
             Stage::Ended(failure @ Failure::Disk(_)) => ("stopped", Some(why(failure))),
             Stage::Ended(failure) => ("fenced", Some(why(failure))),
         };
@@ -310,6 +339,7 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
             connections: server.connections_of(&name),
             iscsi_sessions: iscsi.sessions_of(&name),
             state: state.into(),
+            fenced_by: front.fenced_by(&name),
             reason,
             name,
             ..VolumeReport::default()
@@ -326,9 +356,20 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
         }
         volumes.push(report);
     }
+    let survey = front.state.survey().unwrap_or_default();
+    for file in survey.volumes.iter().filter(|file| !file.delivered) {
+        if !volumes.iter().any(|report| report.name == file.name) {
+            volumes.push(left(front, file));
+        }
+    }
+    let damaged = |damaged: Damaged| DamagedReport { id: damaged.id, problem: damaged.problem };
     let report = Report {
         host: front.state.host().to_string(),
         volumes,
+        damaged: survey.damaged.into_iter().map(damaged).collect(),
+        nbd: Vec::new(),
+        nbd_tls: server.has_tls(),
+        iscsi: Vec::new(),
         link: front.router.status(),
         connections: server.connections(),
         connections_refused: server.refused(),
@@ -338,10 +379,34 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
     Answer { report, metrics, iscsi: iscsi.counters() }
 }
 
+/// A volume that nobody attaches, whose journal holds what was not delivered.
+fn left(front: &Front, file: &VolumeFile) -> VolumeReport {
+    let dir = file.volume_id().map(|id| front.state.volume_dir(id)).unwrap_or_default();
+    VolumeReport {
+        name: file.name.clone(),
+        id: Some(file.id.clone()),
+        state: "left".into(),
+        reason: Some(format!(
+            "not attached, and {} holds writes that were not delivered: keep them for salvage, or give them up with \
+             `longhaul detach {} --drop-undelivered`",
+            dir.display(),
+            file.name
+        )),
+        size_bytes: file.sectors * 512,
+        epoch: file.epoch,
+        journal_capacity_bytes: file.journal.bytes(),
+        ..VolumeReport::default()
+    }
+}
+
 fn why(failure: &Failure) -> String {
     match failure {
         Failure::Link => "waiting for the store".into(),
-        Failure::NotFound(why) | Failure::Refused(why) | Failure::Disk(why) => why.clone(),
+        Failure::NotFound(why)
+        | Failure::InUse(why)
+        | Failure::Fenced(why)
+        | Failure::Refused(why)
+        | Failure::Disk(why) => why.clone(),
     }
 }
 

@@ -73,7 +73,6 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let heard = state.stores().into_iter();
     let heard: Vec<_> = heard.filter(|store| !credential.stores.contains(store)).collect();
     credential.stores.extend(heard);
-    let kept = state.volumes()?;
     let tls = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
         (Some(cert), Some(key)) => Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?),
         _ => None,
@@ -123,11 +122,23 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     tokio::task::spawn_local(front.clone().run_link(events));
     tokio::task::spawn_local(target.clone().run());
     tokio::task::spawn_local(front.clone().run_limits());
-    let answers = Answers { front: front.clone(), server: server.clone(), target: target.clone() };
-    tokio::task::spawn_local(answers.run(rights, bound, asked));
-    for volume in kept.iter().filter(|volume| !volume.released) {
-        front.pin(&volume.name);
-    }
+    front.count_clients({
+        let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
+        move |name| {
+            let nbd = server.upgrade().map_or(0, |server| server.connections_of(name));
+            nbd + target.upgrade().map_or(0, |target| target.sessions_of(name))
+        }
+    });
+    let answers = Answers {
+        front: front.clone(),
+        server: server.clone(),
+        target: target.clone(),
+        nbd: listeners.iter().map(|listener| listener.address().to_string()).collect(),
+        portals: bound,
+    };
+    tokio::task::spawn_local(answers.run(rights, asked));
+    front.set_on_demand(args.attach_on_demand.clone());
+    front.pin_kept()?;
     for name in &args.volumes {
         front.pin(name);
     }
@@ -262,21 +273,22 @@ struct Answers {
     front: Rc<Front>,
     server: Rc<Server>,
     target: Rc<iscsi::Server>,
+    /// Addresses of NBD.
+    nbd: Vec<String>,
+    /// Addresses of iSCSI.
+    portals: Vec<String>,
 }
 
 impl Answers {
-    async fn run(
-        self,
-        mut rights: Rights,
-        portals: Vec<String>,
-        mut asked: mpsc::Receiver<Question>,
-    ) {
+    async fn run(self, mut rights: Rights, mut asked: mpsc::Receiver<Question>) {
         // Who asked may have gone.
         while let Some(question) = asked.recv().await {
             match question {
                 Question::Report(answer) => {
-                    let report = report::collect(&self.front, &self.server, &self.target);
-                    let _ = answer.send(report);
+                    let mut collected = report::collect(&self.front, &self.server, &self.target);
+                    collected.report.nbd.clone_from(&self.nbd);
+                    collected.report.iscsi.clone_from(&self.portals);
+                    let _ = answer.send(collected);
                 }
                 Question::Traces(answer) => {
                     let _ = answer.send(self.front.traces());
@@ -288,7 +300,7 @@ impl Answers {
                     let _ = answer.send(self.front.control(control).await);
                 }
                 Question::Rights(answer) => {
-                    let _ = answer.send(rights.report(portals.clone()));
+                    let _ = answer.send(rights.report(self.portals.clone()));
                 }
                 Question::Change(change, answer) => {
                     let told = change.describe();

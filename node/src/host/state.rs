@@ -4,6 +4,7 @@
 //! lock                        held while a host runs, with its process id
 //! host.toml                   the identity drawn when the directory was made
 //! stores.json                 where the stores are that this host has heard of; may be missing
+//! attached.json               volumes that `longhaul attach` named; may be missing
 //! volumes/ID/volume.json      what the journal beside it belongs to
 //! volumes/ID/journal.NNNN     the journal's files, preallocated
 //! volumes/ID/cache.0000      the read cache; may be missing
@@ -23,6 +24,7 @@ use longhaul_core::host::journal::Geometry;
 use longhaul_core::wire::link::HostId;
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -47,6 +49,30 @@ pub struct StateDir {
 struct HostFile {
     version: u32,
     id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AttachedFile {
+    version: u32,
+    volumes: BTreeSet<String>,
+}
+
+/// What a state directory keeps of volumes.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// In order of identity.
+    pub volumes: Vec<VolumeFile>,
+    /// What cannot be read: only the volume in that directory is concerned.
+    pub damaged: Vec<Damaged>,
+}
+
+/// A description of a volume that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// Name of its directory: the volume's identity.
+    pub id: String,
+    /// What is wrong with which file.
+    pub problem: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -224,12 +250,85 @@ impl StateDir {
         files::replace(&self.path.join("stores.json"), &serde_json::to_vec_pretty(&file)?, 0o600)
     }
 
-    /// What it keeps of volumes, in order of identity.
+    /// What it keeps of volumes, in order of identity, as far as it can be read.
     ///
     /// # Errors
-    /// If a description cannot be read: a journal that nobody looks after must not go unnoticed.
+    /// If the directory cannot be listed.
     pub fn volumes(&self) -> Result<Vec<VolumeFile>> {
-        volumes(&self.path)
+        self.survey().map(|survey| survey.volumes)
+    }
+
+    /// The same, with what cannot be read.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub fn survey(&self) -> Result<Survey> {
+        survey(&self.path)
+    }
+
+    /// The volumes that [`StateDir::save_attached`] remembered.
+    ///
+    /// # Errors
+    /// If there is a list that cannot be read.
+    pub fn attached(&self) -> Result<BTreeSet<String>> {
+        let path = self.path.join("attached.json");
+        let text = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(BTreeSet::new());
+            }
+            read => read.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let read = || -> Result<BTreeSet<String>> {
+            let file: AttachedFile = serde_json::from_slice(&text)?;
+            known_version(file.version)?;
+            Ok(file.volumes)
+        };
+        read().with_context(|| format!("{} is no list of volumes", path.display()))
+    }
+
+    /// Remembers the volumes that are attached by command.
+    ///
+    /// # Errors
+    /// If they cannot be written; then the old list stands.
+    pub fn save_attached(&self, volumes: &BTreeSet<String>) -> Result<()> {
+        let file = AttachedFile { version: VERSION, volumes: volumes.clone() };
+        files::replace(&self.path.join("attached.json"), &serde_json::to_vec_pretty(&file)?, 0o600)
+    }
+
+    /// Removes a volume's journal and read cache with all their space. Nothing in them may be needed any
+    /// more. Traces and pins stay. Where it is cut short, the volume can be attached or freed again: its
+    /// description goes last, and says that nothing is missing at the store.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn free_volume(&self, volume: &VolumeFile) -> Result<()> {
+        let dir = self.volume_dir(volume.volume_id()?);
+        if !(volume.released && volume.delivered) {
+            self.save_volume(&VolumeFile { released: true, delivered: true, ..volume.clone() })?;
+        }
+        // Without a frame at its start nobody takes a journal for one that has been written to.
+        let first = journal_path(&dir, 0);
+        match OpenOptions::new().write(true).truncate(true).open(&first) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            opened => opened
+                .and_then(|file| file.sync_all())
+                .with_context(|| format!("cannot empty {}", first.display()))?,
+        }
+        let numbers = (0..volume.journal.files).rev().map(|number| journal_path(&dir, number));
+        let others = [super::cache::path(&dir), zeroed_path(&dir), dir.join("volume.json")];
+        for path in numbers.chain(others) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => {
+                    removed.with_context(|| format!("cannot remove {}", path.display()))?;
+                }
+            }
+        }
+        // Traces and pins may be in it.
+        if std::fs::remove_dir(&dir).is_err() {
+            files::sync_dir(&dir).with_context(|| format!("cannot sync {}", dir.display()))?;
+        }
+        Ok(())
     }
 
     /// What it keeps of a volume by identity.
@@ -306,6 +405,14 @@ impl StateDir {
             });
         }
         self.save_volume(volume)
+    }
+
+    /// Whether [`StateDir::free_volume`] began to remove a journal and was cut short.
+    pub fn is_half_freed(&self, volume: &VolumeFile) -> bool {
+        let first = |id| journal_path(&self.volume_dir(id), 0);
+        let bytes =
+            volume.volume_id().map(|id| std::fs::metadata(first(id)).map_or(0, |m| m.len()));
+        volume.released && volume.delivered && matches!(bytes, Ok(0))
     }
 
     /// Opens the files of a journal, in order.
@@ -416,22 +523,30 @@ pub fn identity(path: &Path, create: bool) -> Result<HostId> {
     read().with_context(|| format!("{} is not the identity of a host", file.display()))
 }
 
-/// What a state directory keeps of volumes, in order of identity.
-pub fn volumes(path: &Path) -> Result<Vec<VolumeFile>> {
+fn survey(path: &Path) -> Result<Survey> {
     let dir = path.join("volumes");
-    let mut volumes = Vec::new();
+    let mut survey = Survey::default();
     let entries =
         std::fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?;
     for entry in entries {
-        let file = entry?.path().join("volume.json");
+        let entry = entry?;
+        let file = entry.path().join("volume.json");
         // A directory without a description was made by an attach that failed before it had a
-        // journal.
-        if file.exists() {
-            volumes.push(read_volume(&file)?);
+        // journal, or has what stays of a volume that was detached.
+        if std::fs::symlink_metadata(&file).is_err() {
+            continue;
+        }
+        match read_volume(&file) {
+            Ok(volume) => survey.volumes.push(volume),
+            Err(error) => survey.damaged.push(Damaged {
+                id: entry.file_name().to_string_lossy().into_owned(),
+                problem: format!("{error:#}"),
+            }),
         }
     }
-    volumes.sort_by(|a, b| a.id.cmp(&b.id));
-    Ok(volumes)
+    survey.volumes.sort_by(|a, b| a.id.cmp(&b.id));
+    survey.damaged.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(survey)
 }
 
 /// Reads the description of a volume.
@@ -440,6 +555,10 @@ pub fn volumes(path: &Path) -> Result<Vec<VolumeFile>> {
 /// If it is none.
 pub fn read_volume(path: &Path) -> Result<VolumeFile> {
     let read = || -> Result<VolumeFile> {
+        // Opening a FIFO would wait for ever.
+        if !std::fs::metadata(path)?.is_file() {
+            bail!("it is no file");
+        }
         let volume: VolumeFile = serde_json::from_slice(&std::fs::read(path)?)?;
         known_version(volume.version)?;
         let id = volume.volume_id()?;
@@ -604,6 +723,69 @@ mod tests {
         state.create_journal(&volume, &[]).unwrap();
         let path = state.volume_dir(VolumeId(7)).join("volume.json");
         std::fs::write(&path, "{").unwrap();
-        assert!(format!("{:#}", state.volumes().unwrap_err()).contains("volume.json"));
+        let survey = state.survey().unwrap();
+        let [Damaged { id, problem }] = survey.damaged.as_slice() else { panic!("{survey:?}") };
+        assert_eq!(id, &volume.id);
+        assert!(problem.contains("volume.json"), "{problem}");
+        let error = format!("{:#}", state.volume(VolumeId(7)).unwrap_err());
+        assert!(error.contains("volume.json"), "{error}");
+    }
+
+    #[test]
+    fn one_bad_description_costs_its_own_volume_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let good = volume(JournalShape { file_bytes: 4096, files: 1 });
+        state.create_journal(&good, &[]).unwrap();
+        let bad = state.volume_dir(VolumeId(8));
+        std::fs::create_dir(&bad).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            bad.join("volume.json"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(state.volumes().unwrap(), [good]);
+        let damaged = state.survey().unwrap().damaged;
+        assert!(damaged[0].problem.contains("no file"), "{damaged:?}");
+    }
+
+    #[test]
+    fn a_freed_volume_leaves_nothing_and_can_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let volume = volume(JournalShape { file_bytes: 8192, files: 2 });
+        let used: Vec<_> = (0..2).map(|n| (n, Bytes::from(vec![7; 8192]))).collect();
+        state.create_journal(&volume, &used).unwrap();
+        state.free_volume(&volume).unwrap();
+        assert!(!state.volume_dir(VolumeId(7)).exists());
+        // Traces stay, and what was cut short is in nobody's way.
+        state.create_journal(&volume, &used).unwrap();
+        std::fs::create_dir(state.volume_dir(VolumeId(7)).join("traces")).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(journal_path(&state.volume_dir(VolumeId(7)), 0))
+            .unwrap();
+        assert!(state.is_half_freed(&volume));
+        state.create_journal(&volume, &used).unwrap();
+        assert!(!state.is_half_freed(&volume));
+        state.free_volume(&VolumeFile { released: false, delivered: false, ..volume }).unwrap();
+        assert_eq!(std::fs::read_dir(state.volume_dir(VolumeId(7))).unwrap().count(), 1);
+        assert!(state.survey().unwrap().volumes.is_empty());
+    }
+
+    #[test]
+    fn what_commands_attached_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        assert!(state.attached().unwrap().is_empty());
+        let names: BTreeSet<String> = ["a".to_owned(), "t/b".to_owned()].into();
+        state.save_attached(&names).unwrap();
+        assert_eq!(state.attached().unwrap(), names);
+        std::fs::write(dir.path().join("attached.json"), "[").unwrap();
+        assert!(format!("{:#}", state.attached().unwrap_err()).contains("attached.json"));
     }
 }

@@ -123,7 +123,10 @@ fn table(report: &Report) -> String {
         }
     }
     if report.volumes.is_empty() {
-        out += "(none; they are attached by --volume, or when a client asks)\n";
+        out += "(none; `longhaul attach NAME` attaches one)\n";
+    }
+    for damaged in &report.damaged {
+        out += &format!("{}: {}\n", damaged.id, damaged.problem);
     }
     let link = &report.link;
     let peer = link.peer.as_deref().unwrap_or("the store");

@@ -195,6 +195,8 @@ pub struct Volume {
     uplink: Rc<dyn Uplink>,
     on_event: OnEvent,
     detached: Cell<bool>,
+    /// [`Volume::run`] is to return.
+    ended: Cell<bool>,
     trouble: RefCell<Option<String>>,
 }
 
@@ -242,6 +244,7 @@ impl Volume {
             uplink,
             on_event: Box::new(on_event),
             detached: Cell::new(false),
+            ended: Cell::new(false),
             trouble: RefCell::default(),
         })
     }
@@ -446,7 +449,14 @@ impl Volume {
         }
     }
 
-    /// Serves journal and timer until dropped.
+    /// Nobody serves its journal and its timer from now on. For a volume that is detached or fenced off:
+    /// its files close when whoever still has it lets go.
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.rearm.notify_one();
+    }
+
+    /// Serves journal and timer until dropped, or [`Volume::end`].
     pub async fn run(self: Rc<Self>) {
         let watch_disk = || {
             let inner = self.inner.borrow();
@@ -477,6 +487,9 @@ impl Volume {
                 () = watch_cache() => self.take_cache_results(),
                 () = tokio::time::sleep_until(self.clock.instant(armed)) => self.take_timeout(),
                 () = self.rearm.notified() => {}
+            }
+            if self.ended.get() {
+                return;
             }
         }
     }

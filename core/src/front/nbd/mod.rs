@@ -136,6 +136,9 @@ pub struct LookupError {
 pub enum LookupErrorKind {
     /// No such export.
     Unknown,
+    /// None yet: it is made when a client enters it, and not for one that looks. Its contexts can be
+    /// selected all the same, without what only the export knows, because clients do that first.
+    OnEntry,
     /// It exists, but not for this client or not now.
     Policy,
     /// The server is shutting down.
@@ -145,7 +148,7 @@ pub enum LookupErrorKind {
 impl LookupErrorKind {
     fn refusal(self) -> rep::Refusal {
         match self {
-            LookupErrorKind::Unknown => rep::Refusal::Unknown,
+            LookupErrorKind::Unknown | LookupErrorKind::OnEntry => rep::Refusal::Unknown,
             LookupErrorKind::Policy => rep::Refusal::Policy,
             LookupErrorKind::Shutdown => rep::Refusal::Shutdown,
         }

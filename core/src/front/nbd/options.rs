@@ -3,7 +3,7 @@
 use super::transmission::Transmission;
 use super::{
     CloseReason, Event, ExportEntry, ExportInfo, HANDSHAKE_OUTPUT_BYTES, Io, LookupError,
-    MAX_OPTIONS, Step, Terms, Tls,
+    LookupErrorKind, MAX_OPTIONS, Step, Terms, Tls,
 };
 use crate::block::MAX_TRANSFER_BYTES;
 use crate::wire::nbd::rep::Refusal;
@@ -81,9 +81,9 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(&self, export: &ExportInfo, most: usize) -> Contexts {
+    fn of(&self, bitmaps: &[String], most: usize) -> Contexts {
         let wanted = |name: &&String| self.bitmaps || self.named.contains(name);
-        let bitmaps = export.bitmaps.iter().filter(wanted).take(most);
+        let bitmaps = bitmaps.iter().filter(wanted).take(most);
         Contexts { allocation: self.allocation, bitmaps: bitmaps.cloned().collect() }
     }
 }
@@ -477,6 +477,13 @@ impl Handshake {
             Err(LookupError { message, .. }) if option == opt::EXPORT_NAME => {
                 return Step::Close(CloseReason::ExportRefused { name, message });
             }
+            Err(LookupError { kind: LookupErrorKind::OnEntry, .. })
+                if matches!(purpose, Purpose::ListContexts(_) | Purpose::SetContexts(_)) =>
+            {
+                // What every export has.
+                self.select(io, purpose, name, &[]);
+                return Step::Again;
+            }
             Err(error) => return refuse(io, option, error.kind.refusal(), &error.message),
         };
         match purpose {
@@ -492,18 +499,27 @@ impl Handshake {
                 self.describe(io, option, &name, &export, terms, infos);
                 if enter { self.enter(io, export, terms) } else { Step::Again }
             }
-            Purpose::ListContexts(wanted) | Purpose::SetContexts(wanted) => {
-                let set = option == opt::SET_META_CONTEXT;
-                let contexts = wanted.of(&export, if set { MAX_SELECTED } else { MAX_LISTED });
-                io.output.head(|out| {
-                    contexts.put(out, option);
-                    wire::put_ack(out, option);
-                });
-                if set {
-                    self.negotiated.contexts = Some((export.name, contexts));
-                }
+            Purpose::ListContexts(_) | Purpose::SetContexts(_) => {
+                self.select(io, purpose, export.name, &export.bitmaps);
                 Step::Again
             }
+        }
+    }
+
+    /// Answers the options about contexts of an export with these bitmaps.
+    fn select(&mut self, io: &mut Io, purpose: Purpose, name: String, bitmaps: &[String]) {
+        let (option, wanted, most) = match purpose {
+            Purpose::SetContexts(wanted) => (opt::SET_META_CONTEXT, wanted, MAX_SELECTED),
+            Purpose::ListContexts(wanted) => (opt::LIST_META_CONTEXT, wanted, MAX_LISTED),
+            Purpose::ExportName | Purpose::Info { .. } => return,
+        };
+        let contexts = wanted.of(bitmaps, most);
+        io.output.head(|out| {
+            contexts.put(out, option);
+            wire::put_ack(out, option);
+        });
+        if option == opt::SET_META_CONTEXT {
+            self.negotiated.contexts = Some((name, contexts));
         }
     }
 

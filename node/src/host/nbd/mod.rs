@@ -77,6 +77,11 @@ impl Server {
         self.connections.borrow().len()
     }
 
+    /// Whether clients have to use TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Clients turned away because there were too many.
     pub fn refused(&self) -> u64 {
         self.refused.get()

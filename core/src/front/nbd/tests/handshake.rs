@@ -249,6 +249,9 @@ fn metadata_contexts() {
         let asked = ["qemu:dirty-bitmap:a", "qemu:dirty-bitmap:c"];
         run(number, &contexts("ro", &asked), bitmaps(number, &[(id, "a")]));
     }
+    // What is made for who enters it has what every export has.
+    run(9, &contexts("lazy", &[]), found(9, 0));
+    run(10, &contexts("lazy", &["qemu:dirty-bitmap:", "base:allocation"]), found(10, 1));
     let malformed = "lengths inside the data do not add up";
     for number in [9, 10] {
         run(number, &contexts("nope", &[]), refused(number, UNKNOWN, "no such volume"));
@@ -273,6 +276,13 @@ fn metadata_contexts() {
     let text = "negotiate structured replies or extended headers first";
     let expected = greeting().then(refused(10, INVALID, text));
     script("set", Tls::Off, &bytes, &expected, End::Open);
+}
+
+#[test]
+fn who_looks_at_what_is_made_for_who_enters_is_told_so() {
+    let bytes = w().u32(3).then(option(6, &query("lazy", &[])));
+    let expected = greeting().then(refused(6, UNKNOWN, "not attached here"));
+    script("info", Tls::Off, &bytes, &expected, End::Open);
 }
 
 /// A context counts only if the last selection succeeded and named the export that is entered.

@@ -171,7 +171,7 @@ impl Volume {
     }
 }
 
-/// `demo` (also the default), `coarse` (minimum block 4096), `ro`, `busy` (refused).
+/// `demo` (also the default), `coarse` (minimum block 4096), `ro`, `busy` (refused), `lazy` (there for who enters).
 pub(super) fn lookup(name: &str) -> Result<ExportInfo, LookupError> {
     let info = |name: &str, min_block, read_only| ExportInfo {
         name: name.to_owned(),
@@ -189,6 +189,7 @@ pub(super) fn lookup(name: &str) -> Result<ExportInfo, LookupError> {
         "coarse" => Ok(info("coarse", 4096, false)),
         "ro" => Ok(info("ro", 512, true)),
         "busy" => refused(LookupErrorKind::Policy, "attached elsewhere"),
+        "lazy" => refused(LookupErrorKind::OnEntry, "not attached here"),
         "late" => refused(LookupErrorKind::Shutdown, "going down"),
         _ => refused(LookupErrorKind::Unknown, "no such volume"),
     }

@@ -1,0 +1,39 @@
+//! `longhaul attach` and `longhaul detach`.
+
+use clap::Args;
+
+#[derive(Args)]
+pub struct AttachArgs {
+    /// Admin address of the host.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
+    pub admin: String,
+    /// Which volume, or VOLUME@SNAPSHOT. It stays attached, also after restarts of the host, until
+    /// `longhaul detach`.
+    pub name: String,
+    /// Take it from another host, even from one that is connected: that one is fenced off, and what it has
+    /// not delivered is lost.
+    #[arg(long)]
+    pub take_over: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DetachArgs {
+    /// Admin address of the host.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
+    pub admin: String,
+    /// Which volume. Its clients have to be disconnected. Without a link to the store this waits; Ctrl-C
+    /// leaves the volume as it was.
+    pub name: String,
+    /// Give up what was not delivered, where the volume is not attached and never will be.
+    #[arg(long)]
+    pub drop_undelivered: bool,
+    /// Do not ask before anything is given up.
+    #[arg(long, requires = "drop_undelivered")]
+    pub yes: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
