@@ -13,6 +13,8 @@ use std::ffi::OsString;
 mod choice;
 #[path = "../../node/src/cli.rs"]
 mod cli;
+#[path = "../../node/src/pattern.rs"]
+mod pattern;
 #[path = "../../node/src/host/schedule.rs"]
 mod schedule;
 #[path = "../../node/src/span.rs"]

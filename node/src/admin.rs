@@ -1,4 +1,5 @@
-//! The admin address of a store or host: `/metrics` (Prometheus text), `/healthz` and `/status` (JSON).
+//! The admin address of a store or host: `/metrics` (Prometheus text), `/livez`, `/readyz` and `/status` (JSON).
+//! `/healthz` is another name of `/readyz`.
 //!
 //! Nobody is asked who they are, so it listens on loopback only, and what changes anything needs a token
 //! that only the owner of the state directory can read: a browser on this machine, or another user, is
@@ -29,6 +30,24 @@ pub enum Refusal {
     Failed(String),
 }
 
+/// A reason why a process is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Unready {
+    /// In one word, for programs, as in `fenced`.
+    pub reason: &'static str,
+    /// The volume that is concerned, if it is one.
+    pub volume: Option<String>,
+    /// For people.
+    pub detail: String,
+}
+
+/// The body of `/readyz`.
+#[derive(serde::Serialize)]
+struct Readiness {
+    ready: bool,
+    reasons: Vec<Unready>,
+}
+
 /// What there is to show.
 #[async_trait]
 pub trait Report: Send + Sync + 'static {
@@ -36,8 +55,12 @@ pub trait Report: Send + Sync + 'static {
     async fn metrics(&self) -> String;
     /// The state for people and scripts; the error says why there is none to be had.
     async fn status(&self) -> Result<serde_json::Value, String>;
-    /// Whether it works; the error says what does not.
-    async fn health(&self) -> Result<(), String>;
+    /// Whether the process serves at all; the error says what does not.
+    async fn live(&self) -> Result<(), String> {
+        Ok(())
+    }
+    /// Why it cannot do all that it is there for; nothing if it can.
+    async fn ready(&self) -> Vec<Unready>;
     /// Another page as JSON; `None` if there is no such page.
     async fn page(&self, _name: &str) -> Option<Result<serde_json::Value, String>> {
         None
@@ -84,7 +107,9 @@ pub fn bind(address: &str) -> Result<Option<TcpListener>> {
 pub async fn serve(listener: TcpListener, report: Arc<dyn Report>) -> Result<()> {
     let router = Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(health))
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .route("/healthz", get(ready))
         .route("/status", get(status))
         .route("/{page}", get(page).post(change))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
@@ -119,8 +144,15 @@ async fn status(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
     }
 }
 
-async fn health(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
-    match report.health().await {
+async fn ready(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
+    let reasons = report.ready().await;
+    let ready = reasons.is_empty();
+    let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, axum::Json(Readiness { ready, reasons }))
+}
+
+async fn live(State(report): State<Arc<dyn Report>>) -> impl IntoResponse {
+    match report.live().await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
     }
@@ -268,8 +300,9 @@ mod tests {
         async fn status(&self) -> Result<serde_json::Value, String> {
             Ok(serde_json::json!({"a": 1}))
         }
-        async fn health(&self) -> Result<(), String> {
-            Err("no disk".into())
+        async fn ready(&self) -> Vec<Unready> {
+            let volume = Some("v".to_owned());
+            vec![Unready { reason: "no-disk", volume, detail: "it is gone".into() }]
         }
     }
 
@@ -278,9 +311,15 @@ mod tests {
         let listener = bind("127.0.0.1:0").unwrap().unwrap();
         let address = listener.local_addr().unwrap();
         start(listener, Arc::new(Sick)).unwrap();
-        for (path, expected) in
-            [("metrics", "m 1"), ("status", "{\"a\":1}"), ("healthz", "503"), ("else", "404")]
-        {
+        for (path, expected) in [
+            ("metrics", "m 1"),
+            ("status", "{\"a\":1}"),
+            ("livez", "200 OK"),
+            ("readyz", "503"),
+            ("readyz", "{\"reason\":\"no-disk\",\"volume\":\"v\",\"detail\":\"it is gone\"}"),
+            ("healthz", "\"ready\":false"),
+            ("else", "404"),
+        ] {
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             let request = format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();

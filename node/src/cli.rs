@@ -8,6 +8,8 @@
 mod attach;
 #[path = "cli/hidden.rs"]
 mod hidden;
+#[path = "cli/nbd.rs"]
+mod nbd;
 #[path = "cli/snapshot.rs"]
 mod snapshot;
 #[path = "cli/stores.rs"]
@@ -19,6 +21,7 @@ mod volume;
 
 pub use attach::{AttachArgs, DetachArgs};
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
+pub use nbd::{NbdArgs, NbdCommand};
 pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
 pub use stores::{ModeArg, ReplicaCommand, StoreCommand, StoresArgs};
 pub use tenant::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
@@ -36,7 +39,9 @@ use longhaul_core::pack::Compression;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
+use tracing_subscriber::EnvFilter;
 
 /// Block storage that lives far away and behaves as if it were in the next bay.
 ///
@@ -95,6 +100,8 @@ pub enum Command {
     Credential(CredentialArgs),
     /// Say which iSCSI initiators may use what at a running host, and show who does.
     Iscsi(IscsiArgs),
+    /// Say which NBD clients may use what at a running host.
+    Nbd(NbdArgs),
     /// Change how much of the line a volume of a running host may use.
     Limit(LimitArgs),
     /// Keep parts of a volume, or files on it, in the read cache of a running host.
@@ -167,7 +174,7 @@ pub struct StoreArgs {
     /// Credentials, lock and scratch [default: the data directory; required where that is none].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
     pub state: Option<PathBuf>,
-    /// HTTP address for /metrics, /healthz and /status; `none` for no such listener.
+    /// HTTP address for /metrics, /livez, /readyz and /status; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7781", env = "LONGHAUL_ADMIN")]
     pub admin: String,
     /// Cache in front of the objects, for a local disk that is faster than they are: from 64MiB, 0 for
@@ -240,7 +247,7 @@ pub struct HostArgs {
     /// machines may use nothing before `longhaul iscsi allow` or the config file names them.
     #[arg(long, value_name = "ADDR", env = "LONGHAUL_ISCSI", value_delimiter = ',')]
     pub iscsi: Vec<String>,
-    /// HTTP address for /metrics, /healthz, /status and `longhaul iscsi`; `none` for no such listener.
+    /// HTTP address for /metrics, /livez, /readyz, /status and the commands of a host, as `longhaul attach`; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
     /// Attach this volume at start. Repeat for several. Volumes that `longhaul attach` named and those
@@ -641,8 +648,8 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
-/// The table of the config file that is not a command's flags: who may use what over iSCSI.
-const ISCSI_TABLE: &str = "iscsi";
+/// The tables of the config file that are not a command's flags: who may use what.
+const ACCESS_TABLES: [&str; 2] = ["iscsi", "nbd"];
 
 /// The arguments with those of the config file put in: before the user's own, so that these win,
 /// and not where the environment has a value.
@@ -657,22 +664,24 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
         .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
     let commands =
         ["demo", "store", "host", "volume", "snapshot", "tenant", "credential", "status", "check"];
-    let unknown = |key: &&String| !commands.contains(&key.as_str()) && *key != ISCSI_TABLE;
+    let access = |key: &str| ACCESS_TABLES.contains(&key);
+    let unknown = |key: &&String| !commands.contains(&key.as_str()) && !access(key);
     if let Some(unknown) = config.keys().find(unknown) {
         bail!(
-            "{}: there is no command `{unknown}`; tables are {}, {ISCSI_TABLE}",
+            "{}: there is no command `{unknown}`; tables are {}, {}",
             path.display(),
-            commands.join(", ")
+            commands.join(", "),
+            ACCESS_TABLES.join(", ")
         );
     }
     // What follows `--config` or `--log` is a value, whatever it looks like.
     let is_command = |n: usize| {
         let value = args[n - 1] == "--config" || args[n - 1] == "--log";
-        let known = |arg: &str| commands.contains(&arg) || arg == ISCSI_TABLE;
+        let known = |arg: &str| commands.contains(&arg) || access(arg);
         !value && args[n].to_str().is_some_and(known)
     };
     let Some(at) = (1..args.len()).find(|n| is_command(*n)) else { return Ok(args) };
-    if args[at] == ISCSI_TABLE {
+    if args[at].to_str().is_some_and(access) {
         return Ok(args);
     }
     let command = Cli::command();
@@ -755,22 +764,46 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("LONGHAUL_CONFIG").map(PathBuf::from)
 }
 
+/// Takes another filter for what is logged.
+type SetLog = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// Set once logging has started.
+static SET_LOG: OnceLock<SetLog> = OnceLock::new();
+
+/// Logs by another filter from now on.
+///
+/// # Errors
+/// If it is no filter: why.
+pub fn set_log(filter: &str) -> Result<(), String> {
+    SET_LOG.get().map_or(Ok(()), |set| set(filter))
+}
+
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    // It tells of each attempt; what comes of them is told here. Whoever names it gets it.
+    EnvFilter::try_new(format!("object_store=warn,{text}")).map_err(|error| error.to_string())
+}
+
 /// Starts logging on stderr.
 pub fn log(args: &LogArgs) {
-    use tracing_subscriber::EnvFilter;
-    // It tells of each attempt; what comes of them is told here. Whoever names it gets it.
-    let filter =
-        EnvFilter::try_new(format!("object_store=warn,{}", args.log)).unwrap_or_else(|error| {
-            eprintln!("longhaul: --log {}: {error}; logging at `info`", args.log);
-            EnvFilter::new("info")
-        });
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if args.log_json {
-        builder.json().init();
+    let first = filter(&args.log).unwrap_or_else(|error| {
+        eprintln!("longhaul: --log {}: {error}; logging at `info`", args.log);
+        EnvFilter::new("info")
+    });
+    let builder = tracing_subscriber::fmt().with_env_filter(first).with_writer(std::io::stderr);
+    let set: SetLog = if args.log_json {
+        let builder = builder.json().with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.init();
+        Box::new(move |text| handle.reload(filter(text)?).map_err(|error| error.to_string()))
     } else {
         use std::io::IsTerminal as _;
-        builder.with_ansi(std::io::stderr().is_terminal()).init();
-    }
+        let builder = builder.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.init();
+        Box::new(move |text| handle.reload(filter(text)?).map_err(|error| error.to_string()))
+    };
+    // Logging starts once.
+    let _ = SET_LOG.set(set);
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Tenant(args) => crate::tenant::run(&args),
         Command::Credential(args) => crate::volume::credential(&args),
         Command::Iscsi(args) => crate::host::iscsi(&args),
+        Command::Nbd(args) => crate::host::nbd(&args),
         Command::Limit(args) => crate::host::limit(&args),
         Command::Cache(args) => crate::host::cache(&args),
         Command::Trace(args) => crate::host::trace(&args),

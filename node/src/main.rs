@@ -17,6 +17,7 @@ mod objects;
 mod pattern;
 mod random;
 mod relay;
+mod reload;
 mod service;
 mod span;
 mod store;

@@ -34,7 +34,8 @@ impl Rig {
             site.volume(["create", volume, "--size", "64MiB", "--block-size", block]).ok();
         }
         let portal = free_address();
-        let mut host = site.host("host").with(["--iscsi", &portal]);
+        let named = ["--volume", "a", "--volume", "b", "--volume", "c"];
+        let mut host = site.host("host").with(["--iscsi", &portal]).with(named);
         host.start();
         let rig = Rig { host, portal, site };
         rig.ready();
@@ -468,7 +469,8 @@ fn time_of_a_gibibyte() {
         site.volume(["create", volume, "--size", "1GiB", "--block-size", "512"]).ok();
     }
     let portal = free_address();
-    let mut host = site.host("host").with(["--iscsi", &portal]);
+    let named = ["--volume", "a", "--volume", "b", "--volume", "c"];
+    let mut host = site.host("host").with(["--iscsi", &portal]).with(named);
     host.start();
     let rig = Rig { host, portal, site };
     rig.ready();

@@ -75,11 +75,14 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
         "demo",
         "store",
         "host",
+        "attach",
+        "detach",
         "volume",
         "snapshot",
         "tenant",
         "credential",
         "iscsi",
+        "nbd",
         "limit",
         "cache",
         "trace",
@@ -119,6 +122,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     }
     for command in ["allow", "deny", "user", "move", "list", "sessions"] {
         all.push(vec!["iscsi", command]);
+    }
+    for command in ["allow", "deny", "list"] {
+        all.push(vec!["nbd", command]);
     }
     for command in ["record", "stop", "replay", "delete", "list"] {
         all.push(vec!["trace", command]);

@@ -58,6 +58,7 @@ fn a_state_directory_is_moved(protocol: Protocol) {
     let there = site.path("there");
     std::fs::rename(host.state(), &there).unwrap();
 
+    wait_for("the store to notice", LIMIT, || lost(&site).0.json()["connected"] == false);
     // Without the journal the volume is not to be had.
     let mut without = site.host("without");
     without.start();
@@ -118,8 +119,8 @@ fn a_lost_host_is_accounted_for() {
     host.flags.clear();
     let journal = journal_of(&host);
     host.start();
-    let refusal = host.refusal("disk");
-    assert!(refusal.contains("went on without"), "{refusal}");
+    assert!(host.refusal("disk").contains("connected"));
+    host.attach(["disk", "--take-over"]).fails(1, &["went on without"]);
     host.stop();
     assert!(journal_of(&host) == journal, "the journal to salvage from was changed");
     shows_all(&fresh, &history);
@@ -222,8 +223,7 @@ fn a_host_is_cut_off(protocol: Protocol) {
     older.stop();
     let journal = journal_of(&older);
     older.start();
-    let refusal = older.refusal("disk");
-    assert!(refusal.contains("went on without"), "{refusal}");
+    older.attach(["disk", "--take-over"]).fails(1, &["went on without"]);
     older.stop();
     assert!(journal_of(&older) == journal, "the journal to salvage from was changed");
     shows_all(&newer, &history);

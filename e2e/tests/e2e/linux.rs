@@ -81,7 +81,7 @@ fn login(guest: &mut Guest, port: u16, volume: &str) -> String {
     device
 }
 
-/// A host with portals, one of which the guest reaches over each line, or directly.
+/// A host of all volumes with portals, one of which the guest reaches over each line, or directly.
 fn host_with_portals(site: &Site, name: &str, ports: &[u16], lines: &[u16], table: &str) -> Host {
     let portals: Vec<String> = lines.iter().map(|port| format!("\"{GATEWAY}:{port}\"")).collect();
     let config = site.path(&format!("{name}.toml"));
@@ -92,6 +92,10 @@ fn host_with_portals(site: &Site, name: &str, ports: &[u16], lines: &[u16], tabl
     host.flags.extend(["--config".into(), config.to_str().unwrap().into()]);
     for port in ports {
         host.flags.extend(["--iscsi".into(), format!("127.0.0.1:{port}")]);
+    }
+    let volumes = site.volume(["list", "--json"]).ok().json();
+    for volume in volumes["volumes"].as_array().or(volumes.as_array()).expect("a list") {
+        host.flags.extend(["--volume".into(), volume["name"].as_str().unwrap().into()]);
     }
     host
 }

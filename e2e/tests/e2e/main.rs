@@ -27,6 +27,7 @@ mod outages;
 mod pack;
 mod pins;
 mod power;
+mod readiness;
 mod refusals;
 mod repair;
 mod replica;

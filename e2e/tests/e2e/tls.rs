@@ -86,6 +86,8 @@ fn clients_with_a_certificate_and_no_others() {
         &key,
         "--nbd-tls-ca",
         &ca,
+        "--volume",
+        "disk",
     ]);
     host.launch();
     host.server()
@@ -117,6 +119,13 @@ fn clients_with_a_certificate_and_no_others() {
         ],
     )
     .ok();
+
+    // Once somebody is named, it has to be one of them.
+    host.control("nbd", ["allow", "disk", "cert:another"]).ok();
+    let refused = run("nbdinfo", [uri("good")]);
+    assert!(!refused.status.success(), "{refused}");
+    host.control("nbd", ["allow", "disk", "cert:client"]).ok();
+    run("nbdinfo", [uri("good")]).ok();
 
     let bad = run("nbdinfo", [uri("bad")]);
     assert!(!bad.status.success(), "a certificate of another CA is accepted: {bad}");

@@ -2,8 +2,9 @@
 //! or as numbers for Prometheus.
 
 use super::metrics::Kind;
+use super::ready;
 use super::report::{Answer, CacheReport, Question, VolumeReport};
-use crate::admin::{self, Metrics, Refusal};
+use crate::admin::{self, Metrics, Refusal, Unready};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use longhaul_core::front::scsi::Class;
@@ -67,8 +68,23 @@ impl admin::Report for Host {
             .map_err(|error| format!("{error:#}"))
     }
 
-    async fn health(&self) -> Result<(), String> {
-        self.report().await.map(|_| ()).map_err(|error| format!("{error:#}"))
+    async fn live(&self) -> Result<(), String> {
+        match self.report().await {
+            // A host that stops has not hung.
+            Err(error) if !self.questions.is_closed() => Err(format!("{error:#}")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn ready(&self) -> Vec<Unready> {
+        match self.report().await {
+            Ok(answer) => ready::reasons(&answer.report),
+            Err(error) => {
+                let hung = !self.questions.is_closed();
+                let reason = if hung { "not-answering" } else { "shutting-down" };
+                vec![Unready { reason, volume: None, detail: format!("{error:#}") }]
+            }
+        }
     }
 
     async fn page(&self, name: &str) -> Option<Result<serde_json::Value, String>> {
@@ -80,6 +96,11 @@ impl admin::Report for Host {
         if name == "pins" {
             let pins = self.ask(Question::Pins).await;
             let page = pins.and_then(|pins| Ok(serde_json::to_value(pins)?));
+            return Some(page.map_err(|error| format!("{error:#}")));
+        }
+        if name == "nbd" {
+            let rights = self.ask(Question::NbdRights).await;
+            let page = rights.and_then(|rights| Ok(serde_json::to_value(rights)?));
             return Some(page.map_err(|error| format!("{error:#}")));
         }
         if name != "iscsi" {
@@ -96,7 +117,7 @@ impl admin::Report for Host {
         token: &str,
         change: serde_json::Value,
     ) -> Option<Result<(), Refusal>> {
-        if name != "iscsi" && name != "control" {
+        if !["iscsi", "nbd", "control"].contains(&name) {
             return None;
         }
         if !same(token, &self.token) {
@@ -107,6 +128,13 @@ impl admin::Report for Host {
             match serde_json::from_value(change) {
                 Ok(control) => {
                     self.ask(|sender| Question::Control(control, sender)).await.flatten()
+                }
+                Err(error) => Err(unknown(error)),
+            }
+        } else if name == "nbd" {
+            match serde_json::from_value(change) {
+                Ok(change) => {
+                    self.ask(|sender| Question::NbdChange(change, sender)).await.flatten()
                 }
                 Err(error) => Err(unknown(error)),
             }

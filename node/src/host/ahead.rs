@@ -141,6 +141,8 @@ pub struct Limits {
 /// What was changed by command, and what is under way.
 #[derive(Default)]
 pub struct Ahead {
+    /// Those of the command line, once they are other ones than at the start.
+    common: RefCell<Option<Limits>>,
     limits: RefCell<BTreeMap<String, Limits>>,
     /// Names of the traces being recorded, by volume and epoch.
     recording: RefCell<BTreeMap<(String, u64), String>>,
@@ -169,7 +171,17 @@ impl Front {
 
     /// The limits of a volume: those set by command, or else those of the command line.
     pub(super) fn limits(&self, name: &str) -> Limits {
-        self.ahead.limits.borrow().get(name).unwrap_or(&self.options.limits).clone()
+        let common = self.ahead.common.borrow();
+        let common = common.as_ref().unwrap_or(&self.options.limits);
+        self.ahead.limits.borrow().get(name).unwrap_or(common).clone()
+    }
+
+    /// Volumes that no command has given limits have these from now on.
+    pub(super) fn set_common_limits(&self, limits: Limits) {
+        self.ahead.common.replace(Some(limits));
+        for volume in self.volumes() {
+            self.apply_limits(&volume);
+        }
     }
 
     fn apply_limits(&self, volume: &Rc<Volume>) {

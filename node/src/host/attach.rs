@@ -124,16 +124,21 @@ pub async fn attach(
     let attached = try_attach(front, name, take_over, journal).await;
     if let Err(failure) = &attached
         && *failure != Failure::Link
-        && let Some(Opened { kept, .. }) = journal.take_if(|journal| journal.made)
     {
-        front.set_kept(name, None);
-        let state = front.state.clone();
-        let freed = tokio::task::spawn_blocking(move || state.free_volume(&kept.file)).await;
-        if let Err(error) = freed.context("the thread for files failed").flatten() {
-            tracing::warn!(volume = name, "the journal made for it stays: {error:#}");
-        }
+        discard(front, name, journal).await;
     }
     attached
+}
+
+/// Removes a journal that was made for an attach which did not succeed.
+pub async fn discard(front: &Rc<Front>, name: &str, journal: &mut Option<Opened>) {
+    let Some(Opened { kept, .. }) = journal.take_if(|journal| journal.made) else { return };
+    front.set_kept(name, None);
+    let state = front.state.clone();
+    let freed = tokio::task::spawn_blocking(move || state.free_volume(&kept.file)).await;
+    if let Err(error) = freed.context("the thread for files failed").flatten() {
+        tracing::warn!(volume = name, "the journal made for it stays: {error:#}");
+    }
 }
 
 async fn try_attach(

@@ -12,10 +12,13 @@ use anyhow::{Context as _, Result, bail};
 use longhaul_core::front::iscsi::TARGET_PREFIX;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the host is asked how far it is.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long clients have to be gone.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Attaches a volume and prints how to use it.
 ///
@@ -176,6 +179,7 @@ fn confirm(name: &str) -> Result<()> {
 async fn detached(args: &DetachArgs) -> Result<()> {
     let name = &args.name;
     let command = Control::Detach { volume: name.clone(), drop_undelivered: args.drop_undelivered };
+    let begun = Instant::now();
     let mut asked = false;
     let mut bar = None;
     let mut told = false;
@@ -188,6 +192,11 @@ async fn detached(args: &DetachArgs) -> Result<()> {
             Some(volume) => match volume.state.as_str() {
                 "attached" => {
                     let clients = volume.connections + volume.iscsi_sessions;
+                    // One that has just left may still be counted.
+                    if clients > 0 && begun.elapsed() < FAREWELL {
+                        tokio::time::sleep(LOOK).await;
+                        continue;
+                    }
                     if clients > 0 {
                         bail!(
                             "volume {name} has {clients} clients: disconnect them, then detach it; `longhaul iscsi \

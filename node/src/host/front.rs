@@ -108,6 +108,15 @@ enum Wish {
     Client,
 }
 
+/// What becomes of a volume that is not attached when a command does not want it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// What there is here stays.
+    Cancelled,
+    /// Its space is given back.
+    Detached { drop_undelivered: bool },
+}
+
 struct Entry {
     stage: watch::Sender<Stage>,
     /// An operator named it: tried for ever, even if nobody asks.
@@ -116,8 +125,8 @@ struct Entry {
     asked: u64,
     /// The next attempt may take it from a host that is connected.
     take_over: bool,
-    /// A command does not want it any more; whether what was not delivered is dropped.
-    leaving: Option<bool>,
+    /// A command does not want it any more.
+    leaving: Option<Leaving>,
     /// The task that attaches it has something to look at.
     wake: Rc<Notify>,
     /// What there is here of the volume; counts until it is attached.
@@ -317,6 +326,11 @@ impl Front {
         while !self.link_tried.get() && link.changed().await.is_ok() {}
     }
 
+    /// Whether there are no more attaches.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
     /// No more attaches.
     pub fn stop(&self) {
         self.stopping.set(true);
@@ -372,9 +386,17 @@ impl Front {
             }
             link.mark_unchanged();
             let Some((asked, take_over)) = self.next_attempt(&name) else {
+                attach::discard(&self, &name, &mut journal).await;
                 drop(journal);
                 return self.left(&name).await;
             };
+            // What woke this task for a command that this attempt answers must not begin another one, whose failure would
+            // hide this one's.
+            tokio::select! {
+                biased;
+                () = wake.notified() => {}
+                () = std::future::ready(()) => {}
+            }
             self.set(&name, Stage::Trying(told.clone()));
             let failure = match attach::attach(&self, &name, take_over, &mut journal).await {
                 Ok(volume) => return self.attached_now(&name, volume),
@@ -407,7 +429,11 @@ impl Front {
                 continue;
             }
             let waits = failure == Failure::Link && asked > 0;
+            let gone = matches!(failure, Failure::NotFound(_));
             self.set(&name, Stage::Waiting(failure));
+            if gone {
+                self.clone().free_gone().await;
+            }
             // Nobody may be left who wants it.
             if !pinned && !link_may_come && !waits {
                 let shown = if asked > 0 { FAILURE_SHOWN } else { Duration::ZERO };
@@ -415,7 +441,6 @@ impl Front {
                     biased;
                     () = wake.notified() => {}
                     () = tokio::time::sleep(shown) => {
-                        drop(journal);
                         self.entries.borrow_mut().remove(&name);
                         return;
                     }
@@ -441,19 +466,25 @@ impl Front {
         Some((entry.asked, std::mem::take(&mut entry.take_over)))
     }
 
-    fn attached_now(&self, name: &str, volume: Rc<Volume>) {
+    fn attached_now(self: &Rc<Self>, name: &str, volume: Rc<Volume>) {
         self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
-        let mut by_command = false;
+        let (mut by_command, mut leaving) = (false, None);
         if let Some(entry) = self.entries.borrow_mut().get_mut(name) {
-            by_command = entry.asked > 0;
-            entry.leaving = None;
+            leaving = entry.leaving.take();
+            by_command = entry.asked > 0 && leaving.is_none();
             entry.fenced_by = None;
         }
         // Before anybody is told: a command has not succeeded if a restart forgets it.
         if by_command {
             self.keep(name);
         }
-        self.set(name, Stage::Attached(volume));
+        self.set(name, Stage::Attached(volume.clone()));
+        // A command has changed its mind meanwhile.
+        if leaving.is_some()
+            && let Err(error) = self.detach_attached(name, volume)
+        {
+            tracing::warn!(volume = name, "it stays attached: {error:#}");
+        }
     }
 
     /// What there is here of a volume that is not attached.
@@ -521,7 +552,9 @@ impl Front {
                     }
                     LinkEvent::Down { reason } => {
                         self.deliver(&mut frames);
-                        if was_up != Some(false) {
+                        if self.stopping.get() {
+                            tracing::info!("the link to the store has ended: {reason}");
+                        } else if was_up != Some(false) {
                             tracing::warn!("the store cannot be reached, trying on: {reason}");
                         }
                         if was_up.replace(false) == Some(true) || self.router.is_up() {

@@ -5,9 +5,9 @@
 use super::ahead::{Control, TraceReport};
 use super::attach::{Failure, Kept};
 use super::front::{FencedBy, Front, Stage};
-use super::iscsi::{self, Change, Counters, RightsReport, SessionReport};
+use super::iscsi::{self, Change, Counters, RightsReport, SessionReport, Static};
 use super::metrics::Metrics;
-use super::nbd::Server;
+use super::nbd::{self, Server};
 use super::pins::PinsReport;
 use super::state::{Damaged, VolumeFile};
 use crate::link::LinkStatus;
@@ -32,6 +32,12 @@ pub enum Question {
     Rights(oneshot::Sender<RightsReport>),
     /// Other rights.
     Change(Change, oneshot::Sender<anyhow::Result<()>>),
+    /// Which NBD clients may use what.
+    NbdRights(oneshot::Sender<nbd::RightsReport>),
+    /// Other rights of theirs.
+    NbdChange(nbd::Change, oneshot::Sender<anyhow::Result<()>>),
+    /// The config file says something else now about who may use what.
+    Reload(Box<Static>, nbd::Access, oneshot::Sender<anyhow::Result<()>>),
 }
 
 /// Everything at one moment, as the front thread sees it.
@@ -49,6 +55,9 @@ pub struct Answer {
 pub struct Report {
     /// Identity of the host.
     pub host: String,
+    /// Whether it is shutting down.
+    #[serde(default)]
+    pub stopping: bool,
     /// By name.
     pub volumes: Vec<VolumeReport>,
     /// Descriptions in the state directory that cannot be read.
@@ -365,6 +374,7 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
     let damaged = |damaged: Damaged| DamagedReport { id: damaged.id, problem: damaged.problem };
     let report = Report {
         host: front.state.host().to_string(),
+        stopping: front.is_stopping(),
         volumes,
         damaged: survey.damaged.into_iter().map(damaged).collect(),
         nbd: Vec::new(),

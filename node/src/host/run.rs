@@ -4,24 +4,25 @@ use super::admin;
 use super::ahead::{Limits, check_name};
 use super::front::{Front, Options, Stage};
 use super::iscsi::{self, Rights, Static};
-use super::nbd::{Address, Listener, Server, tls_config};
+use super::nbd::{self, Address, Listener, Server, tls_config};
 use super::report::{self, Question};
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
 use super::volume::{Clock, Volume};
-use crate::cli::{DurabilityArg, HostArgs, OnJournalFailureArg};
+use crate::cli::{Command, DurabilityArg, HostArgs, OnJournalFailureArg};
 use crate::credential::Credential;
 use crate::keys::KeyFile;
 use crate::link::Client;
+use crate::reload::{self, Reload, Settings};
 use crate::service::{Stop, notify, raise_open_files};
 use crate::units::show_bytes;
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use longhaul_core::host::{Durability, OnJournalFailure};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// How long the journal may take to become stable when the drain limit is over, or was zero.
@@ -34,6 +35,17 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 /// address that does not answer: well within its default limit for a start, 90 s.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
+/// Flags that a reload takes up.
+const RELOADED: [&str; 7] = [
+    "--attach-on-demand",
+    "--drain-rate",
+    "--nbd-tls-ca",
+    "--nbd-tls-cert",
+    "--nbd-tls-key",
+    "--readahead-rate",
+    "--volume",
+];
+
 /// Runs a host until it is told to stop. `config` is the config file, whose `[iscsi]` table no flag has.
 ///
 /// # Errors
@@ -45,6 +57,8 @@ pub fn run(args: &HostArgs, config: Option<&Path>) -> Result<()> {
 
 async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let mut stop = Stop::listen()?;
+    let reload = Reload::listen()?;
+    let (_, settings) = reload::read()?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
         cache_bytes: super::cache::check_size(args.cache_size)?,
@@ -79,7 +93,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     };
     // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may take a while.
     let (questions, asked) = mpsc::channel(16);
-    admin::start(&args.admin, iscsi::new_token(&args.state)?, questions)?;
+    admin::start(&args.admin, iscsi::new_token(&args.state)?, questions.clone())?;
     let listeners = args
         .nbd
         .iter()
@@ -91,16 +105,19 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let fixed = Static::load(config)?;
     let rights = Rights::open(&args.state, fixed.clone())?;
     let access = rights.access()?;
+    let clients = nbd::Rights::open(&args.state, nbd::load(config)?)?;
     let portals = args.iscsi.iter().map(|text| iscsi::Listener::bind(text));
     let portals = portals.collect::<Result<Vec<_>>>()?;
     let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
-    let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals };
+    let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals.clone() };
     let (client, events) = Client::start(credential, args.store.clone(), args.transport)?;
 
     let router = Rc::new(Router::new(client));
     let clock = Clock::start();
     let front = Front::new(state.clone(), options, router.clone(), clock);
     let server = Server::new(front.clone(), tls);
+    let nbd: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
+    set_nbd_access(&server, &nbd, clients.access());
     let config = iscsi::config(told, fixed.weak_chap);
     let target = iscsi::Server::new(front.clone(), clock, config, access);
     front.on_gone({
@@ -133,10 +150,10 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         front: front.clone(),
         server: server.clone(),
         target: target.clone(),
-        nbd: listeners.iter().map(|listener| listener.address().to_string()).collect(),
+        nbd,
         portals: bound,
     };
-    tokio::task::spawn_local(answers.run(rights, asked));
+    tokio::task::spawn_local(answers.run(rights, clients, asked));
     front.set_on_demand(args.attach_on_demand.clone());
     front.pin_kept()?;
     for name in &args.volumes {
@@ -172,6 +189,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
             notify(sd_notify::NotifyState::Ready);
             std::future::pending().await
         } => {}
+        () = follow((&front, &server, &questions), reload, settings, &fixed) => {}
         () = stop.wait() => {}
     }
     notify(sd_notify::NotifyState::Stopping);
@@ -200,6 +218,60 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     });
     let _ = closed.await;
     Ok(())
+}
+
+/// What a reload concerns.
+type Parts<'a> = (&'a Rc<Front>, &'a Rc<Server>, &'a mpsc::Sender<Question>);
+
+/// Follows SIGHUP for as long as the host runs.
+async fn follow(parts: Parts<'_>, mut reload: Reload, mut settings: Settings, fixed: &Static) {
+    loop {
+        reload.wait().await;
+        match take_up(parts, &settings, fixed).await {
+            Ok(newer) => settings = newer,
+            Err(error) => tracing::error!("nothing is reloaded: {error:#}"),
+        }
+    }
+}
+
+/// Reads the command line and its config file again, and takes up what can change. Everything is checked before
+/// anything is taken up.
+async fn take_up(
+    (front, server, questions): Parts<'_>,
+    before: &Settings,
+    fixed: &Static,
+) -> Result<Settings> {
+    let (cli, settings) = reload::read()?;
+    let Command::Host(args) = &cli.command else { bail!("this is no host any more") };
+    let config = cli.config.as_deref();
+    let (initiators, clients) = (Static::load(config)?, nbd::load(config)?);
+    let certificates = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
+        (Some(cert), Some(key)) if server.has_tls() => {
+            Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?)
+        }
+        _ => None,
+    };
+    if initiators.needs_restart(fixed) {
+        tracing::warn!("[iscsi] portals and weak-chap are taken up at the next start only");
+    }
+    let (sender, answer) = oneshot::channel();
+    let question = Question::Reload(Box::new(initiators), clients, sender);
+    questions.send(question).await.ok().context("the host is stopping")?;
+    answer.await.context("the host is stopping")??;
+    let mut more = vec!["access lists"];
+    if let Some(certificates) = certificates {
+        server.set_tls(certificates);
+        more.push("NBD certificates");
+    }
+    let changes = before.changes(&settings);
+    let (drain, readahead) = (args.drain_rate.clone(), args.readahead_rate.clone());
+    front.set_common_limits(Limits { drain, readahead });
+    front.set_on_demand(args.attach_on_demand.clone());
+    for name in &args.volumes {
+        front.pin(name);
+    }
+    reload::conclude(&cli, &changes, &RELOADED, &more);
+    Ok(settings)
 }
 
 /// Finishes what is in flight and drains, within `limit`; then the journal still gets the time to
@@ -268,25 +340,40 @@ fn farewell(front: &Front) {
     }
 }
 
+/// Other users can open the unix sockets once one of them is granted something.
+fn set_nbd_access(server: &Server, addresses: &[Address], access: nbd::Access) {
+    for address in addresses {
+        if let Err(error) = address.share(access.has_users()) {
+            tracing::warn!("{error:#}");
+        }
+    }
+    server.set_access(access);
+}
+
 /// Answers the admin listener's questions from the front thread.
 struct Answers {
     front: Rc<Front>,
     server: Rc<Server>,
     target: Rc<iscsi::Server>,
     /// Addresses of NBD.
-    nbd: Vec<String>,
+    nbd: Vec<Address>,
     /// Addresses of iSCSI.
     portals: Vec<String>,
 }
 
 impl Answers {
-    async fn run(self, mut rights: Rights, mut asked: mpsc::Receiver<Question>) {
+    async fn run(
+        self,
+        mut rights: Rights,
+        mut clients: nbd::Rights,
+        mut asked: mpsc::Receiver<Question>,
+    ) {
         // Who asked may have gone.
         while let Some(question) = asked.recv().await {
             match question {
                 Question::Report(answer) => {
                     let mut collected = report::collect(&self.front, &self.server, &self.target);
-                    collected.report.nbd.clone_from(&self.nbd);
+                    collected.report.nbd = self.nbd.iter().map(ToString::to_string).collect();
                     collected.report.iscsi.clone_from(&self.portals);
                     let _ = answer.send(collected);
                 }
@@ -307,6 +394,25 @@ impl Answers {
                     let changed = rights.change(change).await.map(|access| {
                         tracing::info!("iSCSI rights changed: {told}");
                         self.target.set_access(access);
+                    });
+                    let _ = answer.send(changed);
+                }
+                Question::Reload(initiators, fixed, answer) => {
+                    let taken = rights.set_fixed(*initiators).map(|access| {
+                        self.target.set_access(access);
+                        clients.set_fixed(fixed);
+                        set_nbd_access(&self.server, &self.nbd, clients.access());
+                    });
+                    let _ = answer.send(taken);
+                }
+                Question::NbdRights(answer) => {
+                    let _ = answer.send(clients.report());
+                }
+                Question::NbdChange(change, answer) => {
+                    let told = change.describe();
+                    let changed = clients.change(change).await.map(|access| {
+                        tracing::info!("NBD rights changed: {told}");
+                        set_nbd_access(&self.server, &self.nbd, access);
                     });
                     let _ = answer.send(changed);
                 }

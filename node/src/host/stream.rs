@@ -188,6 +188,12 @@ impl Outbound {
         self.tls.is_some()
     }
 
+    /// The certificate that the other side has shown inside TLS, verified, if it has.
+    pub fn client_certificate(&self) -> Option<&[u8]> {
+        let chain = self.tls.as_ref()?.peer_certificates()?;
+        chain.first().map(AsRef::as_ref)
+    }
+
     /// Whether the TLS handshake is under way.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())

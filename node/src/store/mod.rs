@@ -37,6 +37,7 @@ use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, tcp};
 use crate::objects::{CachedObjects, Location, Objects, Replicated};
+use crate::reload::{self, Reload, Settings};
 use crate::service::{Stop, notify, raise_open_files};
 use crate::units::show_bytes;
 use crate::{admin, random};
@@ -98,6 +99,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
     runtime.block_on(async {
         let admin = admin::bind(&args.admin)?;
         let mut stop = Stop::listen()?;
+        tokio::spawn(take_up(Reload::listen()?, reload::read()?.1));
         let options = Options {
             data: &data,
             state,
@@ -151,6 +153,20 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         };
         store.run(stop, Stop::wait_again()).await
     })
+}
+
+/// Follows SIGHUP. Withdrawn credentials are noticed without it.
+async fn take_up(mut reload: Reload, mut settings: Settings) {
+    loop {
+        reload.wait().await;
+        match reload::read() {
+            Ok((cli, newer)) => {
+                reload::conclude(&cli, &settings.changes(&newer), &[], &[]);
+                settings = newer;
+            }
+            Err(error) => tracing::error!("nothing is reloaded: {error:#}"),
+        }
+    }
 }
 
 /// Least that may be stored before space is given back, in percent of what is needed: below it everything would be

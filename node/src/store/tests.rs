@@ -382,11 +382,12 @@ async fn the_admin_view_shows_volumes_and_sessions() {
     assert!(metrics.contains("longhaul_store_datagram_requests_total 0"), "{metrics}");
     let status = store.view.status().await.unwrap();
     assert_eq!(status["volumes"][0]["live"]["epoch"], 1);
-    assert_eq!(store.view.health().await, Ok(()));
+    assert!(store.view.ready().await.is_empty());
     let view = store.view.clone();
     host.close().await;
     store.stop().await;
-    assert!(view.health().await.is_err() && view.status().await.is_err());
+    assert_eq!(view.ready().await[0].reason, "shutting-down");
+    assert!(view.live().await.is_ok() && view.status().await.is_err());
 }
 
 #[tokio::test]

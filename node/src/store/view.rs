@@ -10,7 +10,7 @@ use super::command;
 use super::replica::Keeper;
 use super::scrub::Scrub;
 use super::usage;
-use crate::admin::{Metrics, Report};
+use crate::admin::{Metrics, Report, Unready};
 use crate::histogram::Histogram;
 use crate::link::transport::{PathStatus, Statistics};
 use crate::objects::{CacheReport, GetError, ObjectResult, PutError, Usage};
@@ -693,13 +693,22 @@ impl Report for View {
         }))
     }
 
-    async fn health(&self) -> Result<(), String> {
-        let snapshot = self.snapshot().await.ok_or("the store is shutting down")?;
-        let mut wrong = snapshot.volumes.iter().filter_map(|volume| {
-            let reason = volume.failed.as_ref().or(volume.retrying.as_ref())?;
-            Some(format!("volume {}: {reason}", volume.info.name))
+    async fn ready(&self) -> Vec<Unready> {
+        let Some(snapshot) = self.snapshot().await else {
+            let detail = "the store is shutting down".to_owned();
+            return vec![Unready { reason: "shutting-down", volume: None, detail }];
+        };
+        let wrong = snapshot.volumes.iter().filter_map(|volume| {
+            let (reason, why) = match (&volume.failed, &volume.retrying) {
+                (Some(why), _) => ("volume-failed", why),
+                (None, Some(why)) => ("volume-waits", why),
+                (None, None) => return None,
+            };
+            let name = volume.info.name.clone();
+            let detail = format!("volume {name}: {why}");
+            Some(Unready { reason, volume: Some(name), detail })
         });
-        wrong.next().map_or(Ok(()), Err)
+        wrong.collect()
     }
 }
 

@@ -56,11 +56,11 @@ impl Rig {
         let site = Site::new();
         site.volume(["create", "disk", "--size", "64MiB", "--block-size", "512"]).ok();
         let portal = free_address();
-        let mut host = site.host("host").with(["--iscsi", &portal]).with(flags);
+        let named = ["--iscsi", &portal, "--volume", "disk"];
+        let mut host = site.host("host").with(named).with(flags);
         host.start();
         let rig = Rig { host, portal, site };
         wait_for("the portal", LIMIT, || TcpStream::connect(&rig.portal).is_ok());
-        // The first login opens the volume, once the store is there.
         wait_for("the volume to be served", LIMIT, || Session::open(&rig.login()).is_ok());
         rig
     }

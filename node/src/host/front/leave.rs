@@ -3,7 +3,7 @@
 //! Promises: the space of a journal is given back only once the store has everything in it, or an
 //! operator has said that it may be dropped.
 
-use super::{Front, Stage};
+use super::{Front, Leaving, Stage};
 use crate::host::ahead::blocking;
 use crate::host::attach::Failure;
 use crate::host::state::VolumeFile;
@@ -33,7 +33,7 @@ impl Front {
                 let mut entries = self.entries.borrow_mut();
                 if let Some(entry) = entries.get_mut(name) {
                     entry.pinned = false;
-                    entry.leaving = Some(drop_undelivered);
+                    entry.leaving = Some(Leaving::Detached { drop_undelivered });
                     entry.wake.notify_one();
                 }
                 Ok(())
@@ -58,11 +58,11 @@ impl Front {
     pub fn cancel_attach(&self, name: &str) {
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.get_mut(name).filter(|entry| !entry.pinned) else { return };
-        entry.leaving = Some(false);
+        entry.leaving = Some(Leaving::Cancelled);
         entry.wake.notify_one();
     }
 
-    fn detach_attached(self: &Rc<Self>, name: &str, volume: Rc<Volume>) -> Result<()> {
+    pub(super) fn detach_attached(self: &Rc<Self>, name: &str, volume: Rc<Volume>) -> Result<()> {
         let clients = self.clients.borrow().as_ref().map_or(0, |clients| clients(name));
         if clients > 0 {
             bail!("volume {name} has {clients} clients: disconnect them, then detach it");
@@ -157,12 +157,13 @@ impl Front {
 
     /// The end of the task that was to attach a volume which a command does not want any more.
     pub(super) async fn left(&self, name: &str) {
-        let drop_undelivered =
-            self.entries.borrow().get(name).and_then(|entry| entry.leaving).unwrap_or_default();
-        if let Err(error) = self.leave(name, drop_undelivered).await {
+        let leaving = self.entries.borrow().get(name).and_then(|entry| entry.leaving);
+        if let Some(Leaving::Detached { drop_undelivered }) = leaving
+            && let Err(error) = self.leave(name, drop_undelivered).await
+        {
             tracing::warn!(volume = name, "its space is not free: {error:#}");
-            self.entries.borrow_mut().remove(name);
         }
+        self.entries.borrow_mut().remove(name);
     }
 
     /// Frees the journals of volumes that the store does not have any more, if it had everything.

@@ -71,7 +71,7 @@ enum TableGrant {
     },
 }
 
-/// What the config file says; it does not change while the host runs.
+/// What the config file says; it changes when the host is told to read it again.
 #[derive(Clone, Debug, Default)]
 pub struct Static {
     /// What SendTargets tells, instead of the addresses listened on.
@@ -82,23 +82,42 @@ pub struct Static {
 }
 
 impl Static {
+    /// Whether another one differs in what a target takes up only at its start.
+    #[must_use]
+    pub fn needs_restart(&self, other: &Static) -> bool {
+        self.portals != other.portals || self.weak_chap != other.weak_chap
+    }
+
     /// Reads the `[iscsi]` table of a config file; all defaults without one.
     ///
     /// # Errors
     /// If something in it is not usable, or it has secrets that others may read.
     pub fn load(config: Option<&Path>) -> Result<Static> {
-        let Some(path) = config else { return Ok(Static::default()) };
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the config file {}", path.display()))?;
-        let mut file: toml::Table = toml::from_str(&text)
-            .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
-        let Some(table) = file.remove("iscsi") else { return Ok(Static::default()) };
+        let Some((path, table)) = config_table(config, "iscsi")? else {
+            return Ok(Static::default());
+        };
         let read = || -> Result<Static> {
             let table: Table = table.try_into()?;
             table.check(path)
         };
         read().with_context(|| format!("{}, table [iscsi]", path.display()))
     }
+}
+
+/// A table of the config file, with the file, if there are both.
+///
+/// # Errors
+/// If the file cannot be read, or is no TOML.
+pub fn config_table<'a>(
+    config: Option<&'a Path>,
+    name: &str,
+) -> Result<Option<(&'a Path, toml::Value)>> {
+    let Some(path) = config else { return Ok(None) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the config file {}", path.display()))?;
+    let mut file: toml::Table = toml::from_str(&text)
+        .with_context(|| format!("the config file {} is not valid TOML", path.display()))?;
+    Ok(file.remove(name).map(|table| (path, table)))
 }
 
 impl Table {
@@ -438,6 +457,19 @@ impl Rights {
         Ok(access)
     }
 
+    /// The config file says something else now.
+    ///
+    /// # Errors
+    /// If that does not go together with what the commands said; then everything is as it was.
+    pub fn set_fixed(&mut self, fixed: Static) -> Result<Access> {
+        let before = std::mem::replace(&mut self.fixed, fixed);
+        let access = self.access();
+        if access.is_err() {
+            self.fixed = before;
+        }
+        access
+    }
+
     /// Makes a change, durably; gives what the target has to be told.
     ///
     /// # Errors
@@ -466,13 +498,13 @@ impl Rights {
                 if target {
                     ensure!(
                         self.fixed.access.target_user.is_none(),
-                        "the target's user is in the config file: change it there and restart the host"
+                        "the target's user is in the config file: change it there and reload the host (SIGHUP)"
                     );
                     kept.target_user = Some((name, secret));
                 } else {
                     ensure!(
                         !self.fixed.access.users.contains_key(&name),
-                        "user {name} is in the config file: change it there and restart the host"
+                        "user {name} is in the config file: change it there and reload the host (SIGHUP)"
                     );
                     kept.users.insert(name, secret);
                     ensure!(kept.users.len() <= MAX_ENTRIES, "there are {MAX_ENTRIES} users");
@@ -487,7 +519,7 @@ impl Rights {
                 } else if kept.moved.remove(&volume).is_none() {
                     ensure!(
                         !self.fixed.access.moved.contains_key(&volume),
-                        "the config file moves volume {volume}: change it there and restart the host"
+                        "the config file moves volume {volume}: change it there and reload the host (SIGHUP)"
                     );
                     bail!(
                         "volume {volume} is not moved: `longhaul iscsi list` shows those that are"
@@ -524,7 +556,7 @@ impl Rights {
         let fixed = self.fixed.access.volumes.get(volume);
         ensure!(
             !fixed.is_some_and(|grants| grants.iter().any(|grant| grant.initiator == initiator)),
-            "the config file grants volume {volume} to {initiator}: change it there and restart the host"
+            "the config file grants volume {volume} to {initiator}: change it there and reload the host (SIGHUP)"
         );
         let grants = kept.volumes.get_mut(volume);
         let found = grants.is_some_and(|grants| {
@@ -548,7 +580,7 @@ impl Rights {
         };
         ensure!(
             !in_config,
-            "user {name} is in the config file: remove it there and restart the host"
+            "user {name} is in the config file: remove it there and reload the host (SIGHUP)"
         );
         if target {
             let own = kept.target_user.as_ref().is_some_and(|(own, _)| own == name);

@@ -21,7 +21,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Change, Report as RightsReport, Rights, Static, new_token};
+pub use access::{Change, Report as RightsReport, Rights, Static, config_table, new_token};
 pub use command::{run, token};
 pub use listen::Listener;
 pub use report::{Counters, SessionReport};

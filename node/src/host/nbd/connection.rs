@@ -1,12 +1,14 @@
 //! One client's connection: drives its session, on the front thread.
 
-use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, MAX_CONNECTIONS, Server};
+use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, Identity, MAX_CONNECTIONS, Server};
 use crate::host::bitmaps::Bitmaps;
 use crate::host::stream::{Outbound, Reader, Writer, Written};
 use crate::host::volume::{Client, Volume};
 use bytes::BytesMut;
 use longhaul_core::block::{BlockError, Reply, Request};
-use longhaul_core::front::nbd::{CloseReason, Event, Session};
+use longhaul_core::front::nbd::{
+    CloseReason, Event, ExportEntry, LookupError, LookupErrorKind, Session,
+};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -30,6 +32,8 @@ pub struct Connection {
 struct State {
     session: Session,
     out: Outbound,
+    /// What it has shown of itself.
+    client: Identity,
     /// The volume that the last lookup found; the session's once it is ready.
     volume: Option<Rc<Volume>>,
     /// What the last lookup that asked for it found, if that was a snapshot.
@@ -62,7 +66,12 @@ enum Wake {
 
 impl Connection {
     /// Serves a new connection until it ends.
-    pub async fn serve(server: Rc<Server>, peer: String, reader: Reader, writer: Writer) {
+    pub async fn serve(
+        server: Rc<Server>,
+        (peer, client): (String, Identity),
+        reader: Reader,
+        writer: Writer,
+    ) {
         if server.connections() >= MAX_CONNECTIONS {
             server.refused.set(server.refused.get() + 1);
             tracing::warn!(
@@ -81,6 +90,7 @@ impl Connection {
             state: RefCell::new(State {
                 session: Session::new(server.session_config()),
                 out: Outbound::new(writer),
+                client,
                 volume: None,
                 bitmaps: None,
                 ready: false,
@@ -113,6 +123,24 @@ impl Connection {
     pub fn serves(&self, name: &str) -> bool {
         let state = self.state.borrow();
         state.ready && state.volume.as_ref().is_some_and(|volume| volume.name() == name)
+    }
+
+    /// Ends it if its client may not use its volume.
+    pub fn end_unless(&self, may_use: impl FnOnce(&str, &Identity) -> bool) {
+        let lost = {
+            let state = self.state.borrow();
+            let volume = state.volume.as_ref().filter(|_| state.ready);
+            volume.filter(|volume| !may_use(volume.name(), &state.client)).cloned()
+        };
+        if let Some(volume) = lost {
+            let peer = &self.peer;
+            tracing::info!(
+                peer,
+                volume = volume.name(),
+                "an NBD client lost its right and is cut off"
+            );
+            self.stop();
+        }
     }
 
     /// No more requests; those in flight are answered, then the connection ends.
@@ -274,10 +302,10 @@ impl Connection {
             state.flush();
             if state.tls_pending
                 && !state.blocked
-                && let Some(config) = &server.tls
+                && let Some(config) = server.tls.borrow().clone()
             {
                 state.tls_pending = false;
-                state.out.start_tls(config.clone()).map_err(io::Error::other)?;
+                state.out.start_tls(config).map_err(io::Error::other)?;
                 return Ok(());
             }
             state.stalled = !input.is_empty() || !raw.is_empty();
@@ -302,6 +330,9 @@ impl Connection {
             return Err(io::Error::other(format!("TLS: {error}")));
         }
         if handshaking && !state.out.is_handshaking() {
+            if let Some(certificate) = state.out.client_certificate() {
+                state.client.set_certificate(certificate);
+            }
             state.session.handle_tls_established();
         }
         Ok(())
@@ -312,8 +343,12 @@ impl Connection {
             Event::ListExports => {
                 state.looking_up = true;
                 let (this, list) = (self.clone(), server.exports.clone().list());
+                let (server, client) = (server.clone(), state.client.clone());
                 tokio::task::spawn_local(async move {
-                    let exports = list.await;
+                    let mut exports = list.await;
+                    if let Ok(exports) = &mut exports {
+                        exports.retain(|ExportEntry { name, .. }| server.may_use(name, &client));
+                    }
                     let state = &mut *this.state.borrow_mut();
                     state.looking_up = false;
                     state.session.handle_exports(exports);
@@ -323,8 +358,26 @@ impl Connection {
             Event::LookupExport { name, entering, bitmaps } => {
                 state.looking_up = true;
                 let (this, exports) = (self.clone(), server.exports.clone());
+                let (server, client) = (server.clone(), state.client.clone());
                 tokio::task::spawn_local(async move {
-                    let export = exports.clone().open(name, entering).await;
+                    let refused = |name: &str| LookupError {
+                        kind: LookupErrorKind::Policy,
+                        message: format!(
+                            "volume {name} is not for this client ({client}): an operator grants it with `longhaul nbd \
+                             allow`"
+                        ),
+                    };
+                    // Before anything is attached, and again for what the empty name means.
+                    let export = if !name.is_empty() && !server.may_use(&name, &client) {
+                        Err(refused(&name))
+                    } else {
+                        match exports.clone().open(name, entering).await {
+                            Ok((info, _)) if !server.may_use(&info.name, &client) => {
+                                Err(refused(&info.name))
+                            }
+                            opened => opened,
+                        }
+                    };
                     let found = match &export {
                         Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
                         _ => None,

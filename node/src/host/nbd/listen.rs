@@ -1,6 +1,6 @@
 //! Where the NBD server listens, and under which terms.
 
-use super::{Connection, Server};
+use super::{Connection, Identity, Server};
 use crate::commands::Usage;
 use crate::host::stream;
 use anyhow::{Context as _, Result, bail};
@@ -60,6 +60,18 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
+    /// Lets other users than the host's open a unix socket, or not any more. What they may use their
+    /// grants say.
+    ///
+    /// # Errors
+    /// If its mode cannot be changed.
+    pub fn share(&self, with_others: bool) -> Result<()> {
+        let Address::Unix(path) = self else { return Ok(()) };
+        let mode = if with_others { 0o666 } else { 0o600 };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+            .with_context(|| format!("cannot change the mode of {}", path.display()))
+    }
+
     /// Whether only this machine can reach it.
     fn is_local(&self) -> bool {
         match self {
@@ -166,16 +178,17 @@ impl Listener {
             let accepted = match &self.socket {
                 Bound::Tcp(listener) => listener.accept().await.and_then(|(stream, peer)| {
                     stream.set_nodelay(true)?;
-                    Ok((peer.to_string(), stream::tcp(stream)))
+                    Ok(((peer.to_string(), Identity::default()), stream::tcp(stream)))
                 }),
-                Bound::Unix(listener) => listener
-                    .accept()
-                    .await
-                    .map(|(stream, _)| (self.address.to_string(), stream::unix(stream))),
+                Bound::Unix(listener) => listener.accept().await.and_then(|(stream, _)| {
+                    let user = Some(stream.peer_cred()?.uid());
+                    let client = Identity { user, names: Vec::new() };
+                    Ok(((self.address.to_string(), client), stream::unix(stream)))
+                }),
             };
             match accepted {
-                Ok((peer, (reader, writer))) => {
-                    let serve = Connection::serve(server.clone(), peer, reader, writer);
+                Ok((client, (reader, writer))) => {
+                    let serve = Connection::serve(server.clone(), client, reader, writer);
                     tokio::task::spawn_local(serve);
                 }
                 Err(error) => {

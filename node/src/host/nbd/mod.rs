@@ -5,11 +5,15 @@
 //! the handshake is dropped, and there are never more than [`MAX_CONNECTIONS`]. It knows volumes only
 //! through [`Exports`].
 
+mod access;
+mod command;
 mod connection;
 mod listen;
 #[cfg(test)]
 mod tests;
 
+pub use access::{Access, Change, Identity, Report as RightsReport, Rights, load};
+pub use command::run;
 pub use connection::Connection;
 pub use listen::{Address, Listener, tls_config};
 
@@ -52,7 +56,10 @@ pub trait Exports {
 /// The server of all listeners.
 pub struct Server {
     exports: Rc<dyn Exports>,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: RefCell<Option<Arc<rustls::ServerConfig>>>,
+    access: RefCell<Access>,
+    /// The user that the host runs as.
+    owner: u32,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,
     refused: Cell<u64>,
@@ -64,7 +71,9 @@ impl Server {
     pub fn new(exports: Rc<dyn Exports>, tls: Option<Arc<rustls::ServerConfig>>) -> Rc<Server> {
         Rc::new(Server {
             exports,
-            tls,
+            tls: RefCell::new(tls),
+            access: RefCell::default(),
+            owner: rustix::process::geteuid().as_raw(),
             connections: RefCell::default(),
             next_id: Cell::new(0),
             refused: Cell::new(0),
@@ -79,7 +88,25 @@ impl Server {
 
     /// Whether clients have to use TLS.
     pub fn has_tls(&self) -> bool {
-        self.tls.is_some()
+        self.tls.borrow().is_some()
+    }
+
+    /// Clients that connect from now on see this certificate, and have to show one that it accepts.
+    pub fn set_tls(&self, tls: Arc<rustls::ServerConfig>) {
+        self.tls.replace(Some(tls));
+    }
+
+    /// Other rights from now on; connections that lost theirs end.
+    pub fn set_access(&self, access: Access) {
+        self.access.replace(access);
+        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+        for connection in connections {
+            connection.end_unless(|volume, client| self.may_use(volume, client));
+        }
+    }
+
+    fn may_use(&self, volume: &str, client: &Identity) -> bool {
+        self.access.borrow().may_use(volume, client, self.owner)
     }
 
     /// Clients turned away because there were too many.
@@ -115,7 +142,7 @@ impl Server {
     }
 
     fn session_config(&self) -> nbd::Config {
-        let tls = if self.tls.is_some() { nbd::Tls::Required } else { nbd::Tls::Off };
+        let tls = if self.has_tls() { nbd::Tls::Required } else { nbd::Tls::Off };
         nbd::Config { tls, limits: nbd::Limits::default() }
     }
 }

@@ -9,7 +9,7 @@ use super::super::api::{
 };
 use super::super::site::{Role, Site};
 use super::promote;
-use crate::admin::{Metrics, Report};
+use crate::admin::{Metrics, Report, Unready};
 use crate::credential::{Issued, ServerIdentity};
 use crate::link::tcp::{Acceptor, Visitor};
 use crate::objects::Objects;
@@ -191,7 +191,7 @@ impl Report for Standby {
         serde_json::to_value(self.state()).map_err(|error| error.to_string())
     }
 
-    async fn health(&self) -> Result<(), String> {
-        Ok(())
+    async fn ready(&self) -> Vec<Unready> {
+        Vec::new()
     }
 }
