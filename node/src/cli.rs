@@ -8,6 +8,8 @@
 mod attach;
 #[path = "cli/hidden.rs"]
 mod hidden;
+#[path = "cli/log.rs"]
+mod log;
 #[path = "cli/nbd.rs"]
 mod nbd;
 #[path = "cli/snapshot.rs"]
@@ -21,6 +23,7 @@ mod volume;
 
 pub use attach::{AttachArgs, DetachArgs};
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
+pub use log::{LogArgs, log, set_log};
 pub use nbd::{NbdArgs, NbdCommand};
 pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
 pub use stores::{ModeArg, ReplicaCommand, StoreCommand, StoresArgs};
@@ -39,9 +42,7 @@ use longhaul_core::pack::Compression;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
 
 /// Block storage that lives far away and behaves as if it were in the next bay.
 ///
@@ -59,23 +60,6 @@ pub struct Cli {
     pub log: LogArgs,
     #[command(subcommand)]
     pub command: Command,
-}
-
-#[derive(Args)]
-pub struct LogArgs {
-    /// What to log on stderr: a level (error, warn, info, debug, trace), or levels by component as
-    /// in `info,longhaul::link=debug`.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILTER",
-        env = "LONGHAUL_LOG",
-        default_value = "info"
-    )]
-    pub log: String,
-    /// Log a JSON object per line.
-    #[arg(long, global = true, env = "LONGHAUL_LOG_JSON", value_parser = BoolishValueParser::new())]
-    pub log_json: bool,
 }
 
 #[derive(Subcommand)]
@@ -762,48 +746,6 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
         }
     }
     std::env::var_os("LONGHAUL_CONFIG").map(PathBuf::from)
-}
-
-/// Takes another filter for what is logged.
-type SetLog = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
-/// Set once logging has started.
-static SET_LOG: OnceLock<SetLog> = OnceLock::new();
-
-/// Logs by another filter from now on.
-///
-/// # Errors
-/// If it is no filter: why.
-pub fn set_log(filter: &str) -> Result<(), String> {
-    SET_LOG.get().map_or(Ok(()), |set| set(filter))
-}
-
-fn filter(text: &str) -> Result<EnvFilter, String> {
-    // It tells of each attempt; what comes of them is told here. Whoever names it gets it.
-    EnvFilter::try_new(format!("object_store=warn,{text}")).map_err(|error| error.to_string())
-}
-
-/// Starts logging on stderr.
-pub fn log(args: &LogArgs) {
-    let first = filter(&args.log).unwrap_or_else(|error| {
-        eprintln!("longhaul: --log {}: {error}; logging at `info`", args.log);
-        EnvFilter::new("info")
-    });
-    let builder = tracing_subscriber::fmt().with_env_filter(first).with_writer(std::io::stderr);
-    let set: SetLog = if args.log_json {
-        let builder = builder.json().with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.init();
-        Box::new(move |text| handle.reload(filter(text)?).map_err(|error| error.to_string()))
-    } else {
-        use std::io::IsTerminal as _;
-        let builder = builder.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.init();
-        Box::new(move |text| handle.reload(filter(text)?).map_err(|error| error.to_string()))
-    };
-    // Logging starts once.
-    let _ = SET_LOG.set(set);
 }
 
 #[cfg(test)]
