@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long starting, attaching and stopping may take.
-pub const START: Duration = Duration::from_secs(60);
+pub const START: Duration = Duration::from_secs(180);
 
 /// Journal of a host unless its test says otherwise: small, so that it is soon made and soon full.
 pub const SMALL_JOURNAL: &str = "128MiB";

@@ -107,6 +107,14 @@ pub enum Command {
     BenchLink(BenchLinkArgs),
 }
 
+/// Of commands that destroy something.
+#[derive(Args)]
+pub struct YesArg {
+    /// Do it without asking. Without a terminal nothing can be asked, and this must be given.
+    #[arg(long, env = "LONGHAUL_YES", value_parser = BoolishValueParser::new())]
+    pub yes: bool,
+}
+
 #[derive(Clone, Args)]
 pub struct DemoArgs {
     /// Where store and host keep their state [default: a new temporary directory, removed at exit].
@@ -277,7 +285,7 @@ pub struct HostArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, env = "LONGHAUL_READAHEAD")]
     pub readahead: Option<u64>,
     /// Most that each volume may send to the store, as in `20Mbit/s`, or by time of day as in
-    /// `50Mbit/s,08:00-18:00=5Mbit/s`. What a client waits for is not held back.
+    /// `50Mbit/s,08:00-18:00=5Mbit/s`. What a client waits for is not held back, nor is what a snapshot waits for.
     #[arg(long, value_name = "RATE", default_value = "none", value_parser = Schedule::parse, env = "LONGHAUL_DRAIN_RATE")]
     pub drain_rate: Schedule,
     /// Most that each volume may read ahead, in the same words.
@@ -346,6 +354,8 @@ pub enum CredentialCommand {
         /// State directory of the store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// List the credentials that a store accepts.
     List {

@@ -11,6 +11,7 @@ pub struct Usage(pub String);
 
 /// Runs a command to its end; `config` is the config file, if there is one.
 pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
+    crate::confirm::confirm(&command)?;
     match command {
         Command::Demo(args) => crate::demo::run(&args),
         Command::Store(args) => crate::store::run(&args),

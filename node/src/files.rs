@@ -65,6 +65,21 @@ pub fn create_dir(dir: &Path) -> Result<()> {
     }
 }
 
+/// Removes what is in a directory, and not itself.
+///
+/// # Errors
+/// If something of it cannot be removed.
+pub fn empty_dir(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
+
 /// The exclusive use of a directory, until dropped.
 #[derive(Debug)]
 pub struct Lock {
@@ -82,6 +97,8 @@ impl Lock {
         let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
             .with_context(|| format!("cannot open the lock file {}", path.display()))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // Whoever had it may have removed the file since it was opened here.
+            Ok(()) if !is_at(&file, &path) => return Lock::acquire(dir),
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut pid = String::new();
@@ -108,6 +125,13 @@ impl Lock {
         let _ = mark(&mut file);
         Ok(Lock { _file: file.into() })
     }
+}
+
+/// Whether a path still leads to this file.
+fn is_at(file: &OwnedFd, path: &Path) -> bool {
+    let numbers = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    let there = rustix::fs::stat(path).map(numbers);
+    there.is_ok() && there == rustix::fs::fstat(file).map(numbers)
 }
 
 /// The use of a directory beside others who know how to, until dropped.
@@ -152,6 +176,14 @@ impl Sharing {
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
+    }
+
+    /// The lock of a directory that nobody uses, neither the caller any more; nothing if somebody does.
+    pub fn alone(dir: &Path) -> Option<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::open(dir.join("shared.lock"), flags, Mode::empty()).ok()?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(file)
     }
 
     /// Whether nobody else uses the directory, until [`Sharing::share`].

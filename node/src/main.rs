@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod cli;
 mod commands;
+mod confirm;
 mod credential;
 mod demo;
 mod files;

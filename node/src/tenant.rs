@@ -76,7 +76,7 @@ async fn command(client: &Client, command: &TenantCommand, json: bool) -> Result
             let head = ["TENANT", "VOLUMES", "SIZE", "DELETED", "STORED", "IOPS", "RATE"];
             print(&columns(&head, rows.collect()))
         }
-        TenantCommand::Delete { name } => {
+        TenantCommand::Delete { name, .. } => {
             client.delete_tenant(name).await.with_context(|| named(name))?;
             done(json, &format!("deleted tenant {name}"))
         }

@@ -5,7 +5,7 @@
 pub mod attributes;
 pub mod diff;
 mod export;
-mod import;
+pub(crate) mod import;
 pub mod lost;
 pub mod snapshot;
 mod stream;
@@ -42,6 +42,9 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
         | VolumeCommand::Export { .. } => Reach::Link,
         _ => Reach::Api,
     };
+    if let VolumeCommand::Export { file, force: false, .. } = &args.command {
+        export::refuse_existing(file)?;
+    }
     connected(args.credential.as_deref(), args.store.as_deref(), reach, async |client| {
         command(client, args).await
     })
@@ -72,7 +75,7 @@ pub(crate) fn connected(
     })?;
     let credential = Credential::load(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let client = match reach {
             Reach::Api => Client::connect(credential, store).await?,
             Reach::Link => Client::linked(credential, store).await?,
@@ -80,7 +83,10 @@ pub(crate) fn connected(
         let result = work(&client).await;
         client.close().await;
         result
-    })
+    });
+    // A thread that reads standard input may wait for ever.
+    runtime.shutdown_background();
+    result
 }
 
 async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
@@ -121,7 +127,7 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
             }
             print(&details(&volume))
         }
-        VolumeCommand::Resize { name, size, force } => {
+        VolumeCommand::Resize { name, size, force, .. } => {
             let resized = client.resize_volume(name, *size, *force).await;
             let resized = resized.with_context(|| named(name))?;
             let size = show_bytes(resized.size_bytes);
@@ -148,7 +154,9 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
             });
             Ok(())
         }
-        VolumeCommand::Delete { name, now } => trash::delete(client, name, *now, args.json).await,
+        VolumeCommand::Delete { name, now, .. } => {
+            trash::delete(client, name, *now, args.json).await
+        }
         VolumeCommand::Undelete { volume, new_name } => {
             trash::restore(client, volume, new_name.as_deref(), args.json).await
         }
@@ -158,7 +166,7 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
         VolumeCommand::Diff { since, until } => diff::run(client, since, until, args.json).await,
         VolumeCommand::Usage { name } => usage::run(client, name, args.json).await,
         VolumeCommand::Lost { name } => lost::run(client, name, args.json).await,
-        VolumeCommand::AcceptLoss { name } => {
+        VolumeCommand::AcceptLoss { name, .. } => {
             client.accept_loss(name).await.with_context(|| named(name))?;
             done(args.json, &format!("volume {name} can be attached without what was lost"))
         }
@@ -171,9 +179,9 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
             tell(&format!("imported {} into volume {name}", file.display()));
             Ok(())
         }
-        VolumeCommand::Export { name, file } => {
+        VolumeCommand::Export { name, file, force } => {
             let link = client.link().await?;
-            let outcome = export::run(link, name, file, key_file, !args.json).await?;
+            let outcome = export::run(link, name, (file, *force), key_file, !args.json).await?;
             if args.json && file.as_os_str() != "-" {
                 return print(&pretty(&outcome)?);
             }
@@ -213,7 +221,7 @@ pub fn credential(args: &CredentialArgs) -> Result<()> {
             tell(&format!("give this to tenant {tenant}; it gets in once there is such a tenant:"));
             print(&format!("{}\n", file.display()))
         }
-        CredentialCommand::Revoke { serial, tenant, state } => {
+        CredentialCommand::Revoke { serial, tenant, state, .. } => {
             let revoked = credential::revoke(state, serial.as_deref(), tenant.as_deref())?;
             if revoked == 0 {
                 bail!(
@@ -314,19 +322,27 @@ fn table(list: &[Volume]) -> String {
             volume.name.clone(),
             show_bytes(volume.size_bytes),
             live.map_or("-".to_owned(), |live| show_bytes(live.mapped_bytes)),
-            state(volume).to_owned(),
+            state(volume),
         ]
     });
     columns(&["NAME", "SIZE", "DATA", "STATE"], rows.collect())
 }
 
-fn state(volume: &Volume) -> &'static str {
-    match &volume.live {
-        None => "not in use",
-        Some(live) if live.connected => "attached",
-        Some(live) if live.announced_bytes > 0 => "host gone, writes missing",
-        Some(live) if live.host.is_some() && !live.clean => "host gone",
-        Some(_) => "detached",
+fn state(volume: &Volume) -> String {
+    let Some(live) = &volume.live else {
+        return if volume.name.contains('@') { "snapshot" } else { "unknown" }.to_owned();
+    };
+    let host = live.host.as_deref().unwrap_or_default();
+    let imports = import::is_import(&volume.id, host);
+    if live.connected {
+        return if imports { "being imported" } else { "attached" }.to_owned();
+    }
+    let missing = show_bytes(live.announced_bytes);
+    match live.announced_bytes {
+        1.. => format!("host gone, writes missing: {missing} of host {host}"),
+        0 if !live.clean && imports => "import cut short".to_owned(),
+        0 if !live.clean && live.host.is_some() => format!("host gone: {host}"),
+        0 => "detached".to_owned(),
     }
 }
 
@@ -336,7 +352,7 @@ fn details(volume: &Volume) -> String {
         ("id", volume.id.clone()),
         ("size", show_bytes(volume.size_bytes)),
         ("block size", show_bytes(volume.block_bytes.into())),
-        ("state", state(volume).to_owned()),
+        ("state", state(volume)),
     ];
     if let Some(live) = &volume.live {
         all.extend([

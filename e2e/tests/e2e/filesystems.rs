@@ -230,7 +230,7 @@ fn images_go_in_and_out() {
     site.create("small", 8);
     site.volume(["import", "small", text(&image)]).fails(1, &["create one with --size"]);
     site.volume(["import", "disk", "/no/such/file"]).fails(1, &["/no/such/file"]);
-    site.volume(["export", "no-such-volume", text(&out)]).fails(1, &["no such volume"]);
+    site.volume(["export", "no-such-volume", text(&out), "--force"]).fails(1, &["no such volume"]);
     host.wait_drained("second", LIMIT);
     assert!(host.stop().success());
     std::fs::remove_file(&out).unwrap();

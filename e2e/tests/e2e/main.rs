@@ -9,6 +9,7 @@ mod attach;
 mod backends;
 mod buckets;
 mod clients;
+mod commands;
 mod copy;
 mod crashes;
 mod credentials;

@@ -197,6 +197,10 @@ fn files_are_pinned_where_they_lie() {
     cache(&host, &["unpin", "disk", "--file", &path("0"), "--file", &path("1")]).ok();
     assert!(of_cache(&host, "pinned_bytes") < 5 << 20);
     cache(&host, &["pin", "disk", "--file", &path("none")]).fails(1, &["none"]);
+    // What lies on another disk has its place there, and not here.
+    let elsewhere = site.path("elsewhere");
+    std::fs::write(&elsewhere, vec![1; 1 << 20]).unwrap();
+    cache(&host, &["pin", "disk", "--file", elsewhere.to_str().unwrap()]).fails(1, &["volume"]);
     cache(&host, &["pin", "disk", "--file", &path("empty")]).fails(1, &["no data"]);
     cache(&host, &["pin", "disk", "--file", "/proc/self/status"])
         .fails(1, &["not on one block device"]);

@@ -161,7 +161,7 @@ fn goes_on_at(host: &Host, busy: &Busy<'_>, store: &Store) {
 fn has_all_at(site: &Site, store: &Store, host: &mut Host, history: &History, name: &str) {
     host.wait_drained("disk", LIMIT);
     let file = site.path(name);
-    volume_at(&site.store.credential(), store, ["export", "disk", text(&file)]).ok();
+    volume_at(&site.store.credential(), store, ["export", "disk", text(&file), "--force"]).ok();
     history.prefix_of(&std::fs::read(&file).unwrap(), history.len()).unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! `longhaul snapshot`.
 
+use super::YesArg;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -54,7 +55,8 @@ pub enum SnapshotCommand {
     Create {
         /// VOLUME@SNAPSHOT; the name of a snapshot has letters, digits, `.`, `_` and `-`.
         snapshot: SnapshotName,
-        /// Take it of what the store has, and do not wait for what the host has not delivered.
+        /// Take it of what the store has, and do not wait for what the host has not delivered. Waiting has that delivered at
+        /// once, beyond the --drain-rate of the host.
         #[arg(long)]
         no_barrier: bool,
     },
@@ -68,6 +70,8 @@ pub enum SnapshotCommand {
         /// VOLUME@SNAPSHOT.
         #[arg(required = true)]
         snapshots: Vec<SnapshotName>,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// Have the store take snapshots by the clock, and delete the oldest of them; or show how. They are taken of what the
     /// store has, while a host uses the volume and if something was written, and are named after the hour, day, week
@@ -107,6 +111,8 @@ pub enum SnapshotCommand {
     Rollback {
         /// VOLUME@SNAPSHOT.
         snapshot: SnapshotName,
+        #[command(flatten)]
+        yes: YesArg,
     },
 }
 

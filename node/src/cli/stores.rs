@@ -1,5 +1,6 @@
 //! The commands about the stores of an installation.
 
+use super::YesArg;
 use crate::units;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub enum StoreCommand {
     Forget {
         /// Which store, as `longhaul store list` shows it; or the beginning of that.
         id: String,
+        #[command(flatten)]
+        yes: YesArg,
         #[command(flatten)]
         to: StoresArgs,
     },
@@ -121,7 +124,12 @@ pub enum ReplicaCommand {
         to: StoresArgs,
     },
     /// Have none any more. What is there stays, and cannot be gone on with.
-    Remove(StoresArgs),
+    Remove {
+        #[command(flatten)]
+        yes: YesArg,
+        #[command(flatten)]
+        to: StoresArgs,
+    },
     /// Wait for it with commits, or do not.
     Mode {
         /// `in-step`: nothing is committed before it is at both places; `behind`: it gets there later.

@@ -1,5 +1,6 @@
 //! `longhaul tenant`.
 
+use super::YesArg;
 use crate::units;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -51,6 +52,8 @@ pub enum TenantCommand {
     Delete {
         /// Which.
         name: String,
+        #[command(flatten)]
+        yes: YesArg,
     },
 }
 

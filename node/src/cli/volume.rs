@@ -1,6 +1,6 @@
 //! `longhaul volume`.
 
-use super::SnapshotName;
+use super::{SnapshotName, YesArg};
 use crate::units;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -71,6 +71,8 @@ pub enum VolumeCommand {
         /// file system of the old size is damaged by it. Snapshots keep their size.
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// Delete a volume. Its name is free at once; its data goes after a day, or what the store's --delete-grace says,
     /// and until then `longhaul volume undelete` brings it back.
@@ -80,6 +82,8 @@ pub enum VolumeCommand {
         /// Remove its data now: nothing brings it back.
         #[arg(long)]
         now: bool,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// Bring a deleted volume back, with its data and its snapshots.
     Undelete {
@@ -122,6 +126,9 @@ pub enum VolumeCommand {
         name: String,
         /// The file to write (sparse), or `-` for standard output.
         file: PathBuf,
+        /// Write over a file or device that is there.
+        #[arg(long)]
+        force: bool,
     },
     /// Show what a host acknowledged and has not delivered: lost, if it never comes back.
     Lost {
@@ -132,5 +139,7 @@ pub enum VolumeCommand {
     AcceptLoss {
         /// Of which volume.
         name: String,
+        #[command(flatten)]
+        yes: YesArg,
     },
 }

@@ -25,15 +25,15 @@ pub fn cache(args: &CacheArgs) -> Result<()> {
     let admin = &args.admin;
     match &args.command {
         CacheCommand::Pin { volume, place } => {
-            let (volume, ranges) = (volume.clone(), spans(place)?);
+            let (volume, ranges) = (volume.clone(), spans(admin, volume, place)?);
             ask(admin, &Control::Pin { volume, ranges })
         }
         CacheCommand::Unpin { volume, place } => {
-            let (volume, ranges) = (volume.clone(), spans(place)?);
+            let (volume, ranges) = (volume.clone(), spans(admin, volume, place)?);
             ask(admin, &Control::Unpin { volume, ranges })
         }
         CacheCommand::Warm { volume, place } => {
-            let ranges = spans(place)?;
+            let ranges = spans(admin, volume, place)?;
             ask(admin, &Control::Warm { volume: volume.clone(), ranges })?;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(follow(admin, volume))
@@ -46,7 +46,7 @@ pub fn cache(args: &CacheArgs) -> Result<()> {
 }
 
 /// What the command line names, as few ranges as it can be.
-fn spans(place: &WhereArgs) -> Result<Vec<Span>> {
+fn spans(admin: &str, volume: &str, place: &WhereArgs) -> Result<Vec<Span>> {
     let mut spans = place.ranges.clone();
     if !place.file.files.is_empty() {
         let found = extents::of(&place.file)?;
@@ -54,6 +54,14 @@ fn spans(place: &WhereArgs) -> Result<Vec<Span>> {
             eprintln!("longhaul: left out: {skipped}");
         }
         ensure!(!found.ranges.is_empty(), "the files have no data on the device");
+        if let Some(disk_bytes) = found.disk_bytes {
+            let size_bytes = pins_of(admin, volume)?.size_bytes;
+            ensure!(
+                disk_bytes == size_bytes,
+                "the files are not on volume {volume}: their disk has {disk_bytes} bytes, the volume {size_bytes}; run this \
+                 where the volume's file system is mounted"
+            );
+        }
         spans.extend(found.ranges.into_iter().map(Span::from));
     }
     if spans.is_empty() {
@@ -125,13 +133,17 @@ fn warming(admin: &str, volume: &str) -> Result<WarmReport> {
     warming.with_context(|| format!("volume {volume} was detached or the host started anew"))
 }
 
-fn show(admin: &str, volume: &str, json: bool) -> Result<()> {
-    let cache = cache_of(admin, volume)?;
+fn pins_of(admin: &str, volume: &str) -> Result<PinsReport> {
     let text = status::get(admin, "/pins").map_err(|error| status::unanswered(admin, error))?;
     let pins: Vec<PinsReport> = serde_json::from_str(&text)
         .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
     let pins = pins.into_iter().find(|pins| pins.volume == volume);
-    let pins = pins.with_context(|| format!("volume {volume} has no read cache"))?;
+    pins.with_context(|| format!("volume {volume} has no read cache, or is not attached here"))
+}
+
+fn show(admin: &str, volume: &str, json: bool) -> Result<()> {
+    let cache = cache_of(admin, volume)?;
+    let pins = pins_of(admin, volume)?;
     if json {
         let report = serde_json::json!({ "volume": volume, "cache": cache, "pinned": pins.ranges });
         println!("{report}");

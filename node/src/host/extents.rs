@@ -62,6 +62,8 @@ pub struct Found {
     pub ranges: Vec<Range<u64>>,
     /// Files that have nothing on the device that could be told, with why.
     pub skipped: Vec<String>,
+    /// Size of the disk that they lie on, in bytes; unknown where it was said where on it they lie.
+    pub disk_bytes: Option<u64>,
 }
 
 /// The extents of files, and of all regular files below directories on the same file system. Files do
@@ -84,12 +86,17 @@ pub fn of(args: &FileArgs) -> Result<Found> {
         );
         let offset = match args.device_offset {
             Some(offset) => offset,
-            None => offset_of(Path::new("/sys/dev/block"), meta.dev()).with_context(|| {
-                format!(
-                    "{}: cannot tell where its file system begins on the volume",
-                    path.display()
-                )
-            })?,
+            None => {
+                let place = place_of(Path::new("/sys/dev/block"), meta.dev());
+                let (offset, disk_bytes) = place.with_context(|| {
+                    format!(
+                        "{}: cannot tell where its file system begins on the volume",
+                        path.display()
+                    )
+                })?;
+                found.disk_bytes = disk_bytes;
+                offset
+            }
         };
         if meta.is_dir() {
             walk(path, meta.dev(), offset, &mut found)?;
@@ -196,8 +203,9 @@ fn usable(extent: &Extent, offset: u64) -> Result<Option<Range<u64>>> {
     range.map(Some).context("it lies beyond any device")
 }
 
-/// Byte of the disk at which the device begins that a file system is on: where its partition does.
-fn offset_of(sysfs: &Path, device: u64) -> Result<u64> {
+/// Byte of the disk at which the device begins that a file system is on: where its partition does. With the size of the disk
+/// in bytes, if that is known.
+fn place_of(sysfs: &Path, device: u64) -> Result<(u64, Option<u64>)> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = sysfs.join(format!("{major}:{minor}"));
     ensure!(
@@ -211,17 +219,29 @@ fn offset_of(sysfs: &Path, device: u64) -> Result<u64> {
              it begins there"
         );
     }
-    let start = dir.join("start");
-    match std::fs::read_to_string(&start) {
-        Ok(text) => {
-            let sectors: u64 =
-                text.trim().parse().with_context(|| format!("{} is no number", start.display()))?;
-            sectors.checked_mul(512).with_context(|| format!("{} is too large", start.display()))
+    match bytes(&dir.join("start"))? {
+        // Its directory is in that of the disk.
+        Some(start) => {
+            let disk = dir.canonicalize().ok().and_then(|dir| dir.parent().map(Path::to_owned));
+            let size = disk.and_then(|disk| bytes(&disk.join("size")).ok().flatten());
+            Ok((start, size))
         }
         // A whole disk.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", start.display())),
+        None => Ok((0, bytes(&dir.join("size"))?)),
     }
+}
+
+/// What a file says in sectors of 512 bytes; nothing if it is not there.
+fn bytes(path: &Path) -> Result<Option<u64>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let sectors: u64 =
+        text.trim().parse().with_context(|| format!("{} is no number", path.display()))?;
+    let bytes = sectors.checked_mul(512);
+    bytes.map(Some).with_context(|| format!("{} is too large", path.display()))
 }
 
 #[cfg(test)]
@@ -239,12 +259,21 @@ mod tests {
             }
             rustix::fs::makedev(7, minor)
         };
-        assert_eq!(offset_of(dir.path(), device(1, "", "")).unwrap(), 0);
-        assert_eq!(offset_of(dir.path(), device(2, "start", "2048\n")).unwrap(), 1 << 20);
-        assert!(offset_of(dir.path(), device(3, "start", "many")).is_err());
-        let error = offset_of(dir.path(), device(4, "dm", "")).unwrap_err().to_string();
+        assert_eq!(place_of(dir.path(), device(1, "", "")).unwrap(), (0, None));
+        assert_eq!(place_of(dir.path(), device(2, "start", "2048\n")).unwrap(), (1 << 20, None));
+        assert!(place_of(dir.path(), device(3, "start", "many")).is_err());
+        let error = place_of(dir.path(), device(4, "dm", "")).unwrap_err().to_string();
         assert!(error.contains("--device-offset"), "{error}");
-        assert!(offset_of(dir.path(), rustix::fs::makedev(0, 50)).is_err());
+        assert!(place_of(dir.path(), rustix::fs::makedev(0, 50)).is_err());
+        // A disk, and a partition of it.
+        let disk = device(5, "size", "8192\n");
+        assert_eq!(place_of(dir.path(), disk).unwrap(), (0, Some(4 << 20)));
+        let partition = dir.path().join("7:5/disk5p1");
+        std::fs::create_dir(&partition).unwrap();
+        std::fs::write(partition.join("start"), "2048").unwrap();
+        std::os::unix::fs::symlink(&partition, dir.path().join("7:6")).unwrap();
+        let partition = rustix::fs::makedev(7, 6);
+        assert_eq!(place_of(dir.path(), partition).unwrap(), (1 << 20, Some(4 << 20)));
     }
 
     #[test]

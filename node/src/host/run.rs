@@ -308,6 +308,11 @@ fn farewell(front: &Front) {
                 "it was fenced off; {} that were not delivered are kept in the journal",
                 show_bytes(status.lag_bytes)
             );
+        } else if status.lag_bytes == 0 {
+            tracing::info!(
+                volume = name,
+                "everything is at the store, which could not be told that this host stops"
+            );
         } else if status.memory_only {
             tracing::error!(
                 volume = name,

@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 /// Each part is a process of its own: what it started ends with it, as if it had been killed.
 fn process<T>(part: impl Future<Output = T>) -> T {
     let runtime = super::front_runtime().unwrap();
-    let limited = async { tokio::time::timeout(Duration::from_secs(60), part).await.unwrap() };
+    let limited = async { tokio::time::timeout(Duration::from_secs(180), part).await.unwrap() };
     runtime.block_on(tokio::task::LocalSet::new().run_until(limited))
 }
 
@@ -180,7 +180,8 @@ fn what_was_not_delivered_is_known_without_the_store() {
         assert_eq!(refusal.kind, LookupErrorKind::Policy);
         assert!(refusal.message.contains("the store cannot be reached"), "{}", refusal.message);
         let took = started.elapsed();
-        assert!(took < Duration::from_secs(11), "{took:?}");
+        // And not when a store comes, which may be never.
+        assert!(took < Duration::from_secs(60), "{took:?}");
         front.link_tried().await;
         let report = report(&front);
         assert_eq!(report.state, "attaching");

@@ -50,7 +50,7 @@ pub enum LinkEvent {
     },
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
     Unreachable,
-    /// The connection is over; another one is being tried.
+    /// The connection is over; another one is being tried. Nothing is said of one that [`Client::close`] has ended.
     Down {
         /// Why.
         reason: String,
@@ -545,8 +545,12 @@ async fn session(
             open &= events.send(LinkEvent::Stores(state.stores.clone())).is_ok();
         }
     }
+    // Whoever has closed it knows.
+    if closed {
+        return Ended::Closed;
+    }
     open &= events.send(LinkEvent::Down { reason }).is_ok();
-    if closed || !open {
+    if !open {
         return Ended::Closed;
     }
     if let Some(found) = next {

@@ -9,7 +9,7 @@ use crate::credential::Credential;
 use anyhow::Result;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long QUIC is alone in being tried. A guess: longer than a handshake takes on any path on which
 /// one would work, with a packet lost.
@@ -83,7 +83,6 @@ impl Dialer {
             Transport::Tcp => return self.tcp.connect(address).await.map(plain),
             Transport::Auto => {}
         }
-        let begun = Instant::now();
         let dialer = &self.tcp;
         let mut tcp = std::pin::pin!(async move {
             tokio::time::sleep(TCP_AFTER).await;
@@ -102,12 +101,8 @@ impl Dialer {
             },
             result = &mut tcp => match result {
                 Ok(connection) => Ok(connection),
-                Err(other) => {
-                    let left = CONNECT_TIMEOUT.saturating_sub(begun.elapsed());
-                    let result = tokio::time::timeout(left, quic).await;
-                    let result = result.unwrap_or(Err(LinkError::TimedOut));
-                    result.map_err(|error| more_telling(error, other))
-                }
+                // It knows by itself when it has waited long enough, and waits longer for who has answered.
+                Err(other) => quic.await.map_err(|error| more_telling(error, other)),
             },
         }
     }

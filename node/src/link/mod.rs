@@ -14,6 +14,7 @@
 //! - [`client`]: the host's side, which comes back by itself.
 //! - `elsewhere`: from one store to another.
 //! - [`request`]: one connection for one command.
+//! - `sockets`: what a store listens with.
 //! - [`listener`]: the store's side.
 //!
 //! `docs/protocol.md` describes what is on the wire.
@@ -34,6 +35,7 @@ mod principal;
 pub mod quic;
 pub mod request;
 mod sessions;
+mod sockets;
 mod stripe;
 pub mod tcp;
 #[cfg(test)]
@@ -47,14 +49,16 @@ pub use choice::Transport;
 pub use client::{Client, LinkEvent, LinkStatus};
 pub use listener::{Door, Listener, ListenerEvent};
 pub use request::Requests;
+pub use sockets::Sockets;
 
 /// How often something is sent when there is nothing to say.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// How long a silent peer counts as alive.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long each step of setting up a connection may take at either side.
-pub const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an address may leave a connection attempt unanswered.
+/// How long each step of setting up a connection may take at either side: a peer that has answered is there, and may be
+/// busy.
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an address may leave a connection attempt unanswered. What follows the answer has [`SETUP_TIMEOUT`].
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What this program says of itself in its Hello.

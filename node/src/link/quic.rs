@@ -27,10 +27,12 @@ use longhaul_core::wire::link::{Lane, Principal};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls_pki_types::CertificateDer;
+use socket2::Socket;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Generations of the protocol, the newest first: application protocols in the TLS handshake. A new
 /// one is for what has to be known before the first stream is opened. 2: lanes over several streams.
@@ -117,11 +119,9 @@ fn transport_config(stream_window: u32) -> TransportConfig {
     config
 }
 
-fn endpoint(
-    address: SocketAddr,
-    server: Option<quinn::ServerConfig>,
-) -> std::io::Result<quinn::Endpoint> {
-    use socket2::{Domain, Protocol, Socket, Type};
+/// A UDP socket as links want it.
+pub(super) fn socket(address: SocketAddr) -> std::io::Result<Socket> {
+    use socket2::{Domain, Protocol, Type};
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     // Without the privilege to go beyond net.core.rmem_max and wmem_max they are clamped to these.
     use rustix::net::sockopt;
@@ -136,6 +136,13 @@ fn endpoint(
         send = socket.send_buffer_size().unwrap_or_default(),
         "UDP socket buffers in bytes"
     );
+    Ok(socket)
+}
+
+fn endpoint(
+    socket: Socket,
+    server: Option<quinn::ServerConfig>,
+) -> std::io::Result<quinn::Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(MAX_DATAGRAM).map_err(std::io::Error::other)?;
     quinn::Endpoint::new(config, server, socket.into(), Arc::new(quinn::TokioRuntime))
@@ -186,6 +193,16 @@ async fn more(first: Option<&mut First>) -> Result<Bytes, LinkError> {
         Some(first) => first.more().await,
         None => std::future::pending().await,
     }
+}
+
+/// The end of a handshake; tells when its peer has answered.
+async fn finished(
+    mut connecting: quinn::Connecting,
+    answered: &Notify,
+) -> Result<quinn::Connection, quinn::ConnectionError> {
+    connecting.handshake_data().await?;
+    answered.notify_one();
+    connecting.await
 }
 
 impl Dialer {
@@ -269,7 +286,7 @@ impl Dialer {
         }
     }
 
-    /// Connects to an address. For `limit` it may stay unanswered.
+    /// Connects to an address. For `limit` it may stay unanswered; who has answered has [`SETUP_TIMEOUT`] for the rest.
     ///
     /// # Errors
     /// If nobody answers there, or not the store of the credential.
@@ -303,8 +320,13 @@ impl Dialer {
         };
         let endpoint = match slot {
             Some(endpoint) => endpoint,
-            None => slot.insert(endpoint(local, None).map_err(|error| lost(&error))?),
+            None => {
+                let made = socket(local).and_then(|socket| endpoint(socket, None));
+                slot.insert(made.map_err(|error| lost(&error))?)
+            }
         };
+        let answered = Notify::new();
+        let mut was_answered = false;
         let mut attempts = FuturesUnordered::new();
         let mut early: Vec<Option<Offered>> = Vec::new();
         let mut answers = FuturesUnordered::new();
@@ -325,13 +347,13 @@ impl Dialer {
                     };
                     let connecting = connecting.map_err(|error| lost(&error))?;
                     let Some(first) = &first else {
-                        attempts.push(connecting);
+                        attempts.push(finished(connecting, &answered));
                         continue;
                     };
                     let (connection, accepted) = match connecting.into_0rtt() {
                         Ok(begun) => begun,
                         Err(connecting) => {
-                            attempts.push(connecting);
+                            attempts.push(finished(connecting, &answered));
                             continue;
                         }
                     };
@@ -381,6 +403,10 @@ impl Dialer {
                     }
                     Err(error) => Err(client_error(&error)),
                 },
+                () = answered.notified(), if !was_answered => {
+                    was_answered = true;
+                    deadline.as_mut().reset(tokio::time::Instant::now() + limit.max(SETUP_TIMEOUT));
+                }
                 () = &mut deadline => return Err(LinkError::TimedOut),
             }
         }
@@ -411,21 +437,21 @@ const UNPROVEN_CONNECTIONS: usize = 64;
 const MAX_CONNECTIONS: usize = 1024;
 
 impl Acceptor {
-    /// Listens at an address.
+    /// Listens with a socket of [`Sockets`](super::Sockets).
     ///
     /// # Errors
-    /// If it cannot be bound.
-    pub fn bind(
-        address: SocketAddr,
+    /// If the identity cannot be used.
+    pub fn over(
+        socket: Socket,
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Acceptor> {
-        Acceptor::with_generations(address, identity, issued, &GENERATIONS)
+        Acceptor::with_generations(socket, identity, issued, &GENERATIONS)
     }
 
-    /// As [`Acceptor::bind`], speaking these generations of the protocol.
+    /// As [`Acceptor::over`], speaking these generations of the protocol.
     pub(super) fn with_generations(
-        address: SocketAddr,
+        socket: Socket,
         identity: &ServerIdentity,
         issued: Arc<Issued>,
         generations: &[&[u8]],
@@ -440,18 +466,8 @@ impl Acceptor {
         // A clone has the same key for tokens.
         let mut keeping = config.clone();
         keeping.crypto = Arc::new(takes_data);
-        let endpoint = endpoint(address, Some(config.clone())).with_context(|| {
-            format!("cannot listen on {address} (UDP): is the address ours, and free?")
-        })?;
+        let endpoint = endpoint(socket, Some(config.clone())).context("cannot listen over UDP")?;
         Ok(Acceptor { endpoint, config, keeping, issued })
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// If the system does not say.
-    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.endpoint.local_addr()
     }
 
     /// The next one that wants to connect; `None` after [`Acceptor::close`].

@@ -12,7 +12,7 @@
 mod accept;
 mod visit;
 
-pub use accept::{Acceptor, Visitor};
+pub use accept::{Acceptor, Visitor, cannot_listen};
 pub use visit::{Visit, visit};
 
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
@@ -50,8 +50,11 @@ const NOT_SENT_BYTES: u32 = 32 << 10;
 /// How long a chunk waits for more urgent lanes at most: what they have may be what the peer does not
 /// take.
 const YIELD_TIME: Duration = Duration::from_millis(20);
-/// How long closing may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long closing may take, and how long a connection that ends without a reason waits for the control lane's to say
+/// one.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same for the control lane's: what TLS has to say it says on every connection.
+const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 
 const OPENING_BYTES: usize = 20;
 type Token = [u8; 16];
@@ -139,11 +142,8 @@ impl Dialer {
             for number in 0..connections(lane) {
                 let (connector, first) = (self.connector.clone(), opening(lane, number, &token));
                 attempts.spawn(async move {
-                    let opened = open(&connector, address, lane, first);
-                    match tokio::time::timeout(CONNECT_TIMEOUT, opened).await {
-                        Err(_) => Err(LinkError::TimedOut),
-                        Ok(result) => result.map(|(stream, rtt)| (lane, number, stream, rtt)),
-                    }
+                    let opened = open(&connector, address, lane, first).await;
+                    opened.map(|(stream, rtt)| (lane, number, stream, rtt))
                 });
             }
         }
@@ -166,7 +166,7 @@ async fn open(
     lane: Lane,
     opening: [u8; OPENING_BYTES],
 ) -> Result<(Stream, Duration), LinkError> {
-    let (mut stream, rtt) = secured(connector, address).await?;
+    let (mut stream, rtt) = secured(connector, address, || {}).await?;
     if may_stay_unread(lane) {
         let untimed = SockRef::from(stream.get_ref().0).set_tcp_user_timeout(None);
         untimed.map_err(|error| LinkError::Lost(error.to_string()))?;
@@ -176,23 +176,30 @@ async fn open(
     Ok((stream, rtt))
 }
 
-/// A connection to the store of the credential, and how long the way there and back took.
+/// A connection to the store of the credential, and how long the way there and back took. Calls `answered` once somebody
+/// has answered.
+///
+/// An address may be silent for [`CONNECT_TIMEOUT`]. A store that has answered has [`SETUP_TIMEOUT`] for the handshake.
 async fn secured(
     connector: &TlsConnector,
     address: SocketAddr,
+    answered: impl FnOnce(),
 ) -> Result<(Stream, Duration), LinkError> {
     let begun = Instant::now();
     let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut => LinkError::TimedOut,
         _ => LinkError::Lost(error.to_string()),
     };
-    let socket = TcpStream::connect(address).await.map_err(refused)?;
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+    let socket = connected.map_err(|_| LinkError::TimedOut)?.map_err(refused)?;
     let rtt = begun.elapsed();
+    answered();
     configure(&socket).map_err(refused)?;
     let name =
         ServerName::try_from(SERVER_NAME).map_err(|error| LinkError::Lost(error.to_string()))?;
-    let stream = connector.connect(name, socket).await.map_err(|error| client_error(&error))?;
-    Ok((TlsStream::from(stream), rtt))
+    let handshake = tokio::time::timeout(SETUP_TIMEOUT, connector.connect(name, socket)).await;
+    let stream = handshake.map_err(|_| LinkError::TimedOut)?;
+    Ok((TlsStream::from(stream.map_err(|error| client_error(&error))?), rtt))
 }
 
 type Stream = TlsStream<TcpStream>;
@@ -305,6 +312,11 @@ impl Tcp {
     fn lanes(&self) -> Result<Lanes, LinkError> {
         let mut lanes = Vec::with_capacity(Lane::ALL.len());
         for lane in Lane::ALL {
+            // Why the link ends comes over the control lane's connection.
+            let reason_timeout = match lane {
+                Lane::Control => REASON_TIMEOUT,
+                _ => CLOSE_TIMEOUT,
+            };
             let (mut send, mut receive) = (Vec::new(), Vec::new());
             for stream in lock(&self.slots).take(lane) {
                 let (data, to_send) = mpsc::channel(QUEUED_CHUNKS);
@@ -322,7 +334,7 @@ impl Tcp {
                             Ok(()) => {}
                             Err(error) => {
                                 // The peer may have said why before it hung up.
-                                tokio::time::sleep(CLOSE_TIMEOUT / 5).await;
+                                tokio::time::sleep(reason_timeout).await;
                                 shared.end((shared.error)(&error));
                             }
                         },
@@ -336,7 +348,7 @@ impl Tcp {
                             if let Err(error) = result {
                                 // Another connection may know better.
                                 if let LinkError::Lost(_) = error {
-                                    tokio::time::sleep(CLOSE_TIMEOUT / 5).await;
+                                    tokio::time::sleep(reason_timeout).await;
                                 }
                                 shared.end(error);
                             }

@@ -51,7 +51,7 @@ pub fn run(command: &StoreCommand) -> Result<()> {
                 drain(to, id.as_deref(), !off, *limit).await
             }
             StoreCommand::Rebalance(to) => rebalance(to).await,
-            StoreCommand::Forget { id, to } => forget(to, id).await,
+            StoreCommand::Forget { id, to, .. } => forget(to, id).await,
             StoreCommand::Replica { command } => replica::run(command).await,
             StoreCommand::Failover { standby, force, credential, json } => {
                 replica::failover(standby, *force, credential, *json).await

@@ -35,7 +35,7 @@ use crate::files::{self, Lock, Sharing};
 use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
-use crate::link::{Listener, tcp};
+use crate::link::{Listener, Sockets, tcp};
 use crate::objects::{CachedObjects, Location, Objects, Replicated};
 use crate::reload::{self, Reload, Settings};
 use crate::service::{Stop, notify, raise_open_files};
@@ -43,7 +43,7 @@ use crate::units::show_bytes;
 use crate::{admin, random};
 use anyhow::{Context as _, Result, bail};
 use audit::Audit;
-use ground::Ground;
+use ground::{Ground, Made};
 use lease::Holder;
 use longhaul_core::store::Config;
 use longhaul_core::store::gc::usage::Policy;
@@ -97,13 +97,15 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         .build()
         .context("cannot start the store's runtime")?;
     runtime.block_on(async {
+        // Whatever can be refused is, before anything is written.
         let admin = admin::bind(&args.admin)?;
+        let sockets = Sockets::bind(args.listen)?;
         let mut stop = Stop::listen()?;
         tokio::spawn(take_up(Reload::listen()?, reload::read()?.1));
         let options = Options {
             data: &data,
             state,
-            listen: args.listen,
+            listen: sockets.address(),
             advertise: args.advertise.as_deref(),
             cache_bytes: check_size(args.cache_size)?,
             cache_dir: args.cache_dir.as_deref(),
@@ -114,6 +116,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
             delete_grace: args.delete_grace,
         };
+        options.check()?;
         let mut ground = Ground::take_or_wait(&options).await?;
         if let Role::Replica { of, .. } = &ground.site.role {
             tracing::info!(
@@ -122,6 +125,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             );
             notify(sd_notify::NotifyState::Ready);
             let of = of.clone();
+            ground.keep();
             let standby = Standby::new(ground.base.clone(), ground.site.clone());
             let mut shown = JoinSet::new();
             if let Some(listener) = &admin {
@@ -136,7 +140,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
             ground.promoted = true;
             tracing::info!("going on with the volumes of {of}");
         }
-        let store = Store::start_over(&options, ground).await?;
+        let store = Store::start_over(&options, ground, sockets).await?;
         if let Some(listener) = admin {
             let view = Arc::new(store.view());
             tokio::spawn(async move {
@@ -220,6 +224,20 @@ pub struct Options<'a> {
     pub delete_grace: Duration,
 }
 
+impl Options<'_> {
+    /// Refuses what no store can be run with.
+    fn check(&self) -> Result<()> {
+        if self.map_memory < MAP_MEMORY_LEAST {
+            bail!(
+                "--map-memory {} is too little: give the maps at least {}",
+                show_bytes(self.map_memory),
+                show_bytes(MAP_MEMORY_LEAST)
+            );
+        }
+        Ok(())
+    }
+}
+
 /// A store that listens.
 pub struct Store {
     shell: Shell,
@@ -238,15 +256,20 @@ impl Store {
     /// If any of it fails; the message says what to do.
     #[cfg(test)]
     pub async fn start(options: &Options<'_>) -> Result<Store> {
+        let sockets = Sockets::bind(options.listen)?;
         let ground = Ground::take(options).await?;
-        Store::start_over(options, ground).await
+        Store::start_over(options, ground, sockets).await
     }
 
-    async fn start_over(options: &Options<'_>, ground: Ground) -> Result<Store> {
+    async fn start_over(
+        options: &Options<'_>,
+        mut ground: Ground,
+        sockets: Sockets,
+    ) -> Result<Store> {
         let Options {
             data,
             state,
-            listen,
+            listen: _,
             advertise,
             cache_bytes,
             cache_dir,
@@ -257,22 +280,17 @@ impl Store {
             scrub,
             delete_grace,
         } = *options;
-        if map_memory < MAP_MEMORY_LEAST {
-            bail!(
-                "--map-memory {} is too little: give the maps at least {}",
-                show_bytes(map_memory),
-                show_bytes(MAP_MEMORY_LEAST)
-            );
-        }
-        let Ground { mut locks, dirs, installation, sharing, base, site, promoted } = ground;
-        let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+        let (base, site, installation) =
+            (ground.base.clone(), ground.site.clone(), ground.installation.clone());
+        let promoted = ground.promoted;
         let mut objects = site.place.open(base.clone());
         if cache_bytes > 0 {
             let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
             let number = cache_number(&installation, &site.place)?;
-            match lock_cache(&dir, &dirs) {
+            let dirs: Vec<&Path> = ground.dirs.iter().map(PathBuf::as_path).collect();
+            match lock_cache(&dir, &dirs, &mut ground.made) {
                 Ok(lock) => {
-                    locks.extend(lock);
+                    ground.locks.extend(lock);
                     objects = CachedObjects::open(objects, &dir, number, cache_bytes);
                 }
                 Err(error) => tracing::warn!("there is no cache before the objects: {error:#}"),
@@ -281,15 +299,8 @@ impl Store {
         let replicated = Arc::new(Replicated::new(objects));
         let objects: Arc<dyn Objects> = replicated.clone();
         let issued = Arc::new(Issued::new(state));
-        // The port is known once it is bound, and the credential names it; binding takes a
-        // certificate, so the port is found first.
-        let listen = match listen.port() {
-            0 => UdpSocket::bind(listen)
-                .and_then(|socket| socket.local_addr())
-                .with_context(|| format!("cannot listen on {listen} (UDP)"))?,
-            _ => listen,
-        };
-        let own = vec![advertise.map_or_else(|| reachable(listen), str::to_owned)];
+        let address = sockets.address();
+        let own = vec![advertise.map_or_else(|| reachable(address), str::to_owned)];
         // Others can use a directory or a bucket, too.
         let shared = matches!(data, Location::Directory(_) | Location::Bucket { .. });
         let known = if shared { registry::stores(&*objects).await? } else { BTreeMap::new() };
@@ -319,9 +330,9 @@ impl Store {
                 state.display()
             );
         }
-        let acceptor = Acceptor::bind(listen, &identity, issued.clone())?;
-        let address = acceptor.local_addr()?;
-        let tcp = tcp::Acceptor::bind(address, &identity, issued.clone());
+        let (udp, tcp) = sockets.split();
+        let acceptor = Acceptor::over(udp, &identity, issued.clone())?;
+        let tcp = tcp.and_then(|tcp| tcp::Acceptor::over(tcp, &identity, issued.clone()));
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.len());
         let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg);
@@ -379,6 +390,8 @@ impl Store {
             shell.take_over();
         }
         shell.tell_stores();
+        ground.keep();
+        let Ground { locks, sharing, .. } = ground;
         Ok(Store { shell, address, view, _locks: locks, _sharing: sharing, _api: api })
     }
 
@@ -448,15 +461,17 @@ fn stores_in_words(known: &BTreeMap<StoreId, registry::Registered>, ids: &[Store
 }
 
 /// Makes the directory of the cache, and takes it unless it is one of those that are taken.
-fn lock_cache(dir: &Path, taken: &[&Path]) -> Result<Option<Lock>> {
-    files::create_dir(dir)?;
+fn lock_cache(dir: &Path, taken: &[&Path], made: &mut Made) -> Result<Option<Lock>> {
+    made.create(dir)?;
     let whole = dir.canonicalize()?;
     for other in taken {
         if other.canonicalize()? == whole {
             return Ok(None);
         }
     }
-    Lock::acquire(dir).map(Some)
+    let lock = Lock::acquire(dir)?;
+    made.locked(dir)?;
+    Ok(Some(lock))
 }
 
 /// Identifies a data directory and the format of what is in it.

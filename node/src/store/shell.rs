@@ -10,6 +10,7 @@ mod repair;
 mod replica;
 mod snapshots;
 mod stores;
+mod survey;
 mod tenants;
 mod trash;
 mod walks;
@@ -43,6 +44,7 @@ use snapshots::{Snapshots, read_schedule, volume_of};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use survey::Survey;
 use tenants::Room;
 use tokio::sync::mpsc;
 use tokio::time::Interval;
@@ -75,6 +77,8 @@ pub struct Shell {
     walks: Walks,
     /// What was known of a volume when its engine was put away.
     known: HashMap<VolumeId, LiveInfo>,
+    /// The same of those that nobody has used since the start.
+    survey: Survey,
     /// When to look for engines to put away.
     pub(super) look: Interval,
     outcomes: (mpsc::UnboundedSender<Outcome>, mpsc::UnboundedReceiver<Outcome>),
@@ -155,6 +159,7 @@ impl Shell {
             snapshots: Snapshots::default(),
             walks: Walks::default(),
             known: HashMap::new(),
+            survey: Survey::default(),
             look: tokio::time::interval(LOOK_INTERVAL),
             outcomes: mpsc::unbounded_channel(),
             questions,
@@ -506,10 +511,11 @@ impl Shell {
         entry.spec.info(entry.sectors, self.live(entry.spec.id))
     }
 
-    /// What is known of a volume: of its engine, or as it was when that was put away.
+    /// What is known of a volume: of its engine, as it was when that was put away, or as its log says.
     fn live(&self, id: VolumeId) -> Option<LiveInfo> {
-        let engine = self.engines.get(&id);
-        engine.and_then(|engine| engine.volume.info()).or_else(|| self.known.get(&id).cloned())
+        let engine = self.engines.get(&id).and_then(|engine| engine.volume.info());
+        let read = || self.survey.get(id, self.is_alone()).cloned();
+        engine.or_else(|| self.known.get(&id).cloned()).or_else(read)
     }
 
     fn outcome(&mut self, outcome: Outcome) {
@@ -574,6 +580,7 @@ impl Shell {
                     self.catalog.remove(&spec.name);
                     self.removing += usize::from(removing);
                     self.known.remove(&spec.id);
+                    self.survey.forget(spec.id);
                     self.forget_snapshots_of(spec.id);
                     self.forget_claims(spec.id);
                     self.release_held(spec.id);
@@ -651,7 +658,9 @@ impl Shell {
             Outcome::Stores(asked, stores) => self.listed(asked, stores),
             Outcome::Loads(asked, reports) => self.loads(asked, reports),
             Outcome::Forgotten(asked, result) => self.forgotten(asked, result),
-            Outcome::Lives(asked, reports) => self.list_with(&asked, &reports),
+            Outcome::Lives(asked, reports) => self.list(asked, reports),
+            Outcome::Surveyed(id, live) => self.surveyed(id, live),
+            Outcome::ListDue(number) => self.list_due(number),
             Outcome::Replica(asked, result, tell) => self.replica_answered(asked, result, tell),
             Outcome::Lost(lost) => self.second_lost(lost),
             Outcome::Built(built) => self.second_built(built),

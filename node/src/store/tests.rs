@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 mod http;
 mod limits;
 mod several;
+mod survey;
 
 struct Running {
     dir: PathBuf,
@@ -358,7 +359,7 @@ async fn an_image_comes_out_as_it_went_in() {
     std::fs::write(dir.path().join("second"), [3; 5000]).unwrap();
     let second = dir.path().join("second");
     store.volume(&["import", "a", second.to_str().unwrap()]).await.unwrap();
-    store.volume(&["export", "a", out, "--json"]).await.unwrap();
+    store.volume(&["export", "a", out, "--json", "--force"]).await.unwrap();
     let mut expected = vec![3; 5000];
     expected.resize(64 << 20, 0);
     assert!(std::fs::read(&copy).unwrap() == expected, "the second copy differs");
@@ -404,7 +405,7 @@ async fn a_volume_that_nobody_uses_takes_no_memory_and_opens_again() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
     let store = start_with(dir.path(), |store| {

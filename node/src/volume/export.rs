@@ -26,14 +26,14 @@ const READS: usize = 32;
 /// The epoch of an observer.
 const OBSERVER: u64 = 0;
 
-/// Exports the volume `name` to `file`.
+/// Exports the volume `name` to `file`, over what is there if that is forced.
 ///
 /// # Errors
 /// If the file cannot be written, the store fails or what it has is damaged.
 pub async fn run(
     requests: &Requests,
     name: &str,
-    file: &Path,
+    (file, force): (&Path, bool),
     key_file: Option<&Path>,
     bar: bool,
 ) -> Result<Value> {
@@ -49,7 +49,7 @@ pub async fn run(
             keys.map(|keys| keys.of_snapshot(volume.id))
         }
     };
-    let mut target = Target::open(file)?;
+    let mut target = Target::open(file, force)?;
     let bar = progress(info.sectors.saturating_mul(SECTOR_BYTES), bar);
     let result = copy(requests, &info, keys, &mut target, &bar).await;
     bar.finish_and_clear();
@@ -168,6 +168,26 @@ pub(super) async fn read(
     Ok(found)
 }
 
+/// Refuses a file or device that has something in it.
+pub(super) fn refuse_existing(path: &Path) -> Result<()> {
+    if path.as_os_str() != "-" && path.symlink_metadata().is_ok() && !is_stream(path) {
+        bail!(
+            "{} exists: give the name of a new file, or --force to write over it",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Whether what is written to a path is taken and overwrites nothing: a pipe, a terminal, /dev/null.
+fn is_stream(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    std::fs::metadata(path).is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        kind.is_fifo() || kind.is_char_device() || kind.is_socket()
+    })
+}
+
 /// Where the image goes.
 enum Target {
     /// Where nothing is written there is a hole.
@@ -179,12 +199,19 @@ enum Target {
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 impl Target {
-    fn open(path: &Path) -> Result<Target> {
+    fn open(path: &Path, force: bool) -> Result<Target> {
         if path.as_os_str() == "-" {
             return Ok(Target::Stream { out: Box::new(std::io::stdout()), at: 0 });
         }
         let open = || -> std::io::Result<Target> {
-            let file = File::options().write(true).create(true).truncate(true).open(path)?;
+            let mut options = File::options();
+            options.write(true);
+            match force || is_stream(path) {
+                true => options.create(true).truncate(true),
+                // Somebody may have made one since it was looked for.
+                false => options.create_new(true),
+            };
+            let file = options.open(path)?;
             if file.metadata()?.is_file() {
                 Ok(Target::Sparse(file))
             } else {

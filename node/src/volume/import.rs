@@ -7,13 +7,19 @@ use super::{progress, show, tell};
 use crate::keys;
 use crate::link::Requests;
 use crate::random;
+use crate::service::Stop;
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
-use longhaul_core::block::{Range, SECTOR_BYTES, Seq};
+use futures_util::FutureExt as _;
+use indicatif::ProgressBar;
+use longhaul_core::block::{Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::record::packed::MAX_PACKED_SECTORS;
 use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS};
-use longhaul_core::wire::link::{Attached, Frame, HostId, Lane, ToHost, ToStore, VolumeInfo};
+use longhaul_core::wire::link::{
+    Attached, Frame, HostId, Lane, LiveInfo, ToHost, ToStore, VolumeInfo,
+};
+use ring::digest::{Context, SHA256};
 use rustix::fs::SeekFrom;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -21,6 +27,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Bytes read and sent as one record.
@@ -32,6 +39,9 @@ const BATCH_BYTES: usize = 3 << 20;
 /// Bytes sent and not committed.
 const WINDOW_BYTES: usize = 32 << 20;
 
+/// How long a command that is interrupted waits for what is under way, and for the store to confirm its end.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
 /// Imports `file` into the volume `name`.
 ///
 /// # Errors
@@ -41,7 +51,18 @@ pub async fn run(
     name: &str,
     file: &Path,
     key_file: Option<&Path>,
-    bar: bool,
+    shown: bool,
+) -> Result<Value> {
+    run_with(requests, name, file, key_file, progress(0, shown)).await
+}
+
+/// The same, with a bar that shows how much of the image is committed.
+pub(crate) async fn run_with(
+    requests: &Requests,
+    name: &str,
+    file: &Path,
+    key_file: Option<&Path>,
+    bar: ProgressBar,
 ) -> Result<Value> {
     let source = Source::open(file)?;
     let info = show(requests, name).await?;
@@ -55,18 +76,48 @@ pub async fn run(
             length.next_multiple_of(u64::from(info.block_bytes))
         );
     }
+    let mut stop = Stop::listen()?;
     let mut writer = attach(requests, &info, key_file).await?;
-    let bar = progress(source.length.unwrap_or(size), bar);
+    bar.set_length(source.length.unwrap_or(size));
+    writer.bar = Some(bar.clone());
     let sectors = writer.attached.sectors;
-    let result = copy(&mut writer, source, sectors, &bar).await;
+    let result = until(&mut stop, copy(&mut writer, source, sectors)).await;
     bar.finish_and_clear();
     if let Err(error) = result {
         tell(&format!("volume {name} is incomplete now: import again"));
-        let _ = writer.detach().await;
+        writer.leave(&mut stop).await;
         return Err(error);
     }
     writer.detach().await?;
     Ok(json!({ "name": name, "data_bytes": writer.data_bytes }))
+}
+
+/// Does something until somebody stops it.
+///
+/// # Errors
+/// What it fails for, or that it was stopped.
+pub(super) async fn until<T>(stop: &mut Stop, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        result = work => result,
+        () = stop.wait() => bail!("stopped by a signal"),
+    }
+}
+
+/// The upper half of the identity that imports into a volume have as hosts. They have no journal: when one is cut short, nothing
+/// of it is anywhere but at the store, and nothing needs to be waited for.
+fn mark(volume: VolumeId) -> u64 {
+    let mut hash = Context::new(&SHA256);
+    hash.update(b"longhaul import");
+    hash.update(&volume.0.to_be_bytes());
+    let digest = hash.finish();
+    digest.as_ref().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// Whether the host of a volume was an import; both as they are shown.
+pub(super) fn is_import(volume: &str, host: &str) -> bool {
+    let number = |text| u128::from_str_radix(text, 16).ok();
+    let (Some(volume), Some(host)) = (number(volume), number(host)) else { return false };
+    (host >> 64) as u64 == mark(VolumeId(volume))
 }
 
 /// Attaches a volume that no host has attached, to be written to.
@@ -79,9 +130,13 @@ pub(super) async fn attach<'a>(
     key_file: Option<&Path>,
 ) -> Result<Writer<'a>> {
     let name = &info.name;
+    let owed = |live: &LiveInfo, host: HostId| {
+        let import = is_import(&info.id.to_string(), &host.to_string());
+        live.announced_bytes > 0 || !(live.clean || import)
+    };
     if let Some(live) = &info.live
         && let Some(host) = live.host
-        && (live.connected || !live.clean)
+        && (live.connected || owed(live, host))
     {
         let advice = if live.connected {
             "stop that host first".to_owned()
@@ -95,7 +150,7 @@ pub(super) async fn attach<'a>(
     }
     // Before anyone is fenced off.
     keys::of_volume(requests, info, key_file).await?;
-    let host = HostId(random::identity()?);
+    let host = HostId(u128::from(mark(info.id)) << 64 | (random::identity()? >> 64));
     let reply = requests.call(Lane::Control, |request| ToStore::Attach {
         request,
         name: name.to_owned(),
@@ -112,18 +167,13 @@ pub(super) async fn attach<'a>(
     Ok(Writer::new(requests, &attached, keys))
 }
 
-async fn copy(
-    writer: &mut Writer<'_>,
-    source: Source,
-    sectors: u64,
-    bar: &indicatif::ProgressBar,
-) -> Result<()> {
+async fn copy(writer: &mut Writer<'_>, source: Source, sectors: u64) -> Result<()> {
     writer.discard(Range::new(0, sectors));
     let (sender, mut pieces) = mpsc::channel(8);
     // Ends by itself once nobody takes its pieces.
     let reader = tokio::task::spawn_blocking(move || source.read_all(&sender));
     while let Some((offset, piece)) = pieces.recv().await {
-        bar.set_position(offset + piece.len() as u64);
+        writer.at = offset + piece.len() as u64;
         let end = (offset + piece.len() as u64).div_ceil(SECTOR_BYTES);
         if end > sectors {
             bail!("there is more input than the volume has room for ({sectors} sectors)");
@@ -142,8 +192,15 @@ pub(super) struct Writer<'a> {
     batch: BytesMut,
     first: Seq,
     next: Seq,
-    under_way: VecDeque<(Seq, usize)>,
+    /// Last number, bytes, and up to where of the source it reaches.
+    under_way: VecDeque<(Seq, usize, u64)>,
     under_way_bytes: usize,
+    /// The store commits nothing more of it.
+    is_over: bool,
+    /// Up to where of the source everything has been written.
+    pub(super) at: u64,
+    /// Shows up to where of the source everything is committed.
+    pub(super) bar: Option<ProgressBar>,
     /// Bytes of data written.
     pub(super) data_bytes: u64,
 }
@@ -160,6 +217,9 @@ impl<'a> Writer<'a> {
             next,
             under_way: VecDeque::new(),
             under_way_bytes: 0,
+            is_over: false,
+            at: 0,
+            bar: None,
             data_bytes: 0,
         }
     }
@@ -203,7 +263,31 @@ impl<'a> Writer<'a> {
             self.send();
             self.committed(WINDOW_BYTES).await?;
         }
+        // What has come is taken, and not waited for.
+        while let Some(notice) = self.requests.notice().now_or_never() {
+            self.noticed(&notice?)?;
+        }
         Ok(())
+    }
+
+    /// Ends in order what was given up: what is under way is waited for, as far as that does not take long, and the volume is
+    /// detached. A second signal ends that too.
+    pub(super) async fn leave(&mut self, stop: &mut Stop) {
+        let host = "it is shown as an import that was cut short, which is in nobody's way";
+        let left = async {
+            if !self.is_over {
+                let _ = tokio::time::timeout(LEAVE_LIMIT, self.committed(0)).await;
+            }
+            tokio::time::timeout(LEAVE_LIMIT, self.detach()).await
+        };
+        tokio::select! {
+            left = left => match left {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tell(&format!("the volume was not detached ({error:#}): {host}")),
+                Err(_) => tell(&format!("the store has not confirmed that the volume is detached: {host}")),
+            },
+            () = stop.wait() => tell(&format!("left at once: {host}")),
+        }
     }
 
     /// Sends the rest, and waits until all is committed.
@@ -248,7 +332,7 @@ impl<'a> Writer<'a> {
         let payload = self.batch.split().freeze();
         let last = self.next - 1;
         let Attached { volume, epoch, .. } = self.attached;
-        self.under_way.push_back((last, payload.len()));
+        self.under_way.push_back((last, payload.len(), self.at));
         self.under_way_bytes += payload.len();
         let message = ToStore::Batch { volume, epoch, first: self.first, last };
         self.requests.send(Lane::Drain, Frame { message, payload });
@@ -258,18 +342,33 @@ impl<'a> Writer<'a> {
     /// Waits until no more than `limit` bytes are under way.
     async fn committed(&mut self, limit: usize) -> Result<()> {
         while self.under_way_bytes > limit {
-            match self.requests.notice().await? {
-                ToHost::Committed { volume, seq, .. } if volume == self.attached.volume => {
-                    while let Some((_, bytes)) =
-                        self.under_way.pop_front_if(|(last, _)| *last <= seq)
-                    {
-                        self.under_way_bytes -= bytes;
+            let notice = self.requests.notice().await?;
+            self.noticed(&notice)?;
+        }
+        Ok(())
+    }
+
+    fn noticed(&mut self, notice: &ToHost) -> Result<()> {
+        match notice {
+            ToHost::Committed { volume, seq, .. } if *volume == self.attached.volume => {
+                while let Some((_, bytes, at)) =
+                    self.under_way.pop_front_if(|(last, ..)| *last <= *seq)
+                {
+                    self.under_way_bytes -= bytes;
+                    if let Some(bar) = &self.bar {
+                        bar.set_position(at);
                     }
                 }
-                ToHost::Fenced { .. } => bail!("another host attached the volume meanwhile"),
-                ToHost::BatchRefused { reason, .. } => bail!("the store refused a batch: {reason}"),
-                _ => {}
             }
+            ToHost::Fenced { .. } => {
+                self.is_over = true;
+                bail!("another host attached the volume meanwhile");
+            }
+            ToHost::BatchRefused { reason, .. } => {
+                self.is_over = true;
+                bail!("the store refused a batch: {reason}");
+            }
+            _ => {}
         }
         Ok(())
     }

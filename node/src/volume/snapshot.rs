@@ -18,6 +18,7 @@ use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
     SNAPSHOT_VERSION, SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeOperation, VolumeReply,
 };
+use std::io::IsTerminal as _;
 use std::path::Path;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -27,6 +28,15 @@ use time::format_description::well_known::Rfc3339;
 /// # Errors
 /// If it does not succeed; the message says why and what to do.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
+    if let SnapshotCommand::Send { file, .. } = &args.command
+        && file.as_os_str() == "-"
+        && std::io::stdout().is_terminal()
+    {
+        bail!(Usage(
+            "a stream is not for a terminal: give a file, or have another program read standard output"
+                .into()
+        ));
+    }
     let reach = match &args.command {
         SnapshotCommand::Send { .. } | SnapshotCommand::Receive { .. } => Reach::Link,
         _ => Reach::Api,
@@ -49,7 +59,7 @@ async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Resu
             Ok(())
         }
         SnapshotCommand::List { volume } => list(client, volume.as_deref(), json).await,
-        SnapshotCommand::Delete { snapshots } => {
+        SnapshotCommand::Delete { snapshots, .. } => {
             for name in snapshots {
                 let deleted = client.delete_snapshot(&name.volume, &name.snapshot).await;
                 deleted.with_context(|| format!("snapshot {name}"))?;
@@ -72,7 +82,7 @@ async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Resu
             let schedule: Option<Schedule> = schedule.as_ref().map(parse).transpose()?;
             self::schedule(client, volume, schedule.as_ref(), json).await
         }
-        SnapshotCommand::Rollback { snapshot } => {
+        SnapshotCommand::Rollback { snapshot, .. } => {
             let back = client.roll_back(&snapshot.volume, &snapshot.snapshot).await;
             back.with_context(|| format!("volume {}", snapshot.volume))?;
             done(json, &format!("volume {} is what it was as {snapshot}", snapshot.volume))

@@ -5,12 +5,13 @@
 
 use super::diff::{Differs, find, later};
 use super::export::{read, status};
-use super::import::{PIECE_BYTES, Writer, attach};
+use super::import::{PIECE_BYTES, Writer, attach, until};
 use super::stream::{Header, Piece, Receiver, Sender, Taken};
 use super::{done, pretty, print, progress, show, snapshot, tell};
 use crate::cli::SnapshotName;
 use crate::keys;
 use crate::link::Requests;
+use crate::service::Stop;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
@@ -50,6 +51,11 @@ pub async fn send(
     };
     if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.segment >= snapshot.segment) {
         bail!("{name} was not taken after {}: the earlier one goes with --since", earlier.name);
+    }
+    // By its name the store finds it, whoever has read it before; by its identity alone it would not.
+    let named = show(requests, &name.to_string()).await?;
+    if named.id != snapshot.id {
+        bail!("{name} has been deleted meanwhile, and another one has its name: try again");
     }
     let keys = keys::of_volume(requests, &volume, key_file).await?;
     let keys = keys.map(|keys| keys.of_snapshot(volume.id));
@@ -221,17 +227,19 @@ pub async fn receive(
         bail!("volume {name} is too small: `longhaul volume resize {name} {size}` first");
     }
     let base = base(&header, &info, &there)?;
+    let mut stop = Stop::listen()?;
     let mut writer = attach(requests, &info, key_file).await?;
-    let result = write(&mut writer, &header, &info, base, receiver, !as_json).await;
-    if result.is_ok() {
-        let operation =
-            SnapshotOperation::Create { snapshot: taken.clone(), id, created: 0, barrier: false };
-        let created = snapshot::ask(requests, name, operation).await;
-        created
-            .with_context(|| format!("volume {name} is {taken}, but cannot have that snapshot"))?;
+    let written = write(&mut writer, &header, &info, base, receiver, !as_json);
+    let result = until(&mut stop, written).await;
+    if let Err(error) = result {
+        writer.leave(&mut stop).await;
+        return Err(error);
     }
+    let operation =
+        SnapshotOperation::Create { snapshot: taken.clone(), id, created: 0, barrier: false };
+    let created = snapshot::ask(requests, name, operation).await;
     let detached = writer.detach().await;
-    result?;
+    created.with_context(|| format!("volume {name} is {taken}, but cannot have that snapshot"))?;
     detached?;
     if as_json {
         let bytes = writer.data_bytes;
@@ -302,7 +310,8 @@ async fn write(
         None => writer.discard(Range::new(0, info.sectors)),
     }
     let bar = progress(header.sectors.saturating_mul(SECTOR_BYTES), bar);
-    let result = pieces(writer, receiver, &bar).await;
+    writer.bar = Some(bar.clone());
+    let result = pieces(writer, receiver).await;
     bar.finish_and_clear();
     result.with_context(|| match base {
         Some(base) => format!(
@@ -316,7 +325,6 @@ async fn write(
 async fn pieces(
     writer: &mut Writer<'_>,
     mut receiver: Receiver<BufReader<Box<dyn Read + Send>>>,
-    bar: &indicatif::ProgressBar,
 ) -> Result<()> {
     let (sender, mut pieces) = mpsc::channel(8);
     // Ends by itself once nobody takes its pieces.
@@ -343,7 +351,7 @@ async fn pieces(
                 range.end()
             }
         };
-        bar.set_position(end.saturating_mul(SECTOR_BYTES));
+        writer.at = end.saturating_mul(SECTOR_BYTES);
         writer.flow().await?;
     }
     reader.await.context("the reading thread failed")??;

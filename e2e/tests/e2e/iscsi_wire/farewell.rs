@@ -72,7 +72,7 @@ fn a_host_that_stops_at_once_says_so() {
 /// A host that stops does not wait for initiators that have left when they were asked to.
 #[test]
 fn a_host_that_stops_does_not_wait_for_those_who_have_left() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(["--drain-limit", "100s"]);
     let mut session = rig.session([("MaxConnections", "2")]);
     session.join(1).unwrap();
     session.settle(1);
@@ -90,5 +90,5 @@ fn a_host_that_stops_does_not_wait_for_those_who_have_left() {
     }
     assert!(rig.host.server().wait(START).success());
     let took = start.elapsed();
-    assert!(took.as_secs_f64() < 3.5, "the host has waited {took:?} for nobody");
+    assert!(took.as_secs_f64() < 30.0, "the host has waited {took:?} for nobody");
 }

@@ -30,7 +30,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// Within it comes what is to come at once.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// So long nothing comes where nothing is to come.
 const QUIET: Duration = Duration::from_millis(300);

@@ -41,7 +41,7 @@ impl Volumes for One {
 
 fn local<F: Future<Output = ()>>(test: F) {
     let runtime = crate::host::front_runtime().unwrap();
-    let limited = async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() };
+    let limited = async { tokio::time::timeout(Duration::from_secs(180), test).await.unwrap() };
     runtime.block_on(tokio::task::LocalSet::new().run_until(limited));
 }
 
@@ -49,7 +49,7 @@ fn serve(access: Access) -> (Rc<Server>, std::net::SocketAddr) {
     let geometry = Geometry { file_bytes: 1 << 20, files: 4 };
     let volume = volume("v", 1 << 16, Clock::start(), geometry);
     let one = Rc::new(One(volume, RefCell::default()));
-    let config = Config { login_limit: Duration::from_millis(500), ..config(Vec::new(), false) };
+    let config = Config { login_limit: Duration::from_secs(3), ..config(Vec::new(), false) };
     let server = Server::new(one, Clock::start(), config, access);
     tokio::task::spawn_local(server.clone().run());
     let listener = Listener::bind("127.0.0.1:0").unwrap();

@@ -87,7 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
 
 fn local<F: Future<Output = ()>>(test: F) {
     let runtime = crate::host::front_runtime().unwrap();
-    let limited = async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() };
+    let limited = async { tokio::time::timeout(Duration::from_secs(180), test).await.unwrap() };
     runtime.block_on(tokio::task::LocalSet::new().run_until(limited));
 }
 

@@ -24,9 +24,14 @@ const MAX_HANDSHAKES: usize = 64;
 /// Links that are not complete yet.
 const MAX_INCOMPLETE: usize = 256;
 /// How long who is turned away may take to read why.
-const LAST_WORD: Duration = Duration::from_millis(500);
+const LAST_WORD: Duration = Duration::from_secs(3);
 /// What is heard of them meanwhile: the first request of one who did not wait.
 const LAST_WORD_BYTES: u64 = 64 << 10;
+
+/// What is said where an address is not to be had.
+pub fn cannot_listen(address: SocketAddr) -> String {
+    format!("cannot listen on {address} (TCP): is another program there?")
+}
 
 /// The store's end.
 pub struct Acceptor {
@@ -36,19 +41,19 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Listens at an address. Runs in the current tokio runtime.
+    /// Lets in who comes to a socket of [`Sockets`](crate::link::Sockets). Runs in the current tokio runtime.
     ///
     /// # Errors
-    /// If it cannot be bound.
-    pub fn bind(
-        address: SocketAddr,
+    /// If the identity or the socket cannot be used.
+    pub fn over(
+        listener: std::net::TcpListener,
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Acceptor> {
-        Acceptor::bind_for(address, identity, issued, &[ALPN, HTTP])
+        Acceptor::serving(listener, identity, issued, &[ALPN, HTTP])
     }
 
-    /// The same for those only who speak HTTP: there are no links.
+    /// Listens at an address for those only who speak HTTP: there are no links.
     ///
     /// # Errors
     /// If it cannot be bound.
@@ -57,22 +62,20 @@ impl Acceptor {
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Acceptor> {
-        Acceptor::bind_for(address, identity, issued, &[HTTP])
+        let listener =
+            std::net::TcpListener::bind(address).with_context(|| cannot_listen(address))?;
+        listener.set_nonblocking(true)?;
+        Acceptor::serving(listener, identity, issued, &[HTTP])
     }
 
-    fn bind_for(
-        address: SocketAddr,
+    fn serving(
+        listener: std::net::TcpListener,
         identity: &ServerIdentity,
         issued: Arc<Issued>,
         protocols: &[&[u8]],
     ) -> Result<Acceptor> {
         let config = tls::server(identity, issued, protocols)?;
-        let listener = std::net::TcpListener::bind(address)
-            .and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                TcpListener::from_std(listener)
-            })
-            .with_context(|| format!("cannot listen on {address} (TCP)"))?;
+        let listener = TcpListener::from_std(listener).context("cannot listen over TCP")?;
         let (sender, arrived) = mpsc::channel(16);
         let (visit, visitors) = mpsc::channel(MAX_HANDSHAKES);
         let mut task = JoinSet::new();

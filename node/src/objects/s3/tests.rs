@@ -32,7 +32,7 @@ impl Server {
         let child = command.spawn().unwrap();
         let begun = Instant::now();
         while TcpStream::connect(&address).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "versitygw does not listen");
+            assert!(begun.elapsed() < Duration::from_secs(120), "versitygw does not listen");
             std::thread::sleep(Duration::from_millis(10));
         }
         Some(Server { child, address, dir })

@@ -8,7 +8,7 @@ use super::Caller;
 use super::serve::{Routes, service};
 use super::types::{Problem, ProblemKind};
 use crate::credential::{Credential, SERVER_NAME};
-use crate::link::{LinkError, Requests, tcp};
+use crate::link::{LinkError, Requests, SETUP_TIMEOUT, tcp};
 use anyhow::{Context as _, Result, anyhow, bail};
 use axum::http::{Method, Request, StatusCode, header};
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell, watch};
 use tokio::task::JoinHandle;
@@ -29,8 +30,10 @@ use tokio::task::JoinHandle;
 const LINK_AFTER: Duration = Duration::from_secs(1);
 /// How long a store may take for an answer: a bit longer than it gives each thing that it asks itself, of which it then says so.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(65);
-/// How long the end of a connection may take, and to learn why it has ended.
+/// How long the end of a connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for why it has ended: it is on its way, and only an error waits for it.
+const REASON_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer: some 100,000 volumes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -74,8 +77,9 @@ impl Client {
             None => &self.credential.stores,
         };
         let (failed, mut no_http) = watch::channel(false);
+        let answered = Arc::<AtomicBool>::default();
         let mut visit = std::pin::pin!(async {
-            let visit = tcp::visit(&self.credential, stores).await;
+            let visit = tcp::visit(&self.credential, stores, &answered).await;
             failed.send_replace(!matches!(visit, Ok(Some(_))));
             visit
         });
@@ -96,6 +100,14 @@ impl Client {
                     }
                 }
                 linked = &mut link, if unlinked.is_none() => match linked {
+                    // TCP gets through, and the handshake takes longer on a busy machine.
+                    Ok(()) if !visited && answered.load(Ordering::Relaxed) => {
+                        let visit = tokio::time::timeout(SETUP_TIMEOUT, visit).await;
+                        return match visit.unwrap_or(Ok(None))? {
+                            Some(visit) => Http::new(visit).await.map(Some),
+                            None => Ok(None),
+                        };
+                    }
                     Ok(()) => return Ok(None),
                     Err(error) if visited => return Err(error),
                     Err(error) => unlinked = Some(error),
@@ -294,7 +306,7 @@ impl Http {
             Some(why) => Some(why),
             // The connection may know better.
             None => {
-                match tokio::time::timeout(END_TIMEOUT, ended.wait_for(Option::is_some)).await {
+                match tokio::time::timeout(REASON_TIMEOUT, ended.wait_for(Option::is_some)).await {
                     Ok(Ok(why)) => why.clone(),
                     _ => None,
                 }

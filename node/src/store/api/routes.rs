@@ -185,7 +185,7 @@ async fn create_volume(
     Ok((StatusCode::CREATED, Json(Volume::from(&info))))
 }
 
-/// A volume, or with `VOLUME@SNAPSHOT` a snapshot as a volume. It is opened if it is not: ask again for what is `live`.
+/// A volume, or with `VOLUME@SNAPSHOT` a snapshot as a volume. It is opened if it is not.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = Problem)),

@@ -25,7 +25,7 @@ pub struct Volume {
     pub block_bytes: u32,
     /// When it was created, seconds since 1970.
     pub created: u64,
-    /// What the store knows once it has opened it.
+    /// What the end of its log says; nothing if that was not read yet, or cannot be.
     pub live: Option<Live>,
 }
 

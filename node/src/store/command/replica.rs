@@ -21,7 +21,7 @@ use std::path::Path;
 pub(super) async fn run(command: &ReplicaCommand) -> Result<()> {
     let (ReplicaCommand::Show(to)
     | ReplicaCommand::Add { to, .. }
-    | ReplicaCommand::Remove(to)
+    | ReplicaCommand::Remove { to, .. }
     | ReplicaCommand::Mode { to, .. }) = command;
     let client = connect(to, None).await?;
     let answer = ask(&client, command).await;
@@ -39,7 +39,7 @@ async fn ask(client: &Client, command: &ReplicaCommand) -> Result<MaybeReplica> 
             let new = NewReplica { location, mode, standby, discard: *discard };
             client.add_replica(&new).await
         }
-        ReplicaCommand::Remove(_) => {
+        ReplicaCommand::Remove { .. } => {
             client.remove_replica().await?;
             Ok(MaybeReplica { replica: None })
         }

@@ -255,6 +255,7 @@ impl Shell {
     /// it is, reads the log. Whoever waits for it is told to come again.
     pub(super) fn drop_engine(&mut self, id: VolumeId) {
         self.known.remove(&id);
+        self.survey.forget(id);
         let now = self.now();
         let Some(mut engine) = self.engines.remove(&id) else { return };
         engine.volume.handle_taken(now);
@@ -360,6 +361,7 @@ impl Shell {
         let Some(engine) = self.engines.get_mut(&id) else {
             state.lease = None;
             self.known.remove(&id);
+            self.survey.forget(id);
             return self.reply_store(asked, Ok(StoreReply::Released));
         };
         if !engine.deletions.is_empty() {

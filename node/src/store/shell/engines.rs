@@ -130,6 +130,7 @@ impl Shell {
             }
         };
         self.engines_opened += 1;
+        self.survey.forget(id);
         let config = self.config.clone();
         let now = self.now();
         let volume = match place {

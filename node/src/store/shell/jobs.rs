@@ -29,9 +29,7 @@ impl Shell {
                 None
             }
             VolumeOperation::List => {
-                let list = self.catalog.values().map(|entry| self.info(entry));
-                let reply = VolumeReply::List(list.collect());
-                self.reply(&[asked], &Ok(reply));
+                self.list(vec![asked], Vec::new());
                 None
             }
             VolumeOperation::Show { name }

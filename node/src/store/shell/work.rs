@@ -11,7 +11,7 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::{ObjectResult, Places, VolumeSpec};
 use longhaul_core::wire::link::{
-    Frame, Lane, ReadError, RequestId, StoreReply, StoreReport, StoreState, TenantLimits,
+    Frame, Lane, LiveInfo, ReadError, RequestId, StoreReply, StoreReport, StoreState, TenantLimits,
     TenantReply, ToHost, ToStore, VolumeError, VolumeReply,
 };
 use std::collections::BTreeSet;
@@ -135,6 +135,10 @@ pub(super) enum Outcome {
     Forgotten(Asked, Result<(), VolumeError>),
     /// What other stores know of volumes.
     Lives(Vec<Asked>, Vec<StoreReport>),
+    /// What the end of a volume's log says, if it can be read.
+    Surveyed(VolumeId, Option<LiveInfo>),
+    /// A list has waited long enough for that.
+    ListDue(u64),
     /// What was asked about the second place is done, or not; whether other stores are to know.
     Replica(Asked, Result<StoreReply, VolumeError>, bool),
     /// Somebody has gone on there, or it has been found why nothing is repeated.

@@ -6,7 +6,7 @@ use super::*;
 use crate::relay::{Relay, Shape};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 impl Running {
     async fn client(&self, store: Option<&str>) -> Client {
@@ -133,6 +133,31 @@ async fn a_credential_that_is_not_accepted_is_told_so_over_http() {
     store.stop().await;
 }
 
+#[tokio::test]
+async fn a_store_that_answers_late_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(dir.path()).await;
+    let target = store.address;
+    // It takes connections, and says nothing for longer than an address may be silent.
+    let busy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = busy.local_addr().unwrap().to_string();
+    let serving = tokio::spawn(async move {
+        while let Ok((mut client, _)) = busy.accept().await {
+            tokio::spawn(async move {
+                tokio::time::sleep(crate::link::CONNECT_TIMEOUT + Duration::from_secs(1)).await;
+                let mut store = tokio::net::TcpStream::connect(target).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut store).await;
+            });
+        }
+    });
+    let client = store.client(Some(&address)).await;
+    assert!(client.is_over_http());
+    client.volumes().await.unwrap();
+    client.close().await;
+    serving.abort();
+    store.stop().await;
+}
+
 /// A store's door for HTTP, with nothing behind it.
 struct Entrance {
     dir: tempfile::TempDir,
@@ -147,10 +172,11 @@ impl Entrance {
         let dir = tempfile::tempdir().unwrap();
         let identity = credential::prepare(dir.path(), &[]).unwrap();
         let issued = Arc::new(Issued::new(dir.path()));
-        let any = "127.0.0.1:0".parse().unwrap();
-        let acceptor = Acceptor::bind(any, &identity, issued.clone()).unwrap();
-        let address = acceptor.local_addr().unwrap();
-        let mut tcp = tcp::Acceptor::bind(address, &identity, issued.clone()).unwrap();
+        let sockets = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = sockets.address();
+        let (udp, tcp) = sockets.split();
+        let acceptor = Acceptor::over(udp, &identity, issued.clone()).unwrap();
+        let mut tcp = tcp::Acceptor::over(tcp.unwrap(), &identity, issued.clone()).unwrap();
         let mut listener = Listener::start(acceptor, issued, Vec::new());
         let counts = Arc::new(api::Counts::default());
         let mut serving = JoinSet::new();
@@ -162,7 +188,10 @@ impl Entrance {
     }
 
     async fn visit(&self, credential: &Credential) -> tcp::Visit {
-        tcp::visit(credential, std::slice::from_ref(&self.address)).await.unwrap().unwrap()
+        tcp::visit(credential, std::slice::from_ref(&self.address), &Arc::default())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     fn issue(&self, tenant: &str, name: &str) -> Credential {
@@ -190,7 +219,8 @@ async fn rest(visit: &mut tcp::Visit) -> String {
 
 #[tokio::test]
 async fn connections_are_bounded_in_number_and_silence() {
-    let silence = Duration::from_millis(500);
+    // All of the connections below are to be open at once.
+    let silence = Duration::from_secs(3);
     let entrance = Entrance::new(api::Bounds { connections: 4, of_one: 2, silence });
     let acme = [entrance.issue("acme", "a"), entrance.issue("acme", "b")];
     let other = entrance.issue("other", "c");
@@ -237,7 +267,8 @@ async fn who_says_too_much_reads_so() {
         )
     };
     for bytes in [65_537, 1 << 20, 3 << 20] {
-        let mut visit = tcp::visit(&credential, &credential.stores).await.unwrap().unwrap();
+        let mut visit =
+            tcp::visit(&credential, &credential.stores, &Arc::default()).await.unwrap().unwrap();
         visit.stream.write_all(head("connection: close\r\n", bytes).as_bytes()).await.unwrap();
         // All of it, before the answer is looked for.
         visit.stream.write_all(&vec![b' '; bytes]).await.unwrap();
@@ -246,7 +277,8 @@ async fn who_says_too_much_reads_so() {
         assert!(answer.contains(" 413 ") && answer.contains("\"too-large\""), "{answer}");
     }
     // Who asks first need not send it.
-    let mut visit = tcp::visit(&credential, &credential.stores).await.unwrap().unwrap();
+    let mut visit =
+        tcp::visit(&credential, &credential.stores, &Arc::default()).await.unwrap().unwrap();
     let asks = head("connection: close\r\nexpect: 100-continue\r\n", 1 << 30);
     visit.stream.write_all(asks.as_bytes()).await.unwrap();
     visit.stream.flush().await.unwrap();
@@ -254,7 +286,8 @@ async fn who_says_too_much_reads_so() {
     // What is large enough is taken, and the connection goes on.
     let said = r#"{"name": "a", "size_bytes": 512}"#;
     let body = said.to_owned() + &" ".repeat(65_536 - said.len());
-    let mut visit = tcp::visit(&credential, &credential.stores).await.unwrap().unwrap();
+    let mut visit =
+        tcp::visit(&credential, &credential.stores, &Arc::default()).await.unwrap().unwrap();
     visit.stream.write_all(head("", body.len()).as_bytes()).await.unwrap();
     visit.stream.write_all(body.as_bytes()).await.unwrap();
     let last = "GET /v1/volumes/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";

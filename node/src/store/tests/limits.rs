@@ -90,3 +90,36 @@ async fn the_control_lane_does_not_wait_and_is_paid_for() {
     requests.close().await;
     store.stop().await;
 }
+
+#[tokio::test]
+async fn an_import_shows_what_is_committed() {
+    let (dir, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let limits = TenantLimits { max_rate: Some(4 << 20), ..TenantLimits::default() };
+    let (store, requests) = limited(dir.path(), limits).await;
+    let observer = store.requests().await;
+    let image = images.path().join("image");
+    std::fs::write(&image, vec![7; 14 << 20]).unwrap();
+    let bar = indicatif::ProgressBar::hidden();
+    let mut seen = 0;
+    {
+        let import =
+            crate::volume::import::run_with(&requests, "acme/a", &image, None, bar.clone());
+        let mut import = std::pin::pin!(import);
+        loop {
+            tokio::select! {
+                done = &mut import => break drop(done.unwrap()),
+                () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            }
+            let shown = bar.position();
+            let show = VolumeOperation::Show { name: "acme/a".into() };
+            let VolumeReply::Volume(info) = observer.volume(show).await.unwrap() else { panic!() };
+            let committed = info.live.map_or(0, |live| live.mapped_bytes);
+            assert!(shown <= committed, "{shown} bytes are shown and {committed} committed");
+            seen = shown.max(seen);
+        }
+    }
+    assert!(seen > 0, "it showed nothing on the way");
+    requests.close().await;
+    observer.close().await;
+    store.stop().await;
+}
