@@ -575,6 +575,11 @@ impl Host {
         let start = Instant::now();
         loop {
             let attached = self.attach([volume]);
+            // A host that is gone counts as connected for a while.
+            if attached.stderr.contains("is in use by") && start.elapsed() < START {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
             if !attached.status.success() {
                 return attached.stderr;
             }

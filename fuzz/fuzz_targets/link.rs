@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::Range;
 use longhaul_core::record::Fragment;
 use longhaul_core::wire::link::{
-    Announced, AttachError, Claim, FRAME_PREFIX_BYTES, Frame, HostId, LiveInfo, MAX_HEAD_BYTES,
+    Announced, AttachError, Claim, FRAME_PREFIX_BYTES, Frame, HostId, KeyId, LiveInfo, MAX_HEAD_BYTES,
     MAX_PAYLOAD_BYTES, Piece, ReadPart, Served, StoreId, StoreOperation, StoreReply, StoreReport,
     TenantLimits, TenantOperation, ToHost, ToStore, TrashOperation, VolumeOperation, decode_data,
     encode_data,
@@ -33,7 +33,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let (volume, host) = (world::VOLUME, world::HOST);
     let create = VolumeOperation::Create { name: "v".into(), sectors: 1024, block_bytes: 512 };
     let claim = Claim::Resume(1);
-    let release = StoreOperation::Release { volume, lease: 2, host, claim };
+    let key = KeyId([5; 32]);
+    let release = StoreOperation::Release { volume, lease: 2, host, key, claim };
     let restore = TrashOperation::Restore { volume, name: "t/v".into() };
     let tenant = TenantOperation::Create { tenant: "t".into(), limits: TenantLimits::default() };
     let to_store = vec![
@@ -62,7 +63,9 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let live = LiveInfo {
         epoch: 1,
         host: Some(host),
+        name: "a at [::1]:1".into(),
         connected: true,
+        silent_since: None,
         clean: false,
         committed: 3,
         segments: 4,

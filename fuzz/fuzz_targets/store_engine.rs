@@ -8,9 +8,11 @@
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, Time};
-use longhaul_core::store::{GetError, ObjectOperation, ObjectResult, PutError, SessionId, Volume};
+use longhaul_core::store::{
+    GetError, ObjectOperation, ObjectResult, PutError, SessionId, SessionPeer, Volume,
+};
 use longhaul_core::wire::link::{
-    Announced, Frame, HostId, JournalState, Lane, ToHost, ToStore, VolumeOperation,
+    Announced, Frame, HostId, JournalState, KeyId, Lane, ToHost, ToStore, VolumeOperation,
 };
 use longhaul_fuzz::world::{self, Objects};
 use longhaul_fuzz::{Input, seeds};
@@ -24,7 +26,7 @@ fn frame(session: u8, frame: Frame<ToStore>) -> Vec<u8> {
 fn make_seeds() -> Vec<Vec<u8>> {
     let (volume, host) = (world::VOLUME, world::HOST);
     let attach = |host, journal| -> Frame<ToStore> {
-        ToStore::Attach { request: 1, name: "v".into(), host, journal, take_over: false }.into()
+        ToStore::Attach { request: 1, name: "v".into(), host, journal, take_over: true }.into()
     };
     let announced = Announced { range: Range::new(8, 8), seq: 9 };
     let announce = ToStore::Announce { volume, epoch: 1, replace: true, entries: vec![announced] };
@@ -129,6 +131,9 @@ impl World {
         match input.byte() % 6 {
             0 => {
                 let session = SessionId(u64::from(input.byte() % 3));
+                // The last one is somebody else's, whatever it says of itself.
+                let key = if session.0 == 2 { KeyId([7; 32]) } else { KeyId::NONE };
+                self.store.handle_session(session, SessionPeer { key, name: String::new() });
                 let length = input.u32() as usize % 70_000;
                 let mut buffer = BytesMut::from(input.bytes(length));
                 while let Ok(Some(frame)) = Frame::<ToStore>::take(&mut buffer) {

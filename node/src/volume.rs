@@ -21,7 +21,7 @@ use crate::credential::{self, Credential};
 use crate::keys;
 use crate::link::Requests;
 use crate::store::api::client::Client;
-use crate::store::api::types::Volume;
+use crate::store::api::types::{Live, Volume};
 use crate::text;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
@@ -323,9 +323,10 @@ fn table(list: &[Volume]) -> String {
             show_bytes(volume.size_bytes),
             live.map_or("-".to_owned(), |live| show_bytes(live.mapped_bytes)),
             state(volume),
+            live.filter(|live| !live.clean).and_then(holder).unwrap_or_else(|| "-".to_owned()),
         ]
     });
-    columns(&["NAME", "SIZE", "DATA", "STATE"], rows.collect())
+    columns(&["NAME", "SIZE", "DATA", "STATE", "HOST"], rows.collect())
 }
 
 fn state(volume: &Volume) -> String {
@@ -346,6 +347,11 @@ fn state(volume: &Volume) -> String {
     }
 }
 
+/// Who has a volume or had it last.
+fn holder(live: &Live) -> Option<String> {
+    live.host_name.clone().or_else(|| live.host.clone())
+}
+
 fn details(volume: &Volume) -> String {
     let mut all = vec![
         ("name", volume.name.clone()),
@@ -357,12 +363,15 @@ fn details(volume: &Volume) -> String {
     if let Some(live) = &volume.live {
         all.extend([
             ("host", live.host.clone().unwrap_or_else(|| "none".to_owned())),
+            ("host name", live.host_name.clone().unwrap_or_else(|| "not known".to_owned())),
             ("epoch", live.epoch.to_string()),
             ("committed", live.committed.to_string()),
             ("segments", live.segments.to_string()),
             ("data", show_bytes(live.mapped_bytes)),
             ("not arrived", show_bytes(live.announced_bytes)),
         ]);
+        let since = live.silent_since.map(snapshot::date);
+        all.extend(since.map(|since| ("silent since", since)));
     }
     fields(&all)
 }

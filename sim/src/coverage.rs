@@ -103,6 +103,18 @@ counters! {
     journals_carried,
     /// Attaches by a host while another one had the volume.
     competing_attaches,
+    /// Attaches refused since another host was connected, or on its way back.
+    in_use,
+    /// Attaches that took a volume from a connected host, as they were told to.
+    volumes_taken,
+    /// Journals refused since only another key's word stood for them.
+    carried_refused,
+    /// Frames in the name of a host, from a session with another key.
+    forged,
+    /// Of them those that came while that host was connected.
+    forged_connected,
+    /// Resumes and attaches among them, refused.
+    forged_refused,
     /// Store processes that died.
     store_crashes,
     /// Stores told to stop that stopped in order.

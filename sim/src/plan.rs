@@ -199,6 +199,8 @@ pub struct Plan {
     pub wander: u64,
     /// Whether there is a second place for all objects.
     pub replica: Option<ReplicaPlan>,
+    /// Mean time between attempts to speak for hosts with another key, in nanoseconds; 0 for none.
+    pub forgery: u64,
 }
 
 impl Plan {
@@ -252,6 +254,7 @@ impl Plan {
             resize: rng.between(0, 30),
             snapshots: 0,
             replica: None,
+            forgery: 0,
         };
         for volume in &mut plan.volumes {
             volume.cache = CachePlan::new(rng);
@@ -259,6 +262,10 @@ impl Plan {
         }
         if rng.percent(60) {
             plan.snapshots = rng.spread(10 * MS, 300 * MS);
+        }
+        let mut forger = rng.fork(9);
+        if forger.percent(60) {
+            plan.forgery = forger.spread(4 * MS, 200 * MS);
         }
         let mut rng = rng.fork(8);
         plan.replica = rng.percent(40).then(|| ReplicaPlan {

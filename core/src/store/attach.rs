@@ -3,14 +3,20 @@
 //! The log remembers for each epoch the last number that it built on (its *base*): what was
 //! committed then, or what the attaching host's journal held if that was more. A journal has been
 //! left behind if any epoch after its own built on less than the journal holds.
+//!
+//! What a journal holds only its host says. It is believed of the key that began the epoch, and of whoever
+//! takes over in so many words; of an epoch of another key it counts only as far as its writes arrived.
 
 use crate::block::{Epoch, Seq, VolumeId};
-use crate::wire::link::{AttachError, HostId, JournalState};
+use crate::wire::link::{AttachError, HostId, JournalState, KeyId};
 use bytes::BufMut;
 use zerocopy::little_endian::{U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of an epoch in a checkpoint or a root.
+/// Bytes of an epoch in a checkpoint.
+pub(super) const OLD_EPOCH_BYTES: usize = size_of::<OldEpoch>();
+/// Bytes of an epoch in a root.
+#[cfg(test)]
 pub(super) const EPOCH_BYTES: usize = size_of::<RawEpoch>();
 /// Most epochs in a checkpoint or a root.
 pub const MAX_HISTORY: usize = 1 << 20;
@@ -25,11 +31,26 @@ pub struct HistoryEntry {
     /// The last number that it builds on; 0 of one that rolling back begins, which builds on none of the writes
     /// as they were then.
     pub base: Seq,
+    /// The last number that was committed when it began: the part of the base that needs nobody's word.
+    pub committed: Seq,
+    /// The key of the session that began it; [`KeyId::NONE`] of one that is nobody's.
+    pub key: KeyId,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawEpoch {
+    epoch: U64,
+    base: U64,
+    committed: U64,
+    host: U128,
+    key: [u8; 32],
+}
+
+/// As checkpoints have it.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct OldEpoch {
     epoch: U64,
     base: U64,
     host: U128,
@@ -41,22 +62,59 @@ pub(super) fn encode_history(history: &[HistoryEntry], out: &mut impl BufMut) {
         let raw = RawEpoch {
             epoch: entry.epoch.into(),
             base: entry.base.into(),
+            committed: entry.committed.into(),
             host: entry.host.map_or(0, |host| host.0).into(),
+            key: entry.key.0,
         };
         out.put_slice(raw.as_bytes());
     }
 }
 
+fn host_of(raw: U128) -> Option<HostId> {
+    Some(HostId(raw.get())).filter(|host| *host != HostId(0))
+}
+
 /// Takes so many epochs off the front; `None` if they are not what [`encode_history`] wrote.
 pub(super) fn decode_history(bytes: &[u8], epochs: usize) -> Option<(Vec<HistoryEntry>, &[u8])> {
     let (history, rest) = <[RawEpoch]>::ref_from_prefix_with_elems(bytes, epochs).ok()?;
-    let rising = history.iter().enumerate().all(|(n, raw)| raw.epoch.get() == n as u64 + 1);
     let entry = |raw: &RawEpoch| HistoryEntry {
         epoch: raw.epoch.get(),
-        host: Some(HostId(raw.host.get())).filter(|host| *host != HostId(0)),
+        host: host_of(raw.host),
         base: raw.base.get(),
+        committed: raw.committed.get(),
+        key: KeyId(raw.key),
     };
-    rising.then(|| (history.iter().map(entry).collect(), rest))
+    rising(history.iter().map(entry).collect(), rest)
+}
+
+/// The same of a checkpoint, which knows of no keys.
+pub(super) fn decode_old_history(
+    bytes: &[u8],
+    epochs: usize,
+) -> Option<(Vec<HistoryEntry>, &[u8])> {
+    let (history, rest) = <[OldEpoch]>::ref_from_prefix_with_elems(bytes, epochs).ok()?;
+    let entry = |raw: &OldEpoch| HistoryEntry {
+        epoch: raw.epoch.get(),
+        host: host_of(raw.host),
+        base: raw.base.get(),
+        committed: raw.base.get(),
+        key: KeyId::NONE,
+    };
+    rising(history.iter().map(entry).collect(), rest)
+}
+
+fn rising(history: Vec<HistoryEntry>, rest: &[u8]) -> Option<(Vec<HistoryEntry>, &[u8])> {
+    let rising = history.iter().enumerate().all(|(n, entry)| entry.epoch == n as u64 + 1);
+    rising.then_some((history, rest))
+}
+
+/// Who asks for an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The key of the session.
+    pub key: KeyId,
+    /// Whether an operator has said that the volume is to be taken from whoever has it.
+    pub take_over: bool,
 }
 
 /// What the log says when a host attaches.
@@ -87,9 +145,13 @@ pub struct Granted {
 /// Whether a host may attach with that journal, or with none.
 ///
 /// # Errors
-/// [`AttachError::WrongVolume`], [`AttachError::Diverged`], [`AttachError::LossPending`], or
-/// [`AttachError::Damaged`] for a journal of an epoch that the log has not seen.
-pub fn decide(log: Lineage<'_>, journal: Option<JournalState>) -> Result<Granted, AttachError> {
+/// [`AttachError::WrongVolume`], [`AttachError::Diverged`], [`AttachError::LossPending`],
+/// [`AttachError::Carried`], or [`AttachError::Damaged`] for a journal of an epoch that the log has not seen.
+pub fn decide(
+    log: Lineage<'_>,
+    asker: Asker,
+    journal: Option<JournalState>,
+) -> Result<Granted, AttachError> {
     let current = log.history.last();
     let epoch = current.map_or(0, |entry| entry.epoch);
     // An epoch may have begun on a journal whose rest never arrived, before any of it was announced.
@@ -117,7 +179,7 @@ pub fn decide(log: Lineage<'_>, journal: Option<JournalState>) -> Result<Granted
     }
     if journal.epoch < epoch {
         let later = log.history.iter().filter(|entry| entry.epoch > journal.epoch);
-        let base = later.map(|entry| entry.base).min().unwrap_or(journal.last);
+        let base = later.clone().map(|entry| entry.base).min().unwrap_or(journal.last);
         if journal.last > base {
             return Err(AttachError::Diverged {
                 epoch: journal.epoch,
@@ -125,9 +187,27 @@ pub fn decide(log: Lineage<'_>, journal: Option<JournalState>) -> Result<Granted
                 to: journal.last,
             });
         }
+        // Another key may have said that it had this very journal, and delivered something else.
+        let own = log.history.iter().find(|entry| entry.epoch == journal.epoch);
+        let own = own.map_or(asker.key, |entry| entry.key);
+        let doubtful = |entry: &&HistoryEntry| {
+            entry.key != asker.key && entry.key != own && journal.last > entry.committed
+        };
+        if let Some(entry) = later.clone().find(doubtful)
+            && !asker.take_over
+        {
+            return Err(AttachError::Carried { epoch: entry.epoch, key: entry.key });
+        }
         if promised > journal.last.max(log.committed) {
             return Err(pending);
         }
+    } else if let Some(current) = current
+        && current.key != asker.key
+        && !asker.take_over
+        && promised.max(journal.last) > log.committed
+    {
+        // Nobody but an operator knows whether it is that journal.
+        return Err(AttachError::Carried { epoch, key: current.key });
     }
     Ok(Granted { base: journal.last.max(log.committed), owed: journal.last })
 }
@@ -139,6 +219,17 @@ mod tests {
     const A: HostId = HostId(0xa);
     const B: HostId = HostId(0xb);
     const VOLUME: VolumeId = VolumeId(1);
+    const ANYBODY: Asker = Asker { key: KeyId::NONE, take_over: false };
+
+    fn entry(
+        epoch: Epoch,
+        host: Option<HostId>,
+        base: Seq,
+        committed: Seq,
+        key: KeyId,
+    ) -> HistoryEntry {
+        HistoryEntry { epoch, host, base, committed, key }
+    }
 
     /// One line of the table: history as (epoch, host, base), committed, announced up to, journal as
     /// (epoch, last), outcome in short.
@@ -172,7 +263,7 @@ mod tests {
         for (name, history, committed, announced_last, journal, expected) in table {
             let history: Vec<_> = history
                 .iter()
-                .map(|&(epoch, host, base)| HistoryEntry { epoch, host, base })
+                .map(|&(epoch, host, base)| entry(epoch, host, base, base, KeyId::NONE))
                 .collect();
             let log = Lineage {
                 volume: VOLUME,
@@ -182,7 +273,7 @@ mod tests {
                 announced_bytes: 4096,
             };
             let journal = journal.map(|(epoch, last)| JournalState { volume: VOLUME, epoch, last });
-            let got = match decide(log, journal) {
+            let got = match decide(log, ANYBODY, journal) {
                 Ok(granted) => format!("base {}", granted.base),
                 Err(AttachError::LossPending { .. }) => "loss".into(),
                 Err(AttachError::Diverged { from, to, .. }) => format!("diverged {from}..={to}"),
@@ -203,12 +294,12 @@ mod tests {
             announced_bytes: 0,
         };
         let journal = JournalState { volume: VolumeId(2), epoch: 0, last: 0 };
-        assert_eq!(decide(log, Some(journal)), Err(AttachError::WrongVolume(VolumeId(2))));
+        assert_eq!(decide(log, ANYBODY, Some(journal)), Err(AttachError::WrongVolume(VolumeId(2))));
     }
 
     #[test]
     fn what_the_journal_holds_stays_owed() {
-        let history = [HistoryEntry { epoch: 1, host: Some(A), base: 0 }];
+        let history = [entry(1, Some(A), 0, 0, KeyId::NONE)];
         let log = Lineage {
             volume: VOLUME,
             history: &history,
@@ -217,6 +308,66 @@ mod tests {
             announced_bytes: 512,
         };
         let journal = JournalState { volume: VOLUME, epoch: 1, last: 55 };
-        assert_eq!(decide(log, Some(journal)), Ok(Granted { base: 55, owed: 55 }));
+        assert_eq!(decide(log, ANYBODY, Some(journal)), Ok(Granted { base: 55, owed: 55 }));
+    }
+
+    /// What a journal says counts for the key that began the epoch, and for who takes over; for others only what arrived.
+    #[test]
+    fn a_journal_is_believed_of_its_own_key() {
+        const V: KeyId = KeyId([1; 32]);
+        const X: KeyId = KeyId([2; 32]);
+        /// History as (epoch, base, committed, key), committed, announced up to, journal, asker, outcome in short.
+        type Case<'a> =
+            (&'a str, &'a [(u64, u64, u64, KeyId)], u64, u64, (u64, u64), (KeyId, bool), &'a str);
+        #[rustfmt::skip]
+        let table: &[Case<'_>] = &[
+            ("its own",                          &[(1, 0, 0, V)],                   50, 60, (1, 60), (V, false), "base 60 owed 60"),
+            ("forged: nothing is owed",          &[(1, 0, 0, V)],                   50, 60, (1, 50), (X, false), "carried 1 1"),
+            ("forged: all of it is here",        &[(1, 0, 0, V)],                   50, 60, (1, 60), (X, false), "carried 1 1"),
+            ("forged: more than was announced",  &[(1, 0, 0, V)],                   50,  0, (1, 60), (X, false), "carried 1 1"),
+            ("carried, and nothing is missing",  &[(1, 0, 0, V)],                   60,  0, (1, 60), (X, false), "base 60 owed 60"),
+            ("carried, as an operator says",     &[(1, 0, 0, V)],                   50, 60, (1, 60), (X, true),  "base 60 owed 60"),
+            ("that host crashes at once",        &[(1, 0, 0, V), (2, 60, 50, X)],   50, 60, (1, 60), (X, false), "base 60 owed 60"),
+            ("the victim after a forgery",       &[(1, 0, 0, V), (2, 60, 50, X)],   60,  0, (1, 60), (V, false), "carried 2 2"),
+            ("its journal is carried on",        &[(1, 0, 0, V), (2, 60, 50, X)],   50, 60, (1, 60), (V, true),  "base 60 owed 60"),
+            ("forged of an epoch before",        &[(1, 0, 0, X), (2, 60, 50, V)],   50, 60, (1, 60), (X, false), "carried 2 1"),
+            ("its own, twice",                   &[(1, 0, 0, V), (2, 60, 50, V)],   50, 60, (1, 60), (V, false), "base 60 owed 60"),
+        ];
+        for (name, history, committed, announced_last, (epoch, last), (key, take_over), expected) in
+            table
+        {
+            let of = |&(epoch, base, committed, key): &(u64, u64, u64, KeyId)| {
+                entry(epoch, Some(A), base, committed, key)
+            };
+            let history: Vec<_> = history.iter().map(of).collect();
+            let log = Lineage {
+                volume: VOLUME,
+                history: &history,
+                committed: *committed,
+                announced_last: *announced_last,
+                announced_bytes: 4096,
+            };
+            let journal = JournalState { volume: VOLUME, epoch: *epoch, last: *last };
+            let asker = Asker { key: *key, take_over: *take_over };
+            let got = match decide(log, asker, Some(journal)) {
+                Ok(Granted { base, owed }) => format!("base {base} owed {owed}"),
+                Err(AttachError::Carried { epoch, key }) => format!("carried {epoch} {}", key.0[0]),
+                Err(AttachError::Diverged { from, to, .. }) => format!("diverged {from}..={to}"),
+                Err(other) => format!("{other:?}"),
+            };
+            assert_eq!(got, *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn histories_round_trip() {
+        let history =
+            vec![entry(1, Some(A), 3, 2, KeyId([7; 32])), entry(2, None, 9, 9, KeyId::NONE)];
+        let mut bytes = Vec::new();
+        encode_history(&history, &mut bytes);
+        assert_eq!((bytes.len(), EPOCH_BYTES), (2 * 72, 72));
+        bytes.push(5);
+        assert_eq!(decode_history(&bytes, 2), Some((history, &[5][..])));
+        assert_eq!(decode_history(&bytes, 3), None);
     }
 }

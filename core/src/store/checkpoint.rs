@@ -13,7 +13,7 @@
 //! same: for each sector the last segment that touches it decides.
 
 use super::announce;
-use super::attach::{self, EPOCH_BYTES, MAX_HISTORY};
+use super::attach::{self, MAX_HISTORY, OLD_EPOCH_BYTES};
 use super::catalog::VolumeSpec;
 use super::log::State;
 use super::map::Place;
@@ -45,7 +45,7 @@ const END_BYTES: usize = 48;
 const FLAG_CLEAN: u32 = 1;
 const FLAG_ROUNDED: u32 = 2;
 const MAX_END_BYTES: usize =
-    END_BYTES + MAX_HISTORY * EPOCH_BYTES + MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES;
+    END_BYTES + MAX_HISTORY * OLD_EPOCH_BYTES + MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES;
 
 const _: () = assert!(PAGE_ENTRIES * ENTRY_BYTES <= MAX_END_BYTES);
 
@@ -292,7 +292,7 @@ impl Reader {
         let bad = CheckpointError::Invalid("impossible end section");
         let (raw, rest) = RawEnd::ref_from_prefix(body).map_err(|_| bad)?;
         let epochs = raw.epochs.get() as usize;
-        let (history, rest) = attach::decode_history(rest, epochs).ok_or(bad)?;
+        let (history, rest) = attach::decode_old_history(rest, epochs).ok_or(bad)?;
         let through = raw.through.get();
         let possible = raw.number.get() == self.number
             && through >= self.number

@@ -7,7 +7,7 @@ use super::catalog::VolumeSpec;
 use super::segment::{Segment, SegmentKind};
 use super::snapshot::Snapshots;
 use crate::block::{Epoch, Seq, VolumeId};
-use crate::wire::link::HostId;
+use crate::wire::link::{HostId, KeyId};
 
 /// The state of a volume after some segment.
 #[derive(Clone, Debug)]
@@ -59,6 +59,13 @@ impl State {
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
         self.history.last().and_then(|entry| entry.host)
+    }
+
+    /// The key that began an epoch; `None` if the log does not know of the epoch.
+    #[must_use]
+    pub fn key_of(&self, epoch: Epoch) -> Option<KeyId> {
+        let entry = self.history.get(usize::try_from(epoch.checked_sub(1)?).ok()?)?;
+        Some(entry.key)
     }
 
     /// What the rules of lineage need to know.
@@ -159,6 +166,8 @@ impl State {
                 epoch: header.epoch,
                 host: (header.host != HostId(0)).then_some(header.host),
                 base: segment.footer.base,
+                committed: header.last,
+                key: segment.footer.key,
             });
             self.announced.replace(&segment.footer.announced, segment.footer.rounded);
         } else {

@@ -65,10 +65,10 @@ pub use account::Account;
 pub use catalog::VolumeSpec;
 pub use diff::{Places, differences};
 pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
-pub use volume::{Second, Volume};
+pub use volume::{Second, SessionPeer, Volume};
 
 use crate::block::{Epoch, Range, Seq};
-use crate::wire::link::{BATCH_BYTES, HostId, MAX_BATCH_BYTES};
+use crate::wire::link::{BATCH_BYTES, HostId, KeyId, MAX_BATCH_BYTES, RequestId};
 use map::pages::SharedPages;
 use std::time::Duration;
 
@@ -119,6 +119,9 @@ pub struct Config {
     pub read_bytes_max: u64,
     /// Reads that wait; beyond it [`Volume::wants_input`] says no.
     pub reads_waiting_max: usize,
+    /// How long after its session has ended a host that had not detached still counts as connected for others that want
+    /// its volume: what it needs to come back.
+    pub holder_grace: Duration,
     /// First and longest pause before an operation that failed is tried again; doubles in between.
     pub retry: (Duration, Duration),
 }
@@ -144,6 +147,7 @@ impl Default for Config {
             read_operations_max: 256,
             read_bytes_max: 64 << 20,
             reads_waiting_max: 16_384,
+            holder_grace: Duration::ZERO,
             retry: (Duration::from_millis(100), Duration::from_secs(5)),
         }
     }
@@ -250,6 +254,26 @@ pub enum Event {
         host: HostId,
         /// The host before it, if that one had not detached in order.
         unclean: Option<HostId>,
+        /// The session in which it asked.
+        session: SessionId,
+        /// And the request.
+        request: RequestId,
+        /// The host before it if it had not detached, for people.
+        former: Option<String>,
+    },
+    /// A session asked for something in the current epoch, which belongs to another key than its own: nothing was done. Told
+    /// once of each session and action.
+    OtherKey {
+        /// Whose.
+        session: SessionId,
+        /// What, as in `volume.announce`.
+        action: &'static str,
+        /// The request, if it has no answer.
+        request: Option<RequestId>,
+        /// The epoch.
+        epoch: Epoch,
+        /// The key that it belongs to.
+        key: KeyId,
     },
     /// The volume has another size, or turns out to have when its log is read.
     Resized {

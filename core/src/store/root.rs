@@ -2,7 +2,7 @@
 //! all fragments that the map consisted of then (`docs/formats.md`).
 //!
 //! It is exact: applying the segments after that one, and no other, gives the state of the log. It is
-//! read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, an epoch 32, a snapshot 58 and its name.
+//! read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, an epoch 72, a snapshot 58 and its name.
 //!
 //! The root of a snapshot is of the segment that took it, and nothing but its map and epochs: neither
 //! announced ranges nor snapshots. Which object that is, every later root says.
@@ -347,7 +347,7 @@ mod tests {
     use crate::block::Range;
     use crate::store::attach::HistoryEntry;
     use crate::store::map::fragment::FragmentId;
-    use crate::wire::link::{Announced, HostId};
+    use crate::wire::link::{Announced, HostId, KeyId};
 
     fn spec() -> VolumeSpec {
         VolumeSpec {
@@ -381,7 +381,8 @@ mod tests {
         state.committed = 9;
         state.clean = false;
         state.announced.insert(Announced { range: Range::new(8, 8), seq: 10 });
-        state.history = vec![HistoryEntry { epoch: 1, host: Some(HostId(2)), base: 0 }];
+        let (host, key) = (Some(HostId(2)), KeyId([0xab; 32]));
+        state.history = vec![HistoryEntry { epoch: 1, host, base: 5, committed: 4, key }];
         let runs = vec![vec![fragment(9, 50)], vec![fragment(8, 0), fragment(7, 100)]];
         let levels = Levels::new(runs, vec![Vec::new(), vec![fragment(1, 0)]]);
         (state, levels.unwrap())
@@ -395,8 +396,9 @@ mod tests {
         let expected = [
             "4c485254 0100 0000 edfe0000000000000000000000000000",
             "0500000000000000 4000000000000000 e803000000000000 0900000000000000",
-            "efbeadde 01000000 01000000 03000000 02000000 02000000 7301000000000000 482e9455 290ff2c8",
-            "0100000000000000 0000000000000000 02000000000000000000000000000000",
+            "efbeadde 01000000 01000000 03000000 02000000 02000000 9b01000000000000 52ac6bf6 6f7eddaf",
+            "0100000000000000 0500000000000000 0400000000000000 02000000000000000000000000000000",
+            "abababababababababababababababababababababababababababababababab",
             "080801",
             "01000000",
             "07000000000000000000000000000000 0300000000000000 0900000000000000",
@@ -405,7 +407,7 @@ mod tests {
             "02000000",
         ];
         assert!(hex.starts_with(&expected.concat().replace(' ', "")), "{hex}");
-        assert_eq!(bytes.len(), HEADER_BYTES + 32 + 3 + 4 * 4 + 4 * DESCRIPTION_BYTES);
+        assert_eq!(bytes.len(), HEADER_BYTES + 72 + 3 + 4 * 4 + 4 * DESCRIPTION_BYTES);
         assert_eq!((HEADER_BYTES, DESCRIPTION_BYTES), (96, 80));
     }
 

@@ -18,7 +18,7 @@ use crate::record::packed::{self, MAX_PACKED_SECTORS};
 use crate::record::{
     self, HEADER_BYTES as RECORD_BYTES, Kind, MAX_RECORD_SECTORS, RecordError, STAGED_BYTES,
 };
-use crate::wire::link::{Announced, HostId, MAX_NAME_BYTES};
+use crate::wire::link::{Announced, HostId, KeyId, MAX_NAME_BYTES};
 use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -52,7 +52,8 @@ pub const MAX_FOOTER_BYTES: u64 = FOOTER_BYTES as u64
     + MAX_RECORDS_BYTES / (RECORD_BYTES + STAGED_BYTES) as u64
         * (PIECE_BYTES + STAGED_BYTES) as u64
     + (MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES) as u64
-    + (NOTE_BYTES + u8::MAX as usize) as u64;
+    + (NOTE_BYTES + u8::MAX as usize) as u64
+    + KEY_BYTES as u64;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHSG");
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LHSF");
@@ -61,6 +62,8 @@ const FOOTER_BYTES: usize = 24;
 const PIECE_BYTES: usize = 32;
 const NOTE_BYTES: usize = 33;
 const FLAG_ROUNDED: u16 = 1;
+const FLAG_KEY: u16 = 2;
+const KEY_BYTES: usize = 32;
 
 const _: () = assert!(MAX_RECORDS_BYTES + MAX_FOOTER_BYTES < u32::MAX as u64, "offsets are u32");
 
@@ -272,6 +275,8 @@ pub struct Footer {
     pub base: Seq,
     /// For a segment about a snapshot or a clone: which.
     pub note: Option<Note>,
+    /// For one that attaches: the key of the session that asked for it. [`KeyId::NONE`] takes no bytes.
+    pub key: KeyId,
 }
 
 /// What a segment about a snapshot or a clone says.
@@ -473,10 +478,12 @@ fn newest(pieces: &[Piece]) -> u8 {
 }
 
 fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
+    let keyed = footer.key != KeyId::NONE;
+    let flags = if footer.rounded { FLAG_ROUNDED } else { 0 } | if keyed { FLAG_KEY } else { 0 };
     let raw = RawFooter {
         magic: FOOTER_MAGIC.into(),
         version: SEGMENT_VERSION.into(),
-        flags: if footer.rounded { FLAG_ROUNDED } else { 0 }.into(),
+        flags: flags.into(),
         pieces: (footer.pieces.len() as u32).into(),
         announced: (footer.announced.len() as u32).into(),
         base: footer.base.into(),
@@ -499,6 +506,9 @@ fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
     }
     if let Some(note) = &footer.note {
         put_note(note, out);
+    }
+    if keyed {
+        out.extend_from_slice(&footer.key.0);
     }
     announce::encode(&footer.announced, committed, out);
 }
@@ -679,10 +689,23 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
         let (found, after) = take_note(header.kind, rest).ok_or(bad)?;
         (note, rest) = (Some(found), after);
     }
+    let flags = raw.flags.get();
+    let mut key = KeyId::NONE;
+    if flags & FLAG_KEY != 0 {
+        let bad = SegmentError::Invalid("impossible key");
+        let (found, after) = rest.split_first_chunk().ok_or(bad)?;
+        (key, rest) = (KeyId(*found), after);
+        if key == KeyId::NONE || header.kind != SegmentKind::Attach {
+            return Err(bad);
+        }
+    }
     let announced = announce::decode(rest, raw.announced.get() as usize, header.last)
         .ok_or(SegmentError::Invalid("impossible announced ranges"))?;
-    let rounded = raw.flags.get() & FLAG_ROUNDED != 0;
-    Ok(Footer { pieces, announced, rounded, base: raw.base.get(), note })
+    if flags & !(FLAG_ROUNDED | FLAG_KEY) != 0 {
+        return Err(SegmentError::Invalid("unknown flags"));
+    }
+    let rounded = flags & FLAG_ROUNDED != 0;
+    Ok(Footer { pieces, announced, rounded, base: raw.base.get(), note, key })
 }
 
 /// Verifies a whole segment with every checksum in it.

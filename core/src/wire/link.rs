@@ -21,6 +21,7 @@
 //! - 12: limits on operations and bytes a second in [`TenantOperation`] and [`TenantReply`], which have another
 //!   form before.
 //! - 13: what is damaged at the store: [`ToHost::Damaged`].
+//! - 14: an attach says whether it takes over; a release says for which key, [`LiveInfo`] by what name its host goes.
 
 mod data;
 mod fleet;
@@ -33,8 +34,8 @@ mod volumes;
 
 pub use data::{Piece, ReadPart, decode_data, encode_data};
 pub use fleet::{
-    Claim, MAX_SERVED, MAX_STORES, ReplicaOperation, ReplicaState, Served, StoreId, StoreOperation,
-    StoreReply, StoreReport, StoreState,
+    Claim, MAX_SERVED, MAX_SERVED_NAME_BYTES, MAX_STORES, ReplicaOperation, ReplicaState, Served,
+    StoreId, StoreOperation, StoreReply, StoreReport, StoreState,
 };
 pub use frame::{Frame, FrameError};
 pub use principal::{KeyId, Principal};
@@ -55,7 +56,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 13;
+pub const MAX_VERSION: u16 = 14;
 /// First version with attributes of volumes.
 pub const ATTRIBUTES_VERSION: u16 = 2;
 /// First version in which volumes can be resized.
@@ -197,7 +198,7 @@ pub enum ToStore {
         volume: VolumeId,
         /// The epoch to go on with.
         epoch: Epoch,
-        /// Who asks; must be who attached.
+        /// Who asks; must be who attached, and with the same key.
         host: HostId,
     },
     /// Ends an epoch: everything acknowledged has been committed.
@@ -699,6 +700,49 @@ pub enum AttachError {
     /// The store is stopping; try again.
     #[error("the store is shutting down")]
     ShuttingDown,
+    /// Another host has it, which is connected or was a moment ago.
+    #[error(
+        "volume {volume} is in use by {}, which is connected or was a moment ago: stop that host or run `longhaul detach {volume}` there; \
+         or take the volume from it with `longhaul attach {volume} --take-over`",
+        who(*host, by)
+    )]
+    InUse {
+        /// Name of the volume.
+        volume: String,
+        /// Which host.
+        host: HostId,
+        /// Its credential and where it is, for people; empty if the store does not know.
+        by: String,
+    },
+    /// The epoch to resume was begun with another key than that of this session.
+    #[error(
+        "refused: the epoch belongs to key {key}: start the host with the credential with which it attached the volume, or \
+         attach the volume anew (epoch {epoch})"
+    )]
+    OtherKey {
+        /// The epoch.
+        epoch: Epoch,
+        /// The key that began it.
+        key: KeyId,
+    },
+    /// Only another key says that writes of this journal are, or will be, delivered in its epoch.
+    #[error(
+        "epoch {epoch} of this volume belongs to key {key}, not to this session's, and writes that the journal holds are \
+         missing, or only said to have been delivered in that epoch: if this state directory went from one machine to \
+         another, or the credential has a new key, say so with `--take-over`; if not, move the journal away to keep \
+         it for salvage"
+    )]
+    Carried {
+        /// The epoch.
+        epoch: Epoch,
+        /// The key that began it.
+        key: KeyId,
+    },
+}
+
+/// A host, for people.
+fn who(host: HostId, by: &str) -> String {
+    if by.is_empty() { format!("host {host}") } else { format!("{by} (host {host})") }
 }
 
 /// A range that was acknowledged and has not arrived.

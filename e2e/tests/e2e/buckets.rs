@@ -468,6 +468,7 @@ fn a_host_at_another_store_over_the_same_prefix_fences_the_first() {
     let mut other =
         Host::new(&site.path("other"), &site.store.credential()).with(["--store", &second.address]);
     other.start();
+    other.attach(["disk", "--take-over"]).ok();
     let mut client = other.client("disk");
     assert_eq!(client.read(0, 4096).unwrap(), vec![1; 4096]);
     client.write(0, &[2; 4096]).unwrap();

@@ -367,9 +367,20 @@ fn another_host_gets_the_volume_at_another_store() {
     client.write(0, &[5; 4096]).unwrap();
     client.flush().unwrap();
     one.wait_drained("disk", LIMIT);
-    let mut two = site.host("two").with(["--volume", "disk", "--store", &other.address]);
+    let mut two = site.host("two").with(["--store", &other.address]);
     two.start();
+    wait_for("the link", LIMIT, || two.status()["link"]["up"] == true);
+    let host = one.status()["host"].as_str().unwrap().to_owned();
+    two.attach(["disk"]).fails(1, &["is in use by", &host, "--take-over"]);
+    let live = site.show("disk")["live"].clone();
+    assert_eq!((&live["connected"], &live["host"]), (&true.into(), &host.into()), "{live}");
+    assert!(live["host_name"].as_str().unwrap().contains("127.0.0.1"), "{live}");
+    client.write(4096, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    one.wait_drained("disk", LIMIT);
+    two.attach(["disk", "--take-over"]).ok();
     assert_eq!(two.client("disk").read(0, 4096).unwrap(), [5; 4096]);
+    assert_eq!(two.client("disk").read(4096, 4096).unwrap(), [7; 4096]);
     wait_for("the first host to be fenced", LIMIT, || {
         one.volume_status("disk")["state"] == "fenced"
     });

@@ -497,6 +497,7 @@ fn refusal(front: &Front, name: &str, info: &VolumeInfo, error: &AttachError) ->
     match error {
         AttachError::NotFound => Failure::NotFound(format!("volume {name}: {error}")),
         AttachError::ShuttingDown => Failure::Link,
+        AttachError::InUse { .. } => Failure::InUse(error.to_string()),
         AttachError::Diverged { .. } | AttachError::WrongVolume(_) => {
             Failure::Refused(format!("volume {name}: {error} (it is in {})", dir.display()))
         }
@@ -508,11 +509,11 @@ fn refusal(front: &Front, name: &str, info: &VolumeInfo, error: &AttachError) ->
 fn refuse_in_use(front: &Front, info: &VolumeInfo) -> Result<(), Failure> {
     let live = info.live.as_ref().filter(|live| live.connected);
     match live.and_then(|live| live.host) {
-        Some(host) if host != front.state.host() => Err(Failure::InUse(format!(
-            "volume {0} is attached by host {host}, which is connected: detach it there (`longhaul detach {0}`), or take \
-             it from that host with `longhaul attach {0} --take-over`",
-            info.name
-        ))),
+        Some(host) if host != front.state.host() => {
+            let by = live.map(|live| live.name.clone()).unwrap_or_default();
+            let error = AttachError::InUse { volume: info.name.clone(), host, by };
+            Err(Failure::InUse(error.to_string()))
+        }
         _ => Ok(()),
     }
 }

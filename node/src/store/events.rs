@@ -48,12 +48,16 @@ pub fn log(volume: &str, event: &Event) {
         Event::LeftBehind { segment } => tracing::warn!(
             "volume {volume}: other stores have gone on long after segment {segment}; beginning anew"
         ),
-        Event::Attached { epoch, host, unclean } => match unclean {
+        Event::Attached { epoch, host, unclean, .. } => match unclean {
             None => tracing::info!("volume {volume}: epoch {epoch}, host {host}"),
             Some(before) => tracing::warn!(
                 "volume {volume}: epoch {epoch}, host {host}; host {before} had not detached and is fenced"
             ),
         },
+        Event::OtherKey { session, action, epoch, key, .. } => tracing::warn!(
+            "volume {volume}: refused {action} of session {}: epoch {epoch} belongs to key {key}",
+            session.0
+        ),
         Event::Resized { sectors } => {
             let size = show_bytes(sectors * SECTOR_BYTES);
             tracing::info!("volume {volume}: resized, it has {size}");

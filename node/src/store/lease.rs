@@ -7,7 +7,9 @@ use longhaul_core::block::VolumeId;
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, parse_number};
 use longhaul_core::store::lease::{self, Lease, Step};
-use longhaul_core::wire::link::{AttachError, Claim, HostId, StoreId, StoreOperation, StoreReply};
+use longhaul_core::wire::link::{
+    AttachError, Claim, HostId, KeyId, StoreId, StoreOperation, StoreReply,
+};
 use std::time::Duration;
 
 /// First and longest pause before the objects are tried again.
@@ -27,8 +29,8 @@ pub struct Holder {
 /// What a volume is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A host wants to use it, here.
-    Serve(HostId, Claim),
+    /// A host wants to use it, here; in a session with that key.
+    Serve(HostId, KeyId, Claim),
     /// Something about it is asked for that its holder can do as well.
     Ask,
 }
@@ -100,8 +102,8 @@ async fn attempt(
         (Step::Ask, Some(Lease::Held { store, addresses, .. })) => {
             let operation = match purpose {
                 Purpose::Ask => StoreOperation::Report,
-                Purpose::Serve(host, claim) => {
-                    StoreOperation::Release { volume: spec.id, lease: number, host, claim }
+                Purpose::Serve(host, key, claim) => {
+                    StoreOperation::Release { volume: spec.id, lease: number, host, key, claim }
                 }
             };
             match (peers.operate(store, &addresses, operation).await, purpose) {
@@ -260,7 +262,8 @@ mod tests {
         Holder { id: StoreId(id), incarnation, addresses: vec!["127.0.0.1:1".into()] }
     }
 
-    const SERVE: Purpose = Purpose::Serve(HostId(1), Claim::Attach(None));
+    const SERVE: Purpose =
+        Purpose::Serve(HostId(1), KeyId::NONE, Claim::Attach { journal: None, take_over: false });
 
     impl World {
         async fn claim(&self, me: &Holder) -> Outcome {

@@ -380,7 +380,8 @@ impl Store {
         let (view, questions) = mpsc::channel(16);
         let view = view::View::new(view, scrub.clone(), http, keeper.clone());
         let pages = SharedPages::new(map_memory);
-        let config = Config { pages, collect, delete_delay, ..Config::default() };
+        let holder_grace = crate::link::IDLE_TIMEOUT;
+        let config = Config { pages, collect, delete_delay, holder_grace, ..Config::default() };
         let books = Books { catalog, deleted, delete_grace, audit, scrub: scrub.clone() };
         keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
         let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());

@@ -314,7 +314,7 @@ impl Shell {
                 for id in self.engines.keys().copied().collect::<Vec<_>>() {
                     let Some(engine) = self.engines.get_mut(&id) else { continue };
                     if engine.sessions.remove(&session) {
-                        engine.volume.handle_session_closed(now, SessionId(session));
+                        engine.session_closed(now, session);
                         self.drive(id);
                     }
                 }
@@ -498,8 +498,11 @@ impl Shell {
         }
         let now = self.now();
         if let Some(engine) = self.engines.get_mut(&id) {
-            if engine.sessions.insert(session) && engine.paused {
-                self.listener.pause_drain(session, true);
+            if engine.sessions.insert(session) {
+                engine.volume.handle_session(SessionId(session), self.watch.peer(session));
+                if engine.paused {
+                    self.listener.pause_drain(session, true);
+                }
             }
             engine.used = true;
             engine.volume.handle_message(now, SessionId(session), lane, frame);

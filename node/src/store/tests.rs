@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 mod http;
 mod limits;
+mod ownership;
 mod several;
 mod survey;
 
@@ -95,7 +96,17 @@ impl Running {
     }
 }
 
+/// Attaches once no other host is in the way.
 async fn attach(requests: &Requests, host: u128) -> Result<Attached, AttachError> {
+    loop {
+        match try_attach(requests, host).await {
+            Err(AttachError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
+            attached => return attached,
+        }
+    }
+}
+
+async fn try_attach(requests: &Requests, host: u128) -> Result<Attached, AttachError> {
     let attach = |request| ToStore::Attach {
         request,
         name: "a".into(),

@@ -19,6 +19,8 @@ impl World {
         match &error {
             AttachError::LossPending { .. } => self.coverage.loss_pending += 1,
             AttachError::Diverged { .. } => self.coverage.diverged += 1,
+            AttachError::InUse { .. } => self.coverage.in_use += 1,
+            AttachError::Carried { .. } => self.coverage.carried_refused += 1,
             _ => {}
         }
         let at = self.at(host, volume);
@@ -63,7 +65,18 @@ impl World {
                 }
                 Ok(())
             }
-            AttachError::ShuttingDown => Ok(()),
+            // Whether it is was checked when the store said so.
+            AttachError::ShuttingDown | AttachError::InUse { .. } => Ok(()),
+            AttachError::Carried { .. } => {
+                let Some(state) = attaching.state else {
+                    return Err("a journal is in doubt that is not there".to_owned());
+                };
+                let own = self.hosts[host].id;
+                if truth.history.iter().all(|b| b.epoch < state.epoch || b.host == own) {
+                    return Err(format!("host {host} is not believed of its own {state:?}"));
+                }
+                Ok(())
+            }
             other => Err(format!("an attach was refused without cause: {other}")),
         }
     }
@@ -116,6 +129,7 @@ impl World {
             }
         }
         slot.epoch = attached.epoch;
+        slot.take_over = false;
         let quiet = self.finishing;
         let id = self.hosts[host].id;
         let mut machine = host::Volume::new(now, config, id, attached, recovered);

@@ -101,6 +101,7 @@ impl World {
         if self.hosts.iter().enumerate().any(others) {
             self.coverage.competing_attaches += 1;
         }
+        self.slot(host, volume).take_over = self.chaos_rng.percent(70);
         self.want(host, volume);
     }
 
@@ -139,6 +140,7 @@ impl World {
             }
             self.coverage.journals_carried += u64::from(journal.is_some());
             self.slot(to, volume).journal = journal;
+            self.slot(to, volume).take_over = self.chaos_rng.percent(50);
             self.want(to, volume);
         }
     }
@@ -206,7 +208,25 @@ impl World {
                     self.want(host, volume);
                 }
             }
-            AttachError::NotFound | AttachError::Damaged(_) | AttachError::ShuttingDown => {
+            AttachError::InUse { .. } => {
+                self.stop_slot(host, volume);
+                if self.finishing || self.chaos_rng.percent(70) {
+                    // Or the other host will be gone by then.
+                    self.slot(host, volume).take_over |= self.chaos_rng.percent(30);
+                    self.want(host, volume);
+                } else {
+                    self.slot(host, volume).wanted = false;
+                }
+            }
+            AttachError::Carried { .. } => {
+                self.stop_slot(host, volume);
+                self.slot(host, volume).take_over = true;
+                self.want(host, volume);
+            }
+            AttachError::NotFound
+            | AttachError::Damaged(_)
+            | AttachError::ShuttingDown
+            | AttachError::OtherKey { .. } => {
                 self.stop_slot(host, volume);
                 self.want(host, volume);
             }

@@ -317,10 +317,12 @@ impl World {
         let request = self.number();
         let (name, id) = (self.volumes[volume].name.clone(), self.hosts[host].id);
         let at = self.at(host, volume);
-        let State::Attaching(attaching) = &mut self.slot(host, volume).state else { return };
+        let slot = self.slot(host, volume);
+        let take_over = slot.take_over;
+        let State::Attaching(attaching) = &mut slot.state else { return };
         attaching.request = request;
         let journal = attaching.state;
-        let message = ToStore::Attach { request, name, host: id, journal, take_over: false };
+        let message = ToStore::Attach { request, name, host: id, journal, take_over };
         self.send_up(host, volume, Lane::Control, &message.into());
         self.after(8000 * MS, Event::AttachTimeout(at, request));
     }

@@ -4,7 +4,7 @@
 //! newest root names is never deleted, nor what the one before it needs, segments that have to be replayed among it.
 
 use super::World;
-use super::store::still;
+use super::announced::still;
 use crate::model::{Image, Stamp, stamp};
 use crate::note;
 use bytes::Bytes;

@@ -5,6 +5,7 @@
 //! model at once, and the first violation of the contract ends the world. It knows the machines only
 //! by the interface that the shell uses.
 
+mod announced;
 mod attach;
 mod cache;
 mod chaos;
@@ -13,6 +14,7 @@ mod copies;
 mod copy;
 mod damage;
 mod finish;
+mod forge;
 mod host;
 mod lone;
 mod maps;
@@ -38,7 +40,7 @@ use longhaul_core::block::{Epoch, Range, Seq, StagedPiece, Time, VolumeId};
 use longhaul_core::store::map::Place;
 use longhaul_core::wire::link::{Announced, AttachError, HostId, Lane};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 const MS: u64 = 1_000_000;
 
@@ -82,6 +84,8 @@ enum Event {
     Second,
     Repeat(usize, u64),
     Audit,
+    /// Somebody speaks for a host.
+    Forge,
     /// A host is told of damage.
     Tell,
     Finish,
@@ -142,6 +146,8 @@ struct Slot {
     cache: cache::Cache,
     /// Whether the host is to have the volume attached.
     wanted: bool,
+    /// Whether its operator has said that it is to be taken from whoever has it.
+    take_over: bool,
     generation: u64,
     state: State,
     epoch: Epoch,
@@ -209,6 +215,9 @@ pub struct World {
     observer_rng: Rng,
     snap_rng: Rng,
     damage_rng: Rng,
+    forge_rng: Rng,
+    /// Sessions of a party that has a key of its own and speaks for hosts.
+    forgers: BTreeSet<u64>,
     ops: Ops,
     /// Staged objects, by volume and number.
     staged: BTreeMap<(usize, u64), copy::Object>,
@@ -297,6 +306,8 @@ impl World {
             observer_rng: root.fork(6),
             snap_rng: root.fork(7),
             damage_rng: root.fork(300_000),
+            forge_rng: root.fork(400_000),
+            forgers: BTreeSet::new(),
             ops: Ops::default(),
             staged: BTreeMap::new(),
             volumes,
@@ -335,6 +346,9 @@ impl World {
         }
         world.after(20 * MS, Event::Audit);
         world.after(40 * MS, Event::Tell);
+        if world.plan.forgery > 0 {
+            world.after(25 * MS, Event::Forge);
+        }
         let end = world.plan.chaos;
         world.after(end, Event::Finish);
         world
@@ -423,6 +437,7 @@ impl World {
                 }
             }
             Event::Audit => self.audit(),
+            Event::Forge => self.forge(),
             Event::Tell => self.tell_damage(),
             Event::Finish => self.finish(),
         }
@@ -476,6 +491,7 @@ impl Slot {
             journal: None,
             cache: cache::Cache::new(root.fork(label + 100_000)),
             wanted: false,
+            take_over: false,
             generation: 0,
             state: State::Down,
             epoch: 0,

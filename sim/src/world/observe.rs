@@ -4,7 +4,7 @@
 //! What they are told has to be so: a read shows a prefix of what is committed, cut at a batch
 //! boundary, and no older than what the store knew; what is lost is said of the log as it is.
 
-use super::store::covered;
+use super::announced::covered;
 use super::truth::Restored;
 use super::{Event, MS, World};
 use crate::model::{Image, Stamp, apply, difference, stamp};

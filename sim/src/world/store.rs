@@ -1,11 +1,12 @@
 //! Store processes: two over one object store. Either can have any volume open, and neither knows
 //! what the other does.
 
+use super::announced::covered;
 use super::observe::Asked;
 use super::{Event, MS, World};
 use crate::link::{Direction, EncodeHead, encode};
 use crate::note;
-use longhaul_core::block::{Epoch, Range, Seq, Time};
+use longhaul_core::block::{Epoch, Seq, Time};
 use longhaul_core::store::gc::usage::Policy;
 use longhaul_core::store::map::Limits;
 use longhaul_core::store::map::pages::SharedPages;
@@ -48,10 +49,12 @@ pub struct Open {
     pub(super) known_epoch: Epoch,
     /// What was known when each segment was first put, by key.
     known_at_put: BTreeMap<String, Vec<Announced>>,
+    /// The host that was connected then.
+    pub(super) holder_at_put: BTreeMap<String, usize>,
     /// Lanes whose input was put off.
     held: BTreeSet<(u64, Lane)>,
-    /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one.
-    attaching: BTreeMap<(u64, u64), (Epoch, Seq)>,
+    /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one, and whether to take over.
+    attaching: BTreeMap<(u64, u64), (Epoch, Seq, bool)>,
     /// Attach and resume requests: (session, request) to the size that had been acknowledged by then.
     pub(super) due: BTreeMap<(u64, u64), u64>,
     /// Questions about the state of the log: (session, request).
@@ -64,49 +67,6 @@ impl Process {
         let (open, pages) = (BTreeMap::new(), SharedPages::new(PAGES_BYTES));
         Process { up: true, incarnation: 0, stopping: false, open, pages, repeater: None }
     }
-}
-
-/// What of `known` is in `said` as well: for each entry its parts, none of them twice, however the
-/// ranges of `said` overlap.
-pub(super) fn still(known: &[Announced], said: &[Announced]) -> Vec<Announced> {
-    let mut parts = Vec::new();
-    for entry in known {
-        let said = said.iter().filter(|other| other.seq >= entry.seq);
-        let mut ranges: Vec<Range> =
-            said.filter_map(|other| other.range.intersect(entry.range)).collect();
-        ranges.sort();
-        let mut from = entry.range.lba;
-        for range in ranges {
-            let lba = range.lba.max(from);
-            if lba < range.end() {
-                from = range.end();
-                parts.push(Announced { range: Range::new(lba, from - lba), seq: entry.seq });
-            }
-        }
-    }
-    parts
-}
-
-/// Whether every part of `known` beyond `committed` is announced in `said` with at least its number.
-pub(super) fn covered(
-    known: &[Announced],
-    said: &[Announced],
-    committed: Seq,
-) -> Result<(), String> {
-    for entry in known.iter().filter(|entry| entry.seq > committed) {
-        for lba in entry.range.lba..entry.range.end() {
-            let here = |a: &Announced| {
-                a.range.intersect(Range::new(lba, 1)).is_some() && a.seq >= entry.seq
-            };
-            if !said.iter().any(here) {
-                return Err(format!(
-                    "announced write {} to {} is missing from what is outstanding after {committed} at sector {lba}: {said:?}",
-                    entry.seq, entry.range
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 impl World {
@@ -139,6 +99,7 @@ impl World {
             read_bytes_max: 64 << 10,
             reads_waiting_max: 16,
             announce_persist: Duration::from_millis(100),
+            holder_grace: Duration::from_millis(100),
             ..store::Config::default()
         }
     }
@@ -232,7 +193,6 @@ impl World {
             self.open_volume(store, volume);
         }
         self.asked(number, store, volume, &frame.message);
-        let now = self.now;
         let epoch = self.volumes[volume].truth.epoch;
         let resized = self.volumes[volume].truth.resized;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
@@ -240,9 +200,9 @@ impl World {
             open.due.insert((number, *request), resized);
         }
         match &frame.message {
-            ToStore::Attach { request, journal, .. } => {
-                let journal = journal.map_or((0, 0), |journal| (journal.epoch, journal.last));
-                open.attaching.insert((number, *request), journal);
+            ToStore::Attach { request, journal, take_over, .. } => {
+                let (epoch, last) = journal.map_or((0, 0), |journal| (journal.epoch, journal.last));
+                open.attaching.insert((number, *request), (epoch, last, *take_over));
             }
             ToStore::Announce { epoch: said, replace, entries, .. } => {
                 self.coverage.announcements += 1;
@@ -257,7 +217,7 @@ impl World {
             }
             _ => {}
         }
-        open.machine.handle_message(now, SessionId(number), lane, frame);
+        self.meet_and_tell(number, store, volume, lane, frame);
         self.pump_store(store, volume);
     }
 
@@ -282,6 +242,7 @@ impl World {
             known: Vec::new(),
             known_epoch: 0,
             known_at_put: BTreeMap::new(),
+            holder_at_put: BTreeMap::new(),
             held: BTreeSet::new(),
             attaching: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -363,6 +324,8 @@ impl World {
                     && !open.known_at_put.contains_key(key)
                 {
                     open.known_at_put.insert(key.clone(), open.known.clone());
+                    let holder = open.machine.holder().and_then(|s| self.sessions.get(&s.0));
+                    open.holder_at_put.extend(holder.map(|(s, _)| (key.clone(), s.host)));
                 }
                 self.begin_object(store, volume, id, operation);
             } else if let Some((session, lane, frame)) = open.machine.poll_message() {
@@ -545,6 +508,10 @@ impl World {
         if let ToHost::Barrier { .. } = &frame.message {
             self.barrier_sent(store, volume, number);
         }
+        if self.forgers.contains(&number) {
+            return self.check_forger(frame);
+        }
+        self.check_owner(store, volume, number, frame)?;
         let truth = &self.volumes[volume].truth;
         let committed = truth.log.len() as Seq;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return Ok(()) };
@@ -582,12 +549,21 @@ impl World {
                         attached.epoch, truth.epoch
                     ));
                 }
-                if let Some((journal, last)) = open.attaching.remove(&(number, *request)) {
+                if let Some((journal, last, take_over)) = open.attaching.remove(&(number, *request))
+                {
                     // The journal of the epoch before is the authority on what was announced in it.
                     // What counts is what was known when the store decided.
                     let begun = truth.history.iter().find(|begun| begun.epoch == attached.epoch);
                     let key =
                         begun.map(|begun| catalog::segment_key(attached.volume, begun.segment));
+                    let host = self.sessions.get(&number).map(|(session, _)| session.host);
+                    let before = key.as_ref().and_then(|key| open.holder_at_put.get(key)).copied();
+                    if before.is_some() && before != host {
+                        self.coverage.volumes_taken += 1;
+                        if !take_over {
+                            return Err(format!("h{before:?} is connected, and is taken from"));
+                        }
+                    }
                     let known = key.and_then(|key| open.known_at_put.get(&key)).cloned();
                     let known = known.unwrap_or_default();
                     let authority = journal > 0 && journal + 1 == attached.epoch;

@@ -51,7 +51,7 @@ impl Volume {
                 Ok(()) => self.reads.push(read),
                 Err(error) => self.read_failed(read, error),
             }
-        } else if read.epoch < current {
+        } else if read.epoch < current || self.key_of_other(session, read.epoch).is_some() {
             self.read_failed(read, ReadError::Fenced(current));
         } else if read.epoch == current
             && committed <= self.state.committed

@@ -34,6 +34,15 @@ impl Batch {
     }
 }
 
+/// Who wants an epoch, with what.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    pub host: HostId,
+    pub journal: Option<JournalState>,
+    /// Also from a host that is connected.
+    pub take_over: bool,
+}
+
 /// Something that changes the log, or has to wait its turn with what does.
 pub(super) enum Work {
     Batch(Batch),
@@ -41,8 +50,7 @@ pub(super) enum Work {
         session: SessionId,
         lane: Lane,
         request: RequestId,
-        host: HostId,
-        journal: Option<JournalState>,
+        wish: Wish,
     },
     Resume {
         session: SessionId,
@@ -100,6 +108,16 @@ impl Work {
             Work::Snapshot { asked, .. } => asked.session,
         }
     }
+}
+
+/// What was so before a segment.
+pub(super) struct Before {
+    /// The host that had not detached.
+    pub unclean: Option<HostId>,
+    /// It, for people.
+    pub holder: Option<String>,
+    /// Bytes that were announced.
+    pub lost: u64,
 }
 
 /// The segment being put.
@@ -442,7 +460,15 @@ impl Volume {
         self.fencing = false;
         let clean = self.state.clean;
         let lost = self.state.announced.bytes();
-        let before = self.state.host();
+        let attaches = put.segment.header.kind == SegmentKind::Attach;
+        let before = Before {
+            unclean: self.state.host().filter(|_| !clean),
+            holder: attaches
+                .then(|| self.former())
+                .flatten()
+                .filter(|_| self.connected() || !clean),
+            lost,
+        };
         self.state.commit(&put.segment);
         self.map_segment(&put.segment);
         self.resized_by(&put.segment);
@@ -458,10 +484,7 @@ impl Volume {
                     self.tell_committed();
                 }
             }
-            Some(work) => {
-                let unclean = before.filter(|_| !clean);
-                self.control_done(work, put.closed, unclean, lost);
-            }
+            Some(work) => self.control_done(work, put.closed, before),
         }
     }
 
@@ -536,6 +559,7 @@ impl Volume {
         self.queue.retain(|work| !work.is_batch());
         self.queue_bytes = 0;
         self.announce_unsaved = None;
+        self.await_holder();
         let Some(holder) = self.holder else { return };
         let held = holder.epoch;
         let (volume, epoch) = (self.spec.id, self.state.epoch());

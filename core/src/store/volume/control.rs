@@ -1,15 +1,15 @@
 //! Attach, resume, detach, and operations on the volume as a whole.
 
-use super::super::attach;
+use super::super::attach::{self, Asker};
 use super::super::segment::{self, SegmentKind};
 use super::super::{Event, SessionId};
-use super::commit::Work;
+use super::commit::{Before, Wish, Work};
 use super::snapshots::Asked;
 use super::{Holder, Phase, Second, Volume};
 use crate::block::Epoch;
 use crate::wire::link::{
-    Announced, AttachError, Attached, HostId, JournalState, Lane, MAX_STATUS_RUNS, RequestId,
-    ToHost, VolumeError, VolumeOperation, VolumeReply,
+    Announced, AttachError, Attached, HostId, Lane, MAX_STATUS_RUNS, RequestId, ToHost,
+    VolumeError, VolumeOperation, VolumeReply,
 };
 
 impl Volume {
@@ -99,8 +99,8 @@ impl Volume {
         self.probed = false;
         match work {
             Work::Batch(_) => {}
-            Work::Attach { session, lane, request, host, journal } => {
-                self.begin_attach(session, lane, request, host, journal);
+            Work::Attach { session, lane, request, wish } => {
+                self.begin_attach(session, lane, request, wish);
             }
             Work::Resume { session, lane, request, epoch, host } => {
                 let result = self.resume(session, epoch, host);
@@ -160,22 +160,23 @@ impl Volume {
         if epoch < current || owner != Some(host) {
             return Err(AttachError::Fenced { epoch: current, host: owner.unwrap_or(HostId(0)) });
         }
+        if let Some(key) = self.key_of_other(session, epoch) {
+            return Err(AttachError::OtherKey { epoch, key });
+        }
         self.take_over(session, true);
         Ok(self.attached())
     }
 
-    fn begin_attach(
-        &mut self,
-        session: SessionId,
-        lane: Lane,
-        request: RequestId,
-        host: HostId,
-        journal: Option<JournalState>,
-    ) {
+    fn begin_attach(&mut self, session: SessionId, lane: Lane, request: RequestId, wish: Wish) {
+        let Wish { host, journal, take_over } = wish;
         if host == HostId(0) {
             let error = AttachError::Damaged("host identity 0 is reserved".into());
             self.reply_attach(session, lane, request, Err(error));
             return;
+        }
+        let key = self.key_of_session(session);
+        if let Some(error) = self.in_use_by_other(host, key).filter(|_| !take_over) {
+            return self.reply_attach(session, lane, request, Err(error));
         }
         // Batches that arrived behind this request are acknowledged writes of the epoch that it
         // would end, whether they had been announced or not.
@@ -192,7 +193,8 @@ impl Volume {
                 }
             }
         }
-        let granted = match attach::decide(self.state.lineage(), journal) {
+        let asker = Asker { key, take_over };
+        let granted = match attach::decide(self.state.lineage(), asker, journal) {
             Ok(granted) => granted,
             Err(error) => {
                 self.reply_attach(session, lane, request, Err(error));
@@ -205,9 +207,10 @@ impl Volume {
         let limit = self.config.announce_in_segment_max;
         let (announced, rounded) = announced.snapshot(committed, limit);
         let base = granted.base;
-        let footer = segment::Footer { announced, rounded, base, ..segment::Footer::default() };
+        let note = None;
+        let footer = segment::Footer { announced, rounded, base, key, note, pieces: Vec::new() };
         let epoch = self.state.epoch() + 1;
-        let work = Work::Attach { session, lane, request, host, journal };
+        let work = Work::Attach { session, lane, request, wish };
         let kind = SegmentKind::Attach;
         self.put_built(kind, epoch, Some(host), committed, footer, Vec::new(), Some(work));
     }
@@ -234,16 +237,15 @@ impl Volume {
     fn take_over(&mut self, session: SessionId, connected: bool) {
         let epoch = self.state.epoch();
         self.holder = Some(Holder { epoch, session, connected, refused: false });
+        self.note_holder(session);
+        if !connected {
+            self.await_holder();
+        }
     }
 
     /// The segment of an operation exists.
-    pub(super) fn control_done(
-        &mut self,
-        work: Work,
-        closed: bool,
-        unclean: Option<HostId>,
-        lost: u64,
-    ) {
+    pub(super) fn control_done(&mut self, work: Work, closed: bool, before: Before) {
+        let Before { unclean, holder: former, lost } = before;
         let epoch = self.state.epoch();
         let stays = match &work {
             Work::Detach { .. } | Work::Resume { .. } | Work::Resize { shrink: false, .. } => true,
@@ -271,8 +273,8 @@ impl Volume {
                 }
             }
             Work::Snapshot { asked, operation } => self.snapshot_done(asked, &operation, closed),
-            Work::Attach { session, lane, request, host, .. } => {
-                self.event(Event::Attached { epoch, host, unclean });
+            Work::Attach { session, lane, request, wish: Wish { host, .. } } => {
+                self.event(Event::Attached { epoch, host, unclean, session, request, former });
                 self.take_over(session, !closed);
                 if !closed {
                     let attached = self.attached();

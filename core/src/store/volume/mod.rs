@@ -15,6 +15,7 @@ mod damage;
 mod end;
 mod opening;
 mod outcomes;
+mod owner;
 mod purpose;
 mod reading;
 mod readonly;
@@ -35,21 +36,23 @@ use super::moves::Object;
 use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
 use super::open::Replay;
 use super::reads::{Reads, Request, Stage, What};
-use super::{Config, Event, OpenError, Places, SessionId, VolumeSpec, attach, catalog, segment};
+use super::{Config, Event, OpenError, Places, SessionId, VolumeSpec, catalog, segment};
 use crate::block::{Epoch, SECTOR_BYTES, STAGED_BIT, Time, VolumeId};
 use crate::wire::link::{
-    self, AttachError, Frame, JournalState, Lane, LiveInfo, MAX_READ_SECTORS, ReadError, RequestId,
-    StageError, ToHost, ToStore,
+    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, ReadError, RequestId, StageError, ToHost,
+    ToStore,
 };
 pub(super) use ancestors::Ancestor;
 use ancestors::maps;
 use behind::Behind;
 use changed::Walks;
 use collect::Collect;
-use commit::{Put, Work};
+use commit::{Put, Wish, Work};
 use damage::Damages;
 use end::End;
 use opening::Opening;
+use owner::Owners;
+pub use owner::SessionPeer;
 use purpose::{Outcome, Purpose};
 use readonly::Only;
 use repair::Repairs;
@@ -121,6 +124,7 @@ pub struct Volume {
     held: VecDeque<(SessionId, Lane, Frame<ToStore>)>,
     held_bytes: u64,
     holder: Option<Holder>,
+    owners: Owners,
     queue: VecDeque<Work>,
     queue_bytes: u64,
     /// The log has been looked at for what another store wrote, on behalf of the queue's front.
@@ -181,6 +185,7 @@ impl Volume {
             held: VecDeque::new(),
             held_bytes: 0,
             holder: None,
+            owners: Owners::default(),
             queue: VecDeque::new(),
             queue_bytes: 0,
             probed: false,
@@ -262,12 +267,14 @@ impl Volume {
     /// A connection is gone. What it had delivered is still committed.
     pub fn handle_session_closed(&mut self, now: Time, session: SessionId) {
         self.now = now;
+        self.forget_peer(session);
         self.held.retain(|(other, ..)| *other != session);
         self.held_bytes = self.held.iter().map(|(.., frame)| frame.payload.len() as u64).sum();
         if let Some(holder) = &mut self.holder
             && holder.session == session
         {
             holder.connected = false;
+            self.await_holder();
         }
         let leaves = |work: &Work| !work.is_batch() && work.session() == session;
         if self.queue.front().is_some_and(leaves) {
@@ -458,7 +465,9 @@ impl Volume {
         Some(LiveInfo {
             epoch: self.state.epoch(),
             host: self.state.host(),
+            name: self.holder_name(),
             connected: self.connected(),
+            silent_since: self.silent_since(),
             clean: self.state.clean,
             committed: self.state.committed,
             segments: self.state.number,
@@ -485,17 +494,6 @@ impl Volume {
     pub fn sectors(&self) -> Option<u64> {
         let open = !matches!(self.phase, Phase::Opening(_) | Phase::Failed(_));
         open.then_some(self.state.sectors)
-    }
-
-    /// Whether a host could attach now, going by what is known here and without changing anything.
-    ///
-    /// # Errors
-    /// As for [`attach::decide`]; [`AttachError::ShuttingDown`] until the volume is open.
-    pub fn may_attach(&self, journal: Option<JournalState>) -> Result<(), AttachError> {
-        if self.info().is_none() {
-            return Err(AttachError::ShuttingDown);
-        }
-        attach::decide(self.state.lineage(), journal).map(|_| ())
     }
 
     /// The state of the log as far as it has been applied.
@@ -593,9 +591,11 @@ impl Volume {
         if self.is_readonly() {
             return self.only_message(session, lane, ours, frame);
         }
+        let Some(frame) = self.only_in_own_epoch(session, lane, frame) else { return };
         match frame.message {
-            ToStore::Attach { request, host, journal, .. } => {
-                self.control(Work::Attach { session, lane, request, host, journal });
+            ToStore::Attach { request, host, journal, take_over, .. } => {
+                let wish = Wish { host, journal, take_over };
+                self.control(Work::Attach { session, lane, request, wish });
             }
             ToStore::Resume { request, volume, epoch, host } if volume == ours => {
                 self.control(Work::Resume { session, lane, request, epoch, host });

@@ -209,7 +209,9 @@ impl Volume {
         LiveInfo {
             epoch: 0,
             host: None,
+            name: String::new(),
             connected: false,
+            silent_since: None,
             clean: true,
             committed: self.state.committed,
             segments: self.state.number,

@@ -28,6 +28,7 @@ mod collect;
 mod copy;
 mod damage;
 mod diff;
+mod ownership;
 mod resize;
 mod rivals;
 mod rollback;
@@ -200,6 +201,7 @@ impl Rig {
         panic!("the engine does not come to rest");
     }
 
+    /// As an operator who has said that the volume is to be taken.
     pub fn attach(
         &mut self,
         objects: &mut Objects,
@@ -212,7 +214,7 @@ impl Rig {
         self.send(
             session,
             Lane::Control,
-            ToStore::Attach { request: 1, name, host, journal, take_over: false },
+            ToStore::Attach { request: 1, name, host, journal, take_over: true },
         );
         self.settle(objects);
         self.take_attached(session).expect("no answer to attach")

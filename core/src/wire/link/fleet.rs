@@ -1,15 +1,17 @@
 //! What the stores of an installation say to each other, and to hosts about each other.
 
-use super::{AttachError, HostId, JournalState, LiveInfo, MAX_HEAD_BYTES};
+use super::{AttachError, HostId, JournalState, KeyId, LiveInfo, MAX_HEAD_BYTES};
 use crate::block::{Epoch, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// Most stores of an installation that are told to hosts.
 pub const MAX_STORES: usize = 64;
 /// Most volumes of one [`StoreReport`].
-pub const MAX_SERVED: usize = 2048;
+pub const MAX_SERVED: usize = 1300;
+/// Longest [`LiveInfo::name`] in a [`StoreReport`], in bytes.
+pub const MAX_SERVED_NAME_BYTES: usize = 64;
 
-const _: () = assert!(MAX_SERVED * 110 + 4096 <= MAX_HEAD_BYTES, "postcard takes ≤ 110 B a volume");
+const _: () = assert!(MAX_SERVED * 190 + 4096 <= MAX_HEAD_BYTES, "postcard takes ≤ 190 B a volume");
 
 /// The identity of a store, drawn at random when its state directory is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -47,6 +49,8 @@ pub enum StoreOperation {
         lease: u64,
         /// Who wants it.
         host: HostId,
+        /// The key of the session in which it does.
+        key: KeyId,
         /// How.
         claim: Claim,
     },
@@ -124,8 +128,13 @@ pub struct ReplicaState {
 /// How a host wants a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claim {
-    /// It begins a new epoch, with that journal or none.
-    Attach(Option<JournalState>),
+    /// It begins a new epoch.
+    Attach {
+        /// What its journal says, if it has one.
+        journal: Option<JournalState>,
+        /// Also if another host is connected.
+        take_over: bool,
+    },
     /// It goes on with this epoch.
     Resume(Epoch),
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Names the key of a certificate: the SHA-256 of its SubjectPublicKeyInfo (RFC 5280 §4.1.2.7). A certificate that is renewed
 /// with the same key has the same.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyId(pub [u8; 32]);
 
 impl KeyId {

@@ -150,8 +150,12 @@ pub struct LiveInfo {
     pub epoch: Epoch,
     /// Who attached it last.
     pub host: Option<HostId>,
+    /// Its credential and where it is or was, for people; empty if the store does not know.
+    pub name: String,
     /// Whether that host is connected.
     pub connected: bool,
+    /// Since when it is not, as seconds since 1970, if the store has seen that.
+    pub silent_since: Option<u64>,
     /// Whether it ended its epoch in order.
     pub clean: bool,
     /// Last committed number.

@@ -49,8 +49,14 @@ pub struct Live {
     pub epoch: u64,
     /// Identity of the host that attached it last.
     pub host: Option<String>,
+    /// That host's credential and address, if the store that answers knows them.
+    #[serde(default)]
+    pub host_name: Option<String>,
     /// Whether that host is connected.
     pub connected: bool,
+    /// Since when it is not, seconds since 1970, if the store that answers has seen that.
+    #[serde(default)]
+    pub silent_since: Option<u64>,
     /// Whether it let go of the volume in order.
     pub clean: bool,
     /// Number of the last write that is committed.
@@ -68,7 +74,9 @@ impl From<&LiveInfo> for Live {
         Live {
             epoch: live.epoch,
             host: live.host.map(|host| host.to_string()),
+            host_name: Some(live.name.clone()).filter(|name| !name.is_empty()),
             connected: live.connected,
+            silent_since: live.silent_since,
             clean: live.clean,
             committed: live.committed,
             segments: live.segments,

@@ -10,7 +10,7 @@ use crate::store::absent::{no_such_volume, not_here};
 use crate::store::lease::{self, Purpose, Source};
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    AttachError, Claim, Frame, HostId, Lane, ReadError, StoreId, StoreReply, ToHost, ToStore,
+    Claim, Frame, KeyId, Lane, ReadError, StoreId, StoreOperation, StoreReply, ToHost, ToStore,
     VolumeError, VolumeOperation,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -44,6 +44,8 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// Where it was found.
     elsewhere: Option<(StoreId, Vec<String>, Instant)>,
+    /// When it was taken from another store.
+    taken: Option<Instant>,
     /// Stores that wait for it to be let go.
     releasing: Vec<Asked>,
 }
@@ -59,6 +61,12 @@ impl Claims {
         self.all.get(&id).and_then(|state| state.lease)
     }
 
+    /// Whether a volume was another store's until so long ago, at most.
+    pub(super) fn is_taken_within(&self, id: VolumeId, time: Duration) -> bool {
+        let taken = self.all.get(&id).and_then(|state| state.taken);
+        taken.is_some_and(|at| at.elapsed() < time)
+    }
+
     /// A session is over: nobody waits for what it asked.
     pub(super) fn forget(&mut self, session: u64) {
         for state in self.all.values_mut() {
@@ -69,12 +77,15 @@ impl Claims {
 }
 
 /// What a frame wants of a volume, if that depends on who has it.
-fn purpose(message: &ToStore) -> Option<Purpose> {
+fn purpose(message: &ToStore, key: KeyId) -> Option<Purpose> {
     match message {
-        ToStore::Attach { host, journal, .. } => {
-            Some(Purpose::Serve(*host, Claim::Attach(*journal)))
+        ToStore::Attach { host, journal, take_over, .. } => {
+            let (journal, take_over) = (*journal, *take_over);
+            Some(Purpose::Serve(*host, key, Claim::Attach { journal, take_over }))
         }
-        ToStore::Resume { host, epoch, .. } => Some(Purpose::Serve(*host, Claim::Resume(*epoch))),
+        ToStore::Resume { host, epoch, .. } => {
+            Some(Purpose::Serve(*host, key, Claim::Resume(*epoch)))
+        }
         ToStore::Volume { .. }
         | ToStore::Read { epoch: 0, .. }
         | ToStore::Status { epoch: 0, .. } => Some(Purpose::Ask),
@@ -91,7 +102,8 @@ impl Shell {
             state.waiting.push_back((session, lane, frame));
             return;
         }
-        let Some(purpose) = purpose(&frame.message) else {
+        let key = self.guests.principal(session).map_or(KeyId::NONE, |principal| principal.key);
+        let Some(purpose) = purpose(&frame.message, key) else {
             if state.lease.is_some() || self.engines.contains_key(&id) {
                 return self.hand_to_engine(id, session, lane, frame);
             }
@@ -141,6 +153,9 @@ impl Shell {
             lease::Outcome::Mine { number, taken } => {
                 let before = state.lease.replace(number);
                 state.elsewhere = None;
+                if matches!(taken, Some(Source::Handed | Source::Silent)) {
+                    state.taken = Some(Instant::now());
+                }
                 if taken.is_some() || before != Some(number) {
                     // It knows the volume as it was before another store had it.
                     self.drop_engine(id);
@@ -149,12 +164,14 @@ impl Shell {
                 match taken {
                     Some(Source::Silent) => {
                         self.counts.failovers += 1;
+                        self.watch.claimed(&name, "taken from a store that does not answer");
                         tracing::warn!(
                             "volume {name}: taken from a store that does not answer (lease {number})"
                         );
                     }
                     Some(Source::Handed) => {
                         self.counts.taken_over += 1;
+                        self.watch.claimed(&name, "left by another store");
                         tracing::info!("volume {name}: taken from another store (lease {number})");
                     }
                     Some(Source::Nobody) => tracing::debug!("volume {name}: lease {number}"),
@@ -341,14 +358,10 @@ impl Shell {
     }
 
     /// Another store wants a volume for a host.
-    pub(super) fn release(
-        &mut self,
-        asked: Asked,
-        id: VolumeId,
-        lease: u64,
-        host: HostId,
-        claim: Claim,
-    ) {
+    pub(super) fn release(&mut self, asked: Asked, operation: StoreOperation) {
+        let StoreOperation::Release { volume: id, lease, host, key, claim } = operation else {
+            return;
+        };
         let state = self.claims.all.entry(id).or_default();
         let busy = state.pending || state.lease.is_some_and(|number| number > lease);
         if busy {
@@ -368,17 +381,8 @@ impl Shell {
             let why = "the volume is being deleted; try again".to_owned();
             return self.reply_store(asked, Err(VolumeError::Store(why)));
         }
-        let live = engine.volume.info().filter(|live| live.connected);
-        if let Some((epoch, Some(other))) = live.map(|live| (live.epoch, live.host))
-            && other != host
-        {
-            let refused = match claim {
-                Claim::Attach(journal) => engine.volume.may_attach(journal).err(),
-                Claim::Resume(_) => Some(AttachError::Fenced { epoch, host: other }),
-            };
-            if let Some(error) = refused {
-                return self.reply_store(asked, Ok(StoreReply::Refused(error)));
-            }
+        if let Err(error) = engine.volume.may_leave(host, key, claim) {
+            return self.reply_store(asked, Ok(StoreReply::Refused(error)));
         }
         state.releasing.push(asked);
         let now = self.now();

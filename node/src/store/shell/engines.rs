@@ -8,13 +8,13 @@ use super::snapshots::{Place, read_schedule};
 use super::{Asked, Outcome, Shell, deliver, repair};
 use crate::objects::{self, Objects};
 use crate::random;
-use longhaul_core::block::VolumeId;
+use longhaul_core::block::{Time, VolumeId};
 use longhaul_core::store::{
     Event, ObjectOperation, ObjectResult, OpenError, PutError, SessionId, Volume,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 
 /// A volume that cannot be used is opened anew when somebody wants it, so much later; each time twice as much, up to
@@ -51,6 +51,14 @@ pub(super) struct Engine {
 }
 
 impl Engine {
+    /// A session is over.
+    pub(super) fn session_closed(&mut self, now: Time, session: u64) {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let since = since.map_or(0, |since| since.as_secs());
+        self.volume.handle_silent(SessionId(session), since);
+        self.volume.handle_session_closed(now, SessionId(session));
+    }
+
     /// Whether the volume could not be used some time ago, and nothing is left of that: what was missing is, or may
     /// be, there again.
     fn may_be_opened_anew(&self) -> bool {
@@ -162,9 +170,14 @@ impl Shell {
             self.keeper.replicated().visit_volume(id);
         }
         let second = self.second_of(id);
+        let grace = self.config.holder_grace;
+        let awaited = now < Time(0).after(grace) || self.claims.is_taken_within(id, grace);
         let engine = self.engines.entry(id).insert_entry(engine);
         let volume = &mut engine.into_mut().volume;
         volume.handle_second(now, second);
+        if awaited {
+            volume.handle_awaited(now.after(grace));
+        }
         if self.second.take_fencing(id) {
             volume.handle_fence(now);
         }
@@ -196,11 +209,6 @@ impl Shell {
                     let of = (id, engine.number, number);
                     start(&self.objects, &self.outcomes.0, of, operation);
                 }
-            }
-            while let Some((session, lane, frame)) = engine.volume.poll_message() {
-                self.counts.sent_bytes += frame.payload.len() as u64;
-                let gate = (&self.guests, &self.watch);
-                deliver(&self.listener, gate, &self.outcomes.0, session.0, lane, frame);
             }
             while let Some((number, result)) = engine.volume.poll_places() {
                 let _ = self.outcomes.0.send(Outcome::Places(number, result));
@@ -234,7 +242,14 @@ impl Shell {
                     entry.sectors = sectors;
                 }
                 log(&engine.volume.spec().name, &event);
+                self.watch.event(&engine.volume.spec().name, &event);
                 damage.extend(Some(event).filter(repair::may_concern));
+            }
+            // After the events, which say more of what is answered.
+            while let Some((session, lane, frame)) = engine.volume.poll_message() {
+                self.counts.sent_bytes += frame.payload.len() as u64;
+                let gate = (&self.guests, &self.watch);
+                deliver(&self.listener, gate, &self.outcomes.0, session.0, lane, frame);
             }
             for event in damage {
                 self.repair(id, &event);

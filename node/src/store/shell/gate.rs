@@ -55,6 +55,9 @@ impl Guests {
             ToHost::Attached { result: Err(AttachError::Damaged(why)), .. } => {
                 *why = strip_text(tenant, why);
             }
+            ToHost::Attached { result: Err(AttachError::InUse { volume, .. }), .. } => {
+                *volume = strip_text(tenant, volume);
+            }
             _ => {}
         }
         message

@@ -12,8 +12,8 @@ use crate::store::replica::Looked;
 use crate::store::trash;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    LiveInfo, MAX_SERVED, MAX_STORES, Principal, Served, StoreId, StoreOperation, StoreReply,
-    StoreReport, StoreState, ToHost, VolumeError, VolumeReply,
+    LiveInfo, MAX_SERVED, MAX_SERVED_NAME_BYTES, MAX_STORES, Principal, Served, StoreId,
+    StoreOperation, StoreReply, StoreReport, StoreState, ToHost, VolumeError, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -82,6 +82,12 @@ pub fn addresses(me: &Holder, others: &BTreeMap<StoreId, Vec<String>>, last: boo
     all
 }
 
+fn served(volume: VolumeId, mut live: LiveInfo) -> Served {
+    let length = live.name.floor_char_boundary(MAX_SERVED_NAME_BYTES);
+    live.name.truncate(length);
+    Served { volume, live }
+}
+
 /// Strikes a store off the list, unless it answers.
 async fn forget(objects: &dyn Objects, peers: &Peers, id: StoreId) -> Result<(), VolumeError> {
     let failed = |error: anyhow::Error| VolumeError::Store(format!("{error:#}"));
@@ -143,9 +149,7 @@ impl Shell {
                 let why = "only another store may ask for that".to_owned();
                 self.reply_store(asked, Err(VolumeError::Invalid(why)));
             }
-            StoreOperation::Release { volume, lease, host, claim } => {
-                self.release(asked, volume, lease, host, claim);
-            }
+            StoreOperation::Release { .. } => self.release(asked, operation),
             StoreOperation::Drain { on } => {
                 if on && fleet.peers.list().is_empty() {
                     let why = "there is no other store to go to".to_owned();
@@ -209,7 +213,7 @@ impl Shell {
         let fleet = self.fleet.as_ref()?;
         let open = self.engines.iter();
         let open = open.filter_map(|(id, engine)| Some((*id, engine.volume.info()?)));
-        let mut volumes: Vec<Served> = open.map(|(volume, live)| Served { volume, live }).collect();
+        let mut volumes: Vec<Served> = open.map(|(volume, live)| served(volume, live)).collect();
         let attached = volumes.iter().filter(|served| served.live.connected).count();
         volumes.truncate(MAX_SERVED);
         Some(StoreReport {

@@ -1,13 +1,14 @@
 //! What goes into the audit log: what changes something, or takes or leaves a volume, with what was answered.
 
 use crate::credential::bare;
-use crate::store::audit::{Audit, Event};
+use crate::store::audit::{self, Audit};
 use crate::store::schedule;
+use crate::text::escaped;
 use longhaul_core::block::VolumeId;
-use longhaul_core::store::tenant;
+use longhaul_core::store::{Event, SessionPeer, tenant};
 use longhaul_core::wire::link::{
-    Principal, ReplicaOperation, RequestId, SnapshotOperation, StoreOperation, TenantOperation,
-    ToHost, ToStore, TrashOperation, VolumeOperation,
+    Claim, Principal, ReplicaOperation, RequestId, SnapshotOperation, StoreOperation,
+    TenantOperation, ToHost, ToStore, TrashOperation, VolumeOperation,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,6 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Actions without an answer yet, at most; of more it is not said what came of them.
 const OPEN_MAX: usize = 4096;
+/// Attaching with leave to take the volume from a host that is connected.
+const TAKE_OVER: &str = "volume.take-over";
 /// The attribute that hosts set by themselves.
 const RESERVATIONS: &str = "reservations";
 
@@ -25,6 +28,8 @@ struct Watched {
     audit: Audit,
     sessions: HashMap<u64, Who>,
     open: HashMap<(u64, RequestId), (&'static str, String)>,
+    /// What is to be said with the answer.
+    notes: HashMap<(u64, RequestId), String>,
 }
 
 #[derive(Clone)]
@@ -35,7 +40,7 @@ struct Who {
 
 impl Watched {
     fn write(&self, who: &Who, action: &str, object: String, outcome: String) {
-        self.audit.write(Event {
+        self.audit.write(audit::Event {
             tenant: who.principal.tenant.clone(),
             name: who.principal.store.then(|| "store".to_owned()),
             credential: Some(bare(&who.principal.serial).to_owned()),
@@ -50,8 +55,8 @@ impl Watched {
 impl Watch {
     /// Writes it down there.
     pub(super) fn new(audit: Audit) -> Watch {
-        let (sessions, open) = (HashMap::new(), HashMap::new());
-        Watch(Mutex::new(Watched { audit, sessions, open }))
+        let (sessions, open, notes) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Watch(Mutex::new(Watched { audit, sessions, open, notes }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Watched> {
@@ -72,6 +77,55 @@ impl Watch {
         watched.sessions.insert(session, who);
     }
 
+    /// Who is at the other end of a session; nobody if it is over, or within the process.
+    pub(super) fn peer(&self, session: u64) -> SessionPeer {
+        let watched = self.lock();
+        let Some(Who { peer, principal }) = watched.sessions.get(&session) else {
+            return SessionPeer::default();
+        };
+        let name = match principal.name.as_str() {
+            "" => peer.to_string(),
+            name => format!("{} at {peer}", escaped(name)),
+        };
+        SessionPeer { key: principal.key, name }
+    }
+
+    /// Something has happened to a volume.
+    pub(super) fn event(&self, volume: &str, event: &Event) {
+        match event {
+            Event::Attached { session, request, former, .. } => {
+                let mut watched = self.lock();
+                let key = (session.0, *request);
+                if watched.open.get(&key).is_some_and(|(action, _)| *action == TAKE_OVER) {
+                    let former = former.clone().unwrap_or_else(|| "nobody".to_owned());
+                    watched.notes.insert(key, format!("ok, taken from {former}"));
+                }
+            }
+            Event::OtherKey { session, action, request, epoch, key } => {
+                let mut watched = self.lock();
+                if let Some(request) = request {
+                    watched.open.remove(&(session.0, *request));
+                }
+                if let Some(who) = watched.sessions.get(&session.0).cloned() {
+                    let outcome = format!("refused: epoch {epoch} belongs to key {key}");
+                    watched.write(&who, action, volume.to_owned(), outcome);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// This store has taken a volume from another one.
+    pub(super) fn claimed(&self, volume: &str, outcome: &str) {
+        self.lock().audit.write(audit::Event {
+            name: Some("store".to_owned()),
+            action: "store.claim".to_owned(),
+            object: volume.to_owned(),
+            outcome: outcome.to_owned(),
+            ..audit::Event::default()
+        });
+    }
+
     /// Every now and then.
     pub(super) fn tick(&self) {
         self.lock().audit.tick();
@@ -84,12 +138,9 @@ impl Watch {
         let open = watched.open.keys().filter(|(of, _)| *of == session).copied();
         for key in open.collect::<Vec<_>>() {
             if let Some((action, object)) = watched.open.remove(&key) {
-                watched.write(
-                    &who,
-                    action,
-                    object,
-                    "the session ended before the answer".to_owned(),
-                );
+                let ended = "the session ended before the answer".to_owned();
+                let outcome = watched.notes.remove(&key).unwrap_or(ended);
+                watched.write(&who, action, object, outcome);
             }
         }
     }
@@ -114,6 +165,7 @@ impl Watch {
         let Some((request, outcome)) = outcome(message) else { return };
         let mut watched = self.lock();
         let Some((action, object)) = watched.open.remove(&(session, request)) else { return };
+        let outcome = watched.notes.remove(&(session, request)).unwrap_or(outcome);
         let Some(who) = watched.sessions.get(&session).cloned() else { return };
         watched.write(&who, action, object, outcome);
     }
@@ -132,6 +184,9 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
     let by_id = |id: &VolumeId| Object::Other(id.to_string());
     let named = |name: &String| Object::Volume(name.clone());
     Some(match message {
+        ToStore::Attach { request, name, take_over: true, .. } => {
+            (*request, TAKE_OVER, named(name))
+        }
         ToStore::Attach { request, name, .. } => (*request, "volume.attach", named(name)),
         ToStore::Resume { request, volume, .. } => (*request, "volume.resume", by_id(volume)),
         ToStore::Detach { request, volume, .. } => (*request, "volume.detach", by_id(volume)),
@@ -191,7 +246,15 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
                 }
                 StoreOperation::Rebalance => ("store.rebalance", Object::Other(String::new())),
                 StoreOperation::Forget { id } => ("store.forget", Object::Other(id.to_string())),
-                StoreOperation::Release { volume, .. } => ("store.release", by_id(volume)),
+                StoreOperation::Release { volume, host, key, claim, .. } => {
+                    let what = match claim {
+                        Claim::Attach { take_over: true, .. } => "attaches it, taking it over",
+                        Claim::Attach { .. } => "attaches it",
+                        Claim::Resume(_) => "resumes it",
+                    };
+                    let object = format!("{volume} for host {host} with key {key}, which {what}");
+                    ("store.release", Object::Other(object))
+                }
                 StoreOperation::Replica(operation) => match operation {
                     ReplicaOperation::Show => return None,
                     ReplicaOperation::Add { location, .. } => {

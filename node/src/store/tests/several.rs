@@ -1,7 +1,7 @@
 //! Two stores over one directory.
 
 use super::*;
-use longhaul_core::wire::link::{Claim, ReadError, StoreOperation};
+use longhaul_core::wire::link::{Claim, KeyId, ReadError, StoreOperation};
 
 #[tokio::test]
 async fn reads_that_overtake_their_resume_wait_for_the_volume_to_come() {
@@ -35,8 +35,9 @@ async fn reads_that_overtake_their_resume_wait_for_the_volume_to_come() {
     assert_eq!(read, Err(ReadError::NotAttached));
     assert_eq!(resumed, Err(AttachError::Fenced { epoch, host: HostId(7) }));
     // Only stores take volumes from each other.
-    let (host, claim) = (HostId(8), Claim::Attach(None));
-    let release = StoreOperation::Release { volume, lease: 9, host, claim };
+    let (host, key) = (HostId(8), KeyId::NONE);
+    let claim = Claim::Attach { journal: None, take_over: false };
+    let release = StoreOperation::Release { volume, lease: 9, host, key, claim };
     assert!(
         format!("{:#}", at_two.store(release).await.unwrap_err()).contains("only another store")
     );

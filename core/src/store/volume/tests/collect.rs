@@ -143,7 +143,7 @@ fn who_was_out_of_touch_commits_nothing_in_the_past() {
             name: "test".to_owned(),
             host: HostId(9),
             journal: None,
-            take_over: false,
+            take_over: true,
         },
     );
     let is_put = |rig: &Rig| {

@@ -172,7 +172,7 @@ impl World {
                     name: "test".into(),
                     host: HostId(host as u128 + 1),
                     journal,
-                    take_over: false,
+                    take_over: true,
                 };
                 self.stores[store].send(self.hosts[host].session, Lane::Control, message);
             }

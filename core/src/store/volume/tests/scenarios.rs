@@ -262,7 +262,7 @@ fn batches_behind_an_attach_are_not_lost_silently() {
     rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
     let host = HostId(2);
     let ask =
-        ToStore::Attach { request: 1, name: "test".into(), host, journal: None, take_over: false };
+        ToStore::Attach { request: 1, name: "test".into(), host, journal: None, take_over: true };
     rig.send(2, Lane::Control, ask);
     rig.send(1, Lane::Drain, batch(1, 2, &[data(8, 8, 2)]));
     rig.settle(&mut objects);
@@ -280,6 +280,18 @@ fn batches_that_arrived_are_committed_before_the_host_resumes() {
     assert_eq!(rig.resume(&mut objects, 2, 1, 1).unwrap().committed, 2);
 }
 
+/// Whether a host's epoch has begun after that of another one.
+fn began(
+    rig: &Rig,
+    epoch: u64,
+    host: u128,
+    unclean: Option<HostId>,
+    former: Option<String>,
+) -> bool {
+    let (host, session, request) = (HostId(host), SessionId(host as u64), 1);
+    rig.events.contains(&Event::Attached { epoch, host, unclean, session, request, former })
+}
+
 #[test]
 fn a_clean_detach_leaves_nothing_to_ask() {
     let (mut objects, mut rig) = attached();
@@ -290,10 +302,10 @@ fn a_clean_detach_leaves_nothing_to_ask() {
     let info = rig.volume.info().unwrap();
     assert!(info.clean && !info.connected);
     rig.attach(&mut objects, 2, 2, None).unwrap();
-    assert!(rig.events.contains(&Event::Attached { epoch: 2, host: HostId(2), unclean: None }));
+    assert!(began(&rig, 2, 2, None, None));
     rig.attach(&mut objects, 3, 3, None).unwrap();
-    let unclean = Some(HostId(2));
-    assert!(rig.events.contains(&Event::Attached { epoch: 3, host: HostId(3), unclean }));
+    let former = format!("host {}", HostId(2));
+    assert!(began(&rig, 3, 3, Some(HostId(2)), Some(former)));
 }
 
 #[test]
@@ -503,7 +515,7 @@ fn a_volume_that_fails_leaves_nobody_waiting() {
             name: "test".into(),
             host: HostId(2),
             journal: None,
-            take_over: false,
+            take_over: true,
         },
     );
     let reading: Vec<_> = rig.pending.extract_if(.., |(_, o)| o.key() != key).collect();

@@ -53,8 +53,7 @@ fn ask(rig: &mut Rig, first: u64) {
     let operation = VolumeOperation::Resize { name, sectors };
     rig.send(9, Lane::Control, ToStore::Volume { request: first + 4, operation });
     let (name, host) = ("test".to_owned(), HostId(2));
-    let attach =
-        ToStore::Attach { request: first + 5, name, host, journal: None, take_over: false };
+    let attach = ToStore::Attach { request: first + 5, name, host, journal: None, take_over: true };
     rig.send(3, Lane::Control, attach);
     let resume = ToStore::Resume { request: first + 6, volume: ID, epoch: 1, host: HostId(1) };
     rig.send(1, Lane::Control, resume);

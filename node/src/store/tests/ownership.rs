@@ -1,0 +1,168 @@
+//! Who has a volume, with two credentials.
+
+use super::*;
+use crate::credential;
+use longhaul_core::wire::link::{JournalState, KeyId, ReadError};
+
+/// A store with the volume `acme/a`, a session of its tenant and one of the installation.
+async fn two_keys(dir: &Path) -> (Running, Requests, Requests) {
+    let store = start(dir).await;
+    store.volume(&["create", "acme/a", "--size", "1MiB"]).await.unwrap();
+    let file = dir.join("acme.toml");
+    credential::issue(dir, "acme", &file).unwrap();
+    let credential = Credential::load(&file).unwrap();
+    let host = Requests::connect(&credential, Some(&store.address.to_string())).await.unwrap();
+    let other = store.requests().await;
+    (store, host, other)
+}
+
+async fn ask(
+    requests: &Requests,
+    name: &str,
+    host: u128,
+    journal: Option<JournalState>,
+    take_over: bool,
+) -> Result<Attached, AttachError> {
+    let (name, host) = (name.to_owned(), HostId(host));
+    let attach = |request| ToStore::Attach { request, name, host, journal, take_over };
+    let reply = requests.call(Lane::Control, attach).await.unwrap();
+    let ToHost::Attached { result, .. } = reply.message else { panic!() };
+    result
+}
+
+async fn commit(requests: &Requests, volume: VolumeId, epoch: u64, seq: u64) {
+    let mut payload = BytesMut::new();
+    record::encode_data(epoch, seq, Range::new(8 * seq, 8), &[5; 4096], &mut payload);
+    let message = ToStore::Batch { volume, epoch, first: seq, last: seq };
+    requests.send(Lane::Drain, Frame { message, payload: payload.freeze() });
+    let committed = ToHost::Committed { volume, epoch, seq };
+    assert_eq!(requests.notice().await.unwrap(), committed);
+}
+
+/// Action, object and outcome of the lines that a file has by then.
+async fn audited(dir: &Path, action: &str, lines: usize) -> Vec<(String, String)> {
+    for _ in 0..400 {
+        let text = std::fs::read_to_string(dir.join("audit.jsonl")).unwrap_or_default();
+        let found = text.lines().filter_map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let text = |name: &str| Some(line[name].as_str()?.to_owned());
+            (line["action"] == action).then_some((text("object")?, text("outcome")?))
+        });
+        let found: Vec<_> = found.collect();
+        if found.len() >= lines {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("not {lines} lines of {action}");
+}
+
+#[tokio::test]
+async fn a_connected_volume_is_taken_by_name_and_that_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, host, other) = two_keys(dir.path()).await;
+    let first = ask(&host, "a", 7, None, false).await.unwrap();
+    commit(&host, first.volume, first.epoch, 1).await;
+    for claimed in [8, 7] {
+        let refused = ask(&other, "acme/a", claimed, None, false).await.unwrap_err();
+        let AttachError::InUse { volume, host: HostId(7), by } = &refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(volume, "acme/a");
+        assert!(by.contains("127.0.0.1"), "{by}");
+    }
+    let info = |requests: &Requests| {
+        let operation = VolumeOperation::Show { name: "acme/a".into() };
+        requests.volume(operation)
+    };
+    let VolumeReply::Volume(shown) = info(&other).await.unwrap() else { panic!() };
+    let live = shown.live.unwrap();
+    assert!(live.connected && live.name.contains("127.0.0.1"), "{live:?}");
+    assert_eq!(live.silent_since, None);
+    // The host has not noticed.
+    commit(&host, first.volume, first.epoch, 2).await;
+    let taken = ask(&other, "acme/a", 8, None, true).await.unwrap();
+    assert_eq!((taken.epoch, taken.committed), (2, 2));
+    // To its tenant a volume goes by the name that it has there.
+    let refused = ask(&host, "a", 7, None, false).await.unwrap_err();
+    assert!(refused.to_string().contains("volume a is in use by"), "{refused}");
+    let lines = audited(dir.path(), "volume.take-over", 1).await;
+    assert_eq!(lines[0].0, "acme/a");
+    assert!(lines[0].1.starts_with("ok, taken from host 0000"), "{lines:?}");
+    assert!(lines[0].1.contains("127.0.0.1"), "{lines:?}");
+    other.close().await;
+    let silent = async || {
+        for _ in 0..400 {
+            let VolumeReply::Volume(shown) = info(&store.requests().await).await.unwrap() else {
+                panic!();
+            };
+            let live = shown.live.unwrap();
+            if !live.connected {
+                return live;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("a session that is over counts as connected");
+    };
+    assert!(silent().await.silent_since.is_some());
+    host.close().await;
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn an_epoch_is_only_spoken_for_with_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, host, other) = two_keys(dir.path()).await;
+    let Attached { volume, epoch, .. } = ask(&host, "a", 7, None, false).await.unwrap();
+    commit(&host, volume, epoch, 1).await;
+    let announce = |entries| ToStore::Announce { volume, epoch, replace: true, entries };
+    let owed = vec![Announced { range: Range::new(64, 8), seq: 2 }];
+    host.send(Lane::Control, announce(owed).into());
+    let resume = |request| ToStore::Resume { request, volume, epoch, host: HostId(7) };
+    let reply = other.call(Lane::Control, resume).await.unwrap().message;
+    let ToHost::Attached { result: Err(AttachError::OtherKey { key, .. }), .. } = reply else {
+        panic!("{reply:?}");
+    };
+    assert_ne!(key, KeyId::NONE);
+    other.send(Lane::Control, announce(Vec::new()).into());
+    let mut payload = BytesMut::new();
+    record::encode_data(epoch, 2, Range::new(64, 8), &[6; 4096], &mut payload);
+    let message = ToStore::Batch { volume, epoch, first: 2, last: 2 };
+    other.send(Lane::Drain, Frame { message, payload: payload.freeze() });
+    let refused = other.notice().await.unwrap();
+    let ToHost::BatchRefused { reason, .. } = &refused else { panic!("{refused:?}") };
+    assert!(reason.contains("belongs to key"), "{reason}");
+    let range = Range::new(0, 8);
+    let read = |request| ToStore::Read { request, volume, epoch, range };
+    let reply = other.call(Lane::Read, read).await.unwrap().message;
+    assert!(matches!(reply, ToHost::Data { result: Err(ReadError::Fenced(1)), .. }), "{reply:?}");
+    other.send(Lane::Control, ToStore::Detach { request: 99, volume, epoch }.into());
+    // A journal that has it all, it says.
+    let journal = Some(JournalState { volume, epoch, last: 2 });
+    let refused = ask(&other, "acme/a", 7, journal, false).await.unwrap_err();
+    assert!(matches!(refused, AttachError::InUse { .. }), "{refused:?}");
+    let lost = async || {
+        let lost = VolumeOperation::Lost { name: "acme/a".into(), from_lba: 0 };
+        let VolumeReply::Lost { ranges, connected, .. } = other.volume(lost).await.unwrap() else {
+            panic!();
+        };
+        (ranges, connected)
+    };
+    assert_eq!(lost().await, (vec![Range::new(64, 8)], true));
+    commit(&host, volume, epoch, 2).await;
+    for (action, lines) in
+        [("volume.resume", 1), ("volume.announce", 1), ("volume.batch", 1), ("volume.detach", 1)]
+    {
+        let found = audited(dir.path(), action, lines).await;
+        let refused = format!("epoch {epoch} belongs to key {key}");
+        let resumed = format!("the epoch belongs to key {key}");
+        assert!(
+            found.iter().any(|(_, outcome)| outcome.starts_with("refused: ")
+                && (outcome.contains(&refused) || outcome.contains(&resumed))),
+            "{action}: {found:?}"
+        );
+    }
+    host.close().await;
+    other.close().await;
+    store.stop().await;
+}
