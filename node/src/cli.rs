@@ -6,6 +6,8 @@
 // Also found from where the fuzz targets include this file.
 #[path = "cli/attach.rs"]
 mod attach;
+#[path = "cli/credential.rs"]
+mod credential;
 #[path = "cli/hidden.rs"]
 mod hidden;
 #[path = "cli/log.rs"]
@@ -22,6 +24,7 @@ mod tenant;
 mod volume;
 
 pub use attach::{AttachArgs, DetachArgs};
+pub use credential::{CredentialArgs, CredentialCommand, RoleArg};
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
 pub use log::{LogArgs, log, set_log};
 pub use nbd::{NbdArgs, NbdCommand};
@@ -316,77 +319,6 @@ pub enum OnJournalFailureArg {
     Continue,
     /// Fail all requests.
     Stop,
-}
-
-#[derive(Args)]
-pub struct CredentialArgs {
-    #[command(subcommand)]
-    pub command: CredentialCommand,
-}
-
-#[derive(Subcommand)]
-pub enum CredentialCommand {
-    /// Write a new admin credential and refuse the old one from now on; those of tenants stay. A running store notices.
-    Rotate {
-        /// State directory of the store.
-        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
-        state: PathBuf,
-    },
-    /// Make a credential that is good for the volumes of one tenant, and knows of no others. A running store notices.
-    Issue {
-        /// Whose; `longhaul tenant create` makes the tenant.
-        #[arg(long, value_name = "NAME")]
-        tenant: String,
-        /// State directory of the store.
-        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
-        state: PathBuf,
-        /// The file to write; it must not exist.
-        file: PathBuf,
-    },
-    /// Refuse credentials of tenants from now on. A running store notices, and ends their sessions.
-    Revoke {
-        /// Serial number of the one, as `longhaul credential list` shows it.
-        #[arg(required_unless_present = "tenant")]
-        serial: Option<String>,
-        /// All of this tenant.
-        #[arg(long, value_name = "NAME", conflicts_with = "serial")]
-        tenant: Option<String>,
-        /// State directory of the store.
-        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
-        state: PathBuf,
-        #[command(flatten)]
-        yes: YesArg,
-    },
-    /// List the credentials that a store accepts.
-    List {
-        /// State directory of the store.
-        #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
-        state: PathBuf,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Draw a key for encrypted volumes and write it to a file that only its owner may read.
-    NewKey {
-        /// The file; it must not exist.
-        file: PathBuf,
-    },
-    /// Write what a credential file holds as the files that other programs take, to use the HTTP API: ca.pem,
-    /// certificate.pem and key.pem.
-    Unpack {
-        /// The file.
-        file: PathBuf,
-        /// The directory; it is made if it is not there.
-        dir: PathBuf,
-    },
-    /// Show what a credential file says and when it expires.
-    Show {
-        /// The file.
-        file: PathBuf,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 #[derive(Args)]

@@ -21,7 +21,7 @@ pub fn run(command: Command, config: Option<&Path>) -> Result<()> {
         Command::Volume(args) => crate::volume::run(&args),
         Command::Snapshot(args) => crate::volume::snapshot::run(&args),
         Command::Tenant(args) => crate::tenant::run(&args),
-        Command::Credential(args) => crate::volume::credential(&args),
+        Command::Credential(args) => crate::volume::credentials::run(&args),
         Command::Iscsi(args) => crate::host::iscsi(&args),
         Command::Nbd(args) => crate::host::nbd(&args),
         Command::Limit(args) => crate::host::limit(&args),

@@ -3,6 +3,7 @@
 //! What was asked for goes to stdout, as a table or as JSON; everything else to stderr.
 
 pub mod attributes;
+pub mod credentials;
 pub mod diff;
 mod export;
 pub(crate) mod import;
@@ -15,16 +16,16 @@ pub mod usage;
 
 pub use diff::NoSnapshot;
 
-use crate::cli::{CredentialArgs, CredentialCommand, VolumeArgs, VolumeCommand};
+use crate::cli::{VolumeArgs, VolumeCommand};
 use crate::commands::Usage;
-use crate::credential::{self, Credential};
+use crate::credential::Credential;
 use crate::keys;
 use crate::link::Requests;
 use crate::store::api::client::Client;
 use crate::store::api::types::{Live, Volume};
 use crate::text;
 use crate::units::show_bytes;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -202,89 +203,6 @@ pub(crate) async fn info(requests: &Requests, name: &str) -> Result<VolumeInfo> 
     match requests.volume(VolumeOperation::Show { name: name.to_owned() }).await? {
         VolumeReply::Volume(info) => Ok(info),
         _ => Err(unexpected()),
-    }
-}
-
-/// Runs `longhaul credential`.
-///
-/// # Errors
-/// If it does not succeed; the message says why and what to do.
-pub fn credential(args: &CredentialArgs) -> Result<()> {
-    match &args.command {
-        CredentialCommand::NewKey { file } => {
-            keys::create(file)?;
-            tell("keep a copy elsewhere: without it what is encrypted with it is lost");
-            Ok(())
-        }
-        CredentialCommand::Issue { tenant, state, file } => {
-            credential::issue(state, tenant, file)?;
-            tell(&format!("give this to tenant {tenant}; it gets in once there is such a tenant:"));
-            print(&format!("{}\n", file.display()))
-        }
-        CredentialCommand::Revoke { serial, tenant, state, .. } => {
-            let revoked = credential::revoke(state, serial.as_deref(), tenant.as_deref())?;
-            if revoked == 0 {
-                bail!(
-                    "there is no such credential of a tenant; `longhaul credential list` shows those there are, and \
-                     `longhaul credential rotate` renews the installation's own"
-                );
-            }
-            tell(&format!("credentials that are refused from now on: {revoked}"));
-            Ok(())
-        }
-        CredentialCommand::List { state, json } => {
-            let accepted = credential::accepted(state)?.serials;
-            let parts = |serial: &str| {
-                let tenant = credential::tenant_of(serial).map(str::to_owned);
-                (credential::bare(serial).to_owned(), tenant)
-            };
-            if *json {
-                let list = accepted.iter().map(|(serial, until)| {
-                    let (serial, tenant) = parts(serial);
-                    json!({ "serial": serial, "tenant": tenant, "not_after": until })
-                });
-                return print(&pretty(&json!({ "credentials": list.collect::<Vec<_>>() }))?);
-            }
-            let rows = accepted.iter().map(|(serial, until)| {
-                let (serial, tenant) = parts(serial);
-                vec![serial, tenant.unwrap_or_else(|| "-".to_owned()), until.clone()]
-            });
-            print(&columns(&["SERIAL", "TENANT", "VALID UNTIL"], rows.collect()))
-        }
-        CredentialCommand::Rotate { state } => {
-            let path = credential::rotate(state)?;
-            tell("the old credential is refused from now on; copy the new one to the hosts:");
-            print(&format!("{}\n", path.display()))
-        }
-        CredentialCommand::Unpack { file, dir } => {
-            credential::unpack(file, dir)?;
-            tell("with these, other programs can use the HTTP API of the store");
-            Ok(())
-        }
-        CredentialCommand::Show { file, json } => {
-            let credential = Credential::read(file)?;
-            let now = time::OffsetDateTime::now_utc();
-            let days = (credential.not_after - now).whole_days();
-            let expired = credential.not_after <= now;
-            if *json {
-                return print(&pretty(&json!({
-                    "stores": credential.stores,
-                    "serial": credential::bare(&credential.serial),
-                    "tenant": credential::tenant_of(&credential.serial),
-                    "not_after": credential.not_after.unix_timestamp(),
-                    "expired": expired,
-                }))?);
-            }
-            let until = credential::date(credential.not_after);
-            let state = if expired { "expired".to_owned() } else { format!("{days} days left") };
-            let tenant = credential::tenant_of(&credential.serial);
-            print(&fields(&[
-                ("stores", credential.stores.join(", ")),
-                ("serial", credential::bare(&credential.serial).to_owned()),
-                ("tenant", tenant.unwrap_or("none: good for everything").to_owned()),
-                ("valid until", format!("{until} ({state})")),
-            ]))
-        }
     }
 }
 

@@ -21,6 +21,8 @@
 //! - 12: limits on operations and bytes a second in [`TenantOperation`] and [`TenantReply`], which have another
 //!   form before.
 //! - 13: what is damaged at the store: [`ToHost::Damaged`].
+//! - 14: refusals by role: [`VolumeError::Forbidden`], [`AttachError::Forbidden`]; tokens to join with:
+//!   [`StoreOperation::Sign`]; [`StoreOperation::Renew`].
 //! - 14: an attach says whether it takes over; a release says for which key, [`LiveInfo`] by what name its host goes.
 
 mod data;
@@ -700,6 +702,9 @@ pub enum AttachError {
     /// The store is stopping; try again.
     #[error("the store is shutting down")]
     ShuttingDown,
+    /// The credential may not attach it: why not, and who may.
+    #[error("{0}")]
+    Forbidden(String),
     /// Another host has it, which is connected or was a moment ago.
     #[error(
         "volume {volume} is in use by {}, which is connected or was a moment ago: stop that host or run `longhaul detach {volume}` there; \

@@ -147,7 +147,23 @@ fn all_of_a_volumes_life_is_done_over_http() {
     assert_eq!(api.ask("PUT", "/v1/tenants/acme", Some(json!({}))).0, 200);
     let (issued, state) = (site.path("acme.toml"), site.store.dir().to_str().unwrap());
     let issued = issued.to_str().unwrap();
-    run(longhaul(), ["credential", "issue", "--tenant", "acme", "--state", state, issued]).ok();
+    run(
+        longhaul(),
+        [
+            "credential",
+            "issue",
+            "--role",
+            "admin",
+            "--name",
+            "acme",
+            "--tenant",
+            "acme",
+            "--state",
+            state,
+            issued,
+        ],
+    )
+    .ok();
     let theirs = Curl::of(&site, issued);
     let (_, list) = theirs.ask("GET", "/v1/volumes", None);
     let names: Vec<&Value> =
@@ -435,7 +451,23 @@ fn a_credential_shows_what_is_its_own_over_http_and_says_why_it_is_refused() {
     let acme = site.path("acme.toml");
     with(&admin, ["tenant", "create", "acme"]).ok();
     let file = acme.to_str().unwrap();
-    run(longhaul(), ["credential", "issue", "--tenant", "acme", "--state", state, file]).ok();
+    run(
+        longhaul(),
+        [
+            "credential",
+            "issue",
+            "--role",
+            "admin",
+            "--name",
+            "acme",
+            "--tenant",
+            "acme",
+            "--state",
+            state,
+            file,
+        ],
+    )
+    .ok();
     with(&acme, ["volume", "create", "db", "--size", "8MiB"]).ok();
     let before = requests(&site);
     let names = |credential: &Path| -> Vec<String> {

@@ -117,7 +117,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["create", "set", "show", "list", "delete"] {
         all.push(vec!["tenant", command]);
     }
-    for command in ["rotate", "show", "new-key", "unpack", "issue", "revoke", "list"] {
+    for command in
+        ["rotate", "show", "refresh", "renew", "new-key", "unpack", "issue", "revoke", "list"]
+    {
         all.push(vec!["credential", command]);
     }
     for command in ["allow", "deny", "user", "move", "list", "sessions"] {

@@ -2,11 +2,12 @@
 
 use crate::outages::beside;
 use longhaul_e2e::bucket::{self, can_use_buckets};
-use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
+use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Host, Site, Store, http_get, metric};
 use longhaul_e2e::stamp::{History, Shape, Workload};
 use longhaul_e2e::wait_for;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -420,6 +421,56 @@ fn stores_share_a_ca_and_what_it_withdraws() {
     let mut twice = Store::stopped(site.store.dir());
     twice.set_flags(["--new-ca"]);
     run_within(twice.command(), LIMIT).fails(1, &["is in use"]);
+}
+
+#[test]
+fn commands_find_another_store_when_theirs_is_gone() {
+    let mut site = Site::with_volume("disk", 8);
+    let other = another(&site, "second");
+    let third = another(&site, "third");
+    let credential = site.path("mine.toml");
+    std::fs::copy(site.store.credential(), &credential).unwrap();
+    // One that knew of the first store only.
+    let shown = || {
+        let path = text(&credential);
+        let show = run(longhaul(), ["credential", "show", "--json", path]).ok().json();
+        let stores = show["stores"].as_array().unwrap().iter();
+        stores.map(|store| store.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let said = std::fs::read_to_string(&credential).unwrap();
+    assert_eq!(shown(), [site.store.address.clone()]);
+    let volumes = || {
+        let mut volume = command(longhaul());
+        volume.args(["volume", "list", "--credential"]).arg(&credential);
+        run_within(volume, LIMIT)
+    };
+    wait_for("the first store to know the others", LIMIT, || {
+        volumes().ok();
+        shown().len() == 3
+    });
+    assert_eq!(shown()[0], site.store.address);
+    let head = |text: &str| text.lines().next().unwrap().to_owned();
+    let now = std::fs::read_to_string(&credential).unwrap();
+    assert!(head(&said).starts_with('#') && head(&now) == head(&said));
+    let mode = std::fs::metadata(&credential).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    site.store.kill();
+    volumes().ok();
+    assert!(shown()[0] == other.address || shown()[0] == third.address);
+    // By a link, too.
+    let out = site.path("out");
+    let mut export = command(longhaul());
+    export.args(["volume", "export", "disk", text(&out), "--credential"]).arg(&credential);
+    run_within(export, LIMIT).ok();
+    // One that is forgotten is not asked for any more.
+    let stores = list(&credential, &other);
+    let dead = stores.iter().find(|store| store["state"] == "no-answer").unwrap();
+    let id = dead["id"].as_str().unwrap().to_owned();
+    store_command(["forget", &id, "--credential", text(&credential)]).ok();
+    wait_for("it to be forgotten", LIMIT, || {
+        run(longhaul(), ["credential", "refresh", text(&credential)]).ok();
+        shown().len() == 2 && !shown().contains(&site.store.address)
+    });
 }
 
 /// Four hosts at one store, and a second store that they know of.

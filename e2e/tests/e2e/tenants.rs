@@ -131,11 +131,27 @@ fn tenant(site: &Site, name: &str, limits: &[&str]) -> PathBuf {
     issue(site, name, name)
 }
 
-fn issue(site: &Site, tenant: &str, file: &str) -> PathBuf {
-    let file = site.path(&format!("{file}.toml"));
+fn issue(site: &Site, tenant: &str, name: &str) -> PathBuf {
+    let file = site.path(&format!("{name}.toml"));
     let state = site.store.dir().to_str().unwrap();
     let path = file.to_str().unwrap();
-    run(longhaul(), ["credential", "issue", "--tenant", tenant, "--state", state, path]).ok();
+    run(
+        longhaul(),
+        [
+            "credential",
+            "issue",
+            "--role",
+            "admin",
+            "--tenant",
+            tenant,
+            "--name",
+            name,
+            "--state",
+            state,
+            path,
+        ],
+    )
+    .ok();
     file
 }
 

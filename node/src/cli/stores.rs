@@ -84,18 +84,21 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print what another store needs to serve the same data: the CA with its key, a secret.
+    /// Make a token with which another store joins the installation: once, within an hour, while this store runs. It has
+    /// nothing of the CA's key.
     Invite {
+        /// The file to write; it must not exist. Standard output without it.
+        file: Option<PathBuf>,
         /// State directory of this store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
     },
-    /// Make the state directory of a store that is to serve the same data as the one that invited it.
+    /// Make the state directory of a store that is to serve the same data as the one that invited it, which has to run.
     Join {
         /// State directory of the new store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
-        /// What `longhaul store invite` printed, or `-` for standard input.
+        /// What `longhaul store invite` wrote, or `-` for standard input.
         #[arg(default_value = "-")]
         invitation: PathBuf,
     },

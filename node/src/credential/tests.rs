@@ -1,6 +1,10 @@
 //! Credentials are made, read, withdrawn and handed on.
 
+use super::authority::{Leaf, Pair, new_leaf};
+use super::installation::{CLIENT_LIFE, STORE_LIFE};
+use super::issued::IssuedFile;
 use super::*;
+use time::Duration;
 
 fn addresses() -> Vec<String> {
     vec!["127.0.0.1:7777".to_owned()]
@@ -9,7 +13,7 @@ fn addresses() -> Vec<String> {
 #[test]
 fn a_first_start_makes_everything_and_the_next_one_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
-    let first = prepare(dir.path(), &addresses()).unwrap();
+    let first = prepare(dir.path(), &addresses(), "1").unwrap();
     let path = dir.path().join("credentials/admin.toml");
     let credential = Credential::load(&path).unwrap();
     assert_eq!(credential.stores, addresses());
@@ -22,22 +26,25 @@ fn a_first_start_makes_everything_and_the_next_one_keeps_it() {
     }
     // The credential was moved to the host: it is not written again.
     std::fs::remove_file(&path).unwrap();
-    let again = prepare(dir.path(), &addresses()).unwrap();
-    assert_eq!((first.ca, first.certificate), (again.ca, again.certificate));
+    let again = prepare(dir.path(), &addresses(), "1").unwrap();
+    assert_eq!(
+        (&first.ca, &first.own.now().certificate),
+        (&again.ca, &again.own.now().certificate)
+    );
     assert!(!path.exists());
 }
 
 #[test]
 fn a_first_start_that_was_interrupted_anywhere_starts_over() {
-    for kept in [&[][..], &["ca.pem"], &["ca.pem", "server.pem"], &["ca.pem", "admin.toml"]] {
+    for kept in [&[][..], &["ca.pem"], &["ca.pem", "store.pem"], &["ca.pem", "admin.toml"]] {
         let dir = tempfile::tempdir().unwrap();
-        prepare(dir.path(), &addresses()).unwrap();
-        for name in ["ca.pem", "server.pem", "issued.json", "admin.toml"] {
+        prepare(dir.path(), &addresses(), "1").unwrap();
+        for name in ["ca.pem", "store.pem", "issued.json", "admin.toml"] {
             if !kept.contains(&name) {
                 std::fs::remove_file(dir.path().join("credentials").join(name)).unwrap();
             }
         }
-        prepare(dir.path(), &addresses()).unwrap();
+        prepare(dir.path(), &addresses(), "1").unwrap();
         let path = dir.path().join("credentials/admin.toml");
         let credential = Credential::load(&path).unwrap();
         assert!(Issued::new(dir.path()).accepts(&credential.serial), "{kept:?}");
@@ -47,32 +54,77 @@ fn a_first_start_that_was_interrupted_anywhere_starts_over() {
 #[test]
 fn a_new_address_reaches_the_credential() {
     let dir = tempfile::tempdir().unwrap();
-    prepare(dir.path(), &addresses()).unwrap();
-    prepare(dir.path(), &["store.example:7777".to_owned()]).unwrap();
+    prepare(dir.path(), &addresses(), "1").unwrap();
+    prepare(dir.path(), &["store.example:7777".to_owned()], "1").unwrap();
     let path = dir.path().join("credentials/admin.toml");
     assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
     rotate(dir.path()).unwrap();
     assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
 }
 
+/// Puts a certificate into the place of the store's, as if it had been made then.
+fn made_before(state: &Path, age: Duration) -> Pair {
+    let dir = directory(state);
+    let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
+    let old = new_leaf(&ca, OffsetDateTime::now_utc() - age, STORE_LIFE, Leaf::Store).unwrap();
+    let mut issued = IssuedFile::read(&dir).unwrap().unwrap();
+    let mut grant =
+        issued.list.accepted.values().find(|grant| grant.kind == Kind::Store).unwrap().clone();
+    let seen = inspect(&old.certificate).unwrap();
+    grant.not_after = issued::stamp_of(seen.not_after).unwrap();
+    issued.list.accepted.insert(seen.serial, grant);
+    issued.write(&dir).unwrap();
+    old.write(&dir.join("store.pem")).unwrap();
+    old
+}
+
 #[test]
-fn a_server_certificate_past_half_its_time_is_renewed() {
+fn the_certificate_of_a_store_ends_within_months_and_is_renewed_past_half_its_time() {
     let dir = tempfile::tempdir().unwrap();
-    let first = prepare(dir.path(), &addresses()).unwrap();
-    let path = dir.path().join("credentials");
-    let ca = Pair::read(&path.join("ca.pem")).unwrap().unwrap();
-    let long_ago = OffsetDateTime::now_utc() - Duration::days(SERVER_DAYS / 2 + 1);
-    let old = new_leaf(&ca, long_ago, SERVER_DAYS, Leaf::Server).unwrap();
-    old.write(&path.join("server.pem")).unwrap();
-    let second = prepare(dir.path(), &addresses()).unwrap();
-    assert_ne!(second.certificate, old.certificate);
+    let first = prepare(dir.path(), &addresses(), "1").unwrap();
+    let now = OffsetDateTime::now_utc();
+    assert!(first.own.now().not_after < now + Duration::days(100));
+    assert!(!first.own.tend().unwrap());
+    // One that has served a while stays.
+    let young = made_before(dir.path(), STORE_LIFE / 2 - Duration::days(1));
+    let same = prepare(dir.path(), &addresses(), "1").unwrap();
+    assert_eq!(same.own.now().certificate, young.certificate);
+    // Past half its time there is another one, which is shown once the others know of it.
+    let old = made_before(dir.path(), STORE_LIFE / 2 + Duration::days(1));
+    let second = prepare(dir.path(), &addresses(), "1").unwrap();
+    assert_ne!(second.own.now().certificate, old.certificate);
     assert_eq!(second.ca, first.ca);
+    let issued = Issued::new(dir.path());
+    assert!(issued.accepts(&second.own.now().serial));
+    assert!(!same.own.tend().unwrap(), "it waits");
+    assert_eq!(same.own.now().certificate, young.certificate);
+}
+
+#[test]
+fn a_withdrawn_certificate_of_a_store_is_refused_and_another_one_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let identity = prepare(dir.path(), &addresses(), "1").unwrap();
+    let issued = Issued::new(dir.path());
+    let old = identity.own.now();
+    assert!(issued.accepts(&old.serial));
+    rotate(dir.path()).unwrap();
+    assert!(!issued.accepts(&old.serial));
+    assert!(identity.own.tend().unwrap());
+    let new = identity.own.now();
+    assert!(issued.accepts(&new.serial) && new.serial != old.serial);
+    assert_eq!(issued.grant(&new.serial).unwrap().store.as_deref(), Some("1"));
+    assert_eq!(revoke_store(dir.path(), "2").unwrap(), 0);
+    assert_eq!(revoke_store(dir.path(), "1").unwrap(), 1);
+    assert!(!issued.accepts(&new.serial));
+    // The name of a store in another list does not make one.
+    let admin = Credential::load(&dir.path().join("credentials/admin.toml")).unwrap();
+    assert!(!issued.accepts(&format!("{OF_STORE}{}", admin.serial)));
 }
 
 #[test]
 fn rotation_is_noticed_by_a_running_store() {
     let dir = tempfile::tempdir().unwrap();
-    prepare(dir.path(), &addresses()).unwrap();
+    prepare(dir.path(), &addresses(), "1").unwrap();
     let path = dir.path().join("credentials/admin.toml");
     let issued = Issued::new(dir.path());
     let old = Credential::load(&path).unwrap();
@@ -88,17 +140,22 @@ fn rotation_is_noticed_by_a_running_store() {
 #[test]
 fn credentials_of_tenants_come_and_go_by_themselves() {
     let dir = tempfile::tempdir().unwrap();
-    prepare(dir.path(), &addresses()).unwrap();
+    prepare(dir.path(), &addresses(), "1").unwrap();
     let issued = Issued::new(dir.path());
     let file = |name: &str| dir.path().join(name);
+    let all = || vec![ALL.to_owned()];
+    let issue = |tenant: Option<&str>, name: &str, role, volumes| {
+        let wanted = Wanted { name, tenant, role, volumes };
+        super::issue(dir.path(), &wanted, &file(name))
+    };
     let new = |tenant: &str, name: &str| {
-        issue(dir.path(), tenant, &file(name)).unwrap();
+        issue(Some(tenant), name, Role::Admin, all()).unwrap();
         Credential::load(&file(name)).unwrap()
     };
     let (one, two, other) = (new("acme", "one"), new("acme", "two"), new("other", "three"));
     assert_eq!(tenant_of(&one.serial), Some("acme"));
     assert_eq!(one.stores, addresses());
-    // What a store that knows no tenants makes of such a certificate is not on the list.
+    // Its serial number is accepted with its tenant only.
     assert!(issued.accepts(&one.serial) && !issued.accepts(bare(&one.serial)));
     assert!(!issued.accepts(&one.serial.replace("acme", "other")));
     rotate(dir.path()).unwrap();
@@ -108,45 +165,108 @@ fn credentials_of_tenants_come_and_go_by_themselves() {
     assert_eq!(revoke(dir.path(), None, Some("acme")).unwrap(), 1);
     assert!(!issued.accepts(&two.serial) && issued.accepts(&other.serial));
     assert_eq!(revoke(dir.path(), None, Some("acme")).unwrap(), 0);
-    // The installation's own is rotated, not revoked.
+    // A host's, by name.
+    issue(None, "db-host", Role::Write, vec!["db*".to_owned()]).unwrap();
+    let host = Credential::load(&file("db-host")).unwrap();
+    let grant = issued.grant(&host.serial).unwrap();
+    assert_eq!((grant.kind, grant.role), (Kind::Host, Role::Write));
+    assert_eq!(grant.key, key_id(&host.certificate).unwrap());
+    assert!(issued.reach(&host.serial).has("db1") && !issued.reach(&host.serial).has("x"));
+    assert_eq!(revoke(dir.path(), Some("db-host"), None).unwrap(), 1);
+    assert!(!issued.accepts(&host.serial) && !issued.reach(&host.serial).has("db1"));
+    // Somebody must be left who may do everything.
     let admin = Credential::load(&dir.path().join("credentials/admin.toml")).unwrap();
     assert_eq!(tenant_of(&admin.serial), None);
-    assert_eq!(revoke(dir.path(), Some(&admin.serial), None).unwrap(), 0);
-    assert!(issued.accepts(&admin.serial));
-    let message = |tenant: &str, name: &str| {
-        format!("{:#}", issue(dir.path(), tenant, &file(name)).unwrap_err())
+    let last = format!("{:#}", revoke(dir.path(), Some(&admin.serial), None).unwrap_err());
+    assert!(last.contains("credential rotate") && issued.accepts(&admin.serial), "{last}");
+    issue(None, "deputy", Role::Admin, all()).unwrap();
+    assert_eq!(revoke(dir.path(), Some("admin"), None).unwrap(), 1);
+    let message = |tenant: Option<&str>, name: &str, pattern: &str| {
+        let error = issue(tenant, name, Role::Read, vec![pattern.to_owned()]).unwrap_err();
+        format!("{error:#}")
     };
-    assert!(message("acme", "one").contains("exists"));
-    assert!(message("a/b", "new").contains("letters") && !file("new").exists());
+    assert!(message(Some("acme"), "one", "*").contains("exists"));
+    assert!(message(None, "deputy", "*").contains("exists"));
+    std::fs::remove_file(file("deputy")).unwrap();
+    assert!(message(None, "deputy", "*").contains("another name"));
+    assert!(message(Some("a/b"), "new", "*").contains("letters") && !file("new").exists());
+    assert!(message(None, "new", "a?").contains("pattern") && !file("new").exists());
+    assert!(message(None, "a b", "*").contains("name"));
+}
+
+/// Has a store join in `two`, by a token of the one in `one`.
+pub fn join(one: &Path, two: &Path, store: &str) {
+    let joining = Joining::begin(two, &invite(one).unwrap()).unwrap();
+    let signed = answer(one, &joining.token().serial, store, joining.request()).unwrap();
+    joining.finish(store, signed).unwrap();
 }
 
 #[test]
 fn an_invited_store_has_the_same_ca_and_accepts_the_same() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let first = prepare(one.path(), &addresses()).unwrap();
+    let first = prepare(one.path(), &addresses(), "1").unwrap();
     let credential = Credential::load(&one.path().join("credentials/admin.toml")).unwrap();
-    let text = invite(one.path()).unwrap();
-    join(two.path(), &text).unwrap();
-    let second = prepare(two.path(), &addresses()).unwrap();
+    join(one.path(), two.path(), "2");
+    let second = prepare(two.path(), &addresses(), "2").unwrap();
+    assert!(!two.path().join("credentials/admin.toml").exists());
+    accept(two.path(), &accepted(one.path()).unwrap()).unwrap();
     assert_eq!(first.ca, second.ca);
-    assert_ne!(first.certificate, second.certificate);
+    let (own, others) = (first.own.now(), second.own.now());
+    assert_ne!(own.certificate, others.certificate);
+    assert!(Issued::new(one.path()).accepts(&others.serial), "it is known where it joined");
     let issued = Issued::new(two.path());
     assert!(issued.accepts(&credential.serial));
-    assert!(issued.accepts(&first.peer.serial), "another store is let in");
-    assert!(first.peer.serial.starts_with(OF_STORE) && !credential.serial.contains(':'));
+    assert!(issued.accepts(&own.serial), "another store is let in");
+    assert!(own.serial.starts_with(OF_STORE) && !credential.serial.contains(':'));
     // What one withdraws the other does once it is told.
     rotate(one.path()).unwrap();
-    let now = accepted(one.path()).unwrap();
-    assert!(now.generation > accepted(two.path()).unwrap().generation);
-    accept(two.path(), now).unwrap();
+    accept(two.path(), &accepted(one.path()).unwrap()).unwrap();
     assert!(!issued.accepts(&credential.serial));
-    // Twice is once; another installation's state is left alone.
-    join(two.path(), &text).unwrap();
-    let other = tempfile::tempdir().unwrap();
-    prepare(other.path(), &addresses()).unwrap();
-    let error = format!("{:#}", join(other.path(), &text).unwrap_err());
+    assert!(!issued.accepts(&own.serial));
+}
+
+#[test]
+fn a_token_is_good_once_for_one_store_and_has_no_key_of_the_ca() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let error = format!("{:#}", invite(one.path()).unwrap_err());
+    assert!(error.contains("holds no credentials"), "{error}");
+    prepare(one.path(), &addresses(), "1").unwrap();
+    let text = invite(one.path()).unwrap();
+    let ca = Pair::read(&one.path().join("credentials/ca.pem")).unwrap().unwrap();
+    let key = pem("PRIVATE KEY", ca.key.secret_pkcs8_der());
+    assert!(key.lines().filter(|line| line.len() > 40).all(|line| !text.contains(line)));
+    let token = Credential::parse(&text).unwrap();
+    assert!(token.not_after <= OffsetDateTime::now_utc() + Duration::hours(1));
+    let begin = |state: &Path| Joining::begin(state, &text);
+    let joining = begin(two.path()).unwrap();
+    let answered = |serial: &str, request: &[u8]| answer(one.path(), serial, "2", request);
+    let why = |result: Result<Signed>| format!("{:#}", result.err().unwrap());
+    assert!(why(answered(&token.serial, b"x")).contains("not a request"));
+    assert!(why(answered(&token.serial, &vec![0; 5000])).contains("at most"));
+    let mut forged = joining.request().to_vec();
+    *forged.last_mut().unwrap() ^= 1;
+    assert!(why(answered(&token.serial, &forged)).contains("not a request"));
+    answered(&token.serial, joining.request()).unwrap();
+    assert!(why(answered(&token.serial, joining.request())).contains("was used"));
+    assert!(!Issued::new(one.path()).accepts(&token.serial));
+    // No other certificate is a token.
+    let admin = Credential::load(&one.path().join("credentials/admin.toml")).unwrap();
+    assert!(why(answered(&admin.serial, joining.request())).contains("token"));
+    // One of another store that this one has heard of.
+    join(one.path(), two.path(), "2");
+    let other = Credential::parse(&invite(two.path()).unwrap_err().to_string()).err();
+    assert!(other.is_some(), "it has never been started");
+    prepare(two.path(), &addresses(), "2").unwrap();
+    let foreign = Credential::parse(&invite(two.path()).unwrap()).unwrap();
+    accept(one.path(), &accepted(two.path()).unwrap()).unwrap();
+    assert!(why(answered(&foreign.serial, joining.request())).contains("another store"));
+    // Another installation's state is left alone, and what is no token says so.
+    let third = tempfile::tempdir().unwrap();
+    prepare(third.path(), &addresses(), "3").unwrap();
+    let error = format!("{:#}", begin(third.path()).err().unwrap());
     assert!(error.contains("another installation"), "{error}");
-    assert!(join(two.path(), "version = 1").is_err());
+    let error = format!("{:#}", Joining::begin(two.path(), "version = 1").err().unwrap());
+    assert!(error.contains("no token"), "{error}");
 }
 
 #[test]
@@ -168,25 +288,41 @@ fn each_mistake_has_its_message() {
     assert!(message(&path).contains("credential rotate"));
 }
 
+/// A certificate of the store in `state` that ends after this time, and a file of it.
+fn lasting(state: &Path, life: Duration) -> (String, Grant) {
+    let dir = directory(state);
+    let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
+    let then = OffsetDateTime::now_utc() + life - CLIENT_LIFE;
+    let of = Leaf::Client { name: "admin", tenant: None };
+    let client = new_leaf(&ca, then, CLIENT_LIFE, of).unwrap();
+    let path = dir.join("admin.toml");
+    file::write(&path, &addresses(), &ca.certificate, &client, "do everything").unwrap();
+    let seen = inspect(&client.certificate).unwrap();
+    let grant = Grant {
+        name: "admin".into(),
+        kind: Kind::Operator,
+        role: Role::Admin,
+        volumes: vec![ALL.to_owned()],
+        key: key_id(&client.certificate).unwrap(),
+        store: None,
+        issued: issued::stamp_of(then).unwrap(),
+        not_after: issued::stamp_of(seen.not_after).unwrap(),
+    };
+    (seen.serial, grant)
+}
+
 /// Lets the store in `state` accept a credential that ends after this time, and writes it.
 pub fn ending(state: &Path, after: std::time::Duration) {
     let dir = directory(state);
-    let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
-    let then = OffsetDateTime::now_utc() - Duration::days(9) + after;
-    let client = new_leaf(&ca, then, 9, Leaf::Client(None)).unwrap();
+    let (serial, grant) = lasting(state, after.try_into().unwrap());
     let mut issued = IssuedFile::read(&dir).unwrap().unwrap();
-    issued.accepted.extend(entry(&client).unwrap());
+    issued.list.accepted.insert(serial, grant);
     issued.write(&dir).unwrap();
-    write_credential(&dir.join("admin.toml"), &addresses(), &ca, &client).unwrap();
 }
 
 /// A credential of the store in `state` that ended a day ago.
 pub fn expired(state: &Path) -> String {
-    prepare(state, &addresses()).unwrap();
-    let dir = directory(state);
-    let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
-    let then = OffsetDateTime::now_utc() - Duration::days(10);
-    let client = new_leaf(&ca, then, 9, Leaf::Client(None)).unwrap();
-    write_credential(&dir.join("admin.toml"), &addresses(), &ca, &client).unwrap();
-    std::fs::read_to_string(dir.join("admin.toml")).unwrap()
+    prepare(state, &addresses(), "1").unwrap();
+    lasting(state, Duration::days(-1));
+    std::fs::read_to_string(directory(state).join("admin.toml")).unwrap()
 }

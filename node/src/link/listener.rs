@@ -373,6 +373,11 @@ pub struct Door {
 }
 
 impl Door {
+    /// The addresses of all stores, as hosts are told them.
+    pub fn stores(&self) -> Vec<String> {
+        self.shared.stores().clone()
+    }
+
     /// Begins a session for `peer`, who has shown the certificate of that principal just now.
     ///
     /// # Errors

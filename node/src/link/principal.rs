@@ -35,10 +35,12 @@ mod tests {
     fn a_key_is_named_by_its_public_half() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("acme.toml");
-        credential::prepare(dir.path(), &["127.0.0.1:1".to_owned()]).unwrap();
+        credential::prepare(dir.path(), &["127.0.0.1:1".to_owned()], "").unwrap();
         let admin =
             credential::Credential::load(&dir.path().join("credentials/admin.toml")).unwrap();
-        credential::issue(dir.path(), "acme", &file).unwrap();
+        let (tenant, role) = (Some("acme"), credential::Role::Admin);
+        let wanted = credential::Wanted { name: "one", tenant, role, volumes: vec!["*".into()] };
+        credential::issue(dir.path(), &wanted, &file).unwrap();
         let tenant = credential::Credential::load(&file).unwrap();
         let (first, second) = (of(&admin.certificate).unwrap(), of(&tenant.certificate).unwrap());
         assert_ne!(first.key, second.key);

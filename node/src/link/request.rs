@@ -1,7 +1,8 @@
 //! One connection to a store for one command: requests and their replies, no reconnecting.
 
-use super::connect::{self, Senders};
+use super::connect::{self, Greeting, Senders};
 use super::dial::Dialer;
+use super::elsewhere::Elsewhere;
 use super::transport::Connection;
 use super::{LinkError, Transport};
 use crate::credential::Credential;
@@ -13,7 +14,7 @@ use longhaul_core::wire::link::{
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -26,6 +27,7 @@ type Waiting = Mutex<HashMap<RequestId, oneshot::Sender<Frame<ToHost>>>>;
 /// A connection over which requests are made.
 pub struct Requests {
     address: String,
+    greeting: Arc<OnceLock<Greeting>>,
     /// Of the protocol.
     version: u16,
     senders: Senders,
@@ -60,11 +62,14 @@ impl Requests {
         let mut dialer = Dialer::new(credential, transport)?;
         let stores = store.map_or(credential.stores.clone(), |store| vec![store.to_owned()]);
         let opening = connect::Opening::new(false);
-        let established = match connect::connect(&mut dialer, &stores, None, opening).await {
-            Ok(established) => established,
+        // A store that is gone does not hold up who can go to another one.
+        let elsewhere = Elsewhere::new(credential.clone(), &dialer);
+        match Box::pin(elsewhere.first(&mut dialer, &stores, None, opening)).await {
+            Ok((other, established)) => {
+                Ok(Requests::new(established, Some(other.unwrap_or(dialer))))
+            }
             Err(errors) => bail!("cannot reach the {}", connect::describe(&errors)),
-        };
-        Ok(Requests::new(established, Some(dialer)))
+        }
     }
 
     /// Makes requests over a connection that is there, to the store at `address`.
@@ -80,6 +85,7 @@ impl Requests {
 
     fn new(established: connect::Established, dialer: Option<Dialer>) -> Requests {
         let (address, version) = (established.address.clone(), established.version);
+        let greeting = established.greeting.clone();
         let (connection, senders, moving) = established.split();
         let kept = connection.clone();
         let waiting = Arc::new(Waiting::default());
@@ -121,6 +127,7 @@ impl Requests {
         });
         Requests {
             address,
+            greeting,
             version,
             senders,
             waiting,
@@ -131,6 +138,16 @@ impl Requests {
             notices: tokio::sync::Mutex::new(notices),
             task,
         }
+    }
+
+    /// Where the store is that has answered.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The addresses of all stores of the installation, as this one knows them.
+    pub fn stores(&self) -> Vec<String> {
+        self.greeting.get().map(|greeting| greeting.stores.clone()).unwrap_or_default()
     }
 
     /// Whether the connection has not ended.

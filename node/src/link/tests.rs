@@ -35,7 +35,7 @@ fn store_of(
     generations: &[&[u8]],
 ) -> Store {
     let stores = vec!["127.0.0.1:1".to_owned()];
-    let identity = credential::prepare(dir.path(), &stores).unwrap();
+    let identity = credential::prepare(dir.path(), &stores, "").unwrap();
     let issued = Arc::new(Issued::new(dir.path()));
     let sockets = Sockets::bind(address.parse().unwrap()).unwrap();
     let address = sockets.address();

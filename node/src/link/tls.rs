@@ -5,13 +5,14 @@
 //! sessions has to check the certificate that comes with one, as [`super::quic`] does.
 
 use super::sessions::{Remembered, TICKETS};
-use crate::credential::{self, Credential, Issued, ServerIdentity};
+use crate::credential::{self, Credential, Issued, Own, ServerIdentity};
 use anyhow::{Context as _, Result};
 use rustls::client::{Resumption, TicketRequest};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{StoresServerSessions, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, StoresServerSessions, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, UnixTime};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 fn names(protocols: &[&[u8]]) -> Vec<Vec<u8>> {
     protocols.iter().map(|name| name.to_vec()).collect()
@@ -79,12 +80,48 @@ pub(super) fn server(
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(Verifier { inner, issued }))
-        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())
-        .context("the store's certificate is not usable")?;
+        .with_cert_resolver(Arc::new(Shown::new(identity.own.clone())?));
     tls.alpn_protocols = names(protocols);
     tls.send_tls13_tickets = 0;
     tls.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(tls)
+}
+
+/// Shows the store's certificate, as it is at the time.
+#[derive(Debug)]
+struct Shown {
+    own: Arc<Own>,
+    /// The last one that was shown, ready to sign.
+    ready: Mutex<(CertificateDer<'static>, Arc<CertifiedKey>)>,
+}
+
+impl Shown {
+    fn new(own: Arc<Own>) -> Result<Shown> {
+        let now = own.now();
+        let ready = Mutex::new((now.certificate.clone(), ready(&now)?));
+        Ok(Shown { own, ready })
+    }
+}
+
+fn ready(credential: &Credential) -> Result<Arc<CertifiedKey>> {
+    let provider = rustls::crypto::ring::default_provider();
+    let chain = vec![credential.certificate.clone()];
+    let key = CertifiedKey::from_der(chain, credential.key(), &provider);
+    Ok(Arc::new(key.context("the store's certificate is not usable")?))
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let now = self.own.now();
+        let mut shown = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.0 != now.certificate {
+            match ready(&now) {
+                Ok(key) => *shown = (now.certificate.clone(), key),
+                Err(error) => tracing::error!("{error:#}"),
+            }
+        }
+        Some(shown.1.clone())
+    }
 }
 
 /// Accepts certificates of our CA that have not been withdrawn.

@@ -7,13 +7,18 @@ pub use replica::metrics as replica_metrics;
 use super::api::client::Client;
 use super::api::types::{Drained, Store, StoreCondition};
 use super::audit::{self, Line};
+use super::registry;
 use crate::cli::{StoreCommand, StoresArgs};
 use crate::commands::Usage;
-use crate::credential::{self, Credential};
+use crate::credential::{self, Credential, Joining, Signed};
+use crate::files;
+use crate::link::Requests;
 use crate::text;
 use crate::units::show_bytes;
 use crate::volume::{columns, fields, pretty, print, tell};
 use anyhow::{Context as _, Result, bail};
+use longhaul_core::wire::link::{StoreOperation, StoreReply};
+use rustix::fs::{FileType, Mode};
 use serde_json::json;
 use std::io::Read as _;
 use std::path::Path;
@@ -28,13 +33,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// If it does not succeed; the message says why and what to do.
 pub fn run(command: &StoreCommand) -> Result<()> {
     match command {
-        StoreCommand::Invite { state } => {
-            tell(
-                "give this to `longhaul store join` over a channel that nobody reads, and delete it",
-            );
-            return print(&credential::invite(state)?);
-        }
-        StoreCommand::Join { state, invitation } => return join(state, invitation),
+        StoreCommand::Invite { file, state } => return invite(state, file.as_deref()),
         StoreCommand::Audit { state, verify: true, head, json, .. } => {
             return verify(state, head.as_deref(), *json);
         }
@@ -56,14 +55,38 @@ pub fn run(command: &StoreCommand) -> Result<()> {
             StoreCommand::Failover { standby, force, credential, json } => {
                 replica::failover(standby, *force, credential, *json).await
             }
-            StoreCommand::Audit { .. }
-            | StoreCommand::Invite { .. }
-            | StoreCommand::Join { .. } => Ok(()),
+            StoreCommand::Join { state, invitation } => join(state, invitation).await,
+            StoreCommand::Audit { .. } | StoreCommand::Invite { .. } => Ok(()),
         }
     })
 }
 
-fn join(state: &Path, invitation: &Path) -> Result<()> {
+fn invite(state: &Path, file: Option<&Path>) -> Result<()> {
+    if let Some(file) = file
+        && file.symlink_metadata().is_ok()
+    {
+        bail!("{} exists: give the name of a new file", file.display());
+    }
+    if file.is_none() {
+        // Before there is anything in it.
+        let out = std::io::stdout();
+        let kind = rustix::fs::fstat(&out).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        if kind == Ok(FileType::RegularFile) {
+            rustix::fs::fchmod(&out, Mode::from_raw_mode(0o600))
+                .context("cannot keep others from reading the file on standard output")?;
+        }
+    }
+    let token = credential::invite(state)?;
+    tell(
+        "give this to `longhaul store join` within an hour; it is good once, while this store runs",
+    );
+    match file {
+        Some(file) => files::replace(file, token.as_bytes(), 0o600),
+        None => print(&token),
+    }
+}
+
+async fn join(state: &Path, invitation: &Path) -> Result<()> {
     let mut text = String::new();
     if invitation == Path::new("-") {
         std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
@@ -71,7 +94,18 @@ fn join(state: &Path, invitation: &Path) -> Result<()> {
         text = std::fs::read_to_string(invitation)
             .with_context(|| format!("cannot read {}", invitation.display()))?;
     }
-    credential::join(state, &text)?;
+    let joining = Joining::begin(state, &text)?;
+    let requests = Requests::connect(joining.token(), None).await?;
+    // Whoever is refused leaves nothing behind.
+    files::create_dir(state)?;
+    let store = registry::identity(state)?;
+    let request = joining.request().to_vec();
+    let reply = requests.store(StoreOperation::Sign { store, request }).await;
+    requests.close().await;
+    let StoreReply::Signed { certificate, ca_key } = reply? else {
+        bail!("the store gave an answer that does not fit: are both of the same version?");
+    };
+    joining.finish(&store.to_string(), Signed { certificate, ca_key })?;
     tell(&format!("start this store with --state {}", state.display()));
     Ok(())
 }

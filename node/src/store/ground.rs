@@ -187,7 +187,8 @@ impl Ground {
     pub async fn wait(&self, options: &Options<'_>, standby: Arc<Standby>) -> Result<Site> {
         let Options { data, state, listen, advertise, new_ca, .. } = *options;
         let own = vec![advertise.map_or_else(|| reachable(listen), str::to_owned)];
-        let identity = credential::prepare(state, &own)?;
+        let me = registry::identity(state)?.to_string();
+        let identity = credential::prepare(state, &own, &me)?;
         if let Role::Replica { of, ca, .. } = &self.site.role
             && registry::fingerprint(&identity.ca) != *ca
             && !new_ca

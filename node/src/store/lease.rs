@@ -252,9 +252,9 @@ mod tests {
     async fn world() -> World {
         let dir = tempfile::tempdir().unwrap();
         let objects = LocalObjects::open(dir.path()).unwrap();
-        let identity = credential::prepare(dir.path(), &[]).unwrap();
+        let identity = credential::prepare(dir.path(), &[], "").unwrap();
         let spec = create(&objects, "v".into(), 2048, 512).await.unwrap();
-        World { _dir: dir, objects, peers: Peers::new(identity.peer), spec }
+        World { _dir: dir, objects, peers: Peers::new(identity.own), spec }
     }
 
     fn holder(id: u128, incarnation: u128) -> Holder {

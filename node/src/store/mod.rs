@@ -314,7 +314,7 @@ impl Store {
         let mut others: BTreeMap<_, _> = known.iter().map(addresses).collect();
         others.remove(&me.id);
         let mut stores = shell::addresses(&me, &others, false);
-        let identity = credential::prepare(state, &stores)?;
+        let identity = credential::prepare(state, &stores, &me.id.to_string())?;
         let ca = registry::fingerprint(&identity.ca);
         let keeper = Keeper::new(base, replicated, data, &installation, &ca, site);
         let keeper = Arc::new(keeper);
@@ -345,7 +345,12 @@ impl Store {
             registry::forget(&*objects, &known, &foreign).await?;
             registry::register(&*objects, &known, me.id, &me.addresses, &ca).await?;
             registry::agree(&*objects, state).await?;
-            let peers = Peers::new(identity.peer);
+            if identity.own.tend()? {
+                // The others have withdrawn the one before: this store was forgotten.
+                tracing::warn!("this store was forgotten, and is one of the installation again");
+                registry::agree(&*objects, state).await?;
+            }
+            let peers = Peers::new(identity.own.clone());
             others.retain(|id, _| !foreign.contains(id));
             for (id, addresses) in &others {
                 tracing::info!(
@@ -354,13 +359,13 @@ impl Store {
                 );
             }
             peers.set(others);
-            Some(Fleet::new(me, peers, state.to_owned()))
+            Some(Fleet::new(me, peers, state.to_owned(), issued.clone()))
         } else {
             None
         };
         let (mut api, http) = (JoinSet::new(), Arc::new(api::Counts::default()));
         let audit = Audit::open(state)?;
-        let mut listener = Listener::start(acceptor, issued, stores);
+        let mut listener = Listener::start(acceptor, issued.clone(), stores);
         let refusals = audit.clone();
         listener.on_refused(Box::new(move |peer, why| refusals.refused(peer, why)));
         match tcp {
@@ -382,7 +387,9 @@ impl Store {
         let pages = SharedPages::new(map_memory);
         let holder_grace = crate::link::IDLE_TIMEOUT;
         let config = Config { pages, collect, delete_delay, holder_grace, ..Config::default() };
-        let books = Books { catalog, deleted, delete_grace, audit, scrub: scrub.clone() };
+        let own = identity.own;
+        let scrubs = scrub.clone();
+        let books = Books { catalog, deleted, delete_grace, audit, scrub: scrubs, issued, own };
         keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
         let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());
         let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);

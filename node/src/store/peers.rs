@@ -3,7 +3,7 @@
 //! A store is asked over a connection like a host's, which is kept while it is used. One that did not
 //! answer is not asked again for a moment: a store that has died is asked by each volume that it had.
 
-use crate::credential::Credential;
+use crate::credential::Own;
 use crate::link::Requests;
 use longhaul_core::wire::link::{
     Frame, Lane, RequestId, StoreId, StoreOperation, StoreReply, StoreReport, ToHost, ToStore,
@@ -61,14 +61,14 @@ async fn silence(requests: &Requests) {
 /// All other stores. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub struct Peers {
-    credential: Arc<Credential>,
+    own: Arc<Own>,
     all: Arc<Mutex<BTreeMap<StoreId, Peer>>>,
 }
 
 impl Peers {
-    /// Speaks to them with this credential.
-    pub fn new(credential: Credential) -> Peers {
-        Peers { credential: Arc::new(credential), all: Arc::default() }
+    /// Speaks to them with the certificate of this store.
+    pub fn new(own: Arc<Own>) -> Peers {
+        Peers { own, all: Arc::default() }
     }
 
     fn all<T>(&self, work: impl FnOnce(&mut BTreeMap<StoreId, Peer>) -> T) -> T {
@@ -133,7 +133,7 @@ impl Peers {
             return Err(Silent);
         }
         let stores = self.all(|all| all.get(&id).map(|peer| peer.addresses.clone()));
-        let mut credential = (*self.credential).clone();
+        let mut credential = (*self.own.now()).clone();
         credential.stores = stores.unwrap_or_else(|| addresses.to_vec());
         let connecting = Requests::connect(&credential, None);
         let why = match tokio::time::timeout(CONNECT_LIMIT, connecting).await {

@@ -47,7 +47,7 @@ struct Stored {
 #[derive(Serialize, Deserialize)]
 struct StoredAccepted {
     version: u32,
-    accepted: BTreeMap<String, String>,
+    list: Accepted,
 }
 
 /// Tells CAs apart.
@@ -214,7 +214,7 @@ pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
     if stored.version != VERSION {
         bail!("{key} was written by a newer longhaul: use that one");
     }
-    Ok(Some(Accepted { generation, serials: stored.accepted }))
+    Ok(Some(Accepted { generation, ..stored.list }))
 }
 
 /// Writes down what a store accepts, for the others.
@@ -224,7 +224,7 @@ pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
 /// the one that is there counts.
 pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
     let key = format!("{ACCEPTED_PREFIX}{:016x}", accepted.generation);
-    let stored = StoredAccepted { version: VERSION, accepted: accepted.serials.clone() };
+    let stored = StoredAccepted { version: VERSION, list: accepted.clone() };
     match objects.put(&key, vec![serde_json::to_vec_pretty(&stored)?.into()]).await {
         Ok(()) | Err(PutError::Exists) => {}
         Err(PutError::Failed(error)) => bail!("cannot write {key}: {error}"),
@@ -241,33 +241,35 @@ pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
     Ok(())
 }
 
-/// Makes a store accept what the others do, and the others what it does: whichever changed last.
+/// Makes a store accept what the others do, and the others what it does, but for what either has withdrawn.
 ///
 /// # Errors
 /// If it cannot be read or written, here or there.
 pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
     loop {
         let mine = credential::accepted(state)?;
-        match accepted(objects).await? {
-            Some(theirs) if theirs == mine => return Ok(()),
-            Some(theirs) if theirs.generation > mine.generation => {
-                tracing::info!("credentials have changed at another store");
-                return credential::accept(state, theirs);
-            }
-            // Changed at two stores at once: nobody who has just got a credential is turned away.
-            Some(theirs) if theirs.generation == mine.generation => {
-                let generation = mine.generation + 1;
-                let serials = mine.serials.into_iter().chain(theirs.serials).collect();
-                credential::accept(state, Accepted { generation, serials })?;
-            }
-            _ => publish(objects, &mine).await?,
+        let Some(theirs) = accepted(objects).await? else {
+            publish(objects, &mine).await?;
+            continue;
+        };
+        let merged = mine.merged(&theirs);
+        if !merged.says(&mine) {
+            tracing::info!("credentials have changed at another store");
         }
+        credential::accept(state, &merged)?;
+        if merged.says(&theirs) {
+            return Ok(());
+        }
+        let generation = theirs.generation + 1;
+        // Another store may be first with that number: then both are merged.
+        publish(objects, &Accepted { generation, ..merged }).await?;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credential::{Grant, Kind, Role};
     use crate::objects::LocalObjects;
 
     fn addresses(text: &str) -> Vec<String> {
@@ -295,14 +297,28 @@ mod tests {
         assert_eq!(stores(&objects).await.unwrap().into_keys().collect::<Vec<_>>(), [b]);
     }
 
+    fn grant(name: &str) -> Grant {
+        Grant {
+            name: name.to_owned(),
+            kind: Kind::Host,
+            role: Role::Write,
+            volumes: vec!["*".to_owned()],
+            key: String::new(),
+            store: None,
+            issued: String::new(),
+            not_after: "2099-01-01T00:00:00Z".to_owned(),
+        }
+    }
+
     #[tokio::test]
-    async fn the_last_word_on_credentials_counts() {
+    async fn of_one_number_the_first_list_stays() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LocalObjects::open(dir.path()).unwrap();
         assert_eq!(accepted(&objects).await.unwrap(), None);
         let said = |generation, serial: &str| Accepted {
             generation,
-            serials: BTreeMap::from([(serial.to_owned(), "2031-01-01T00:00:00Z".to_owned())]),
+            accepted: BTreeMap::from([(serial.to_owned(), grant(serial))]),
+            ..Accepted::default()
         };
         for (word, heard) in [
             (said(0, "a"), said(0, "a")),
@@ -313,6 +329,47 @@ mod tests {
             assert_eq!(accepted(&objects).await.unwrap(), Some(heard));
         }
         assert_eq!(objects.list(ACCEPTED_PREFIX).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_one_store_withdraws_another_does_not_bring_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        credential::prepare(one.path(), &addresses("a:1"), "1").unwrap();
+        agree(&objects, one.path()).await.unwrap();
+        credential::tests::join(one.path(), two.path(), "2");
+        credential::prepare(two.path(), &addresses("b:1"), "2").unwrap();
+        agree(&objects, two.path()).await.unwrap();
+        let issue = |at: &Path, name: &str| {
+            let (role, volumes) = (Role::Write, vec!["*".to_owned()]);
+            let wanted = credential::Wanted { name, tenant: None, role, volumes };
+            credential::issue(at, &wanted, &at.join(name)).unwrap();
+        };
+        let names = |at: &Path| {
+            let accepted = credential::accepted(at).unwrap().accepted.into_values();
+            let mut names: Vec<String> = accepted.map(|grant| grant.name).collect();
+            names.sort();
+            names
+        };
+        issue(one.path(), "host-a");
+        for at in [&one, &two] {
+            agree(&objects, at.path()).await.unwrap();
+        }
+        // Both change at once, one of them several times.
+        assert_eq!(credential::revoke(one.path(), Some("host-a"), None).unwrap(), 1);
+        issue(two.path(), "host-b");
+        issue(two.path(), "host-c");
+        for at in [&two, &one, &two] {
+            agree(&objects, at.path()).await.unwrap();
+        }
+        assert_eq!(names(one.path()), ["admin", "host-b", "host-c", "store-1", "store-2"]);
+        assert_eq!(names(two.path()), names(one.path()));
+        assert_eq!(credential::revoke_store(one.path(), "2").unwrap(), 1);
+        for at in [&two, &one, &two] {
+            agree(&objects, at.path()).await.unwrap();
+        }
+        assert_eq!(names(two.path()), ["admin", "host-b", "host-c", "store-1"]);
     }
 
     #[test]

@@ -524,11 +524,11 @@ mod tests {
     async fn each_volume_is_of_one_store() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LocalObjects::open(dir.path()).unwrap();
-        let identity = credential::prepare(dir.path(), &[]).unwrap();
+        let identity = credential::prepare(dir.path(), &[], "").unwrap();
         // Nobody listens there.
         let nowhere = || vec!["127.0.0.1:1".to_owned()];
         let share = |me: StoreId| {
-            let peers = Peers::new(identity.peer.clone());
+            let peers = Peers::new(identity.own.clone());
             let others = STORES.into_iter().filter(|store| *store != me);
             peers.set(others.map(|store| (store, nowhere())).collect());
             Share { me, peers }

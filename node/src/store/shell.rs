@@ -8,6 +8,7 @@ mod jobs;
 mod limits;
 mod repair;
 mod replica;
+mod rights;
 mod snapshots;
 mod stores;
 mod survey;
@@ -25,6 +26,7 @@ use super::catalog::{Entry, NotCreated};
 use super::replica::Keeper;
 use super::scrub::Scrub;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
+use crate::credential::{Issued, Own};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
 use claims::Claims;
@@ -101,6 +103,7 @@ pub struct Shell {
     /// Sessions of other stores.
     stores: HashSet<u64>,
     guests: Guests,
+    own: Arc<Own>,
     watch: Watch,
     room: Room,
     /// When to look for it.
@@ -133,6 +136,10 @@ pub struct Books {
     pub audit: Audit,
     /// What is damaged.
     pub scrub: Scrub,
+    /// Which certificates are accepted, and what they are good for.
+    pub issued: Arc<Issued>,
+    /// What this store shows.
+    pub own: Arc<Own>,
 }
 
 impl Shell {
@@ -146,7 +153,7 @@ impl Shell {
         fleet: Option<Fleet>,
         keeper: Arc<Keeper>,
     ) -> Shell {
-        let Books { catalog, deleted, delete_grace, audit, scrub } = books;
+        let Books { catalog, deleted, delete_grace, audit, scrub, issued, own } = books;
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {
@@ -174,7 +181,8 @@ impl Shell {
             fleet,
             claims: Claims::default(),
             stores: HashSet::new(),
-            guests: Guests::default(),
+            guests: Guests::new(issued),
+            own,
             watch: Watch::new(audit),
             room: Room::default(),
             look_for_room: tokio::time::interval(tenants::ROOM_INTERVAL),
@@ -274,6 +282,7 @@ impl Shell {
                 self.keep_schedules();
                 self.tend_trash();
                 self.tend_limits();
+                self.tend_certificate();
                 self.watch.tick();
                 self.tell_known_damage();
             }

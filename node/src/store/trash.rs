@@ -11,6 +11,7 @@
 use super::catalog::{self, Entry, NotCreated};
 use super::lease::{self, Holder};
 use super::tenants;
+use crate::credential::Reach;
 use crate::objects::{GetError, ObjectMeta, Objects, PutError};
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
@@ -199,7 +200,7 @@ async fn is_named(objects: &dyn Objects, spec: &VolumeSpec) -> Result<bool, Volu
     Ok(catalog::named(objects, &spec.name).await?.is_some_and(|there| there.id == spec.id))
 }
 
-/// Gives a deleted volume a name again. `me` takes its lease, if there are leases. For a tenant, `of`, there are only its own.
+/// Gives a deleted volume a name again. `me` takes its lease, if there are leases. For whoever asks there are only those of `of`.
 ///
 /// # Errors
 /// If there is none, the name is taken, the volume is a clone whose parent is not there, or the objects cannot be read or
@@ -209,13 +210,13 @@ pub async fn restore(
     me: Option<&Holder>,
     volume: VolumeId,
     name: &str,
-    of: Option<&str>,
+    of: Option<&Reach>,
 ) -> Result<Entry, VolumeError> {
     check_volume_name(name).map_err(|error| VolumeError::Invalid(error.to_string()))?;
     let Some((number, old)) = newest(objects, volume).await? else {
         return Err(VolumeError::NotFound);
     };
-    if of.is_some() && old.spec.tenant() != of {
+    if of.is_some_and(|reach| !reach.has(&old.spec.name)) {
         return Err(VolumeError::NotFound);
     }
     if old.spec.tenant() != tenant_of(name) {
@@ -342,18 +343,18 @@ pub async fn tend(
     }
 }
 
-/// Decides that the data of a deleted volume goes. For a tenant, `of`, there are only its own.
+/// Decides that the data of a deleted volume goes. For whoever asks there are only those of `of`.
 ///
 /// # Errors
 /// If there is no such deleted volume, or the objects cannot be read or written.
 pub async fn condemn(
     objects: &dyn Objects,
     volume: VolumeId,
-    of: Option<&str>,
+    of: Option<&Reach>,
 ) -> Result<VolumeSpec, VolumeError> {
     for _ in 0..ATTEMPTS {
         let Some((number, record)) = newest(objects, volume).await? else { break };
-        if of.is_some() && record.spec.tenant() != of {
+        if of.is_some_and(|reach| !reach.has(&record.spec.name)) {
             break;
         }
         match record.decision {

@@ -226,6 +226,7 @@ impl World {
             AttachError::NotFound
             | AttachError::Damaged(_)
             | AttachError::ShuttingDown
+            | AttachError::Forbidden(_)
             | AttachError::OtherKey { .. } => {
                 self.stop_slot(host, volume);
                 self.want(host, volume);

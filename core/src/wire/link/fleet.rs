@@ -68,6 +68,18 @@ pub enum StoreOperation {
     },
     /// About the second place of all objects. From version [`REPLICA_VERSION`](super::REPLICA_VERSION) on.
     Replica(ReplicaOperation),
+    /// Asks for a certificate, from who is to become a store and has a token.
+    Sign {
+        /// Who it is to be.
+        store: StoreId,
+        /// A certificate signing request (PKCS #10, DER), of at most 4 KiB.
+        request: Vec<u8>,
+    },
+    /// Asks for another certificate for the key of this session's, which ends later.
+    Renew {
+        /// A certificate signing request of that key (PKCS #10, DER), of at most 4 KiB.
+        request: Vec<u8>,
+    },
 }
 
 /// What is asked about the second place of all objects.
@@ -156,6 +168,15 @@ pub enum StoreReply {
     Moved(u32),
     /// How the second place is doing, if there is one.
     Replica(Option<ReplicaState>),
+    /// Answers [`StoreOperation::Sign`].
+    Signed {
+        /// The certificate, in DER.
+        certificate: Vec<u8>,
+        /// The key of the CA, PKCS #8.
+        ca_key: Vec<u8>,
+    },
+    /// Answers [`StoreOperation::Renew`]: the certificate, in DER.
+    Renewed(Vec<u8>),
 }
 
 /// What a store says of itself.

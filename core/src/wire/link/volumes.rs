@@ -193,4 +193,7 @@ pub enum VolumeError {
     /// What an operation on snapshots says of them.
     #[error(transparent)]
     Snapshot(SnapshotError),
+    /// The credential may not do that: why not, and who may.
+    #[error("{0}")]
+    Forbidden(String),
 }

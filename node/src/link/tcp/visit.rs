@@ -105,7 +105,7 @@ mod tests {
 
     /// A store that speaks these protocols over TCP, and hangs up.
     async fn store(dir: &std::path::Path, protocols: &[&[u8]]) -> String {
-        let identity = credential::prepare(dir, &[]).unwrap();
+        let identity = credential::prepare(dir, &[], "").unwrap();
         let config = tls::server(&identity, Arc::new(Issued::new(dir)), protocols).unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -4,24 +4,26 @@
 //! same requests are answered within the process by what answers them at a store, over a link: so a command knows of
 //! one way only. Which it is is decided when connecting, and by nothing that a store answers.
 
-use super::Caller;
 use super::serve::{Routes, service};
 use super::types::{Problem, ProblemKind};
-use crate::credential::{Credential, SERVER_NAME};
+use super::{Caller, STORES};
+use crate::credential::{Credential, SERVER_NAME, set_stores};
 use crate::link::{LinkError, Requests, SETUP_TIMEOUT, tcp};
+use crate::volume::tell;
 use anyhow::{Context as _, Result, anyhow, bail};
-use axum::http::{Method, Request, StatusCode, header};
+use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Body;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::service::Service as _;
 use hyper_util::rt::TokioIo;
+use longhaul_core::wire::link::MAX_STORES;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell, watch};
 use tokio::task::JoinHandle;
@@ -138,7 +140,7 @@ impl Client {
     pub async fn link(&self) -> Result<&Requests> {
         let connect = async || {
             let requests = Requests::connect(&self.credential, self.store.as_deref()).await?;
-            anyhow::Ok(Linked::new(requests, &self.credential.serial))
+            anyhow::Ok(Linked::new(requests))
         };
         Ok(&self.link.get_or_try_init(connect).await?.requests)
     }
@@ -149,8 +151,53 @@ impl Client {
         self.http.is_some()
     }
 
+    /// The addresses of all stores of the installation as the store knows them that has answered, its own first; nothing
+    /// if none has said.
+    pub fn known_stores(&self) -> Vec<String> {
+        let (own, mut all) = match (&self.http, self.link.get()) {
+            (Some(http), _) => (http.address.clone(), http.stores()),
+            (None, Some(linked)) => {
+                (linked.requests.address().to_owned(), linked.requests.stores())
+            }
+            (None, None) => return Vec::new(),
+        };
+        if !all.is_empty() {
+            all.retain(|address| *address != own);
+            all.insert(0, own);
+        }
+        all
+    }
+
+    /// Writes the addresses that were learned into the file of the credential, beside those that it has: if the store that
+    /// it names is gone, the next command finds the others.
+    fn remember(&self) {
+        let credential = &self.credential;
+        let Some(path) = credential.path.as_ref().filter(|_| self.store.is_none()) else { return };
+        let mut stores = self.known_stores();
+        if stores.is_empty() {
+            return;
+        }
+        for old in &credential.stores {
+            if !stores.contains(old) {
+                stores.push(old.clone());
+            }
+        }
+        stores.truncate(MAX_STORES);
+        let known = stores.iter().all(|store| credential.stores.contains(store));
+        if known && stores.first() == credential.stores.first() {
+            return;
+        }
+        if let Err(error) = set_stores(path, &stores) {
+            tell(&format!(
+                "the addresses of other stores ({}) are not remembered: {error:#}",
+                stores.join(", ")
+            ));
+        }
+    }
+
     /// Ends it.
     pub async fn close(self) {
+        self.remember();
         if let Some(Http { sender, task, .. }) = self.http {
             drop(sender);
             let _ = tokio::time::timeout(END_TIMEOUT, task).await;
@@ -248,6 +295,8 @@ where
 /// A store that is asked over HTTP.
 struct Http {
     address: String,
+    /// What the last answer said of other stores.
+    stores: std::sync::Mutex<Vec<String>>,
     sender: Mutex<SendRequest<Full<Bytes>>>,
     /// Why the connection is over.
     ended: watch::Receiver<Option<LinkError>>,
@@ -264,7 +313,19 @@ impl Http {
             let why = why.unwrap_or_else(|| LinkError::Lost("the store has closed it".into()));
             end.send_replace(Some(why));
         });
-        Ok(Http { address, sender: Mutex::new(sender), ended, task })
+        let (sender, stores) = (Mutex::new(sender), std::sync::Mutex::default());
+        Ok(Http { address, stores, sender, ended, task })
+    }
+
+    fn stores(&self) -> Vec<String> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learn(&self, headers: &HeaderMap) {
+        let Some(said) = headers.get(STORES).and_then(|value| value.to_str().ok()) else { return };
+        let stores = said.split(',').filter(|store| !store.is_empty()).map(str::to_owned);
+        let stores = stores.take(MAX_STORES).collect();
+        *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
     }
 
     async fn ask(
@@ -279,7 +340,10 @@ impl Http {
                 sender.send_request(request).await
             };
             match answer.await {
-                Ok(answer) => whole(answer).await,
+                Ok(answer) => {
+                    self.learn(answer.headers());
+                    whole(answer).await
+                }
                 Err(error) => Err(error.into()),
             }
         };
@@ -345,10 +409,9 @@ struct Linked {
 }
 
 impl Linked {
-    /// By a credential whose certificate has that serial number.
-    fn new(requests: Requests, serial: &str) -> Linked {
+    fn new(requests: Requests) -> Linked {
         let requests = Arc::new(requests);
-        let caller = Arc::new(Caller::linked(requests.clone(), serial));
+        let caller = Arc::new(Caller::linked(requests.clone()));
         Linked { requests, caller, routes: service() }
     }
 

@@ -16,7 +16,6 @@ mod routes;
 mod serve;
 pub mod types;
 
-use crate::credential::tenant_of;
 use crate::link::{Door, LinkError, Requests};
 use crate::volume::NoSnapshot;
 use axum::extract::FromRequestParts;
@@ -31,10 +30,11 @@ use types::{Problem, ProblemKind};
 
 pub use serve::{Bounds, Counts, serve};
 
+/// Header of each answer: the addresses of all stores of the installation.
+const STORES: &str = "longhaul-stores";
+
 /// Who asks; each request carries it.
 struct Caller {
-    /// If the credential is one of a tenant.
-    of_tenant: bool,
     way: Way,
 }
 
@@ -54,13 +54,20 @@ enum Way {
 impl Caller {
     /// Who has come by HTTP and has shown the certificate of that principal.
     fn visitor(door: Door, peer: SocketAddr, principal: Principal) -> Caller {
-        let of_tenant = principal.tenant.is_some();
-        Caller { of_tenant, way: Way::Door { door, peer, principal, session: Mutex::default() } }
+        Caller { way: Way::Door { door, peer, principal, session: Mutex::default() } }
     }
 
-    /// Who has a link, by a credential whose certificate has that serial number.
-    fn linked(requests: Arc<Requests>, serial: &str) -> Caller {
-        Caller { of_tenant: tenant_of(serial).is_some(), way: Way::Link(requests) }
+    /// Who has a link.
+    fn linked(requests: Arc<Requests>) -> Caller {
+        Caller { way: Way::Link(requests) }
+    }
+
+    /// The addresses of all stores of the installation, as the one that answers knows them.
+    fn stores(&self) -> Vec<String> {
+        match &self.way {
+            Way::Door { door, .. } => door.stores(),
+            Way::Link(requests) => requests.stores(),
+        }
     }
 
     async fn requests(&self) -> Result<Arc<Requests>, LinkError> {
@@ -83,7 +90,6 @@ impl Caller {
 /// The session in which something is asked.
 struct Session {
     requests: Arc<Requests>,
-    of_tenant: bool,
 }
 
 impl<S: Sync> FromRequestParts<S> for Session {
@@ -94,7 +100,7 @@ impl<S: Sync> FromRequestParts<S> for Session {
             return Err(Failure::unavailable("the connection is of nobody"));
         };
         match caller.requests().await {
-            Ok(requests) => Ok(Session { requests, of_tenant: caller.of_tenant }),
+            Ok(requests) => Ok(Session { requests }),
             Err(error @ LinkError::Revoked) => {
                 let (status, kind) = (StatusCode::FORBIDDEN, ProblemKind::Forbidden);
                 Err(Failure { status, kind, why: error.to_string() })
@@ -109,20 +115,6 @@ impl std::ops::Deref for Session {
 
     fn deref(&self) -> &Requests {
         &self.requests
-    }
-}
-
-impl Session {
-    /// Why something that concerns the whole installation was not done.
-    fn of_installation(&self, error: anyhow::Error) -> Failure {
-        let failure = Failure::from(error);
-        match failure.kind {
-            // A tenant is refused all of it, whatever is asked.
-            ProblemKind::Invalid if self.of_tenant => {
-                Failure { status: StatusCode::FORBIDDEN, kind: ProblemKind::Forbidden, ..failure }
-            }
-            _ => failure,
-        }
     }
 }
 
@@ -173,6 +165,7 @@ impl From<anyhow::Error> for Failure {
                 | VolumeError::Snapshot(SnapshotError::Exists | SnapshotError::IdTaken),
             ) => (StatusCode::CONFLICT, Kind::Exists),
             Some(VolumeError::Invalid(_)) => (StatusCode::BAD_REQUEST, Kind::Invalid),
+            Some(VolumeError::Forbidden(_)) => (StatusCode::FORBIDDEN, Kind::Forbidden),
             Some(VolumeError::InUse(_)) => (StatusCode::CONFLICT, Kind::InUse),
             Some(VolumeError::Store(_)) => (StatusCode::SERVICE_UNAVAILABLE, Kind::Unavailable),
             Some(VolumeError::Fenced(_) | VolumeError::Snapshot(_)) => {
@@ -205,6 +198,7 @@ mod tests {
             (VolumeError::Exists, 409, "\"exists\""),
             (VolumeError::Invalid("x".into()), 400, "\"invalid\""),
             (VolumeError::InUse(HostId(1)), 409, "\"in-use\""),
+            (VolumeError::Forbidden("x".into()), 403, "\"forbidden\""),
             (VolumeError::Store("x".into()), 503, "\"unavailable\""),
             (VolumeError::Fenced(1), 409, "\"conflict\""),
             (VolumeError::Snapshot(SnapshotError::NoBarrier), 409, "\"conflict\""),

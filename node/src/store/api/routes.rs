@@ -484,7 +484,7 @@ async fn restore(
 }
 
 async fn tenancy(session: &Session, operation: TenantOperation) -> Result<TenantReply, Failure> {
-    session.tenant(operation).await.map_err(|error| session.of_installation(error))
+    session.tenant(operation).await.map_err(Failure::from)
 }
 
 /// Does something to a tenant that has to be there.
@@ -573,7 +573,7 @@ async fn delete_tenant(session: Session, Path(name): Path<String>) -> Result<Sta
 }
 
 async fn fleet(session: &Session, operation: StoreOperation) -> Result<StoreReply, Failure> {
-    session.store(operation).await.map_err(|error| session.of_installation(error))
+    session.store(operation).await.map_err(Failure::from)
 }
 
 /// All stores of the installation.

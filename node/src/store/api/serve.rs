@@ -3,11 +3,11 @@
 //! Everybody who gets here has shown a credential. So what is limited is what one who means well keeps open by mistake, and
 //! what one tenant can take from the others: places. Memory is bounded for each connection.
 
-use super::{Caller, Failure, routes};
+use super::{Caller, Failure, STORES, routes};
 use crate::link::Door;
 use crate::link::tcp::Visitor;
 use axum::Router;
-use axum::http::Request;
+use axum::http::{HeaderValue, Request};
 use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -154,7 +154,15 @@ async fn connection(
     let service = service_fn(|mut request: Request<Incoming>| {
         place.counts.requests.fetch_add(1, Ordering::Relaxed);
         request.extensions_mut().insert(caller.clone());
-        routes.call(request)
+        let stores = HeaderValue::from_str(&caller.stores().join(","));
+        let answer = routes.call(request);
+        async move {
+            let mut answer = answer.await?;
+            if let Ok(stores) = stores {
+                answer.headers_mut().insert(STORES, stores);
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(silence).max_buf_size(MAX_HEAD_BYTES);

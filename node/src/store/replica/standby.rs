@@ -10,7 +10,7 @@ use super::super::api::{
 use super::super::site::{Role, Site};
 use super::promote;
 use crate::admin::{Metrics, Report, Unready};
-use crate::credential::{Issued, ServerIdentity};
+use crate::credential::{self, Issued, Kind, ServerIdentity};
 use crate::link::tcp::{Acceptor, Visitor};
 use crate::objects::Objects;
 use anyhow::{Context as _, Result, bail};
@@ -57,7 +57,7 @@ impl Standby {
         identity: &ServerIdentity,
         issued: Arc<Issued>,
     ) -> Result<Site> {
-        let mut acceptor = Acceptor::bind_for_http(address, identity, issued)?;
+        let mut acceptor = Acceptor::bind_for_http(address, identity, issued.clone())?;
         let visitors = acceptor.visitors().context("the listener is somebody else's")?;
         let router = Router::new()
             .route("/v1/standby", get(show))
@@ -68,7 +68,7 @@ impl Standby {
             })
             .with_state(self.clone());
         let service = router.into_make_service_with_connect_info::<Caller>();
-        let served = axum::serve(Visitors(visitors), service);
+        let served = axum::serve(Visitors(visitors, issued), service);
         let mut site = self.site.subscribe();
         let promoted = async {
             let role = |site: &Site| matches!(site.role, Role::Primary { .. });
@@ -101,9 +101,10 @@ impl Standby {
 struct Caller {
     peer: SocketAddr,
     principal: Principal,
+    issued: Arc<Issued>,
 }
 
-struct Visitors(mpsc::Receiver<Visitor>);
+struct Visitors(mpsc::Receiver<Visitor>, Arc<Issued>);
 
 impl axum::serve::Listener for Visitors {
     type Io = TlsStream<TcpStream>;
@@ -111,7 +112,10 @@ impl axum::serve::Listener for Visitors {
 
     async fn accept(&mut self) -> (Self::Io, Caller) {
         match self.0.recv().await {
-            Some(Visitor { stream, peer, principal }) => (stream, Caller { peer, principal }),
+            Some(Visitor { stream, peer, principal }) => {
+                let issued = self.1.clone();
+                (stream, Caller { peer, principal, issued })
+            }
             None => std::future::pending().await,
         }
     }
@@ -156,8 +160,12 @@ async fn go_on(
     Query(how): Query<How>,
     ConnectInfo(caller): ConnectInfo<Caller>,
 ) -> Response {
-    if caller.principal.tenant.is_some() {
-        let why = "a tenant's credential may not do that";
+    let serial = &caller.principal.serial;
+    let role = caller.issued.grant(serial).map(|grant| (grant.kind, grant.role));
+    let may = matches!(role, Some((Kind::Operator | Kind::Host, credential::Role::Admin)));
+    if !may || !caller.issued.reach(serial).is_everything() {
+        tracing::warn!("{} (credential {serial}) may not have this replica go on", caller.peer);
+        let why = "the credential is not one of role admin for all volumes: use an admin.toml";
         return problem(StatusCode::FORBIDDEN, ProblemKind::Forbidden, why);
     }
     let _alone = standby.going_on.lock().await;

@@ -212,12 +212,12 @@ impl Shell {
                     }
                 }
                 Work::Restore { me, volume, name, of } => {
-                    let (me, of) = (me.as_ref(), of.as_deref());
+                    let (me, of) = (me.as_ref(), of.as_ref());
                     let result = trash::restore(&*objects, me, volume, &name, of).await;
                     let _ = outcomes.send(Outcome::Restored(asked, result));
                 }
                 Work::Purge(id, of) => {
-                    let result = trash::condemn(&*objects, id, of.as_deref()).await.map(|_| ());
+                    let result = trash::condemn(&*objects, id, of.as_ref()).await.map(|_| ());
                     let condemned = result.is_ok();
                     let _ = outcomes.send(Outcome::Purged(asked, result));
                     if condemned {

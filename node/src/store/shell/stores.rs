@@ -1,7 +1,7 @@
 //! This store among the others of its installation: what they ask of it, and where its hosts go.
 
 use super::{Asked, Outcome, Shell};
-use crate::credential::{Issued, Stamp};
+use crate::credential::{self, Issued, Stamp};
 use crate::objects::Objects;
 use crate::store::balance::{self, Guest, Load};
 use crate::store::catalog;
@@ -16,7 +16,8 @@ use longhaul_core::wire::link::{
     StoreOperation, StoreReply, StoreReport, StoreState, ToHost, VolumeError, VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often hosts that are to leave are told so: some may not have found another store yet.
@@ -31,7 +32,7 @@ pub struct Fleet {
     /// Its state directory.
     pub state: PathBuf,
     draining: bool,
-    issued: Issued,
+    issued: Arc<Issued>,
     /// What was accepted when the other stores agreed.
     accepted: Option<Stamp>,
     /// To be told that something has changed, once it is in the location.
@@ -44,9 +45,8 @@ pub struct Fleet {
 
 impl Fleet {
     /// A store among others.
-    pub fn new(me: Holder, peers: Peers, state: PathBuf) -> Fleet {
+    pub fn new(me: Holder, peers: Peers, state: PathBuf, issued: Arc<Issued>) -> Fleet {
         let (measured, traffic) = (Instant::now(), BTreeMap::new());
-        let issued = Issued::new(&state);
         let accepted = issued.stamp();
         let (draining, tell) = (false, false);
         Fleet { me, peers, state, draining, issued, accepted, tell, measured, traffic }
@@ -88,8 +88,13 @@ fn served(volume: VolumeId, mut live: LiveInfo) -> Served {
     Served { volume, live }
 }
 
-/// Strikes a store off the list, unless it answers.
-async fn forget(objects: &dyn Objects, peers: &Peers, id: StoreId) -> Result<(), VolumeError> {
+/// Strikes a store off the list and withdraws its certificate, unless it answers.
+async fn forget(
+    objects: &dyn Objects,
+    state: &Path,
+    peers: &Peers,
+    id: StoreId,
+) -> Result<(), VolumeError> {
     let failed = |error: anyhow::Error| VolumeError::Store(format!("{error:#}"));
     let known = registry::stores(objects).await.map_err(failed)?;
     let Some(registered) = known.get(&id) else {
@@ -99,8 +104,12 @@ async fn forget(objects: &dyn Objects, peers: &Peers, id: StoreId) -> Result<(),
         let why = format!("store {id} answers: stop it first");
         return Err(VolumeError::Invalid(why));
     }
+    // First, so that a forget that is cut short can be repeated.
+    registry::agree(objects, state).await.map_err(failed)?;
+    credential::revoke_store(state, &id.to_string()).map_err(failed)?;
+    registry::agree(objects, state).await.map_err(failed)?;
     registry::forget(objects, &known, &[id]).await.map_err(failed)?;
-    tracing::info!("store {id} does not answer, and is forgotten");
+    tracing::info!("store {id} does not answer: it is forgotten, and its certificate withdrawn");
     Ok(())
 }
 
@@ -117,6 +126,9 @@ impl Shell {
     pub(super) fn store_operation(&mut self, asked: Asked, operation: StoreOperation) {
         if let StoreOperation::Replica(operation) = operation {
             return self.replica_operation(asked, operation);
+        }
+        if let StoreOperation::Renew { request } = operation {
+            return self.renew(asked, &request);
         }
         let Some(fleet) = &mut self.fleet else {
             let why = "this store has its data for itself: there are no others".to_owned();
@@ -150,6 +162,7 @@ impl Shell {
                 self.reply_store(asked, Err(VolumeError::Invalid(why)));
             }
             StoreOperation::Release { .. } => self.release(asked, operation),
+            StoreOperation::Sign { store, request } => self.join(asked, store, &request),
             StoreOperation::Drain { on } => {
                 if on && fleet.peers.list().is_empty() {
                     let why = "there is no other store to go to".to_owned();
@@ -169,7 +182,7 @@ impl Shell {
                 self.tell_hosts();
                 self.reply_store(asked, Ok(StoreReply::Done));
             }
-            StoreOperation::Replica(_) => {}
+            StoreOperation::Replica(_) | StoreOperation::Renew { .. } => {}
             StoreOperation::Rebalance => self.rebalance(Some(asked)),
             StoreOperation::Forget { id } if id == fleet.me.id => {
                 let why = "this is that store: stop it, and ask another one".to_owned();
@@ -177,13 +190,39 @@ impl Shell {
             }
             StoreOperation::Forget { id } => {
                 let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
-                let peers = fleet.peers.clone();
+                let (peers, state) = (fleet.peers.clone(), fleet.state.clone());
                 tokio::spawn(async move {
-                    let forgotten = forget(&*objects, &peers, id).await;
+                    let forgotten = forget(&*objects, &state, &peers, id).await;
                     let _ = outcomes.send(Outcome::Forgotten(asked, forgotten));
                 });
             }
         }
+    }
+
+    /// Somebody wants another certificate for the same key. The other stores hear of it when stores are reminded.
+    fn renew(&mut self, asked: Asked, request: &[u8]) {
+        let Some(principal) = self.guests.principal(asked.session) else { return };
+        let renewed = credential::renew(self.own.state(), &principal.serial, request);
+        let reply = renewed.map(StoreReply::Renewed);
+        self.reply_store(asked, reply.map_err(|error| VolumeError::Invalid(format!("{error:#}"))));
+    }
+
+    /// Somebody with a token is to become a store.
+    fn join(&mut self, asked: Asked, store: StoreId, request: &[u8]) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let Some(principal) = self.guests.principal(asked.session) else { return };
+        let (token, id) = (&principal.serial, store.to_string());
+        let signed = credential::answer(&fleet.state, token, &id, request);
+        let reply = match signed {
+            Ok(credential::Signed { certificate, ca_key }) => {
+                tracing::info!("store {store} joins the installation");
+                fleet.tell = true;
+                self.look_around();
+                Ok(StoreReply::Signed { certificate, ca_key })
+            }
+            Err(error) => Err(VolumeError::Invalid(format!("{error:#}"))),
+        };
+        self.reply_store(asked, reply);
     }
 
     /// A store is no longer one of those there are, or stays.
@@ -288,6 +327,8 @@ impl Shell {
         let Some(fleet) = &mut self.fleet else { return };
         let stamp = fleet.issued.stamp();
         let rotated = stamp.is_some() && stamp != fleet.accepted;
+        // Another store may have issued it, and this one has not heard of that.
+        let strange = fleet.issued.was_strange();
         if rotated {
             fleet.accepted = stamp;
             fleet.tell = true;
@@ -296,7 +337,19 @@ impl Shell {
             self.tell_hosts();
         }
         if rotated {
+            self.tend_certificate();
+        }
+        if rotated || strange {
             self.look_around();
+        }
+    }
+
+    /// Renews this store's certificate in time, and takes the one that was put into its place.
+    pub(super) fn tend_certificate(&self) {
+        match self.own.tend() {
+            Ok(true) => tracing::info!("this store shows another certificate from now on"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("the certificate of this store stays: {error:#}"),
         }
     }
 

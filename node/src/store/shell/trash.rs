@@ -119,9 +119,10 @@ impl Shell {
             TrashOperation::List { after } => {
                 let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
                 let (after, grace) = (*after, self.trash.grace);
-                let of = self.tenant_of(asked);
+                let of = self.reach_of(asked);
                 tokio::spawn(async move {
-                    let wanted = |spec: &VolumeSpec| of.is_none() || spec.tenant() == of.as_deref();
+                    let wanted =
+                        |spec: &VolumeSpec| of.as_ref().is_none_or(|reach| reach.has(&spec.name));
                     let list = trash::list(&*objects, after, grace, wanted).await;
                     let reply = list.map(|(volumes, more)| {
                         VolumeReply::Trash(TrashReply::List { volumes, more })
@@ -132,10 +133,10 @@ impl Shell {
             }
             TrashOperation::Restore { volume, name } => {
                 let me = self.fleet.as_ref().map(|fleet| fleet.me.clone());
-                let (volume, name, of) = (*volume, name.clone(), self.tenant_of(asked));
+                let (volume, name, of) = (*volume, name.clone(), self.reach_of(asked));
                 Work::Restore { me, volume, name, of }
             }
-            TrashOperation::Purge { volume } => Work::Purge(*volume, self.tenant_of(asked)),
+            TrashOperation::Purge { volume } => Work::Purge(*volume, self.reach_of(asked)),
         };
         self.jobs.push_back(Job { asked: vec![asked], work });
         self.next_job();

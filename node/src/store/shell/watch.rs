@@ -42,7 +42,10 @@ impl Watched {
     fn write(&self, who: &Who, action: &str, object: String, outcome: String) {
         self.audit.write(audit::Event {
             tenant: who.principal.tenant.clone(),
-            name: who.principal.store.then(|| "store".to_owned()),
+            name: Some(match who.principal.store {
+                true => "store".to_owned(),
+                false => who.principal.name.clone(),
+            }),
             credential: Some(bare(&who.principal.serial).to_owned()),
             peer: who.peer.to_string(),
             action: action.to_owned(),
@@ -160,6 +163,21 @@ impl Watch {
         watched.open.insert((session, request), (action, object));
     }
 
+    /// A session may not do what it asked: what is not written down with its answer is here.
+    pub(super) fn refused(&self, session: u64, message: &ToStore, why: &str) {
+        if action(message).is_some() {
+            return;
+        }
+        let watched = self.lock();
+        let Some(who) = watched.sessions.get(&session).cloned() else { return };
+        let object = match message {
+            ToStore::Store { .. } => "stores",
+            ToStore::Tenant { .. } => "tenants",
+            _ => "a volume",
+        };
+        watched.write(&who, "request.refused", object.to_owned(), why.to_owned());
+    }
+
     /// Something is answered.
     pub(super) fn answered(&self, session: u64, message: &ToHost) {
         let Some((request, outcome)) = outcome(message) else { return };
@@ -270,6 +288,10 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
                         ("store.replica-behind", Object::Other(String::new()))
                     }
                 },
+                StoreOperation::Renew { .. } => ("credential.renew", Object::Other(String::new())),
+                StoreOperation::Sign { store, .. } => {
+                    ("store.join", Object::Other(store.to_string()))
+                }
                 StoreOperation::Report | StoreOperation::List | StoreOperation::Refresh => {
                     return None;
                 }

@@ -7,6 +7,7 @@ use super::super::schedule::Schedule;
 use super::super::trash::Tended;
 use super::snapshots::Place;
 use super::stores;
+use crate::credential::Reach;
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::{ObjectResult, Places, VolumeSpec};
@@ -51,10 +52,10 @@ pub(super) enum Work {
         volume: VolumeId,
         name: String,
         /// For whom there are no others.
-        of: Option<String>,
+        of: Option<Reach>,
     },
-    /// The data of a deleted volume, of that tenant if one asks, is to go.
-    Purge(VolumeId, Option<String>),
+    /// The data of a deleted volume, one of those if whoever asks knows of no others, is to go.
+    Purge(VolumeId, Option<Reach>),
     /// A clone of that snapshot gets its name.
     Name(VolumeSpec, String),
     /// A clone loses it again, because of that.

@@ -125,7 +125,7 @@ async fn a_credential_that_is_not_accepted_is_told_so_over_http() {
     client.close().await;
     // One of another installation does not get as far.
     let other = tempfile::tempdir().unwrap();
-    let identity = credential::prepare(other.path(), &[store.address.to_string()]).unwrap();
+    let identity = credential::prepare(other.path(), &[store.address.to_string()], "").unwrap();
     drop(identity);
     let foreign = Credential::load(&other.path().join("credentials/admin.toml")).unwrap();
     let error = format!("{:#}", Client::connect(foreign, None).await.err().unwrap());
@@ -170,7 +170,7 @@ struct Entrance {
 impl Entrance {
     fn new(bounds: api::Bounds) -> Entrance {
         let dir = tempfile::tempdir().unwrap();
-        let identity = credential::prepare(dir.path(), &[]).unwrap();
+        let identity = credential::prepare(dir.path(), &[], "").unwrap();
         let issued = Arc::new(Issued::new(dir.path()));
         let sockets = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = sockets.address();
@@ -196,7 +196,9 @@ impl Entrance {
 
     fn issue(&self, tenant: &str, name: &str) -> Credential {
         let file = self.dir.path().join(name);
-        credential::issue(self.dir.path(), tenant, &file).unwrap();
+        let (tenant, role) = (Some(tenant), credential::Role::Admin);
+        let wanted = credential::Wanted { name, tenant, role, volumes: vec!["*".into()] };
+        credential::issue(self.dir.path(), &wanted, &file).unwrap();
         Credential::load(&file).unwrap()
     }
 

@@ -10,7 +10,8 @@ async fn reads_that_overtake_their_resume_wait_for_the_volume_to_come() {
     one.volume(&["create", "a", "--size", "1MiB"]).await.unwrap();
     let at_one = one.requests().await;
     let Attached { volume, epoch, .. } = attach(&at_one, 7).await.unwrap();
-    credential::join(state.path(), &credential::invite(data.path()).unwrap()).unwrap();
+    let id = registry::identity(state.path()).unwrap().to_string();
+    credential::tests::join(data.path(), state.path(), &id);
     let two = start_over(data.path(), state.path(), |_| {}).await;
     let credential = Credential::load(&one.credential()).unwrap();
     let address = two.address.to_string();
