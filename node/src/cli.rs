@@ -70,7 +70,7 @@ pub enum Command {
     /// Start store and host on this machine with a volume, and show how to use it.
     Demo(DemoArgs),
     /// Run a storage gateway.
-    Store(StoreArgs),
+    Store(Box<StoreArgs>),
     /// Run a host gateway.
     Host(Box<HostArgs>),
     /// Attach a volume to a running host, and show how to use it.
@@ -172,6 +172,10 @@ pub struct StoreArgs {
     /// HTTP address for /metrics, /livez, /readyz and /status; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7781", env = "LONGHAUL_ADMIN")]
     pub admin: String,
+    /// Name under which the admin address may be asked for, as through a proxy, besides loopback addresses and
+    /// `localhost`. Repeat for several.
+    #[arg(long, value_name = "NAME", env = "LONGHAUL_ADMIN_HOST", value_delimiter = ',')]
+    pub admin_host: Vec<String>,
     /// Cache in front of the objects, for a local disk that is faster than they are: from 64MiB, 0 for
     /// none. It is given less where there is not enough room, and takes 1 MiB of memory for each GiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
@@ -245,6 +249,10 @@ pub struct HostArgs {
     /// HTTP address for /metrics, /livez, /readyz, /status and the commands of a host, as `longhaul attach`; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
+    /// Name under which the admin address may be asked for, as through a proxy, besides loopback addresses and
+    /// `localhost`. Repeat for several.
+    #[arg(long, value_name = "NAME", env = "LONGHAUL_ADMIN_HOST", value_delimiter = ',')]
+    pub admin_host: Vec<String>,
     /// Attach this volume at start. Repeat for several. Volumes that `longhaul attach` named and those
     /// with undelivered writes here are attached as well; clients find no others.
     #[arg(long = "volume", value_name = "NAME", env = "LONGHAUL_VOLUME", value_delimiter = ',')]

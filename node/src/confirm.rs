@@ -77,7 +77,7 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
             _ => return None,
         },
         Command::Credential(args) => match &args.command {
-            CredentialCommand::Revoke { serial: Some(serial), yes, .. } => {
+            CredentialCommand::Revoke { which: Some(serial), yes, .. } => {
                 (format!("credential {serial} is refused from now on"), yes)
             }
             CredentialCommand::Revoke { tenant, yes, .. } => {

@@ -13,6 +13,7 @@ mod files;
 mod histogram;
 mod host;
 mod keys;
+mod limits;
 mod link;
 mod objects;
 mod pattern;

@@ -22,6 +22,7 @@ mod harness;
 mod hosts;
 mod iscsi;
 mod iscsi_wire;
+mod isolation;
 mod linux;
 mod operation;
 mod outages;

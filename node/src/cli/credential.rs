@@ -1,5 +1,6 @@
 //! The commands about credentials.
 
+use super::YesArg;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -51,6 +52,8 @@ pub enum CredentialCommand {
         /// State directory of the store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// List the certificates that a store accepts, those of stores too, and what each is good for.
     List {

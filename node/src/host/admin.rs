@@ -5,6 +5,7 @@ use super::metrics::Kind;
 use super::ready;
 use super::report::{Answer, CacheReport, Question, VolumeReport};
 use crate::admin::{self, Metrics, Refusal, Unready};
+use crate::limits::{ADMIN_BODY_BYTES, ADMIN_SMALL_BODY_BYTES};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use longhaul_core::front::scsi::Class;
@@ -16,13 +17,18 @@ use tokio::sync::{mpsc, oneshot};
 /// How long the front thread may take for an answer before the host counts as hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Serves `address` from a thread of its own, unless that is `none`. `token` is what whoever wants to
-/// change something has to show.
+/// Serves `address` from a thread of its own, unless that is `none`. `names` are what it may be called; `token` is
+/// what whoever wants to change something has to show.
 ///
 /// # Errors
 /// If it cannot be listened on.
-pub fn start(address: &str, token: String, questions: mpsc::Sender<Question>) -> Result<()> {
-    match admin::bind(address)? {
+pub fn start(
+    address: &str,
+    names: &[String],
+    token: String,
+    questions: mpsc::Sender<Question>,
+) -> Result<()> {
+    match admin::bind(address, names)? {
         Some(listener) => admin::start(listener, Arc::new(Host { questions, token })),
         None => Ok(()),
     }
@@ -111,18 +117,16 @@ impl admin::Report for Host {
         Some(page.map_err(|error| format!("{error:#}")))
     }
 
-    async fn change(
-        &self,
-        name: &str,
-        token: &str,
-        change: serde_json::Value,
-    ) -> Option<Result<(), Refusal>> {
-        if !["iscsi", "nbd", "control"].contains(&name) {
-            return None;
-        }
-        if !same(token, &self.token) {
-            return Some(Err(Refusal::Forbidden));
-        }
+    fn may_change(&self, name: &str, token: &str) -> Option<Result<usize, Refusal>> {
+        let most = match name {
+            "iscsi" | "nbd" => ADMIN_SMALL_BODY_BYTES,
+            "control" => ADMIN_BODY_BYTES,
+            _ => return None,
+        };
+        Some(if same(token, &self.token) { Ok(most) } else { Err(Refusal::Forbidden) })
+    }
+
+    async fn change(&self, name: &str, change: serde_json::Value) -> Result<(), Refusal> {
         let unknown = |error| anyhow::Error::new(error).context("this host knows no such change");
         let changed = if name == "control" {
             match serde_json::from_value(change) {
@@ -144,7 +148,7 @@ impl admin::Report for Host {
                 Err(error) => Err(unknown(error)),
             }
         };
-        Some(changed.map_err(|error| Refusal::Failed(format!("{error:#}"))))
+        changed.map_err(|error| Refusal::Failed(format!("{error:#}")))
     }
 }
 

@@ -93,7 +93,8 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     };
     // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may take a while.
     let (questions, asked) = mpsc::channel(16);
-    admin::start(&args.admin, iscsi::new_token(&args.state)?, questions.clone())?;
+    let token = iscsi::new_token(&args.state)?;
+    admin::start(&args.admin, &args.admin_host, token, questions.clone())?;
     let listeners = args
         .nbd
         .iter()

@@ -321,7 +321,7 @@ pub(super) async fn pump(
         });
         let urgent = drain_urgent.clone();
         writers.spawn(async move {
-            send_all(lane, streams.send, queue, &Backlog::default(), urgent).await
+            send_all::<ToStore, _>(lane, streams.send, queue, &Backlog::default(), urgent).await
         });
     }
     let all_sent = async {

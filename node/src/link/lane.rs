@@ -4,7 +4,9 @@
 //! them. A received payload is copied once, into a buffer of its length.
 
 use super::LinkError;
+use super::answers::counted;
 use super::transport::{ReceiveStream, SendStream, priority};
+use crate::limits::Answer;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use longhaul_core::wire::link::{FRAME_PREFIX_BYTES, Frame, Lane};
 use serde::Serialize;
@@ -49,24 +51,39 @@ impl Backlog {
     }
 }
 
+/// A frame that is to be sent.
+pub struct Queued<M> {
+    /// The frame.
+    pub frame: Frame<M>,
+    /// What it counts for until it is.
+    pub answer: Option<Answer>,
+}
+
+impl<M> From<Frame<M>> for Queued<M> {
+    fn from(frame: Frame<M>) -> Self {
+        Queued { frame, answer: None }
+    }
+}
+
 /// Sends what comes out of `queue` until it is closed, then ends the stream and waits until the peer
 /// has received all.
 ///
 /// # Errors
 /// If the connection is over.
-pub async fn send_all<M: Serialize + DeserializeOwned>(
+pub async fn send_all<M: Serialize + DeserializeOwned, Q: Into<Queued<M>>>(
     lane: Lane,
     mut stream: Box<dyn SendStream>,
-    mut queue: UnboundedReceiver<Frame<M>>,
+    mut queue: UnboundedReceiver<Q>,
     backlog: &Backlog,
     mut drain_urgent: watch::Receiver<bool>,
 ) -> Result<(), LinkError> {
     let mut frames = Vec::with_capacity(FRAMES_AT_ONCE);
-    let mut chunks = Vec::new();
+    let (mut chunks, mut answers) = (Vec::new(), Vec::new());
     while queue.recv_many(&mut frames, FRAMES_AT_ONCE).await > 0 {
         let mut gathered = BytesMut::new();
         let mut taken = 0;
-        for frame in frames.drain(..) {
+        for queued in frames.drain(..) {
+            let Queued { frame, answer } = queued.into();
             taken += frame.payload.len() + HEAD_BYTES;
             let head = frame.encode_head().map_err(|error| {
                 LinkError::Protocol(format!("a frame of our own is not valid: {error}"))
@@ -74,9 +91,13 @@ pub async fn send_all<M: Serialize + DeserializeOwned>(
             gathered.put(head);
             if frame.payload.len() < GATHER_BYTES {
                 gathered.put(frame.payload);
+                answers.extend(answer);
             } else {
                 chunks.push(gathered.split().freeze());
-                chunks.push(frame.payload);
+                chunks.push(match answer {
+                    Some(answer) => counted(frame.payload, answer),
+                    None => frame.payload,
+                });
             }
         }
         if !gathered.is_empty() {
@@ -103,6 +124,7 @@ pub async fn send_all<M: Serialize + DeserializeOwned>(
             rest = &mut rest[written..];
         }
         chunks.clear();
+        answers.clear();
         backlog.remove(taken);
     }
     stream.finish().await

@@ -2,15 +2,18 @@
 //!
 //! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
 //! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
-//! for the drain lane, while [`Listener::pause_drain`] says so. Requests in datagrams have bounds of
+//! for the drain lane, while [`Listener::pause_drain`] says so. For all sessions, and those of each party, it is by
+//! what answers count for ([`Answers`]): there is no more room for them, and what asks for the next is not taken in. Requests in datagrams have bounds of
 //! their own, see [`longhaul_core::link`].
 
-use super::lane::{Backlog, FrameReader, send_all};
+use super::answers::{Answers, Budgets};
+use super::lane::{Backlog, FrameReader, Queued, send_all};
 use super::quic::{Acceptor, Arriving};
 use super::tcp;
 use super::transport::{Connection, LaneStreams};
-use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, software};
+use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, party, software};
 use crate::credential::Issued;
+use crate::limits::{self, Place, Places, Who};
 use crate::text::bounded;
 use anyhow::Result;
 use longhaul_core::link::AnswerCounters;
@@ -34,8 +37,6 @@ const MAX_BACKLOG_BYTES: usize = 16 << 20;
 const MAX_UNANSWERED: usize = 256;
 /// Frames of all sessions that wait to be taken.
 const MAX_WAITING_FRAMES: usize = 64;
-/// More sessions are not taken over TCP; over QUIC the endpoint refuses them.
-const MAX_SESSIONS: usize = 1024;
 /// How often sessions are checked for withdrawn credentials.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -79,7 +80,47 @@ pub struct Listener {
     tasks: JoinSet<()>,
 }
 
+/// The places of sessions over links: of hosts and commands by whose they are and by where they come from, and of
+/// other stores.
+struct Seats {
+    parties: Places<String>,
+    addresses: Places<Who>,
+    stores: Places<String>,
+}
+
+/// A session's, for as long as it lasts.
+struct Seat {
+    _party: Place<String>,
+    _address: Option<Place<Who>>,
+}
+
+impl Seats {
+    fn new() -> Seats {
+        Seats {
+            parties: Places::new(limits::MAX_SESSIONS, limits::MAX_SESSIONS_OF_ONE),
+            addresses: Places::new(2 * limits::MAX_SESSIONS, limits::MAX_SESSIONS_OF_ADDRESS),
+            stores: Places::new(limits::MAX_STORE_SESSIONS, limits::MAX_STORE_SESSIONS),
+        }
+    }
+
+    fn take(&self, peer: SocketAddr, principal: &Principal) -> Result<Seat, &'static str> {
+        let party = party(principal);
+        if principal.store {
+            let place = self.stores.take(party).ok_or("too many sessions of other stores")?;
+            return Ok(Seat { _party: place, _address: None });
+        }
+        let place = self.parties.take(party);
+        let place = place.ok_or("too many sessions of this tenant, or with this credential")?;
+        let address = self.addresses.take(peer.ip().into());
+        let address = address.ok_or("too many sessions from this address")?;
+        Ok(Seat { _party: place, _address: Some(address) })
+    }
+}
+
 struct Shared {
+    seats: Seats,
+    budgets: Arc<Budgets>,
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
     events: Sender<ListenerEvent>,
     sessions: Mutex<HashMap<u64, Session>>,
     /// Requests in datagrams of the sessions that are over.
@@ -103,7 +144,8 @@ struct Session {
     version: u16,
     connection: Arc<dyn Connection>,
     principal: Principal,
-    lanes: [(UnboundedSender<Frame<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
+    lanes: [(UnboundedSender<Queued<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
+    answers: Arc<Answers>,
     paused: watch::Sender<bool>,
     /// What is left of [`MAX_UNANSWERED`] by lane.
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
@@ -141,6 +183,14 @@ impl Shared {
         self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Of a party that queues frames.
+    fn turns(&self, party: &str) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, of| Arc::strong_count(of) > 1);
+        let new = || Arc::new(Semaphore::new(limits::FRAMES_OF_ONE));
+        turns.entry(party.to_owned()).or_insert_with(new).clone()
+    }
+
     /// Says that somebody was not let in.
     fn refused(&self, peer: SocketAddr, reason: &str) {
         if let Some(refusals) = self.refusals.get() {
@@ -172,6 +222,9 @@ impl Listener {
     ) -> Listener {
         let (sender, events) = channel(MAX_WAITING_FRAMES);
         let shared = Arc::new(Shared {
+            seats: Seats::new(),
+            budgets: Arc::default(),
+            turns: Mutex::default(),
             events: sender,
             sessions: Mutex::default(),
             past_lone: Mutex::default(),
@@ -202,11 +255,7 @@ impl Listener {
                         continue;
                     }
                 };
-                if shared.sessions().len() >= MAX_SESSIONS {
-                    connection.close(CloseCode::ShuttingDown, "too many sessions");
-                    continue;
-                }
-                tasks.spawn(session(shared.next_session(), connection.into(), shared.clone()));
+                tasks.spawn(admit(connection.into(), shared.clone()));
                 while tasks.try_join_next().is_some() {}
             }
         });
@@ -237,6 +286,7 @@ impl Listener {
     pub fn send(&self, session: u64, lane: Lane, mut frame: Frame<ToHost>) {
         let sessions = self.shared.sessions();
         let Some(session) = sessions.get(&session) else { return };
+        let answer = session.answers.end(lane, &frame.message);
         if !frame.message.is_of_version(session.version) {
             let ToHost::Data { request, volume, result: Ok(_) } = frame.message else { return };
             let result = Err(ReadError::Invalid);
@@ -258,7 +308,7 @@ impl Listener {
             session.committed.notify_one();
         }
         // Fails only in the moment in which the session ends.
-        let _ = sender.send(frame);
+        let _ = sender.send(Queued { frame, answer });
     }
 
     /// Stops or goes on reading a session's drain lane. Frames that were read already still come.
@@ -345,6 +395,11 @@ impl Listener {
         all
     }
 
+    /// Bytes that answers which were begun and are not sent count for.
+    pub fn answer_bytes(&self) -> u64 {
+        self.shared.budgets.out()
+    }
+
     /// Ends all sessions.
     pub async fn shutdown(mut self) {
         // Over TCP each is told by itself, over QUIC all at once.
@@ -378,18 +433,16 @@ impl Door {
         self.shared.stores().clone()
     }
 
-    /// Begins a session for `peer`, who has shown the certificate of that principal just now.
+    /// Begins a session for `peer`, who has shown the certificate of that principal just now. How many there may be
+    /// is up to who lets them in.
     ///
     /// # Errors
-    /// If there are too many, or the certificate has been withdrawn.
+    /// If the certificate has been withdrawn.
     pub async fn enter(
         &self,
         peer: SocketAddr,
         principal: Principal,
     ) -> Result<Requests, LinkError> {
-        if self.shared.sessions().len() >= MAX_SESSIONS {
-            return Err(LinkError::Closed("too many sessions".into()));
-        }
         if !self.shared.issued.accepts(&principal.serial) {
             return Err(LinkError::Revoked);
         }
@@ -421,12 +474,28 @@ async fn withdraw(shared: Arc<Shared>) {
 async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
     let peer = arriving.peer();
     match arriving.authenticate().await {
-        Ok(connection) => session(shared.next_session(), connection.into(), shared).await,
+        Ok(connection) => admit(connection.into(), shared).await,
+        Err(error) if error.is_of_nobody() => tracing::debug!("refused {peer}: {error}"),
         Err(error) => {
             tracing::warn!("refused {peer}: {error}");
             if error.is_of_credential() {
                 shared.refused(peer, &error.to_string());
             }
+        }
+    }
+}
+
+/// Serves a connection over a link, if there is a place for it.
+async fn admit(connection: Arc<dyn Connection>, shared: Arc<Shared>) {
+    let peer = connection.peer();
+    let Some(principal) = connection.principal() else {
+        return connection.close(CloseCode::Protocol, "no certificate");
+    };
+    match shared.seats.take(peer, &principal) {
+        Ok(_seat) => session(shared.next_session(), connection, shared.clone()).await,
+        Err(why) => {
+            tracing::warn!("refused {peer}: {why}");
+            connection.close(CloseCode::ShuttingDown, why);
         }
     }
 }
@@ -536,6 +605,8 @@ async fn serve(
     // Nothing is urgent in the drain lane towards the host: commits travel in the control lane.
     let (_keep, urgent) = watch::channel(false);
     let unanswered = Lane::ALL.map(|_| Arc::new(Semaphore::new(MAX_UNANSWERED)));
+    let answers = Arc::new(Answers::new(shared.budgets.clone(), &principal, id));
+    let turns = shared.turns(&party(&principal));
     for (lane, streams) in lanes {
         let backlog = senders[lane as usize].1.clone();
         let room = unanswered[lane as usize].clone();
@@ -544,6 +615,7 @@ async fn serve(
             _ => FrameReader::new(streams.receive),
         };
         let (events, proof) = (shared.events.clone(), connection.clone());
+        let (answers, turns) = (answers.clone(), turns.clone());
         let mut unpaused = unpaused.clone();
         let limit = backlog.clone();
         tasks.spawn(async move {
@@ -568,6 +640,9 @@ async fn serve(
                     proof.proven().await?;
                     proven = true;
                 }
+                answers.begin(lane, &frame.message).await;
+                // Never closed. The queue takes those that wait for it in turn.
+                let _turn = turns.acquire().await.ok();
                 if events.send(ListenerEvent::Frame { session: id, lane, frame }).await.is_err() {
                     return Ok(());
                 }
@@ -575,12 +650,15 @@ async fn serve(
         });
         if let Some(queue) = queues[lane as usize].take() {
             let urgent = urgent.clone();
-            tasks.spawn(async move { send_all(lane, streams.send, queue, &backlog, urgent).await });
+            tasks.spawn(async move {
+                send_all::<ToHost, _>(lane, streams.send, queue, &backlog, urgent).await
+            });
         }
     }
     let lone = (version >= DATAGRAM_VERSION).then(Arc::<lone::Replies>::default);
     if let Some(lone) = lone.clone() {
         let (connection, events) = (connection.clone(), shared.events.clone());
+        let (answers, turns) = (answers.clone(), turns.clone());
         tasks.spawn(async move {
             let mut proven = false;
             loop {
@@ -589,6 +667,8 @@ async fn serve(
                     connection.proven().await?;
                     proven = true;
                 }
+                answers.begin(Lane::Read, &frame.message).await;
+                let _turn = turns.acquire().await.ok();
                 let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
                 if events.send(event).await.is_err() {
                     return Ok(());
@@ -604,6 +684,7 @@ async fn serve(
         connection: connection.clone(),
         principal,
         lanes: senders,
+        answers,
         paused,
         unanswered,
     };
@@ -639,5 +720,44 @@ struct Ended;
 impl super::transport::ReceiveStream for Ended {
     async fn read(&mut self, _: &mut [bytes::Bytes]) -> Result<usize, LinkError> {
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_core::wire::link::KeyId;
+
+    fn principal(tenant: Option<&str>, serial: &str) -> Principal {
+        Principal {
+            key: KeyId::NONE,
+            tenant: tenant.map(str::to_owned),
+            store: serial.starts_with("store"),
+            name: String::new(),
+            serial: serial.to_owned(),
+        }
+    }
+
+    #[test]
+    fn links_of_one_leave_places_for_others() {
+        let seats = Seats::new();
+        let at = |n: u32| SocketAddr::from((std::net::Ipv4Addr::from(0xc000_0200 + n), 1));
+        let take = |tenant: Option<&str>, serial: &str, n| {
+            seats.take(at(n), &principal(tenant, serial)).ok()
+        };
+        // A tenant with many credentials, from many addresses.
+        let all: Vec<Seat> =
+            (0..2000).filter_map(|n| take(Some("acme"), &format!("tenant:acme:{n}"), n)).collect();
+        assert_eq!(all.len() as u64, limits::MAX_SESSIONS_OF_ONE);
+        let others: Vec<Seat> =
+            (0..200).filter_map(|n| take(Some("other"), "tenant:other:1", n)).collect();
+        assert_eq!(others.len(), 200);
+        assert!(take(None, "01", 1).is_some() && take(None, "store:1", 1).is_some());
+        drop(all);
+        // Many tenants at one address.
+        let all: Vec<Seat> =
+            (0..2000).filter_map(|n| take(Some(&format!("t{n}")), "x", 7)).collect();
+        assert!(all.len() as u64 <= limits::MAX_SESSIONS_OF_ADDRESS);
+        assert!(take(Some("late"), "y", 8).is_some());
     }
 }

@@ -19,6 +19,7 @@
 //!
 //! `docs/protocol.md` describes what is on the wire.
 
+mod answers;
 mod choice;
 pub mod client;
 pub mod congestion;
@@ -48,6 +49,7 @@ use std::time::Duration;
 pub use choice::Transport;
 pub use client::{Client, LinkEvent, LinkStatus};
 pub use listener::{Door, Listener, ListenerEvent};
+pub use principal::party;
 pub use request::Requests;
 pub use sockets::Sockets;
 
@@ -133,6 +135,11 @@ impl LinkError {
     pub fn needs_operator(&self) -> bool {
         use LinkError::{Expired, Revoked, StoreExpired, Version, WrongCa};
         matches!(self, WrongCa | Expired | StoreExpired | Revoked | Version { .. })
+    }
+
+    /// Whether it says of somebody who has shown nothing that it is gone: anybody can have a store say so.
+    fn is_of_nobody(&self) -> bool {
+        matches!(self, LinkError::Lost(_) | LinkError::TimedOut) && !self.is_of_credential()
     }
 
     /// Whether a store has turned a client away because of its credential, and not only lost it.

@@ -27,6 +27,15 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Principal> {
     })
 }
 
+/// Whose share of a store a principal takes: tenants are one, whatever their credential; of the installation's own each
+/// credential is.
+pub fn party(principal: &Principal) -> String {
+    match &principal.tenant {
+        Some(tenant) => format!("tenant:{tenant}"),
+        None => principal.serial.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,10 @@ use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
 use super::{CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
+use crate::limits::{
+    HANDSHAKE_LIMIT, MAX_SESSIONS, MAX_STORE_SESSIONS, MAX_STRANGERS, MAX_STRANGERS_OF_ONE,
+    Stranger, Strangers,
+};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -429,12 +433,13 @@ pub struct Acceptor {
     /// (RFC 9000 §7.4.1).
     keeping: quinn::ServerConfig,
     issued: Arc<Issued>,
+    strangers: Strangers,
 }
 
 /// Connections beyond this number make strangers prove their address first.
 const UNPROVEN_CONNECTIONS: usize = 64;
-/// More connections are refused.
-const MAX_CONNECTIONS: usize = 1024;
+/// More connections are refused: there are sessions and strangers for fewer, and those that are being closed.
+const MAX_CONNECTIONS: usize = (MAX_SESSIONS + MAX_STORE_SESSIONS) as usize + 2 * MAX_STRANGERS;
 
 impl Acceptor {
     /// Listens with a socket of [`Sockets`](super::Sockets).
@@ -467,7 +472,8 @@ impl Acceptor {
         let mut keeping = config.clone();
         keeping.crypto = Arc::new(takes_data);
         let endpoint = endpoint(socket, Some(config.clone())).context("cannot listen over UDP")?;
-        Ok(Acceptor { endpoint, config, keeping, issued })
+        let strangers = Strangers::new(MAX_STRANGERS, MAX_STRANGERS_OF_ONE);
+        Ok(Acceptor { endpoint, config, keeping, issued, strangers })
     }
 
     /// The next one that wants to connect; `None` after [`Acceptor::close`].
@@ -481,12 +487,13 @@ impl Acceptor {
                 // Fails only for an address that is proven.
                 let _ = incoming.retry();
             } else {
+                let stranger = self.strangers.enter(incoming.remote_address().ip().into());
                 let window = session_window(open);
                 let keeping = (window == STREAM_WINDOW).then(|| self.issued.clone());
                 let config = if keeping.is_some() { &self.keeping } else { &self.config };
                 let mut config = config.clone();
                 config.transport_config(Arc::new(transport_config(window)));
-                return Some(Arriving { incoming, config: Arc::new(config), keeping });
+                return Some(Arriving { incoming, config: Arc::new(config), keeping, stranger });
             }
         }
     }
@@ -504,6 +511,7 @@ pub struct Arriving {
     config: Arc<quinn::ServerConfig>,
     /// If it may go on with a session: what to check its certificate against.
     keeping: Option<Arc<Issued>>,
+    stranger: Stranger,
 }
 
 impl Arriving {
@@ -517,10 +525,11 @@ impl Arriving {
     /// # Errors
     /// If it has no credential of this store.
     pub async fn authenticate(self) -> Result<Box<dyn Connection>, LinkError> {
-        let connecting = self.incoming.accept_with(self.config);
+        let Arriving { incoming, config, keeping, mut stranger } = self;
+        let connecting = incoming.accept_with(config);
         let connecting = connecting.map_err(|error| server_error(&error))?;
         let authenticated = async {
-            match self.keeping {
+            match keeping {
                 Some(issued) => Arriving::resume(connecting, &issued).await,
                 None => {
                     let connection = connecting.await.map_err(|error| server_error(&error))?;
@@ -528,9 +537,14 @@ impl Arriving {
                 }
             }
         };
-        match tokio::time::timeout(SETUP_TIMEOUT, authenticated).await {
-            Err(_) => Err(LinkError::TimedOut),
-            Ok(result) => Ok(Box::new(result?)),
+        tokio::select! {
+            ended = tokio::time::timeout(HANDSHAKE_LIMIT, authenticated) => match ended {
+                Err(_) => Err(LinkError::TimedOut),
+                Ok(result) => Ok(Box::new(result?)),
+            },
+            () = stranger.dropped() => {
+                Err(LinkError::Lost("others came after it, and it was not done".into()))
+            }
         }
     }
 
@@ -746,6 +760,6 @@ mod tests {
         assert_eq!(drain(64), 2 << 20);
         // What 64 hosts that drain at full speed make a store hold that cannot commit.
         assert!((1..=64).map(drain).sum::<u64>() < 400 << 20);
-        assert_eq!(drain(MAX_CONNECTIONS), 1 << 20);
+        assert_eq!(drain(MAX_SESSIONS as usize), 1 << 20);
     }
 }

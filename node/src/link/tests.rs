@@ -1,6 +1,7 @@
 //! Host and store over loopback, in one process.
 
 mod early;
+mod isolation;
 mod measure;
 mod over_tcp;
 
@@ -168,7 +169,14 @@ async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
         drop(sender);
         let urgent = urgent.clone();
         hosts.spawn(async move {
-            lane::send_all(lane, streams.send, queue, &lane::Backlog::default(), urgent).await
+            lane::send_all::<ToStore, _>(
+                lane,
+                streams.send,
+                queue,
+                &lane::Backlog::default(),
+                urgent,
+            )
+            .await
         });
         hosts.spawn(async move {
             let mut reader = lane::FrameReader::new(streams.receive);

@@ -47,13 +47,13 @@ pub fn run(command: &StoreCommand) -> Result<()> {
         match command {
             StoreCommand::List(to) => list(to).await,
             StoreCommand::Drain { id, off, limit, to } => {
-                drain(to, id.as_deref(), !off, *limit).await
+                Box::pin(drain(to, id.as_deref(), !off, *limit)).await
             }
-            StoreCommand::Rebalance(to) => rebalance(to).await,
+            StoreCommand::Rebalance(to) => Box::pin(rebalance(to)).await,
             StoreCommand::Forget { id, to, .. } => forget(to, id).await,
-            StoreCommand::Replica { command } => replica::run(command).await,
+            StoreCommand::Replica { command } => Box::pin(replica::run(command)).await,
             StoreCommand::Failover { standby, force, credential, json } => {
-                replica::failover(standby, *force, credential, *json).await
+                Box::pin(replica::failover(standby, *force, credential, *json)).await
             }
             StoreCommand::Join { state, invitation } => join(state, invitation).await,
             StoreCommand::Audit { .. } | StoreCommand::Invite { .. } => Ok(()),

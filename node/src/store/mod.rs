@@ -98,7 +98,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         .context("cannot start the store's runtime")?;
     runtime.block_on(async {
         // Whatever can be refused is, before anything is written.
-        let admin = admin::bind(&args.admin)?;
+        let admin = admin::bind(&args.admin, &args.admin_host)?;
         let sockets = Sockets::bind(args.listen)?;
         let mut stop = Stop::listen()?;
         tokio::spawn(take_up(Reload::listen()?, reload::read()?.1));
@@ -363,7 +363,8 @@ impl Store {
         } else {
             None
         };
-        let (mut api, http) = (JoinSet::new(), Arc::new(api::Counts::default()));
+        let bounds = api::Bounds::default();
+        let (mut api, http) = (JoinSet::new(), Arc::new(api::Counts::new(&bounds)));
         let audit = Audit::open(state)?;
         let mut listener = Listener::start(acceptor, issued.clone(), stores);
         let refusals = audit.clone();
@@ -371,7 +372,6 @@ impl Store {
         match tcp {
             Ok(mut tcp) => {
                 if let Some(visitors) = tcp.visitors() {
-                    let bounds = api::Bounds::default();
                     api.spawn(api::serve(visitors, listener.door(), http.clone(), bounds));
                 }
                 listener.add_tcp(tcp);

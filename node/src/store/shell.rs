@@ -27,6 +27,7 @@ use super::replica::Keeper;
 use super::scrub::Scrub;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::credential::{Issued, Own};
+use crate::limits::{MAX_STRANGE_BYTES, STRANGE_FRAME_BYTES};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
 use claims::Claims;
@@ -113,7 +114,7 @@ pub struct Shell {
     looking: bool,
     look_again: bool,
     /// Frames about volumes that are not known, and requests for a list, until it has been.
-    strangers: Vec<(u64, Lane, Frame<ToStore>)>,
+    strangers: Strangers,
     lists: Vec<Asked>,
     /// When to remind hosts that are to leave.
     remind: Interval,
@@ -122,6 +123,39 @@ pub struct Shell {
     second: SecondPlace,
     repairs: Repairs,
     damage: Damage,
+}
+
+/// Frames about volumes that are not known, until the location has been looked at.
+#[derive(Default)]
+struct Strangers {
+    frames: Vec<(u64, Lane, Frame<ToStore>)>,
+    /// Bytes of each session, heads included.
+    bytes: HashMap<u64, usize>,
+}
+
+impl Strangers {
+    /// Keeps a frame; gives it back if its session has as many here as it may.
+    fn put(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) -> Option<Frame<ToStore>> {
+        let bytes = self.bytes.entry(session).or_default();
+        let more = frame.payload.len() + STRANGE_FRAME_BYTES;
+        if *bytes + more > MAX_STRANGE_BYTES {
+            return Some(frame);
+        }
+        *bytes += more;
+        self.frames.push((session, lane, frame));
+        None
+    }
+
+    fn forget(&mut self, session: u64) {
+        if self.bytes.remove(&session).is_some() {
+            self.frames.retain(|(other, ..)| *other != session);
+        }
+    }
+
+    fn take(&mut self) -> Vec<(u64, Lane, Frame<ToStore>)> {
+        self.bytes.clear();
+        std::mem::take(&mut self.frames)
+    }
 }
 
 /// What a store knows of its volumes when it starts, and where it writes down what is done to them.
@@ -189,7 +223,7 @@ impl Shell {
             limits: Limits::default(),
             looking: false,
             look_again: false,
-            strangers: Vec::new(),
+            strangers: Strangers::default(),
             lists: Vec::new(),
             remind: tokio::time::interval(stores::REMIND),
             keeper,
@@ -317,7 +351,7 @@ impl Shell {
                 self.guests.closed(session);
                 self.watch.closed(session);
                 self.claims.forget(session);
-                self.strangers.retain(|(other, ..)| *other != session);
+                self.strangers.forget(session);
                 self.forget_held(session);
                 let now = self.now();
                 for id in self.engines.keys().copied().collect::<Vec<_>>() {
@@ -347,11 +381,14 @@ impl Shell {
         let frame = Frame { message, payload };
         let strange = self.is_strange(&frame.message) || !self.may_see(session, &frame.message);
         let early = matches!(frame.message, ToStore::ReadBehind { .. });
-        if self.fleet.is_some() && strange && !early {
-            // Another store may have created it a moment ago.
-            self.strangers.push((session, lane, frame));
-            return self.look_around();
-        }
+        // Another store may have created it a moment ago.
+        let frame = match self.fleet.is_some() && strange && !early {
+            false => frame,
+            true => match self.strangers.put(session, lane, frame) {
+                None => return self.look_around(),
+                Some(frame) => frame,
+            },
+        };
         self.known_frame(session, lane, frame);
     }
 
@@ -398,10 +435,18 @@ impl Shell {
         if !self.may_see(session, &frame.message) {
             return self.refuse_foreign(session, lane, frame.message);
         }
+        let announced = match &frame.message {
+            ToStore::Announce { volume, .. } => Some(*volume),
+            _ => None,
+        };
         if let Some(frame) = self.take_growth(session, lane, frame)
+            && let Some(frame) = self.keep_to_quota(session, lane, frame)
             && let Some(frame) = self.hold(session, lane, frame)
         {
             self.allowed_frame(session, lane, frame);
+        }
+        if let Some(volume) = announced {
+            self.notice_announced(volume);
         }
     }
 
@@ -724,6 +769,7 @@ impl Shell {
             map: MapMemory::of(&self.config.pages.lock()),
             datagrams: self.listener.datagrams(),
             early: self.listener.early(),
+            answer_bytes: self.listener.answer_bytes(),
             cache: self.objects.cache(),
             usage: self.objects.usage(),
         }

@@ -206,24 +206,25 @@ fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Whether there is room for more data of a tenant.
+/// What a tenant has stored, deleted volumes and all, and how much it may; what it has is not counted where it may
+/// have any amount.
 ///
 /// # Errors
 /// If the objects cannot be read.
-pub async fn has_room(objects: &dyn Objects, tenant: &str) -> Result<bool, VolumeError> {
+pub async fn stored(
+    objects: &dyn Objects,
+    tenant: &str,
+) -> Result<(u64, Option<u64>), VolumeError> {
     let limits = record(objects, tenant).await?.1;
-    let Some(limit) = limits.and_then(|limits| limits.max_stored) else { return Ok(true) };
+    let Some(limit) = limits.and_then(|limits| limits.max_stored) else { return Ok((0, None)) };
     let there = catalog::specs_of(objects, &catalog::of_tenant(tenant)).await?;
     let deleted = deleted(objects).await?.into_iter().filter(|(of, _)| of == tenant);
     let volumes = there.into_iter().map(|spec| spec.id).chain(deleted.map(|(_, volume)| volume));
     let mut stored = 0_u64;
     for volume in volumes {
         stored = stored.saturating_add(volume_stored(objects, volume).await?);
-        if stored >= limit {
-            return Ok(false);
-        }
     }
-    Ok(true)
+    Ok((stored, Some(limit)))
 }
 
 /// Whether a tenant may have a volume of so many sectors, beside those that it has.
@@ -413,6 +414,11 @@ mod tests {
         operate(&objects, set(TenantLimits::default())).await.unwrap();
         trash::restore(&objects, None, c.id, "acme/c", None).await.unwrap();
         assert_eq!(objects.list(TENANTS_PREFIX).await.unwrap().len(), 1, "older ones go");
+    }
+
+    async fn has_room(objects: &dyn Objects, tenant: &str) -> Result<bool, VolumeError> {
+        let (stored, limit) = stored(objects, tenant).await?;
+        Ok(limit.is_none_or(|limit| stored < limit))
     }
 
     #[tokio::test]

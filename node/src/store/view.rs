@@ -48,6 +48,8 @@ pub struct Snapshot {
     pub datagrams: AnswerCounters,
     /// Sessions that were begun with data, since the start.
     pub early: u64,
+    /// Bytes that answers which were begun and are not sent count for.
+    pub answer_bytes: u64,
     /// Memory of the volumes' maps.
     pub map: MapMemory,
     /// The cache in front of the objects, if there is one.
@@ -385,6 +387,12 @@ impl Report for View {
             "gauge",
             "Volumes that are open: those in use, and for a minute after.",
             snapshot.open as f64,
+        );
+        out.single(
+            "longhaul_store_answer_bytes",
+            "gauge",
+            "Bytes that answers which were begun and are not sent count for.",
+            snapshot.answer_bytes as f64,
         );
         if let Some(fleet) = snapshot.fleet {
             let draining = usize::from(fleet.draining);

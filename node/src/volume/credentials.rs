@@ -43,7 +43,7 @@ pub fn run(args: &CredentialArgs) -> Result<()> {
             });
             print(&format!("{}\n", file.display()))
         }
-        CredentialCommand::Revoke { which, tenant, state } => {
+        CredentialCommand::Revoke { which, tenant, state, .. } => {
             let revoked = credential::revoke(state, which.as_deref(), tenant.as_deref())?;
             if revoked == 0 {
                 bail!(

@@ -105,7 +105,15 @@ impl Target {
         if let Request::Login { tsih, .. } = pdu.header.request {
             entry.tsih = tsih;
         }
-        let step = entry.login.handle_request(&self.config, &self.access, &pdu.header, &pdu.data);
+        let mut step =
+            entry.login.handle_request(&self.config, &self.access, &pdu.header, &pdu.data);
+        let waits = entry
+            .login
+            .initiator()
+            .and_then(|initiator| self.failures.wait(self.now, &entry.peer.address, initiator));
+        if let Some(wait) = waits.filter(|_| !matches!(step, Step::Fail { .. })) {
+            step = entry.login.handle_wait(wait);
+        }
         self.enter(id, step);
         true
     }
@@ -145,6 +153,11 @@ impl Target {
                     entry.login.handle_admitted(result)
                 }
                 Step::Done(pdu) => {
+                    let admitted = entry.admitted.as_ref();
+                    let by_secret = admitted.is_some_and(|(who, _)| who.user.is_some());
+                    if let Some(initiator) = entry.login.initiator().filter(|_| by_secret) {
+                        self.failures.handle_success(&entry.peer.address, initiator);
+                    }
                     entry.send(&pdu, window);
                     self.begin(id);
                     return;
@@ -153,6 +166,18 @@ impl Target {
                     let redirected = response.as_ref().is_some_and(|pdu| {
                         matches!(pdu.response, Response::Login { status: status::MOVED, .. })
                     });
+                    let unauthenticated = response.as_ref().is_some_and(|pdu| {
+                        matches!(
+                            pdu.response,
+                            Response::Login { status: status::AUTHENTICATION, .. }
+                        )
+                    });
+                    // Who does not even try has guessed nothing.
+                    let guessed = unauthenticated && entry.login.uses_chap();
+                    if let Some(initiator) = entry.login.initiator().filter(|_| guessed) {
+                        let peer = &entry.peer.address;
+                        self.failures.handle_failure(self.now, peer, initiator);
+                    }
                     if let Some(pdu) = response {
                         entry.send(&pdu, window);
                     }

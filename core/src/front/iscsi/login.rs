@@ -32,6 +32,7 @@ use super::{Access, Config, Identity, PORTAL_GROUP, Parameters, Peer, TextPdu, n
 use crate::wire::iscsi::{Request, RequestHeader, Response};
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Most requests of a login. The longest honest one has eight, and some more for long texts.
 pub const MAX_REQUESTS: u32 = 64;
@@ -689,6 +690,25 @@ impl Login {
             },
             text,
         }
+    }
+
+    /// Who logs in, once it has said so.
+    #[must_use]
+    pub fn initiator(&self) -> Option<&str> {
+        self.names.as_ref().map(|names| names.initiator.as_str())
+    }
+
+    /// Whether it authenticates with CHAP, or has tried to.
+    #[must_use]
+    pub fn uses_chap(&self) -> bool {
+        matches!(self.method, Some(Some(_)))
+    }
+
+    /// The initiator has failed too often lately: it is told to come back later.
+    pub fn handle_wait(&mut self, wait: Duration) -> Step {
+        let seconds = wait.as_secs() + 1;
+        let why = format!("it failed to authenticate too often, and may try again in {seconds} s");
+        self.refuse(Refusal::new(status::UNAVAILABLE, why))
     }
 
     fn refuse(&mut self, refusal: Refusal) -> Step {

@@ -25,6 +25,7 @@ mod connection;
 mod copy;
 mod counters;
 mod entry;
+mod failures;
 mod framing;
 mod keys;
 pub mod login;

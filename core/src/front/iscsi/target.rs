@@ -5,6 +5,7 @@ use super::connection::{Outlet, before};
 use super::copy::{Copies, Said};
 use super::counters::{Abort, Counters};
 use super::entry::{Entry, MAX_CONNECTIONS};
+use super::failures::Failures;
 use super::framing::Incoming;
 use super::management::Fence;
 use super::session::{Context, Session, event};
@@ -85,6 +86,7 @@ pub struct Target {
     pub(super) volumes: BTreeMap<String, DeviceId>,
     /// Logins that wait for a volume.
     pub(super) opening: BTreeMap<String, Vec<ConnectionId>>,
+    pub(super) failures: Failures,
     pub(super) copies: Copies,
     pub(super) events: VecDeque<Event>,
     pub(super) counters: Counters,
@@ -114,6 +116,7 @@ impl Target {
             units: BTreeMap::new(),
             volumes: BTreeMap::new(),
             opening: BTreeMap::new(),
+            failures: Failures::default(),
             copies: Copies::default(),
             events: VecDeque::new(),
             counters: Counters::default(),

@@ -450,6 +450,15 @@ fn chap_one_way_and_mutual() {
     let offer = login.request(stage::SECURITY, None, &text([("CHAP_A", "5")]));
     let got = answer(&mut connection, &offer);
     assert!(matches!(got, Answer::Refused(0x0200 | 0x0201)), "{got:?}");
+    // Whoever goes on guessing has to wait, and nobody else.
+    let guess = || Login {
+        chap: Some(("alice".to_owned(), b"a secret of somebody's".to_vec())),
+        ..rig.login()
+    };
+    let all: Vec<Option<u16>> = (0..12).map(|_| status(&guess())).collect();
+    assert_eq!(all.last(), Some(&Some(0x0301)), "{all:?}");
+    let other = Login { initiator: format!("{INITIATOR}-other"), ..one_way };
+    assert_eq!(status(&other), Some(0x0202));
 }
 
 /// §6.3.5: the same ISID without a TSIH takes the session's place.

@@ -1,11 +1,12 @@
 //! One connection of an initiator: its socket, on the front thread.
 
 use super::input::Input;
-use super::{CLOSE_LIMIT, MAX_CONNECTIONS, Server};
+use super::{CLOSE_LIMIT, Server};
 use crate::host::stream::{Outbound, Reader, Writer, Written};
+use crate::limits::{Place, Places, Stranger, Who};
 use bytes::BytesMut;
 use longhaul_core::front::iscsi::{CloseReason, ConnectionId, Peer};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -14,10 +15,13 @@ use std::task::{Poll, Waker};
 pub(super) struct Connection {
     id: ConnectionId,
     peer: String,
+    who: Who,
     state: RefCell<State>,
 }
 
 struct State {
+    /// Of one that has logged in.
+    place: Option<Place<Who>>,
     out: Outbound,
     waker: Option<Waker>,
     /// There is something to do that no socket tells of.
@@ -38,33 +42,13 @@ enum Wake {
     End,
 }
 
-/// Counts the connections of a portal.
-pub(super) struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    /// A place, if there is one.
-    pub(super) fn take(taken: &Rc<Cell<usize>>) -> Option<Place> {
-        (taken.get() < MAX_CONNECTIONS).then(|| {
-            taken.set(taken.get() + 1);
-            Place(taken.clone())
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
 impl Connection {
     /// Serves a new connection until it ends.
     pub(super) async fn serve(
         server: Rc<Server>,
-        peer: Peer,
+        (peer, who): (Peer, Who),
         reader: Reader,
         writer: Writer,
-        _place: Place,
     ) {
         if server.stopping.get() {
             return;
@@ -81,7 +65,9 @@ impl Connection {
         let connection = Rc::new(Connection {
             id,
             peer: peer.address.clone(),
+            who,
             state: RefCell::new(State {
+                place: None,
                 out: Outbound::new(writer),
                 waker: None,
                 kicked: false,
@@ -104,6 +90,14 @@ impl Connection {
             Ok(Some(reason)) => tracing::info!(peer, "iSCSI connection closed: {reason}"),
             Err(error) => tracing::info!(peer, "iSCSI connection lost: {error}"),
         }
+    }
+
+    /// It has logged in: it takes one of the places, if there is one for where it comes from.
+    pub(super) fn logged_in(&self, places: &Places<Who>) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.place = places.take(self.who);
+        state.kick();
+        state.place.is_some()
     }
 
     /// Where it comes from.
@@ -159,11 +153,19 @@ impl Connection {
         mut reader: Reader,
     ) -> io::Result<Option<CloseReason>> {
         let mut input = Input::new();
+        let mut stranger = Some(server.strangers.enter(self.who));
         loop {
             if self.state.borrow().closing.is_some() {
                 return self.finish(server).await.map(Some);
             }
-            match self.wait(server, &mut reader, &mut input).await? {
+            stranger = stranger.filter(|_| self.state.borrow().place.is_none());
+            let wake = tokio::select! {
+                wake = self.wait(server, &mut reader, &mut input) => wake?,
+                () = given_way(stranger.as_mut()) => {
+                    return Err(io::Error::other("too many initiators do not log in"));
+                }
+            };
+            match wake {
                 Wake::End => return Ok(None),
                 Wake::Input | Wake::Work => {}
                 Wake::Room => self.flush(server),
@@ -256,6 +258,14 @@ impl Connection {
             }
         })
         .await
+    }
+}
+
+/// Waits until a connection without a login has to go.
+async fn given_way(stranger: Option<&mut Stranger>) {
+    match stranger {
+        Some(stranger) => stranger.dropped().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,13 +1,12 @@
 //! Where initiators find the target.
 
 use super::Server;
-use super::connection::{Connection, Place};
+use super::connection::Connection;
 use crate::commands::Usage;
 use crate::host::stream;
 use anyhow::{Context as _, Result};
 use longhaul_core::front::iscsi::Peer;
 use longhaul_core::wire::iscsi::PORT;
-use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,8 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 pub struct Listener {
     address: SocketAddr,
     socket: TcpListener,
-    /// Connections it has accepted and that have not ended.
-    taken: Rc<Cell<usize>>,
 }
 
 /// Reads an address, with or without a port.
@@ -56,7 +53,7 @@ impl Listener {
                 "cannot listen on {address} for iSCSI: stop what does, or choose another --iscsi"
             )
         })?;
-        Ok(Listener { address: socket.local_addr()?, socket, taken: Rc::default() })
+        Ok(Listener { address: socket.local_addr()?, socket })
     }
 
     /// Where it listens.
@@ -68,7 +65,7 @@ impl Listener {
     pub async fn run(self, server: Rc<Server>) {
         loop {
             match self.socket.accept().await {
-                Ok((stream, from)) => self.accepted(&server, stream, from),
+                Ok((stream, from)) => Listener::accepted(&server, stream, from),
                 Err(error) => {
                     // Too few descriptors, mostly: some connection has to end first.
                     tracing::warn!("cannot accept an iSCSI initiator on {}: {error}", self.address);
@@ -78,20 +75,11 @@ impl Listener {
         }
     }
 
-    fn accepted(&self, server: &Rc<Server>, stream: TcpStream, from: SocketAddr) {
-        let Some(place) = Place::take(&self.taken) else {
-            let mut counters = server.counters.borrow_mut();
-            if counters.turned_away.is_multiple_of(1000) {
-                tracing::warn!(
-                    peer = %from,
-                    "refused an iSCSI initiator: {} are connected to {}; log some of them out",
-                    super::MAX_CONNECTIONS,
-                    self.address
-                );
-            }
-            counters.turned_away += 1;
-            return;
-        };
+    fn accepted(server: &Rc<Server>, stream: TcpStream, from: SocketAddr) {
+        let who = from.ip().into();
+        if !server.places.has_room(&who) {
+            return server.turned_away(&from.to_string());
+        }
         let peer = stream.set_nodelay(true).and_then(|()| stream.local_addr()).map(|portal| {
             let (address, portal) = (plain(from), plain(portal));
             Peer {
@@ -103,7 +91,7 @@ impl Listener {
         match peer {
             Ok(peer) => {
                 let (reader, writer) = stream::tcp(stream);
-                let serve = Connection::serve(server.clone(), peer, reader, writer, place);
+                let serve = Connection::serve(server.clone(), (peer, who), reader, writer);
                 tokio::task::spawn_local(serve);
             }
             // It has gone already.

@@ -2,8 +2,8 @@
 //!
 //! Promises: a command that needs no I/O is answered by the turn that read it; responses of a turn
 //! leave in one write; an initiator that does not read is not read from; one that dawdles in the
-//! login is dropped, and a portal never has more than [`MAX_CONNECTIONS`]. It knows volumes only
-//! through [`Volumes`], and initiators' rights through [`access`].
+//! login is dropped; connections without a login have places of their own, of which the oldest give way, so that they keep
+//! nobody out ([`limits`]). It knows volumes only through [`Volumes`], and initiators' rights through [`access`].
 //!
 //! # Turns
 //!
@@ -27,6 +27,7 @@ pub use listen::Listener;
 pub use report::{Counters, SessionReport};
 
 use super::volume::{Client, Clock, Volume};
+use crate::limits::{self, Places, Strangers, Who};
 use bytes::Bytes;
 use connection::Connection;
 use futures_util::future::LocalBoxFuture;
@@ -41,9 +42,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-
-/// Connections of a portal at a time. One takes less than 1 MiB as long as it has nothing in flight.
-const MAX_CONNECTIONS: usize = 1024;
 
 /// How long an initiator may take to read its last responses.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
@@ -110,6 +108,9 @@ pub struct Server {
     rearm: Notify,
     stopping: Cell<bool>,
     counters: RefCell<Counters>,
+    /// For connections without a login, and those with one.
+    strangers: Strangers,
+    places: Places<Who>,
 }
 
 /// A device with its volume: who engines reply to.
@@ -142,6 +143,14 @@ impl Server {
             rearm: Notify::new(),
             stopping: Cell::new(false),
             counters: RefCell::default(),
+            strangers: Strangers::new(
+                limits::MAX_ISCSI_STRANGERS,
+                limits::MAX_ISCSI_STRANGERS_OF_ONE,
+            ),
+            places: Places::new(
+                limits::MAX_ISCSI_CONNECTIONS,
+                limits::MAX_ISCSI_CONNECTIONS_OF_ONE,
+            ),
         })
     }
 
@@ -312,7 +321,14 @@ impl Server {
             }
             Event::Close { connection, reason } => self.close(connection, reason),
             Event::LoggedIn { connection, identity } => {
-                let peer = self.connection(connection).map(|found| found.peer().to_owned());
+                let found = self.connection(connection);
+                if let Some(found) = &found
+                    && !found.logged_in(&self.places)
+                {
+                    self.turned_away(found.peer());
+                    found.close(CloseReason::Refused("there are too many connections".into()));
+                }
+                let peer = found.map(|found| found.peer().to_owned());
                 tracing::info!(
                     peer,
                     initiator = identity.initiator,
@@ -357,6 +373,19 @@ impl Server {
             self.devices.borrow_mut().insert(device, Rc::new(unit));
         }
         self.act(Instant::now());
+    }
+
+    /// There is no place for an initiator.
+    fn turned_away(&self, peer: &str) {
+        let mut counters = self.counters.borrow_mut();
+        if counters.turned_away.is_multiple_of(1000) {
+            tracing::warn!(
+                peer,
+                "refused an iSCSI initiator: {} connections are logged in; log some of them out",
+                self.places.taken()
+            );
+        }
+        counters.turned_away += 1;
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {

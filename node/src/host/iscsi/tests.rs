@@ -130,6 +130,27 @@ fn read_or_write(operation: u8, block: u32, blocks: u16) -> [u8; 16] {
 }
 
 #[test]
+fn initiators_that_do_not_log_in_keep_nobody_out() {
+    local(async {
+        let (server, address) = serve(Access::default());
+        let mut first = Initiator::connect(address).await;
+        assert_eq!(first.login(&normal("v")).await, 0);
+        let mut silent = Vec::new();
+        for _ in 0..600 {
+            silent.push(Initiator::connect(address).await);
+        }
+        let mut late = Initiator::connect(address).await;
+        let other = normal("v").replace(INITIATOR, &format!("{INITIATOR}:late"));
+        assert_eq!(late.login(&other).await, 0);
+        let most = crate::limits::MAX_ISCSI_STRANGERS_OF_ONE;
+        assert!(server.connections() <= most + 2, "{}", server.connections());
+        // Those that have logged in stay.
+        assert_eq!(server.sessions_of("v"), 2);
+        silent[0].ends().await;
+    });
+}
+
+#[test]
 fn an_initiator_reads_what_it_wrote_and_all_of_it_is_seen() {
     local(async {
         let (server, address) = serve(Access::default());

@@ -1,9 +1,10 @@
 //! One client's connection: drives its session, on the front thread.
 
-use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, Identity, MAX_CONNECTIONS, Server};
+use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, Identity, Server};
 use crate::host::bitmaps::Bitmaps;
 use crate::host::stream::{Outbound, Reader, Writer, Written};
 use crate::host::volume::{Client, Volume};
+use crate::limits::Who;
 use bytes::BytesMut;
 use longhaul_core::block::{BlockError, Reply, Request};
 use longhaul_core::front::nbd::{
@@ -68,17 +69,12 @@ impl Connection {
     /// Serves a new connection until it ends.
     pub async fn serve(
         server: Rc<Server>,
-        (peer, client): (String, Identity),
+        (peer, who, client): (String, Who, Identity),
         reader: Reader,
         writer: Writer,
     ) {
-        if server.connections() >= MAX_CONNECTIONS {
-            server.refused.set(server.refused.get() + 1);
-            tracing::warn!(
-                %peer,
-                "refused an NBD client: {MAX_CONNECTIONS} are connected; close some of them"
-            );
-            return;
+        if !server.places.has_room(&who) {
+            return server.turn_away(&peer);
         }
         if server.stopping.get() {
             return;
@@ -107,7 +103,7 @@ impl Connection {
             }),
         });
         server.connections.borrow_mut().insert(id, connection.clone());
-        let result = connection.run(&server, reader).await;
+        let result = connection.run(&server, who, reader).await;
         connection.state.borrow_mut().out.close();
         server.connections.borrow_mut().remove(&id);
         match result {
@@ -154,12 +150,15 @@ impl Connection {
     async fn run(
         self: &Rc<Self>,
         server: &Rc<Server>,
+        who: Who,
         mut reader: Reader,
     ) -> io::Result<CloseReason> {
         let mut input = BytesMut::new();
         let mut raw = BytesMut::new();
         let this: Rc<dyn Client> = self.clone();
         let mut patience = HANDSHAKE_LIMIT;
+        let mut stranger = Some(server.strangers.enter(who));
+        let mut _place = None;
         loop {
             self.turn(server, &this, &mut input, &mut raw)?;
             let (ready, looking_up, ended) = {
@@ -170,19 +169,38 @@ impl Connection {
             if ended {
                 return self.finish().await;
             }
-            let wake = if ready || looking_up {
-                self.wait(&mut reader, &mut input, &mut raw).await?
-            } else {
-                let since = Instant::now();
-                let wait = self.wait(&mut reader, &mut input, &mut raw);
-                let wake = tokio::time::timeout(patience, wait).await.map_err(|_| {
-                    io::Error::other(format!(
-                        "no handshake within {} s; a client that only connects is not one of NBD",
-                        HANDSHAKE_LIMIT.as_secs()
-                    ))
-                })??;
-                patience = patience.saturating_sub(since.elapsed()).max(Duration::from_millis(1));
-                wake
+            if ready && stranger.take().is_some() {
+                _place = server.places.take(who);
+                if _place.is_none() {
+                    server.turn_away(&self.peer);
+                    return Err(io::Error::other("there are too many clients"));
+                }
+            }
+            let wait = self.wait(&mut reader, &mut input, &mut raw);
+            let wake = match &mut stranger {
+                None => wait.await?,
+                Some(stranger) => {
+                    stranger.busy().set(looking_up);
+                    let since = Instant::now();
+                    let limit = if looking_up { Duration::MAX } else { patience };
+                    let wake = tokio::select! {
+                        wake = tokio::time::timeout(limit, wait) => wake,
+                        () = stranger.dropped() => {
+                            return Err(io::Error::other("too many clients choose no export"));
+                        }
+                    };
+                    let wake = wake.map_err(|_| {
+                        io::Error::other(format!(
+                            "no handshake within {} s; a client that only connects is not one of NBD",
+                            HANDSHAKE_LIMIT.as_secs()
+                        ))
+                    })??;
+                    if !looking_up {
+                        let left = patience.saturating_sub(since.elapsed());
+                        patience = left.max(Duration::from_millis(1));
+                    }
+                    wake
+                }
             };
             if let Wake::End = wake {
                 self.state.borrow_mut().session.handle_eof();

@@ -3,6 +3,7 @@
 use super::{Connection, Identity, Server};
 use crate::commands::Usage;
 use crate::host::stream;
+use crate::limits::Who;
 use anyhow::{Context as _, Result, bail};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -178,17 +179,19 @@ impl Listener {
             let accepted = match &self.socket {
                 Bound::Tcp(listener) => listener.accept().await.and_then(|(stream, peer)| {
                     stream.set_nodelay(true)?;
-                    Ok(((peer.to_string(), Identity::default()), stream::tcp(stream)))
+                    let who = (peer.to_string(), peer.ip().into(), Identity::default());
+                    Ok((who, stream::tcp(stream)))
                 }),
                 Bound::Unix(listener) => listener.accept().await.and_then(|(stream, _)| {
-                    let user = Some(stream.peer_cred()?.uid());
-                    let client = Identity { user, names: Vec::new() };
-                    Ok(((self.address.to_string(), client), stream::unix(stream)))
+                    let user = stream.peer_cred()?.uid();
+                    let client = Identity { user: Some(user), names: Vec::new() };
+                    let who = (self.address.to_string(), Who::User(user), client);
+                    Ok((who, stream::unix(stream)))
                 }),
             };
             match accepted {
-                Ok((client, (reader, writer))) => {
-                    let serve = Connection::serve(server.clone(), client, reader, writer);
+                Ok((who, (reader, writer))) => {
+                    let serve = Connection::serve(server.clone(), who, reader, writer);
                     tokio::task::spawn_local(serve);
                 }
                 Err(error) => {

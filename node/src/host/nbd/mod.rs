@@ -2,8 +2,8 @@
 //!
 //! Promises: a request that needs no I/O is answered by the turn that read it; replies of a turn leave
 //! in one write; a client that does not read its replies is not read from; a client that dawdles in
-//! the handshake is dropped, and there are never more than [`MAX_CONNECTIONS`]. It knows volumes only
-//! through [`Exports`].
+//! the handshake is dropped; clients that have not chosen an export have places of their own, of which the oldest give way,
+//! so that they keep nobody out ([`limits`]). It knows volumes only through [`Exports`].
 
 mod access;
 mod command;
@@ -19,6 +19,7 @@ pub use listen::{Address, Listener, tls_config};
 
 use super::bitmaps::Bitmaps;
 use super::volume::Volume;
+use crate::limits::{self, Places, Strangers, Who};
 use futures_util::future::LocalBoxFuture;
 use longhaul_core::front::nbd::{self, ExportEntry, ExportInfo, LookupError};
 use std::cell::{Cell, RefCell};
@@ -26,9 +27,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Clients at a time. One takes less than 1 MiB as long as it has nothing in flight.
-const MAX_CONNECTIONS: usize = 256;
 
 /// How long a client may take for its part of the handshake. The clock stands while it waits for us;
 /// this is longer than a lookup all the same.
@@ -64,6 +62,9 @@ pub struct Server {
     next_id: Cell<u64>,
     refused: Cell<u64>,
     stopping: Cell<bool>,
+    /// For those that have not chosen an export, and those that have.
+    strangers: Strangers,
+    places: Places<Who>,
 }
 
 impl Server {
@@ -78,6 +79,8 @@ impl Server {
             next_id: Cell::new(0),
             refused: Cell::new(0),
             stopping: Cell::new(false),
+            strangers: Strangers::new(limits::MAX_NBD_STRANGERS, limits::MAX_NBD_STRANGERS_OF_ONE),
+            places: Places::new(limits::MAX_NBD_CLIENTS, limits::MAX_NBD_CLIENTS_OF_ONE),
         })
     }
 
@@ -112,6 +115,18 @@ impl Server {
     /// Clients turned away because there were too many.
     pub fn refused(&self) -> u64 {
         self.refused.get()
+    }
+
+    /// There is no place for a client.
+    fn turn_away(&self, peer: &str) {
+        if self.refused.get().is_multiple_of(1000) {
+            tracing::warn!(
+                peer,
+                "refused an NBD client: {} are connected; close some of them",
+                self.places.taken()
+            );
+        }
+        self.refused.set(self.refused.get() + 1);
     }
 
     /// Clients of a volume.

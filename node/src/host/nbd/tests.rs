@@ -213,6 +213,33 @@ fn unix_sockets_replace_dead_ones_only() {
     });
 }
 
+#[test]
+fn clients_that_choose_nothing_keep_nobody_out() {
+    local(async {
+        let server = server(None);
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), false, false).unwrap();
+        let Address::Tcp(address) = *listener.address() else { panic!() };
+        tokio::task::spawn_local(listener.run(server.clone()));
+        let connect = async || TcpStream::connect(address).await.unwrap();
+        let mut first = Client::greeted(connect().await).await;
+        first.go("v").await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..600 {
+            silent.push(connect().await);
+        }
+        let mut late = Client::greeted(connect().await).await;
+        late.go("v").await.unwrap();
+        let most = crate::limits::MAX_NBD_STRANGERS_OF_ONE;
+        assert!(server.connections() <= most + 2, "{}", server.connections());
+        // Those that use an export stay.
+        first.send(READ, 2, 0, 4096, &[]).await;
+        assert_eq!(first.reply(4096).await.0, 0);
+        let mut rest = Vec::new();
+        let oldest = silent[0].read_to_end(&mut rest);
+        let _ = tokio::time::timeout(Duration::from_secs(30), oldest).await.unwrap();
+    });
+}
+
 struct Pki {
     dir: tempfile::TempDir,
     roots: rustls::RootCertStore,

@@ -1,10 +1,14 @@
 //! The store's end: who connects, and which connections are one link.
 
 use super::{
-    ALPN, HTTP, LinkError, OPENING_BYTES, SETUP_TIMEOUT, Slots, Tcp, Token, configure, lock,
-    opening, principal, server_error,
+    ALPN, HTTP, LinkError, OPENING_BYTES, Slots, Tcp, Token, configure, lock, opening, principal,
+    server_error,
 };
 use crate::credential::{Issued, ServerIdentity};
+use crate::limits::{
+    HANDSHAKE_LIMIT, MAX_INCOMPLETE, MAX_INCOMPLETE_OF_ONE, MAX_STRANGERS, MAX_STRANGERS_OF_ONE,
+    Strangers,
+};
 use crate::link::tls;
 use crate::link::transport::Connection;
 use anyhow::{Context as _, Result};
@@ -15,14 +19,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Handshakes at a time; others wait in the kernel.
-const MAX_HANDSHAKES: usize = 64;
-/// Links that are not complete yet.
-const MAX_INCOMPLETE: usize = 256;
+/// Those that speak HTTP, until they are taken.
+const MAX_VISITORS: usize = 64;
 /// How long who is turned away may take to read why.
 const LAST_WORD: Duration = Duration::from_secs(3);
 /// What is heard of them meanwhile: the first request of one who did not wait.
@@ -77,7 +79,7 @@ impl Acceptor {
         let config = tls::server(identity, issued, protocols)?;
         let listener = TcpListener::from_std(listener).context("cannot listen over TCP")?;
         let (sender, arrived) = mpsc::channel(16);
-        let (visit, visitors) = mpsc::channel(MAX_HANDSHAKES);
+        let (visit, visitors) = mpsc::channel(MAX_VISITORS);
         let mut task = JoinSet::new();
         let links = protocols.contains(&ALPN);
         let config = TlsAcceptor::from(Arc::new(config));
@@ -109,11 +111,10 @@ async fn accept(
     arrived: mpsc::Sender<Arrived>,
     visitors: mpsc::Sender<Visitor>,
 ) {
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let strangers = Strangers::new(MAX_STRANGERS, MAX_STRANGERS_OF_ONE);
     let incomplete = Arc::new(Incomplete::default());
     let mut tasks = JoinSet::new();
     loop {
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
         let (socket, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -124,10 +125,17 @@ async fn accept(
         };
         let (acceptor, whole, arrived) = (acceptor.clone(), incomplete.clone(), arrived.clone());
         let visitors = visitors.clone();
+        let mut stranger = strangers.enter(peer.ip().into());
         tasks.spawn(async move {
-            let _permit = permit;
             let joined = join(socket, peer, &acceptor, &whole);
-            match tokio::time::timeout(SETUP_TIMEOUT, joined).await {
+            let joined = tokio::select! {
+                joined = tokio::time::timeout(HANDSHAKE_LIMIT, joined) => joined,
+                () = stranger.dropped() => {
+                    return tracing::debug!("dropped {peer} (TCP): others came after it");
+                }
+            };
+            drop(stranger);
+            match joined {
                 Ok(Ok(Joined::Link(link))) => {
                     let _ = arrived.send(Ok(link)).await;
                 }
@@ -139,7 +147,9 @@ async fn accept(
                 }
                 Ok(Ok(Joined::Part)) | Err(_) => {}
                 // Hosts look for a store where there is none.
-                Ok(Err(error)) if !links => tracing::debug!("refused {peer} (TCP): {error}"),
+                Ok(Err(error)) if !links || error.is_of_nobody() => {
+                    tracing::debug!("refused {peer} (TCP): {error}");
+                }
                 Ok(Err(error)) => {
                     tracing::warn!("refused {peer} (TCP): {error}");
                     if error.is_of_credential() {
@@ -149,7 +159,7 @@ async fn accept(
             }
         });
         while tasks.try_join_next().is_some() {}
-        lock(&incomplete).retain(|_, (since, _)| since.elapsed() < SETUP_TIMEOUT);
+        lock(&incomplete).retain(|_, (since, _)| since.elapsed() < HANDSHAKE_LIMIT);
     }
 }
 
@@ -179,6 +189,20 @@ async fn dismiss(mut socket: TcpStream) {
     let (mut rest, mut nowhere) = (socket.take(LAST_WORD_BYTES), tokio::io::sink());
     let read = tokio::io::copy(&mut rest, &mut nowhere);
     let _ = tokio::time::timeout(LAST_WORD, read).await;
+}
+
+/// Gives up the oldest link that is not whole, if there are too many: of this credential, or of all.
+fn make_way(incomplete: &mut HashMap<(String, Token), (Instant, Slots)>, serial: &str) {
+    let of_one = incomplete.keys().filter(|(of, _)| of == serial).count();
+    if of_one < MAX_INCOMPLETE_OF_ONE && incomplete.len() < MAX_INCOMPLETE {
+        return;
+    }
+    let may_go = |of: &str| of_one < MAX_INCOMPLETE_OF_ONE || of == serial;
+    let candidates = incomplete.iter().filter(|((of, _), _)| may_go(of));
+    let oldest = candidates.min_by_key(|(_, (since, _))| *since).map(|(key, _)| key.clone());
+    if let Some(oldest) = oldest {
+        incomplete.remove(&oldest);
+    }
 }
 
 /// Authenticates a connection and puts it to the others of its link, unless it is none of a link.
@@ -211,8 +235,8 @@ async fn join(
     let serial = principal(&stream).ok_or_else(invalid)?.serial;
     let mut incomplete = lock(incomplete);
     let key = (serial, token);
-    if incomplete.len() >= MAX_INCOMPLETE && !incomplete.contains_key(&key) {
-        return Err(LinkError::Protocol("too many links are being opened".into()));
+    if !incomplete.contains_key(&key) {
+        make_way(&mut incomplete, &key.0);
     }
     let (_, slots) =
         incomplete.entry(key.clone()).or_insert_with(|| (Instant::now(), Slots::default()));

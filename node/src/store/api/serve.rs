@@ -4,8 +4,9 @@
 //! what one tenant can take from the others: places. Memory is bounded for each connection.
 
 use super::{Caller, Failure, STORES, routes};
-use crate::link::Door;
+use crate::limits::{HTTP_HEAD_BYTES, HTTP_SILENCE, MAX_HTTP, MAX_HTTP_OF_ONE, Place, Places};
 use crate::link::tcp::Visitor;
+use crate::link::{Door, party};
 use axum::Router;
 use axum::http::{HeaderValue, Request};
 use axum::response::IntoResponse as _;
@@ -14,18 +15,14 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::collections::HashMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsStream;
-
-/// Bytes of a request's head, and of what is read of a connection at a time.
-const MAX_HEAD_BYTES: usize = 32 << 10;
 
 /// Answers requests.
 pub(super) type Routes = TowerToHyperService<Router>;
@@ -43,30 +40,39 @@ const TURNED_AWAY: Duration = Duration::from_secs(3);
 /// What connections are limited to.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// All of them. Each has a session once it is used, and there are at most 1024 of those, with the hosts'.
-    pub connections: usize,
+    /// All of them. Each has a session once it is used, beside those of links.
+    pub connections: u64,
     /// Those of one tenant, or with one credential of the installation.
-    pub of_one: usize,
+    pub of_one: u64,
     /// How long the head of a request may take, from the end of the answer before on.
     pub silence: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { connections: 256, of_one: 64, silence: Duration::from_secs(30) }
+        Bounds { connections: MAX_HTTP, of_one: MAX_HTTP_OF_ONE, silence: HTTP_SILENCE }
     }
 }
 
 /// What HTTP is used for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counts {
     requests: AtomicU64,
     refused: AtomicU64,
     /// Connections by whose they are.
-    places: Mutex<HashMap<String, usize>>,
+    places: Places<String>,
 }
 
 impl Counts {
+    /// Nothing yet, with so many connections.
+    pub fn new(bounds: &Bounds) -> Counts {
+        Counts {
+            requests: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            places: Places::new(bounds.connections, bounds.of_one),
+        }
+    }
+
     /// Requests since the start.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
@@ -79,44 +85,7 @@ impl Counts {
 
     /// Connections there are.
     pub fn connections(&self) -> usize {
-        self.places().values().sum()
-    }
-
-    fn places(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn place(self: &Arc<Self>, serial: &str, bounds: &Bounds) -> Option<Place> {
-        // Tenants are one, whatever their credential; of the installation's own each is.
-        let who = serial.rsplit_once(':').map_or(serial, |(whose, _)| whose).to_owned();
-        let mut places = self.places();
-        let all: usize = places.values().sum();
-        let taken = places.get(&who).copied().unwrap_or(0);
-        if all >= bounds.connections || taken >= bounds.of_one {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        places.insert(who.clone(), taken + 1);
-        drop(places);
-        Some(Place { counts: self.clone(), who })
-    }
-}
-
-/// A connection's, for as long as it lasts.
-struct Place {
-    counts: Arc<Counts>,
-    who: String,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut places = self.counts.places();
-        if let Some(taken) = places.get_mut(&self.who) {
-            *taken -= 1;
-            if *taken == 0 {
-                places.remove(&self.who);
-            }
-        }
+        self.places.taken() as usize
     }
 }
 
@@ -132,7 +101,8 @@ pub async fn serve(
     while let Some(Visitor { stream, peer, principal }) = visitors.recv().await {
         while connections.try_join_next().is_some() {}
         while turned_away.try_join_next().is_some() {}
-        let Some(place) = counts.place(&principal.serial, &bounds) else {
+        let Some(place) = counts.places.take(party(&principal)) else {
+            counts.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("refused {peer} (HTTP): too many connections");
             if turned_away.len() < MAX_TURNED_AWAY {
                 turned_away.spawn(turn_away(stream));
@@ -140,19 +110,19 @@ pub async fn serve(
             continue;
         };
         let caller = Arc::new(Caller::visitor(door.clone(), peer, principal));
-        connections.spawn(connection(stream, caller, routes.clone(), place, bounds.silence));
+        let service = (caller, routes.clone(), counts.clone());
+        connections.spawn(connection(stream, service, place, bounds.silence));
     }
 }
 
 async fn connection(
     stream: TlsStream<TcpStream>,
-    caller: Arc<Caller>,
-    routes: Routes,
-    place: Place,
+    (caller, routes, counts): (Arc<Caller>, Routes, Arc<Counts>),
+    _place: Place<String>,
     silence: Duration,
 ) {
     let service = service_fn(|mut request: Request<Incoming>| {
-        place.counts.requests.fetch_add(1, Ordering::Relaxed);
+        counts.requests.fetch_add(1, Ordering::Relaxed);
         request.extensions_mut().insert(caller.clone());
         let stores = HeaderValue::from_str(&caller.stores().join(","));
         let answer = routes.call(request);
@@ -165,7 +135,7 @@ async fn connection(
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(silence).max_buf_size(MAX_HEAD_BYTES);
+    http.timer(TokioTimer::new()).header_read_timeout(silence).max_buf_size(HTTP_HEAD_BYTES);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!("an HTTP connection has ended: {error}");
     }
@@ -178,7 +148,7 @@ async fn turn_away(stream: TlsStream<TcpStream>) {
         std::future::ready(Ok::<_, Infallible>(Failure::unavailable(why).into_response()))
     });
     let mut http = http1::Builder::new();
-    http.keep_alive(false).max_buf_size(MAX_HEAD_BYTES);
+    http.keep_alive(false).max_buf_size(HTTP_HEAD_BYTES);
     let answered = http.serve_connection(TokioIo::new(stream), service);
     let _ = tokio::time::timeout(TURNED_AWAY, answered).await;
 }

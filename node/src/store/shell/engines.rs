@@ -187,6 +187,7 @@ impl Shell {
     /// Takes everything an engine has to give.
     pub(super) fn drive(&mut self, id: VolumeId) {
         let mut damaged = Vec::new();
+        let mut settled = false;
         loop {
             let now = self.now();
             let Some(engine) = self.engines.get_mut(&id) else { return };
@@ -217,6 +218,7 @@ impl Shell {
                 if let Event::Retry { key, error, .. } = &event {
                     engine.retrying = Some((key.clone(), error.clone()));
                 }
+                settled |= matches!(&event, Event::Failed(_) | Event::Opened { .. });
                 match &event {
                     Event::Failed(_) => engine.failed_at = Some(Instant::now()),
                     Event::Opened { .. } => engine.failures = 0,
@@ -264,6 +266,10 @@ impl Shell {
         self.pause(id);
         self.delete(id);
         self.let_go(id);
+        if settled {
+            // Some may have waited for what its log says.
+            self.next_walks();
+        }
     }
 
     /// Stops reading what a volume's sessions drain while the volume has no room.

@@ -237,7 +237,7 @@ impl Guests {
                 *why = strip_text(reach, why);
             }
             ToHost::Attached { result: Err(AttachError::InUse { volume, .. }), .. } => {
-                *volume = strip_text(tenant, volume);
+                *volume = strip_text(reach, volume);
             }
             _ => {}
         }

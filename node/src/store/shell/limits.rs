@@ -192,14 +192,36 @@ impl Shell {
         }
     }
 
+    /// So much of what a session drains waits here for something else than its turn.
+    pub(super) fn hold_drain(&mut self, session: u64, bytes: u64) {
+        *self.limits.drains.entry(session).or_default() += bytes + FRAME_BYTES;
+        if self.limits.is_full(session) {
+            self.pause_drains(&BTreeSet::from([session]));
+        }
+    }
+
+    /// So much of it does not any more.
+    pub(super) fn let_drain(&mut self, session: u64, bytes: u64) {
+        let was_full = self.limits.is_full(session);
+        if let Some(held) = self.limits.drains.get_mut(&session) {
+            *held = held.saturating_sub(bytes + FRAME_BYTES);
+        }
+        if was_full && !self.limits.is_full(session) {
+            self.pause_drains(&BTreeSet::from([session]));
+        }
+    }
+
     /// A session is over, and nobody waits for what it asked.
     pub(super) fn forget_held(&mut self, session: u64) {
+        self.forget_waiting_for_room(session);
+        self.forget_walks(session);
         self.limits.drains.remove(&session);
         self.throttles(|now, throttle| throttle.handle_session_closed(now, SessionId(session)));
     }
 
     /// Lets go on what waits of a volume that is not served here any more, to be told so.
     pub(super) fn release_held(&mut self, volume: VolumeId) {
+        self.release_waiting_for_room(volume);
         self.throttles(|now, throttle| throttle.release(now, volume));
     }
 

@@ -417,7 +417,7 @@ impl Shell {
                 let _ = outcomes.send(Outcome::Lives(lists, reports));
             });
         }
-        for (session, lane, frame) in std::mem::take(&mut self.strangers) {
+        for (session, lane, frame) in self.strangers.take() {
             self.known_frame(session, lane, frame);
         }
     }

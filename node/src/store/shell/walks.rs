@@ -3,9 +3,14 @@
 //!
 //! Nobody waits long for an answer: after some parts it is given as far as it goes, and who asked goes on
 //! from there. Of a volume that is written meanwhile it is a mixture of moments.
+//!
+//! A walk is begun only when the volume's own log says that its snapshots exist. Of each party one is under way, others of
+//! it wait in their order; how many may wait is bounded by what answers count for.
 
 use super::snapshots::Place;
 use super::{Asked, Shell};
+use crate::limits::{MAX_IDLE_SNAPSHOTS, MAX_WALKS};
+use crate::link::party;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::extent::Extent as _;
 use longhaul_core::store::{Account, Places, SHELL_SESSION, differences};
@@ -13,7 +18,7 @@ use longhaul_core::wire::link::{
     Lane, MAX_CHANGED_RANGES, MAX_MAPS_COUNTED, ReadError, RequestId, SnapshotError, SnapshotKey,
     SnapshotReply, ToStore, VolumeError, VolumeReply,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Questions to engines for one answer, at most, or one to each. A question is for some pages of each level of a map:
 /// usually one or two reads of each of the objects if these are not in memory.
@@ -24,9 +29,23 @@ const QUESTIONS_MAX: usize = 128;
 pub(super) struct Walks {
     next: u64,
     all: HashMap<u64, Walk>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A walk that has not begun.
+struct Waiting {
+    party: String,
+    asked: Asked,
+    volume: VolumeId,
+    snapshots: Vec<SnapshotKey>,
+    /// The size of the volume, if it is looked at too.
+    whole: Option<u64>,
+    range: Range,
+    finds: Finds,
 }
 
 struct Walk {
+    party: String,
     asked: Asked,
     maps: Vec<Map>,
     /// What is left to be looked at.
@@ -99,26 +118,118 @@ impl Shell {
         range: Range,
         finds: Finds,
     ) {
-        for key in snapshots {
-            let place = Place { volume, segment: key.segment };
-            let known = self.snapshots.place(key.id).is_none_or(|known| *known == place);
-            if self.names.contains_key(&key.id) || !known {
-                let error = VolumeError::Snapshot(SnapshotError::NotFound);
-                return self.reply(&[asked], &Err(error));
-            }
-            // If it is not there, its engine says so when it is opened.
-            self.snapshots.insert(key.id, place);
-        }
         if range.is_empty() {
             return self.reply(&[asked], &Err(VolumeError::Invalid("the range is empty".into())));
+        }
+        let party = self.guests.principal(asked.session).map(party).unwrap_or_default();
+        let snapshots = snapshots.to_vec();
+        let walk = Waiting { party, asked, volume, snapshots, whole, range, finds };
+        self.walks.waiting.push_back(walk);
+        self.next_walks();
+    }
+
+    /// Begins what may be: of each party one. Those whose volume is not open yet wait until it is.
+    pub(super) fn next_walks(&mut self) {
+        let mut at = 0;
+        while self.walks.all.len() < MAX_WALKS {
+            let Some(walk) = self.walks.waiting.get(at) else { return };
+            let (asked, volume) = (walk.asked, walk.volume);
+            if self.walks.all.values().any(|other| other.party == walk.party) {
+                at += 1;
+                continue;
+            }
+            // That may open it, and end here with something else that waits.
+            let known = self.known_snapshots(volume);
+            let Some(walk) = self.walks.waiting.get(at) else { return };
+            if (walk.asked.session, walk.asked.request) != (asked.session, asked.request) {
+                at = 0;
+                continue;
+            }
+            match known {
+                None => at += 1,
+                Some(Err(error)) => {
+                    self.walks.waiting.remove(at);
+                    self.reply(&[asked], &Err(error));
+                }
+                Some(Ok(())) => {
+                    if let Some(walk) = self.walks.waiting.remove(at) {
+                        self.begin(walk);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens a volume, if it is not open, to learn of its snapshots: nothing as long as that takes.
+    fn known_snapshots(&mut self, volume: VolumeId) -> Option<Result<(), VolumeError>> {
+        if !self.open(volume) {
+            return Some(Err(VolumeError::NotFound));
+        }
+        // A new one begins with that.
+        self.drive(volume);
+        let engine = self.engines.get_mut(&volume)?;
+        engine.used = true;
+        if let Some(failed) = engine.volume.failed() {
+            return Some(Err(VolumeError::Store(failed.to_string())));
+        }
+        engine.volume.info().map(|_| Ok(()))
+    }
+
+    /// Begins a walk, if the volume has those snapshots.
+    fn begin(&mut self, walk: Waiting) {
+        let Waiting { party, asked, volume, snapshots, whole, range, finds } = walk;
+        let engine = self.engines.get(&volume);
+        let has = |key: &SnapshotKey| {
+            let known = engine.and_then(|engine| engine.volume.state().snapshots.at(key.segment));
+            known.is_some_and(|known| known.id == key.id)
+        };
+        if !snapshots.iter().all(has) {
+            return self.reply(&[asked], &Err(VolumeError::Snapshot(SnapshotError::NotFound)));
+        }
+        self.close_idle_snapshots(&snapshots);
+        for key in &snapshots {
+            self.snapshots.insert(key.id, Place { volume, segment: key.segment });
         }
         let map = |engine, sectors| Map { engine, sectors, places: Vec::new() };
         let maps = snapshots.iter().map(|key| map(key.id, key.sectors));
         let maps = maps.chain(whole.map(|sectors| map(volume, sectors))).collect();
         self.walks.next += 1;
         let number = self.walks.next;
-        self.walks.all.insert(number, Walk { asked, maps, range, questions: 0, finds });
+        self.walks.all.insert(number, Walk { party, asked, maps, range, questions: 0, finds });
         self.walk_on(number);
+    }
+
+    /// Closes snapshots that only walks have opened, beyond those that the next one is about.
+    fn close_idle_snapshots(&mut self, next: &[SnapshotKey]) {
+        let needed = self.walks.all.values().flat_map(|walk| &walk.maps).map(|map| map.engine);
+        let needed: BTreeSet<VolumeId> = needed.chain(next.iter().map(|key| key.id)).collect();
+        let idle = self.engines.iter().filter(|(id, engine)| {
+            let volume = &engine.volume;
+            let at_rest = volume.is_idle() && volume.poll_timeout().is_none();
+            at_rest
+                && volume.id() != volume.spec().id
+                && engine.under_way == 0
+                && engine.sessions.is_empty()
+                && !needed.contains(*id)
+        });
+        let idle: Vec<VolumeId> = idle.map(|(id, _)| *id).collect();
+        for id in idle.iter().skip(MAX_IDLE_SNAPSHOTS) {
+            self.engines.remove(id);
+            self.objects.left(*id);
+        }
+    }
+
+    /// A walk is over.
+    fn end_walk(&mut self, number: u64, result: Result<VolumeReply, VolumeError>) {
+        if let Some(walk) = self.walks.all.remove(&number) {
+            self.reply(&[walk.asked], &result);
+        }
+        self.next_walks();
+    }
+
+    /// A session is over: nobody waits for what it asked.
+    pub(super) fn forget_walks(&mut self, session: u64) {
+        self.walks.waiting.retain(|walk| walk.asked.session != session);
     }
 
     /// Asks the engines of those maps for more of which nothing is left.
@@ -158,27 +269,21 @@ impl Shell {
         let (number, at) = (request >> 8, (request & 0xff) as usize);
         let Some(walk) = self.walks.all.get_mut(&number) else { return };
         let Some(map) = walk.maps.get_mut(at) else { return };
-        match result {
-            Ok(places) if !places.is_empty() => map.places = places,
-            Ok(_) => {
-                let asked = walk.asked;
-                self.walks.all.remove(&number);
-                let error = VolumeError::Store("a map says nothing".into());
-                return self.reply(&[asked], &Err(error));
+        let error = match result {
+            Ok(places) if !places.is_empty() => {
+                map.places = places;
+                None
             }
-            Err(error) => {
-                let asked = walk.asked;
-                self.walks.all.remove(&number);
-                let error = match error {
-                    // It was deleted, or its volume has moved to another store: asking again tells.
-                    ReadError::NotAttached => VolumeError::Snapshot(SnapshotError::NotFound),
-                    ReadError::Invalid => {
-                        VolumeError::Invalid("the range is not within the volume".into())
-                    }
-                    other => VolumeError::Store(other.to_string()),
-                };
-                return self.reply(&[asked], &Err(error));
+            Ok(_) => Some(VolumeError::Store("a map says nothing".into())),
+            // It was deleted, or its volume has moved to another store: asking again tells.
+            Err(ReadError::NotAttached) => Some(VolumeError::Snapshot(SnapshotError::NotFound)),
+            Err(ReadError::Invalid) => {
+                Some(VolumeError::Invalid("the range is not within the volume".into()))
             }
+            Err(other) => Some(VolumeError::Store(other.to_string())),
+        };
+        if let Some(error) = error {
+            return self.end_walk(number, Err(error));
         }
         if walk.maps.iter().any(|map| map.places.is_empty()) {
             return;
@@ -187,10 +292,8 @@ impl Shell {
         if !done && walk.questions < QUESTIONS_MAX {
             return self.walk_on(number);
         }
-        if let Some(walk) = self.walks.all.remove(&number) {
-            let asked = walk.asked;
-            self.reply(&[asked], &walk.reply().map(VolumeReply::Snapshot));
-        }
+        let reply = walk.reply().map(VolumeReply::Snapshot);
+        self.end_walk(number, reply);
     }
 }
 
@@ -226,12 +329,14 @@ impl Walk {
         full || self.range.is_empty()
     }
 
-    fn reply(self) -> Result<SnapshotReply, VolumeError> {
+    fn reply(&mut self) -> Result<SnapshotReply, VolumeError> {
         let end = self.range.lba;
-        Ok(match self.finds {
-            Finds::Differences(ranges) => SnapshotReply::Diff { ranges, end },
+        Ok(match &mut self.finds {
+            Finds::Differences(ranges) => {
+                SnapshotReply::Diff { ranges: std::mem::take(ranges), end }
+            }
             Finds::Usage { account: Account { maps, named_bytes }, .. } => {
-                SnapshotReply::Usage { maps, named_bytes, end }
+                SnapshotReply::Usage { maps: std::mem::take(maps), named_bytes: *named_bytes, end }
             }
         })
     }

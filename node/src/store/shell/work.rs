@@ -7,6 +7,7 @@ use super::super::schedule::Schedule;
 use super::super::trash::Tended;
 use super::snapshots::Place;
 use super::stores;
+use super::tenants::FoundStored;
 use crate::credential::Reach;
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
@@ -93,8 +94,8 @@ pub(super) enum Outcome {
     TendedAll,
     /// Something was asked that changes nothing.
     Replied(Asked, Result<VolumeReply, VolumeError>),
-    /// Whether tenants have room for more data, each with how much had been written then.
-    Room(Vec<(String, u64, Result<bool, VolumeError>)>),
+    /// What tenants have stored, each with how much had been written then.
+    Room(Vec<(String, u64, FoundStored)>),
     /// Something was asked about tenants, or changed about one.
     Tenant(Asked, bool, Result<TenantReply, VolumeError>),
     /// What tenants may do.

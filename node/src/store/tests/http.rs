@@ -178,7 +178,7 @@ impl Entrance {
         let acceptor = Acceptor::over(udp, &identity, issued.clone()).unwrap();
         let mut tcp = tcp::Acceptor::over(tcp.unwrap(), &identity, issued.clone()).unwrap();
         let mut listener = Listener::start(acceptor, issued, Vec::new());
-        let counts = Arc::new(api::Counts::default());
+        let counts = Arc::new(api::Counts::new(&bounds));
         let mut serving = JoinSet::new();
         let visitors = tcp.visitors().unwrap();
         serving.spawn(api::serve(visitors, listener.door(), counts.clone(), bounds));
@@ -240,11 +240,14 @@ async fn connections_are_bounded_in_number_and_silence() {
     turned_away(&acme[0]).await;
     assert_eq!(entrance.counts.refused(), 1);
     let _third = entrance.visit(&other).await;
-    let _fourth = entrance.visit(&other).await;
-    entrance.wait_for_connections(4).await;
+    entrance.wait_for_connections(3).await;
+    // The last is for who has none.
+    turned_away(&other).await;
     let admin = entrance.dir.path().join("credentials/admin.toml");
     let admin = Credential::load(&admin).unwrap();
-    turned_away(&admin).await;
+    let _fourth = entrance.visit(&admin).await;
+    entrance.wait_for_connections(4).await;
+    turned_away(&entrance.issue("another", "d")).await;
     // Who says nothing, or not all of it, is not waited for; nor who has asked all that there was to ask.
     let begun = std::time::Instant::now();
     first.stream.write_all(b"GET /v1/nothing HTTP/1.1\r\nhost: a\r\n\r\nGET /v1/").await.unwrap();

@@ -1,7 +1,11 @@
 //! What tenants may do in a second, as links see it.
 
 use super::*;
-use longhaul_core::wire::link::{TenantLimits, TenantOperation};
+use crate::admin;
+use longhaul_core::block::{Epoch, Seq, VolumeId};
+use longhaul_core::wire::link::{
+    SnapshotError, SnapshotKey, SnapshotOperation, TenantLimits, TenantOperation, VolumeError,
+};
 use std::time::Instant;
 
 async fn set(requests: &Requests, limits: TenantLimits) {
@@ -19,11 +23,29 @@ async fn limited(dir: &Path, limits: TenantLimits) -> (Running, Requests) {
     (store, requests)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_over_tcp_lives_while_what_is_drained_waits() {
-    let dir = tempfile::tempdir().unwrap();
-    let limits = TenantLimits { max_rate: Some(64 << 10), ..TenantLimits::default() };
-    let (store, requests) = limited(dir.path(), limits).await;
+/// A host with `acme/a` attached that does what a test says.
+struct Puppet {
+    client: Client,
+    volume: VolumeId,
+    epoch: Epoch,
+}
+
+impl Puppet {
+    /// Ships as many batches of 1 MiB, whatever it is told.
+    fn ship(&self, last: Seq) {
+        let (volume, epoch) = (self.volume, self.epoch);
+        let data = vec![5; 1 << 20];
+        for seq in 1..=last {
+            let mut payload = BytesMut::new();
+            let range = Range::new(seq % 128 * 2048, 2048);
+            record::encode_data(epoch, seq, range, &data, &mut payload);
+            let message = ToStore::Batch { volume, epoch, first: seq, last: seq };
+            self.client.send(Lane::Drain, Frame { message, payload: payload.freeze() });
+        }
+    }
+}
+
+async fn attached(store: &Running) -> (Puppet, mpsc::UnboundedReceiver<LinkEvent>) {
     let credential = Credential::load(&store.credential()).unwrap();
     let address = store.address.to_string();
     let (client, mut events) = Client::start(credential, Some(address), Transport::Tcp).unwrap();
@@ -34,16 +56,93 @@ async fn a_link_over_tcp_lives_while_what_is_drained_waits() {
     client.send(Lane::Control, attach.into());
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(attached), .. } = frame.message else { panic!("{frame:?}") };
-    let (volume, epoch) = (attached.volume, attached.epoch);
+    (Puppet { client, volume: attached.volume, epoch: attached.epoch }, events)
+}
+
+/// Of a host that does not stop when it hears that there is no room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quota_holds_at_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let quota = 4 << 20;
+    let limits = TenantLimits { max_stored: Some(quota), ..TenantLimits::default() };
+    let (store, requests) = limited(dir.path(), limits).await;
+    let (host, mut events) = attached(&store).await;
+    let last = 160;
+    host.ship(last);
+    // What is beyond quota and grace does not come, and nothing fails; that there is no room is said early.
+    let most = (quota + crate::limits::QUOTA_GRACE_BYTES) >> 20;
+    let (mut committed, mut told) = (0, false);
+    let quiet = Duration::from_secs(8);
+    while committed < most / 2 || committed > most {
+        let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
+        match frame.message {
+            ToHost::Committed { seq, .. } => committed = seq,
+            ToHost::Room { room, .. } => told |= !room,
+            other => panic!("{other:?}"),
+        }
+        assert!(committed <= most, "{committed} MiB of {most}");
+    }
+    let until = Instant::now() + quiet;
+    while Instant::now() < until {
+        let event = tokio::time::timeout(Duration::from_secs(1), events.recv()).await;
+        let Ok(event) = event else { continue };
+        let Some(LinkEvent::Frame(frame)) = event else { panic!("{event:?}") };
+        match frame.message {
+            ToHost::Committed { seq, .. } => committed = seq,
+            ToHost::Room { room, .. } => told |= !room,
+            other => panic!("{other:?}"),
+        }
+        assert!(committed <= most, "{committed} MiB of {most}");
+    }
+    assert!(told);
+    // With more room it goes on where it stopped.
+    set(&requests, TenantLimits::default()).await;
+    while committed < last {
+        let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
+        if let ToHost::Committed { seq, .. } = frame.message {
+            committed = seq;
+        }
+    }
+    tokio::task::spawn_blocking(move || host.client.close()).await.unwrap();
+    requests.close().await;
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn usage_of_snapshots_that_are_not_there_opens_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, requests) = limited(dir.path(), TenantLimits::default()).await;
+    let asking = (0..40_u64).map(|n| {
+        let key = |m: u64| SnapshotKey {
+            id: VolumeId(u128::from(n << 8 | m) + 1),
+            segment: n + m,
+            sectors: 1 << 19,
+        };
+        let snapshots = (0..64).map(key).collect();
+        let range = Range::new(0, 1 << 19);
+        let operation = SnapshotOperation::Usage { snapshots, volume: None, range };
+        requests.volume(VolumeOperation::Snapshot { name: "acme/a".into(), operation })
+    });
+    for refused in futures_util::future::join_all(asking).await {
+        let error = refused.unwrap_err();
+        let error = error.downcast_ref::<VolumeError>();
+        assert_eq!(error, Some(&VolumeError::Snapshot(SnapshotError::NotFound)));
+    }
+    let metrics = admin::Report::metrics(&*store.view).await;
+    assert!(metrics.contains("longhaul_store_volumes_open 1\n"), "{metrics}");
+    requests.close().await;
+    store.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_over_tcp_lives_while_what_is_drained_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = TenantLimits { max_rate: Some(64 << 10), ..TenantLimits::default() };
+    let (store, requests) = limited(dir.path(), limits).await;
+    let (client, mut events) = attached(&store).await;
     // More than the store takes, and all sockets on the way.
     let last = 48;
-    let data = vec![5; 1 << 20];
-    for seq in 1..=last {
-        let mut payload = BytesMut::new();
-        record::encode_data(epoch, seq, Range::new(seq * 2048, 2048), &data, &mut payload);
-        let message = ToStore::Batch { volume, epoch, first: seq, last: seq };
-        client.send(Lane::Drain, Frame { message, payload: payload.freeze() });
-    }
+    client.ship(last);
     // Longer than a peer may be silent.
     let event = tokio::time::timeout(Duration::from_secs(8), events.recv()).await;
     assert!(event.is_err(), "{event:?}");
@@ -55,7 +154,7 @@ async fn a_link_over_tcp_lives_while_what_is_drained_waits() {
             break;
         }
     }
-    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    tokio::task::spawn_blocking(move || client.client.close()).await.unwrap();
     requests.close().await;
     store.stop().await;
 }

@@ -9,7 +9,9 @@ async fn two_keys(dir: &Path) -> (Running, Requests, Requests) {
     let store = start(dir).await;
     store.volume(&["create", "acme/a", "--size", "1MiB"]).await.unwrap();
     let file = dir.join("acme.toml");
-    credential::issue(dir, "acme", &file).unwrap();
+    let (tenant, role) = (Some("acme"), credential::Role::Admin);
+    let wanted = credential::Wanted { name: "acme", tenant, role, volumes: vec!["*".into()] };
+    credential::issue(dir, &wanted, &file).unwrap();
     let credential = Credential::load(&file).unwrap();
     let host = Requests::connect(&credential, Some(&store.address.to_string())).await.unwrap();
     let other = store.requests().await;
@@ -71,9 +73,9 @@ async fn a_connected_volume_is_taken_by_name_and_that_is_recorded() {
         assert_eq!(volume, "acme/a");
         assert!(by.contains("127.0.0.1"), "{by}");
     }
-    let info = |requests: &Requests| {
+    let info = async |requests: &Requests| {
         let operation = VolumeOperation::Show { name: "acme/a".into() };
-        requests.volume(operation)
+        requests.volume(operation).await
     };
     let VolumeReply::Volume(shown) = info(&other).await.unwrap() else { panic!() };
     let live = shown.live.unwrap();

@@ -76,7 +76,7 @@ fn table() -> Vec<(ToStore, Role, Scope, bool)> {
     let since = longhaul_core::wire::link::Moment { epoch, host, seq };
     let (software, attribute) = (String::new(), |name: &str| name.to_owned());
     let key = SnapshotKey { id, segment: 1, sectors: 8 };
-    let claim = longhaul_core::wire::link::Claim::Attach(None);
+    let claim = longhaul_core::wire::link::Claim::Attach { journal: None, take_over: false };
     let set = |attribute: &str| VolumeOperation::SetAttribute {
         volume: id,
         epoch,
@@ -185,7 +185,13 @@ fn table() -> Vec<(ToStore, Role, Scope, bool)> {
         standby: Vec::new(),
         discard: false,
     };
-    let release = StoreOperation::Release { volume: id, lease: 1, host, claim };
+    let release = StoreOperation::Release {
+        volume: id,
+        lease: 1,
+        host,
+        key: longhaul_core::wire::link::KeyId::NONE,
+        claim,
+    };
     let stores = [
         (StoreOperation::Report, Read, Installation, true),
         (StoreOperation::List, Read, Installation, false),

@@ -1,0 +1,135 @@
+//! One party's excess at the listener is its own.
+
+use super::*;
+use crate::limits;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpStream, UdpSocket};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn silent_connections_keep_no_host_out() {
+    let mut store = store();
+    let mut silent = Vec::new();
+    for _ in 0..limits::MAX_STRANGERS + 100 {
+        silent.push(TcpStream::connect(store.address).await.unwrap());
+    }
+    let store_address = Some(store.address.to_string());
+    let (client, _events) =
+        Client::start(store.credential(), store_address, Transport::Tcp).unwrap();
+    tokio::time::timeout(LIMIT, store.opened()).await.expect("the host gets in");
+    // The oldest of those that say nothing have gone.
+    let mut nothing = [0; 64];
+    let closed = tokio::time::timeout(LIMIT, silent[0].read(&mut nothing)).await;
+    assert!(!matches!(closed.unwrap(), Ok(1..)));
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    store.listener.shutdown().await;
+}
+
+#[tokio::test]
+async fn datagrams_of_nobody_keep_no_host_out() {
+    let mut store = store();
+    // First packets of connections that never go on (RFC 9000 §17.2.2): a store answers, and keeps what it knows of them.
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for number in 0..2000_u32 {
+        let mut packet = vec![0; 1200];
+        packet[..7].copy_from_slice(&[0xc0, 0, 0, 0, 1, 8, 0]);
+        packet[6..10].copy_from_slice(&number.to_be_bytes());
+        socket.send_to(&packet, store.address).await.unwrap();
+    }
+    let (client, _events) =
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Quic)
+            .unwrap();
+    tokio::time::timeout(LIMIT, store.opened()).await.expect("the host gets in");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    store.listener.shutdown().await;
+}
+
+/// Asks for data and never takes any: of so many sessions of one credential.
+struct Deaf {
+    sessions: Vec<(Client, UnboundedReceiver<LinkEvent>)>,
+}
+
+impl Deaf {
+    async fn connect(store: &mut Store, sessions: usize) -> Deaf {
+        let mut deaf = Deaf { sessions: Vec::new() };
+        for _ in 0..sessions {
+            let address = Some(store.address.to_string());
+            let link = Client::start(store.credential(), address, Transport::Tcp).unwrap();
+            store.opened().await;
+            deaf.sessions.push(link);
+        }
+        deaf
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_take_its_answers_is_not_listened_to_and_others_are() {
+    let mut store = store();
+    let deaf = Deaf::connect(&mut store, 12).await;
+    let whole = |request| {
+        let range = Range::new(0, 2048);
+        ToStore::Read { request, volume: VolumeId(1), epoch: 1, range }.into()
+    };
+    for (client, _) in &deaf.sessions {
+        for request in 1..=64 {
+            client.send(Lane::Read, whole(request));
+        }
+    }
+    // As if every read took for ever: what would be their answers counts from when they are begun.
+    let mut begun = 0_u64;
+    let patience = |begun| if begun < 12 { LIMIT } else { Duration::from_millis(500) };
+    while let Ok(event) = tokio::time::timeout(patience(begun), store.listener.event()).await {
+        begun += u64::from(matches!(event, Some(ListenerEvent::Frame { .. })));
+    }
+    assert!(begun << 20 <= limits::ANSWER_BYTES_OF_ONE, "{begun} of 768 reads of 1 MiB");
+    assert!(begun >= 12, "{begun}");
+    // A tenant reads meanwhile, and each of the sessions may ask for something else.
+    let file = store.dir.path().join("acme.toml");
+    let (tenant, role) = (Some("acme"), credential::Role::Admin);
+    let wanted = credential::Wanted { name: "acme", tenant, role, volumes: vec!["*".into()] };
+    credential::issue(store.dir.path(), &wanted, &file).unwrap();
+    let address = Some(store.address.to_string());
+    let tenant = Credential::load(&file).unwrap();
+    let (client, _events) = Client::start(tenant, address, Transport::Tcp).unwrap();
+    let other = store.opened().await;
+    client.send(Lane::Read, whole(7));
+    let operation = VolumeOperation::List;
+    deaf.sessions[0].0.send(Lane::Control, ToStore::Volume { request: 1, operation }.into());
+    let (mut read, mut list) = (false, false);
+    while !(read && list) {
+        let event = tokio::time::timeout(LIMIT, store.listener.event()).await.unwrap();
+        if let Some(ListenerEvent::Frame { session, frame, .. }) = event {
+            read |= session == other;
+            list |= matches!(frame.message, ToStore::Volume { .. });
+        }
+    }
+    // When they go, what they asked for is forgotten.
+    let mut closing = tokio::task::JoinSet::new();
+    for (client, _) in deaf.sessions {
+        closing.spawn_blocking(move || client.close());
+    }
+    closing.join_all().await;
+    let address = Some(store.address.to_string());
+    let (client, _events) = Client::start(store.credential(), address, Transport::Tcp).unwrap();
+    let session = loop {
+        let event = tokio::time::timeout(LIMIT, store.listener.event()).await.unwrap().unwrap();
+        if let ListenerEvent::Opened { session, .. } = event {
+            break session;
+        }
+    };
+    for request in 1..=40 {
+        client.send(Lane::Read, whole(request));
+    }
+    let mut begun = 0;
+    while begun < 40 {
+        let event = tokio::time::timeout(LIMIT, store.listener.event()).await;
+        let out = store.listener.answer_bytes();
+        let event = event.unwrap_or_else(|_| panic!("{begun} begun, {out} bytes out")).unwrap();
+        if let ListenerEvent::Frame { session: of, .. } = event
+            && of == session
+        {
+            begun += 1;
+        }
+    }
+}
