@@ -193,7 +193,10 @@ fn an_import_that_is_stopped_is_in_nobodys_way() {
     assert!(table.contains("import cut short"), "{table}");
     let image = site.path("image");
     std::fs::write(&image, vec![9; 1 << 20]).unwrap();
-    site.volume(["import", "disk", image.to_str().unwrap()]).ok();
+    // A host that may only have lost its connection has a moment to come back.
+    wait_for("another import", LIMIT, || {
+        site.volume(["import", "disk", image.to_str().unwrap()]).status.success()
+    });
     let table = site.volume(["list"]).ok().stdout;
     assert!(table.contains("detached"), "{table}");
 }
