@@ -13,6 +13,8 @@ use std::ffi::OsString;
 mod choice;
 #[path = "../../node/src/cli.rs"]
 mod cli;
+#[path = "../../node/src/host/accepted.rs"]
+mod accepted;
 #[path = "../../node/src/pattern.rs"]
 mod pattern;
 #[path = "../../node/src/host/schedule.rs"]
@@ -23,6 +25,7 @@ mod span;
 mod units;
 
 mod host {
+    pub use crate::accepted::Accepted;
     pub use crate::schedule::Schedule;
 }
 

@@ -33,7 +33,7 @@ pub use stores::{ModeArg, ReplicaCommand, StoreCommand, StoresArgs};
 pub use tenant::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
 pub use volume::{VolumeArgs, VolumeCommand};
 
-use crate::host::Schedule;
+use crate::host::{Accepted, Schedule};
 use crate::link::Transport;
 use crate::pattern::Pattern;
 use crate::span::{self, Span};
@@ -290,6 +290,10 @@ pub struct HostArgs {
         value_delimiter = ','
     )]
     pub key_files: Vec<PathBuf>,
+    /// Believe what the store has of this encrypted volume now, although it is not as this host left it: after you
+    /// rolled it back, made it smaller, or gave up losses. The refused attach says the token. Repeat for several.
+    #[arg(long, value_name = "NAME=TOKEN")]
+    pub accept_rollback: Vec<Accepted>,
     /// Memory of each volume for what is read ahead; 0 for no reading ahead, not even when a client
     /// asks for it. It should be twice the bandwidth times the round trip [default: 32MiB, or 0 with
     /// --write-through].

@@ -305,6 +305,18 @@ counters! {
     copies_read,
     /// Power cuts that kept a part of what a store's cache had not synced.
     copies_torn,
+    /// Power cuts that kept a part of what a table of versions had not synced.
+    tables_torn,
+    /// Attaches with a table of versions that held.
+    tables_kept,
+    /// Ranges of tables forgotten because another host had written to them.
+    versions_forgotten,
+    /// Tables given up because the volume was rolled back, or might have been.
+    rollbacks_accepted,
+    /// Answers replaced by lies about keyed volumes.
+    lies,
+    /// Lies that hosts found out.
+    lies_found,
     /// Bytes that were pinned and in the cache when a host process ended.
     cache_pinned,
     /// Bytes that commands brought into caches.

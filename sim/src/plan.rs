@@ -197,6 +197,8 @@ pub struct Plan {
     pub snapshots: u64,
     /// Odds that a reconnecting host goes to the other store, in percent.
     pub wander: u64,
+    /// Whether stores lie to hosts about keyed volumes.
+    pub liar: bool,
     /// Whether there is a second place for all objects.
     pub replica: Option<ReplicaPlan>,
     /// Mean time between attempts to speak for hosts with another key, in nanoseconds; 0 for none.
@@ -253,6 +255,7 @@ impl Plan {
             wander: rng.between(0, 40),
             resize: rng.between(0, 30),
             snapshots: 0,
+            liar: false,
             replica: None,
             forgery: 0,
         };
@@ -267,6 +270,7 @@ impl Plan {
         if forger.percent(60) {
             plan.forgery = forger.spread(4 * MS, 200 * MS);
         }
+        plan.liar = rng.fork(10).percent(40);
         let mut rng = rng.fork(8);
         plan.replica = rng.percent(40).then(|| ReplicaPlan {
             sync: rng.percent(50),

@@ -1,8 +1,10 @@
 //! The volume's side of reading ahead: what is asked for, for whom, and what becomes of the answers.
 
 use super::io::Event;
+use super::pieces::{pieces, verified};
 use super::readahead::{Trace, Waiter, Why};
-use super::reads::{Asked, LinkUse, pieces, verified};
+use super::reads::{Asked, LinkUse};
+use super::versions::Standing;
 use super::volume::{Link, Volume};
 use crate::block::{Range, ReadPiece, Time};
 use crate::wire::link::{MAX_READ_SECTORS, Piece, ReadError, RequestId};
@@ -80,16 +82,20 @@ impl Volume {
         request: RequestId,
         asked: Asked,
         result: Result<Vec<Piece>, ReadError>,
-        payload: Bytes,
+        (payload, standing): (Bytes, &Standing),
     ) {
         let found = match result {
-            Ok(pieces) => verified(asked.range, &pieces, payload, &mut self.packer),
+            Ok(pieces) => verified(asked.range, &pieces, payload, &mut self.packer)
+                .filter(|_| *standing != Standing::Outdated),
             Err(error) => {
                 let waiters = self.readahead.arrived(request, None);
                 self.ask_for(waiters);
                 return self.store_refused(asked, error);
             }
         };
+        if found.is_some() {
+            self.adopt(&asked, standing);
+        }
         let waiters = self.readahead.arrived(request, found.as_deref());
         match found {
             Some(pieces) => {

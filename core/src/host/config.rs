@@ -13,7 +13,7 @@ use std::time::Duration;
 /// read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
 /// of journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
 /// three batches, the read cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and
-/// 16 MiB of batches, and whatever the requests that the front admits hold themselves.
+/// 16 MiB of batches, `versions_bytes` and some 20 MiB of changes if the volume is keyed, and whatever the requests that the front admits hold themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where writes live until the store has committed them.
@@ -33,6 +33,9 @@ pub struct Config {
     /// keeps a line full, a quarter is for hints and for what was used. 0: nothing is read ahead, not
     /// even when a client asks for it.
     pub readahead_bytes: u64,
+    /// Most bytes of the table of versions that a keyed volume has in memory; a page of 4 KiB is about 4 MiB of the
+    /// volume.
+    pub versions_bytes: u64,
     /// How long a write may wait for company before it is shipped.
     pub drain_linger: Duration,
     /// How long an acknowledged write may stay out of stable storage although nobody flushes.
@@ -70,6 +73,7 @@ impl Config {
             window_max_bytes: 64 << 20,
             batch_bytes: BATCH_BYTES as u64,
             readahead_bytes: 32 << 20,
+            versions_bytes: 32 << 20,
             drain_linger: Duration::from_millis(100),
             sync_interval: Duration::from_millis(100),
             cache_interval: Duration::from_secs(10),

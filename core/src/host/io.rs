@@ -40,6 +40,17 @@ pub enum Event {
         /// The sectors.
         range: Range,
     },
+    /// The store answered a read twice with an older version of a keyed volume's blocks, with zeroes where
+    /// something was written, or with what is not this volume's. The client got a medium error.
+    StoreOutdated {
+        /// The sectors.
+        range: Range,
+    },
+    /// The disk with the table of versions has failed: answers of the store are not compared with it any more.
+    VersionsFailed {
+        /// What failed.
+        error: String,
+    },
     /// The epoch goes on after the link was lost.
     Resumed {
         /// What the store has.

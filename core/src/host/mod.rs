@@ -25,6 +25,7 @@ mod dirty;
 mod drain;
 mod io;
 pub mod journal;
+mod pieces;
 mod quota;
 mod readahead;
 mod reads;
@@ -33,6 +34,8 @@ mod ship;
 mod status;
 #[cfg(test)]
 mod tests;
+mod versioning;
+pub mod versions;
 mod volume;
 mod warming;
 mod writes;
@@ -42,6 +45,7 @@ pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
 pub use readahead::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace};
 pub use status::{Counters, Status};
+pub use versions::{Versions, VersionsStatus};
 pub use volume::Volume;
 pub use warming::{WarmError, WarmState, WarmStatus};
 

@@ -11,14 +11,17 @@ use super::copy::Staging;
 use super::dirty::Place;
 use super::io::{DiskOperation, Event};
 use super::journal::Where;
+use super::pieces::{collect, merge, pieces, verified};
 use super::readahead::{Found as Ahead, Sent, Waiter};
+use super::versioning::Parked;
+use super::versions::Standing;
 use super::volume::{Link, Volume};
 use super::warming::For;
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
 use crate::pack::Packer;
 use crate::record::{self, Kind, Location};
 use crate::wire::link::{
-    self, Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, ReadPart, RequestId, ToStore,
+    Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, RequestId, ToStore,
 };
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -40,9 +43,18 @@ pub(super) enum Slot {
     Many(Vec<ReadPiece>),
 }
 
+/// Whose a read is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// A client's request.
+    Client(u64),
+    /// A part of another read, which has to be read anew.
+    Slot { read: u64, slot: usize },
+}
+
 #[derive(Debug)]
 struct Read {
-    id: u64,
+    target: Target,
     slots: Vec<Slot>,
     pending: usize,
     error: Option<BlockError>,
@@ -117,14 +129,39 @@ pub(super) struct Reads {
     /// Reads under way at the disk with the file they pin.
     pub(super) disk: BTreeMap<u64, (u32, DiskUse)>,
     asked: BTreeMap<u64, Asked>,
+    /// Answers that wait for the table of versions.
+    parked: Vec<(RequestId, Asked, Parked)>,
     /// By the number that has to be committed, and in the order of their coming.
     uncommitted: BTreeMap<Seq, Vec<Uncommitted>>,
+}
+
+impl Target {
+    fn client(self) -> Option<u64> {
+        match self {
+            Target::Client(id) => Some(id),
+            Target::Slot { .. } => None,
+        }
+    }
 }
 
 impl Reads {
     /// The last number that a read waits to see committed.
     pub(super) fn awaited(&self) -> Option<Seq> {
         self.uncommitted.last_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// This answer waits for the table of versions.
+    pub(super) fn park(&mut self, request: RequestId, asked: Asked, parked: Parked) {
+        self.parked.push((request, asked, parked));
+    }
+
+    pub(super) fn take_parked(&mut self) -> Vec<(RequestId, Asked, Parked)> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// All that was asked and has not been dealt with.
+    fn all_asked(&self) -> impl Iterator<Item = &Asked> {
+        self.asked.values().chain(self.parked.iter().map(|(_, asked, _)| asked))
     }
 
     /// What was asked under this number; it is answered now.
@@ -134,14 +171,14 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.asked.values().all(|asked| {
+            && self.all_asked().all(|asked| {
                 matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_) | LinkUse::Warm(_))
             })
     }
 
     pub(super) fn waiting(&self) -> u64 {
         let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch | LinkUse::Warm(_));
-        (self.reads.len() + self.asked.values().filter(waits).count()) as u64
+        (self.reads.len() + self.all_asked().filter(waits).count()) as u64
     }
 
     /// Whether the read has not been answered.
@@ -152,26 +189,30 @@ impl Reads {
     /// The connection is gone: what was asked on it has to be asked again, or forgotten.
     pub(super) fn link_lost(&mut self) {
         self.asked.retain(|_, asked| !matches!(asked.what, LinkUse::Prefetch));
+        self.parked.retain(|(_, asked, _)| !matches!(asked.what, LinkUse::Prefetch));
         for asked in self.asked.values_mut() {
             asked.sent = false;
         }
     }
 
-    /// `range` is written: what is asked of it may not have that, which matters if there is a cache.
-    pub(super) fn spoil(&mut self, range: Range, cached: bool) {
-        if !cached {
+    /// `range` is written: what is asked of it may not have that, which matters if there is a cache, or a table of
+    /// versions.
+    pub(super) fn spoil(&mut self, range: Range, matters: bool) {
+        if !matters {
             return;
         }
-        for asked in self.asked.values_mut() {
+        let parked = self.parked.iter_mut().map(|(_, asked, _)| asked);
+        for asked in self.asked.values_mut().chain(parked) {
             asked.spoiled |= asked.range.intersect(range).is_some();
         }
     }
 
     /// Gives up on everything; gives the requests that have to be told.
     pub(super) fn fail_all(&mut self) -> Vec<u64> {
-        let mut ids: Vec<u64> =
-            std::mem::take(&mut self.reads).into_values().map(|read| read.id).collect();
-        for asked in std::mem::take(&mut self.asked).into_values() {
+        let reads = std::mem::take(&mut self.reads).into_values();
+        let mut ids: Vec<u64> = reads.filter_map(|read| read.target.client()).collect();
+        let parked = self.take_parked().into_iter().map(|(_, asked, _)| asked);
+        for asked in std::mem::take(&mut self.asked).into_values().chain(parked) {
             match asked.what {
                 LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
                 LinkUse::Read { .. }
@@ -191,6 +232,12 @@ impl Volume {
     pub(super) fn read(&mut self, id: u64, range: Range) {
         self.counters.reads += 1;
         self.counters.read_bytes += range.bytes();
+        self.read_for(Target::Client(id), range);
+        // After what this read waits for.
+        self.read_on(range);
+    }
+
+    pub(super) fn read_for(&mut self, target: Target, range: Range) {
         let key = self.reads.next;
         self.reads.next += 1;
         let mut slots: Vec<Slot> = Vec::new();
@@ -302,10 +349,9 @@ impl Volume {
             + uncommitted.len()
             + coming.len();
         if pending == 0 {
-            self.reply(id, Ok(Reply::Data(collect(slots))));
-            return self.read_on(range);
+            return self.deliver(target, Ok(collect(slots)));
         }
-        self.reads.reads.insert(key, Read { id, slots, pending, error: None });
+        self.reads.reads.insert(key, Read { target, slots, pending, error: None });
         self.read_journal(key, on_disk);
         for part in in_memory {
             self.read_memory(key, part);
@@ -323,8 +369,14 @@ impl Volume {
         for (request, waiter) in coming {
             self.readahead.wait(request, waiter);
         }
-        // After what this read waits for.
-        self.read_on(range);
+    }
+
+    /// A read has come to its end.
+    fn deliver(&mut self, target: Target, result: Result<Vec<ReadPiece>, BlockError>) {
+        match target {
+            Target::Client(id) => self.reply(id, result.map(Reply::Data)),
+            Target::Slot { read, slot } => self.fill(read, slot, result.map(Slot::Many)),
+        }
     }
 
     /// Asks the store for staged parts of reads that are committed by now.
@@ -455,10 +507,10 @@ impl Volume {
             && let Some(read) = self.reads.reads.remove(&key)
         {
             let result = match read.error {
-                None => Ok(Reply::Data(collect(read.slots))),
+                None => Ok(collect(read.slots)),
                 Some(error) => Err(error),
             };
-            self.reply(read.id, result);
+            self.deliver(read.target, result);
         }
     }
 
@@ -490,6 +542,13 @@ impl Volume {
         let runs = match result {
             Ok(runs) => runs,
             Err(error) => return self.store_refused(asked, error),
+        };
+        self.take_status(request, asked, runs);
+    }
+
+    pub(super) fn take_status(&mut self, request: u64, asked: Asked, runs: Vec<StatusRun>) {
+        let Some(runs) = self.true_runs(asked.range, &runs) else {
+            return self.reads.park(request, asked, Parked::Status(runs));
         };
         let Asked { range, what: LinkUse::Status { id, local }, again, .. } = asked else {
             return;
@@ -523,7 +582,8 @@ impl Volume {
             Link::Resuming(_) => matches!(what, LinkUse::Read { .. }),
             Link::Down | Link::Held(_) => false,
         };
-        let spoiled = self.caching.is_on() && self.is_uncommitted(range);
+        let matters = self.caching.is_on() || self.versions.is_on();
+        let spoiled = matters && self.is_uncommitted(range);
         let at = self.readahead.sent(self.now);
         let asked = Asked { range, what, sent, spoiled, again, at };
         if sent {
@@ -588,14 +648,42 @@ impl Volume {
         if result.is_ok() {
             self.readahead.measure(self.now, asked.at, asked.range.bytes());
         }
+        self.take_data(request, asked, result, payload);
+    }
+
+    /// Takes the answer once the versions of its blocks are known.
+    pub(super) fn take_data(
+        &mut self,
+        request: u64,
+        asked: Asked,
+        result: Result<Vec<Piece>, ReadError>,
+        payload: Bytes,
+    ) {
+        let standing = self.standing(&asked, &result, &payload);
+        let result = match (&standing, result) {
+            (Standing::Unknown, Ok(pieces)) => {
+                return self.reads.park(request, asked, Parked::Data(pieces, payload));
+            }
+            (_, result) => result,
+        };
         if let LinkUse::Prefetch = asked.what {
-            return self.ahead_came(request, asked, result, payload);
+            return self.ahead_came(request, asked, result, (payload, &standing));
         }
         let pieces = match result {
             Ok(pieces) => pieces,
             Err(error) => return self.store_refused(asked, error),
         };
-        let found = verified(asked.range, &pieces, payload, &mut self.packer);
+        let mut found = verified(asked.range, &pieces, payload, &mut self.packer);
+        if standing == Standing::Outdated {
+            if let (Some(_), LinkUse::Read { read, slot }) = (&found, &asked.what) {
+                let (read, slot) = (*read, *slot);
+                return self.outdated(asked, read, slot);
+            }
+            // What is not for a client can be had later, if it has changed since it was asked for.
+            found = found.filter(|_| asked.spoiled && matches!(asked.what, LinkUse::Warm(_)));
+        } else if found.is_some() {
+            self.adopt(&asked, &standing);
+        }
         match (asked.what, found) {
             (LinkUse::Read { read, slot }, Some(pieces)) => {
                 self.cache_missed(asked.range, &pieces, asked.spoiled);
@@ -709,83 +797,4 @@ impl Part {
             location.extract(self.place.seq, prefix, payload).map_err(|error| error.to_string())?;
         Ok(fragment.sectors(self.wanted))
     }
-}
-
-/// `range` in parts of at most `sectors`, cut at multiples of `sectors`.
-pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
-    let mut at = range.lba;
-    std::iter::from_fn(move || {
-        let end = ((at / sectors + 1) * sectors).min(range.end());
-        let part = Range::between(at, end);
-        at = end;
-        (!part.is_empty()).then_some(part)
-    })
-}
-
-/// The pieces of a store's answer, if they are what the range demands and match their checksums.
-pub(super) fn verified(
-    range: Range,
-    pieces: &[Piece],
-    payload: Bytes,
-    packer: &mut Packer,
-) -> Option<Vec<ReadPiece>> {
-    let parts = link::decode_data(range, pieces, payload).ok()?;
-    let piece = |part| match part {
-        ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Some(ReadPiece::Zeroes(sectors)),
-        ReadPart::Data { wanted, fragment } => {
-            fragment.verify().ok()?;
-            Some(ReadPiece::Data(fragment.sectors(wanted)))
-        }
-        ReadPart::Packed { wanted, record } => {
-            packer.unpack(&record, wanted).ok().map(ReadPiece::Data)
-        }
-    };
-    parts.into_iter().map(piece).collect()
-}
-
-fn collect(slots: Vec<Slot>) -> Vec<ReadPiece> {
-    let mut pieces = Vec::with_capacity(slots.len());
-    for slot in slots {
-        match slot {
-            Slot::One(piece) => pieces.push(piece),
-            Slot::Many(more) => pieces.extend(more),
-            Slot::Pending => {}
-        }
-    }
-    pieces
-}
-
-/// What is known here, and the store's runs where it is not; they begin at the first unknown sector
-/// and the result ends where they do.
-fn merge(local: &[(Range, Option<BlockState>)], store: &[StatusRun]) -> Vec<StatusRun> {
-    let mut runs: Vec<StatusRun> = Vec::new();
-    let mut add = |sectors: u64, state: BlockState| match runs.last_mut() {
-        Some(last) if last.state == state => last.sectors += sectors,
-        _ => runs.push(StatusRun { sectors, state }),
-    };
-    let mut store_at: Option<u64> = None;
-    let mut store = store.iter().copied().peekable();
-    for &(part, state) in local {
-        if let Some(state) = state {
-            add(part.sectors, state);
-            continue;
-        }
-        let mut at = part.lba;
-        let mut from = store_at.unwrap_or(part.lba);
-        while at < part.end() {
-            let Some(run) = store.peek().copied() else { return runs };
-            let run_end = from.saturating_add(run.sectors);
-            let end = run_end.min(part.end());
-            if end > at {
-                add(end - at, run.state);
-                at = end;
-            }
-            if run_end <= part.end() {
-                store.next();
-                from = run_end;
-            }
-        }
-        store_at = Some(from);
-    }
-    runs
 }

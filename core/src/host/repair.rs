@@ -8,7 +8,7 @@
 
 use super::cache::{Found, Reader};
 use super::io::Event;
-use super::reads::pieces;
+use super::pieces::pieces;
 use super::volume::{Link, Volume};
 use super::writes::{Content, Waiting};
 use crate::block::{BLOCK_SECTORS, Range, SECTOR_BYTES, Seq, Time};

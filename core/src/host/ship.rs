@@ -3,7 +3,7 @@
 
 use super::drain::{Assembly, Damage, Part, build};
 use super::io::{DiskOperation, Event};
-use super::journal::{Frame, Where};
+use super::journal::{FRAME_HEADER_BYTES, Frame, Where};
 use super::reads::DiskUse;
 use super::volume::{Link, Volume};
 use crate::block::{Range, Seq, Time};
@@ -52,6 +52,7 @@ impl Volume {
         self.link == Link::Up
             && self.fenced.is_none()
             && !self.behind
+            && !self.versions.is_full()
             && self.drain.assembly.is_none()
             && self.drain_retry.is_none_or(|(at, _)| at <= self.now)
     }
@@ -201,6 +202,12 @@ impl Volume {
             Ok(batch) => batch,
             Err(damage) => return self.unreadable(&assembly.frames, damage),
         };
+        if self.versions.is_on() {
+            for (frame, part) in assembly.frames.iter().zip(&parts) {
+                let end = FRAME_HEADER_BYTES + frame.body_bytes as usize;
+                self.versions.feed(part.bytes.get(FRAME_HEADER_BYTES..end).unwrap_or_default());
+            }
+        }
         self.drain_retry = None;
         self.drain.reach = self.drain.reach.saturating_mul(2);
         if let Some(last) = assembly.frames.last() {

@@ -2,8 +2,10 @@
 
 use super::cache::CacheStatus;
 use super::readahead::ReadAheadStatus;
+use super::versions::VersionsStatus;
+use super::volume::{Link, Volume};
 use super::warming::WarmStatus;
-use crate::block::{Epoch, Seq};
+use crate::block::{Epoch, Seq, Time};
 use crate::pack;
 use crate::wire::link::SecondState;
 use std::time::Duration;
@@ -68,6 +70,8 @@ pub struct Status {
     pub counters: Counters,
     /// What packing has made of the data written since the attach.
     pub packed: pack::Counters,
+    /// The table of versions, if the volume is keyed and has one.
+    pub versions: Option<VersionsStatus>,
     /// Number of the key that new writes are encrypted with, if the volume is encrypted.
     pub key: Option<u32>,
 }
@@ -123,4 +127,43 @@ pub struct Counters {
     pub disk_write_bytes: u64,
     /// Journal syncs, those that come with a write included.
     pub disk_syncs: u64,
+}
+
+impl Volume {
+    /// How the volume is doing.
+    #[must_use]
+    pub fn status(&self, now: Time) -> Status {
+        Status {
+            epoch: self.epoch,
+            last: self.journal.next_seq() - 1,
+            stable: self.journal.stable_seq().max(self.committed),
+            committed: self.committed,
+            lag_bytes: self.journal.lag_bytes(),
+            lag: self.journal.oldest_uncommitted().map(|born| now.since(born)).unwrap_or_default(),
+            journal_bytes: self.journal.used_bytes(),
+            journal_capacity_bytes: self.journal.capacity_bytes(),
+            memory_bytes: self.journal.memory_bytes(),
+            dirty_entries: self.dirty.len() as u64,
+            in_flight_bytes: self.drain.in_flight_bytes(),
+            window_bytes: self.drain.window(),
+            waiting_reads: self.reads.waiting(),
+            waiting_writes: self.waiting.len() as u64,
+            waiting_flushes: self.waiting_flushes(),
+            second: self.second,
+            link_up: self.link == Link::Up,
+            memory_only: self.journal.is_memory_only(),
+            latched: self.latched,
+            full: self.full,
+            fenced: self.fenced,
+            drain_rate: self.drain.limit.rate(),
+            readahead_rate: self.readahead.limit.rate(),
+            readahead: self.readahead.status(now),
+            cache: self.caching.status(),
+            warming: self.warming.status(),
+            versions: self.versions.status(),
+            counters: self.counters,
+            packed: self.packer.counters,
+            key: self.packer.key(),
+        }
+    }
 }

@@ -17,7 +17,9 @@ use super::journal::{Finished, Journal, Recovered};
 use super::readahead::ReadAhead;
 use super::reads::Reads;
 use super::repair::Repairs;
-use super::status::{Counters, Status};
+use super::status::Counters;
+use super::versioning::Versioning;
+use super::versions::Fed;
 use super::warming::Warming;
 use super::writes::{Content, Waiting};
 use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
@@ -69,6 +71,9 @@ pub struct Volume {
     pub(super) caching: Caching,
     pub(super) warming: Warming,
     pub(super) repairs: Repairs,
+    pub(super) versions: Versioning,
+    /// What the journal held of a keyed volume, until the table of versions is there.
+    pub(super) replayed: Vec<Fed>,
     pub(super) reads: Reads,
     pub(super) copies: Copies,
     pub(super) barriers: Barriers,
@@ -131,6 +136,9 @@ impl Volume {
         recovered: Option<Recovered>,
     ) -> Volume {
         let missing = matches!(config.mode, Mode::Journal(_)) && recovered.is_none();
+        let mut recovered = recovered;
+        let noted = recovered.as_mut().and_then(|recovered| recovered.versions.as_mut());
+        let replayed = noted.map(std::mem::take).unwrap_or_default();
         let memory_only = missing || config.mode == Mode::WriteThrough;
         let committed = attached.committed;
         let journal = Journal::new(
@@ -157,6 +165,8 @@ impl Volume {
             caching: Caching::default(),
             warming: Warming::default(),
             repairs: Repairs::default(),
+            versions: Versioning::default(),
+            replayed,
             reads: Reads::default(),
             copies: Copies::default(),
             barriers: Barriers::default(),
@@ -190,6 +200,9 @@ impl Volume {
             config,
         };
         volume.announcer.restart();
+        // A journal may hold more than it needs.
+        let (most, tail) = (volume.config.map_entries_max, volume.journal.tail());
+        volume.dirty.make_room(0, most, tail);
         volume.check_behind(committed);
         if missing {
             volume.journal_failed("no journal was handed over".into());
@@ -429,10 +442,12 @@ impl Volume {
         let retry = self.drain_retry.map(|(at, _)| at);
         // What is due already waits for something else than time.
         let cache = self.caching.deadline();
+        let versions = self.versions.deadline();
         let replay = self.readahead.deadline(self.now).filter(|_| up);
         let warm = self.warm_deadline().filter(|_| up);
         let repair = self.repair_deadline().filter(|_| up);
-        [sync, resume, announce, self.ship_deadline(), retry, cache, replay, warm, repair]
+        let ship = self.ship_deadline();
+        [sync, resume, announce, ship, retry, cache, versions, replay, warm, repair]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -467,6 +482,7 @@ impl Volume {
             && self.disk.is_empty()
             && self.journal.is_stable()
             && self.caching.is_settled(self.moment())
+            && self.versions.is_settled()
             && (!self.journal.is_memory_only() || self.all_committed() || self.fenced.is_some())
     }
 
@@ -488,43 +504,7 @@ impl Volume {
         self.sectors
     }
 
-    /// How the volume is doing.
-    #[must_use]
-    pub fn status(&self, now: Time) -> Status {
-        Status {
-            epoch: self.epoch,
-            last: self.journal.next_seq() - 1,
-            stable: self.journal.stable_seq().max(self.committed),
-            committed: self.committed,
-            lag_bytes: self.journal.lag_bytes(),
-            lag: self.journal.oldest_uncommitted().map(|born| now.since(born)).unwrap_or_default(),
-            journal_bytes: self.journal.used_bytes(),
-            journal_capacity_bytes: self.journal.capacity_bytes(),
-            memory_bytes: self.journal.memory_bytes(),
-            dirty_entries: self.dirty.len() as u64,
-            in_flight_bytes: self.drain.in_flight_bytes(),
-            window_bytes: self.drain.window(),
-            waiting_reads: self.reads.waiting(),
-            waiting_writes: self.waiting.len() as u64,
-            waiting_flushes: self.waiting_flushes(),
-            second: self.second,
-            link_up: self.link == Link::Up,
-            memory_only: self.journal.is_memory_only(),
-            latched: self.latched,
-            full: self.full,
-            fenced: self.fenced,
-            drain_rate: self.drain.limit.rate(),
-            readahead_rate: self.readahead.limit.rate(),
-            readahead: self.readahead.status(now),
-            cache: self.caching.status(),
-            warming: self.warming.status(),
-            counters: self.counters,
-            packed: self.packer.counters,
-            key: self.packer.key(),
-        }
-    }
-
-    fn waiting_flushes(&self) -> u64 {
+    pub(super) fn waiting_flushes(&self) -> u64 {
         let far = self.commit_waiters.len() + self.replica_waiters.len();
         (self.stable_waiters.len() + far) as u64
     }
@@ -536,7 +516,7 @@ impl Volume {
     // --- restoring the invariants ---
 
     /// Does everything that the inputs since the last call have made possible.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         if !std::mem::take(&mut self.needs_settle) {
             return;
         }
@@ -545,6 +525,7 @@ impl Volume {
         {
             self.resume();
         }
+        self.settle_versions();
         self.admit();
         self.wake();
         if self.fenced.is_none() {
@@ -557,6 +538,8 @@ impl Volume {
             }
             self.end_epoch();
         }
+        // Also for the room that writes found to be missing just now.
+        self.settle_versions();
         self.settle_cache();
         let want_sync = self.want_sync();
         if let Some(operation) = self.journal.next_operation(self.now, want_sync, &mut self.ids) {
@@ -617,6 +600,7 @@ impl Volume {
             && self.link == Link::Up
             && self.waiting.is_empty()
             && self.all_committed()
+            && self.versions.is_settled()
         {
             let request = self.next_request();
             self.detach = Detach::Sent(request);
@@ -645,6 +629,7 @@ impl Volume {
             return;
         }
         self.committed = seq;
+        self.versions.commit(seq);
         self.journal.commit(seq);
         self.drain.commit(self.now, seq);
         self.cache_committed();
@@ -698,8 +683,11 @@ impl Volume {
         self.told_room(true);
         self.resized(attached.sectors);
         let committed = attached.committed;
-        if committed > self.committed && committed < self.journal.next_seq() {
+        let possible = self.versions.possible(committed);
+        if possible > self.committed && possible < self.journal.next_seq() {
+            let committed = possible;
             self.committed = committed;
+            self.versions.commit(committed);
             self.journal.commit(committed);
         }
         self.check_behind(committed);

@@ -207,7 +207,7 @@ impl Volume {
     fn written(&mut self, range: Range, seq: Seq) {
         self.readahead.forget(range);
         self.caching.forget(self.now, range);
-        self.reads.spoil(range, self.caching.is_on());
+        self.reads.spoil(range, self.caching.is_on() || self.versions.is_on());
         self.copies.written(range);
         if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
             self.announcer.add(self.now, range, seq);

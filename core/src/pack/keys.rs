@@ -30,6 +30,8 @@ pub const DATA_KEY_BYTES: usize = 32;
 
 /// What the subkeys of this use of HKDF begin with.
 const INFO: &[u8] = b"longhaul packed record 1";
+/// The same of the keys for what is not a block.
+const INFO_SMALL: &[u8] = b"longhaul statement 1";
 /// Most subkeys kept: one for each key and attachment whose data is being read.
 const SUBKEYS_MAX: usize = 64;
 
@@ -104,6 +106,41 @@ impl Keys {
     #[must_use]
     pub fn newest(&self) -> u32 {
         self.newest
+    }
+
+    /// Encrypts something small that whoever has the keys of the volume may read, and nobody else can make. `nonce`
+    /// must be random and never used before.
+    #[must_use]
+    pub fn seal(&self, volume: VolumeId, nonce: [u8; NONCE_LEN], plain: &[u8]) -> Option<Vec<u8>> {
+        let key = self.small_key(volume, self.newest)?;
+        let number = self.newest.to_le_bytes();
+        let mut data = plain.to_vec();
+        let aad = Aad::from(number);
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut data).ok()?;
+        Some([&number[..], &nonce, &data].concat())
+    }
+
+    /// What [`Keys::seal`] was given; `None` if it was not made with one of these keys for this volume.
+    #[must_use]
+    pub fn unseal(&self, volume: VolumeId, sealed: &[u8]) -> Option<Vec<u8>> {
+        let (number, rest) = sealed.split_first_chunk::<4>()?;
+        let (nonce, data) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let key = self.small_key(volume, u32::from_le_bytes(*number))?;
+        let (nonce, mut data) = (Nonce::assume_unique_for_key(*nonce), data.to_vec());
+        let plain = key.open_in_place(nonce, Aad::from(*number), &mut data).ok()?;
+        Some(plain.to_vec())
+    }
+
+    fn small_key(&self, volume: VolumeId, number: u32) -> Option<LessSafeKey> {
+        let secret =
+            hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(self.keys.get(&number)?.bytes());
+        let volume = volume.0.to_le_bytes();
+        let info: [&[u8]; 2] = [INFO_SMALL, &volume];
+        let mut bytes = [0; DATA_KEY_BYTES];
+        secret.expand(&info, &AES_256_GCM).ok()?.fill(&mut bytes).ok()?;
+        let key = UnboundKey::new(&AES_256_GCM, &bytes).ok();
+        bytes.zeroize();
+        key.map(LessSafeKey::new)
     }
 
     /// With what new writes are encrypted.

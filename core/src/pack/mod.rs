@@ -13,7 +13,8 @@
 //!
 //! Whoever holds the store sees which sectors are written, discarded or zeroes, when, and how well
 //! blocks compress. He can answer with an older block of the same sectors, or with zeroes: a block
-//! says that it was written there, not that nothing was written since.
+//! says that it was written there, not that nothing was written since. The host's table of
+//! [versions](crate::host::versions) says that.
 
 mod keys;
 #[cfg(test)]

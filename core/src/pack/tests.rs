@@ -152,6 +152,23 @@ fn without_the_key_nothing_opens_and_it_is_said_which() {
 }
 
 #[test]
+fn a_statement_opens_with_the_keys_of_its_volume_only() {
+    let key = |n: u8| (u32::from(n), DataKey::new([n; DATA_KEY_BYTES]));
+    let keys = |list: &[u8]| Keys::new([9; 12], list.iter().map(|n| key(*n)).collect()).unwrap();
+    let sealed = keys(&[1, 2]).seal(VolumeId(7), [5; 12], b"it is so").unwrap();
+    let opened = |list: &[u8], volume| keys(list).unseal(VolumeId(volume), &sealed);
+    assert_eq!(opened(&[1, 2, 3], 7).unwrap(), b"it is so");
+    assert_eq!(opened(&[1, 2], 8), None);
+    assert_eq!(opened(&[1, 3], 7), None);
+    for at in 0..sealed.len() {
+        let mut changed = sealed.clone();
+        changed[at] ^= 1;
+        assert_eq!(keys(&[1, 2]).unseal(VolumeId(7), &changed), None);
+    }
+    assert_eq!(keys(&[1, 2]).unseal(VolumeId(7), &[]), None);
+}
+
+#[test]
 fn a_clone_reads_what_the_volumes_behind_it_wrote() {
     let range = Range::new(8, 16);
     let old = content(range, 1);

@@ -344,6 +344,25 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
+    /// The blocks that touch `wanted`, not verified, with the last bytes of what is stored of each: if it is
+    /// encrypted, the authentication tag. The outer `None` stands for zeroes, of which nothing is stored.
+    pub fn tags(
+        self,
+        wanted: Range,
+    ) -> impl Iterator<Item = (Range, Option<Option<[u8; TAG_BYTES]>>)> {
+        let mut at = 0;
+        blocks(self.range).zip(entries(self.table)).filter_map(
+            move |(range, (_, stored, method))| {
+                at += stored;
+                range.intersect(wanted)?;
+                let zeroes = method == Some(Method::Zeroes);
+                let block = self.payload.get(at - stored..at);
+                let tag = block.and_then(|block| block.last_chunk::<TAG_BYTES>().copied());
+                Some((range, (!zeroes).then_some(tag)))
+            },
+        )
+    }
+
     /// Those that touch `wanted`, each verified when it comes.
     pub fn of(self, wanted: Range) -> impl Iterator<Item = Result<Block<'a>, RecordError>> {
         let mut at = 0;

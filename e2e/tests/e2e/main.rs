@@ -23,6 +23,7 @@ mod hosts;
 mod iscsi;
 mod iscsi_wire;
 mod isolation;
+mod keyed;
 mod linux;
 mod operation;
 mod outages;

@@ -12,6 +12,7 @@ use super::state::{
     JournalShape, StateDir, VolumeFile, journal_path, save_zeroed_files, zeroed_files,
 };
 use super::uplink::LinkLost;
+use super::versions::{self, VersionTable};
 use super::volume::{Backing, Volume};
 use crate::keys;
 use crate::units::show_bytes;
@@ -304,6 +305,10 @@ async fn follow_keys(front: Weak<Front>, volume: Weak<Volume>, mut known: Vec<u8
                     "new writes are encrypted with key {}",
                     keys.newest()
                 );
+                // With all the keys there are: the next attach may find only the newest ones.
+                if versions::put(&front, name, attached, &keys).await.is_err() {
+                    continue;
+                }
                 volume.with(|now, engine| engine.handle_keys(now, keys));
             }
             Ok(None) => {}
@@ -359,6 +364,10 @@ async fn ask(
     (mut known, mut keys): (Vec<u8>, Option<Keys>),
     cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
+    let read_only = volume.id != info.id;
+    if let Some(keys) = keys.as_ref().filter(|_| journal.is_some() && !read_only) {
+        versions::look(front, info, keys).await?;
+    }
     let generation = front.router.generation();
     let state = journal.as_ref().and_then(|opened| opened.recovered.state());
     let host = front.state.host();
@@ -379,13 +388,19 @@ async fn ask(
             "volume {name} was replaced while it was being attached; try again"
         )));
     }
-    let read_only = volume.id != info.id;
     if keys.is_some() {
         // The last host may have got newer ones until a moment ago, and used them.
         (known, keys) = open_keys(front, volume, read_only, journal.as_ref()).await?;
     }
     let encrypted = keys.is_some();
-    let volume = start(front, name, attached, journal.take(), keys, cache)?;
+    let ends = journal.as_ref().map(|opened| opened.recovered.ends());
+    let table = match &keys {
+        Some(keys) if !read_only => {
+            versions::open(front, name, &attached, keys, ends, ends.is_some()).await?
+        }
+        _ => None,
+    };
+    let volume = start(front, name, attached, journal.take(), keys, (cache, table))?;
     if encrypted && !read_only {
         let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
         tokio::task::spawn_local(follow);
@@ -408,7 +423,7 @@ fn start(
     attached: Attached,
     opened: Option<Opened>,
     keys: Option<Keys>,
-    cache: Option<CacheFile>,
+    (cache, table): (Option<CacheFile>, Option<VersionTable>),
 ) -> Result<Rc<Volume>, Failure> {
     let options = &front.options;
     let (mode, recovered, backing) = match opened {
@@ -460,6 +475,9 @@ fn start(
     let volume = Volume::new(name.into(), attached, front.clock, engine, backing, uplink, on_event);
     if let Some(cache) = cache {
         volume.set_cache(cache);
+    }
+    if let Some(table) = table {
+        volume.set_versions(table);
     }
     tokio::task::spawn_local(volume.clone().run());
     // Recovery may have left something to write or to ship.
@@ -647,6 +665,9 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
     let dir = state.volume_dir(id);
     distrust_page_cache(&files, &dir)?;
     let mut recovery = Recovery::new(Some(id), lengths(&files)?);
+    if file.encrypted {
+        recovery = recovery.with_versions();
+    }
     let recovered = std::thread::scope(|scope| {
         // The disk reads ahead while what is there is verified; only time is lost if it cannot.
         scope.spawn(|| {
@@ -743,56 +764,4 @@ fn journal_names(dir: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::io::{Errno, ReadWriteFlags};
-    use std::io::IoSliceMut;
-
-    #[test]
-    fn a_journal_is_read_from_its_disk() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = journal_path(dir.path(), 0);
-        std::fs::write(&path, vec![7; 4 << 20]).unwrap();
-        let file = File::open(&path).unwrap();
-        let cached = || {
-            let mut data = [0; 4096];
-            let mut slices = [IoSliceMut::new(&mut data)];
-            rustix::io::preadv2(&file, &mut slices, 2 << 20, ReadWriteFlags::NOWAIT)
-        };
-        let before = cached();
-        distrust_page_cache(std::slice::from_ref(&file), dir.path()).unwrap();
-        // A file system in memory has nothing else to read from, some know no RWF_NOWAIT.
-        let on_disk = rustix::fs::fstatfs(&file).unwrap().f_type != libc::TMPFS_MAGIC;
-        if on_disk && before == Ok(4096) {
-            assert_eq!(cached(), Err(Errno::AGAIN));
-        }
-    }
-
-    #[test]
-    fn a_volume_is_claimed_before_the_store_is_asked() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::open(&dir.path().join("state")).unwrap();
-        let shape = JournalShape::from_size(64 << 20).unwrap();
-        let file = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
-        // Where nothing can be written, nobody else is fenced off.
-        assert!(matches!(claim(&state, &mut file.clone()), Err(Failure::Refused(_))));
-        std::fs::create_dir_all(state.volume_dir(VolumeId(7))).unwrap();
-        let mut claimed = file.clone();
-        assert_eq!(claim(&state, &mut claimed).unwrap(), Some(file));
-        let kept = state.volume(VolumeId(7)).unwrap().unwrap();
-        assert!(!kept.released && !kept.delivered && kept == claimed);
-        assert_eq!(claim(&state, &mut claimed).unwrap(), None);
-    }
-
-    #[test]
-    fn a_journal_that_cannot_be_synced_is_not_asked_again() {
-        // Devices like this one have no sync.
-        let files = [File::open("/dev/null").unwrap()];
-        let error = distrust_page_cache(&files, Path::new("/state/volumes/7")).unwrap_err();
-        let failure = Failure::from(anyhow::Error::from(error).context("volume v"));
-        let Failure::Disk(why) = failure else { panic!("{failure:?}") };
-        for part in ["volume v", "fdatasync of /state/volumes/7/journal.0000", "restarted"] {
-            assert!(why.contains(part), "{why}");
-        }
-    }
-}
+mod tests;

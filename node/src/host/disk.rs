@@ -75,6 +75,8 @@ enum Command {
 struct Shared {
     files: Vec<File>,
     names: String,
+    /// What lies beyond the end of a file is read as zeroes.
+    sparse: bool,
     queue: Mutex<Queue>,
     work: Condvar,
     /// Writes and syncs that were handed to the thread and are not done.
@@ -146,9 +148,27 @@ impl Disk {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> io::Result<Disk> {
+        Disk::begin(files, names, zero, false)
+    }
+
+    /// As [`Disk::start`], for files that grow: what lies beyond their ends is read as zeroes.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start_sparse(files: Vec<File>, names: String) -> io::Result<Disk> {
+        Disk::begin(files, names, None, true)
+    }
+
+    fn begin(
+        files: Vec<File>,
+        names: String,
+        zero: Option<Zero>,
+        sparse: bool,
+    ) -> io::Result<Disk> {
         let shared = Arc::new(Shared {
             files,
             names,
+            sparse,
             queue: Mutex::default(),
             work: Condvar::new(),
             under_way: AtomicUsize::new(0),
@@ -217,16 +237,22 @@ impl Disk {
                 let slices = &mut [IoSliceMut::new(&mut data)];
                 if let Ok(read) =
                     rustix::io::preadv2(handle, slices, offset, ReadWriteFlags::NOWAIT)
-                    && read == bytes
+                    && (read == bytes || self.shared.is_end(handle, offset, read))
                 {
                     return Some(DiskResult::Data { id, data: data.freeze() });
                 }
                 let shared = self.shared.clone();
                 tokio::task::spawn_blocking(move || {
                     let begun = Instant::now();
-                    let result = match shared.files[file as usize].read_exact_at(&mut data, offset)
-                    {
-                        Ok(()) => DiskResult::Data { id, data: data.freeze() },
+                    let handle = &shared.files[file as usize];
+                    let read = match read_up_to(handle, &mut data, offset) {
+                        Ok(read) if read < bytes && !shared.sparse => {
+                            Err(io::ErrorKind::UnexpectedEof.into())
+                        }
+                        read => read,
+                    };
+                    let result = match read {
+                        Ok(_) => DiskResult::Data { id, data: data.freeze() },
                         Err(error) => shared.failed(id, file, "read", &error.to_string()),
                     };
                     lock(&shared.times).read.record(begun.elapsed());
@@ -301,6 +327,11 @@ impl Drop for Disk {
 }
 
 impl Shared {
+    /// Whether nothing more can be read than these bytes at `offset`, and that is as it should be.
+    fn is_end(&self, file: &File, offset: u64, read: usize) -> bool {
+        self.sparse && file.metadata().is_ok_and(|meta| meta.len() <= offset + read as u64)
+    }
+
     fn complete(&self, results: impl IntoIterator<Item = DiskResult>) {
         lock(&self.done).extend(results);
         if !self.told.swap(true, Ordering::AcqRel) {
@@ -452,6 +483,20 @@ impl Command {
             _ => false,
         }
     }
+}
+
+/// Reads until `data` is full or the file ends; how much that is.
+fn read_up_to(file: &File, data: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        match file.read_at(&mut data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 fn write_all(file: &File, slices: &mut [IoSlice<'_>], mut offset: u64) -> Result<(), Errno> {

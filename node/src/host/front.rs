@@ -12,6 +12,7 @@ mod leave;
 mod lookup;
 mod reservations;
 
+use super::accepted::Accepted;
 use super::ahead::{Ahead, Limits};
 use super::attach::{self, Failure, Kept};
 use super::state::{JournalShape, StateDir};
@@ -65,6 +66,8 @@ pub struct Options {
     pub compression: Compression,
     /// What the keys of encrypted volumes open with.
     pub key_files: Vec<KeyFile>,
+    /// Rollbacks of encrypted volumes that are accepted.
+    pub accept_rollback: Vec<Accepted>,
     /// Memory of a volume for what is read ahead, in bytes.
     pub readahead_bytes: u64,
     /// Limits of volumes that no command has given others.

@@ -4,6 +4,7 @@
 //! request is locked or handed over; journals have a thread each, the link has one, and so has
 //! the admin listener.
 
+mod accepted;
 mod admin;
 mod ahead;
 mod attach;
@@ -30,8 +31,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod uplink;
+mod versions;
 mod volume;
 
+pub use accepted::Accepted;
 pub use attach::{lengths, run_recovery};
 pub use attach_command::{attach, detach};
 pub use cache_command::cache;
@@ -41,6 +44,7 @@ pub use nbd::run as nbd;
 pub use run::run;
 pub use schedule::Schedule;
 pub use status::{columns, get, status};
+pub use versions::{ATTRIBUTE as VERSIONS_ATTRIBUTE, state as state_versions};
 
 use anyhow::{Context as _, Result};
 use longhaul_core::front::nbd::ExportInfo;

@@ -12,6 +12,7 @@ use super::pins::PinsReport;
 use super::state::{Damaged, VolumeFile};
 use crate::link::LinkStatus;
 use longhaul_core::host as engine;
+use longhaul_core::host::VersionsStatus;
 use longhaul_core::host::cache::CacheStatus;
 use longhaul_core::host::{WarmState, WarmStatus};
 use longhaul_core::wire::link::SecondState;
@@ -177,6 +178,9 @@ pub struct VolumeReport {
     /// The read cache, if there is one.
     #[serde(default)]
     pub cache: Option<CacheReport>,
+    /// The table of versions, if the volume is encrypted and has one.
+    #[serde(default)]
+    pub versions: Option<VersionsReport>,
     /// Totals since the attach.
     pub counters: std::collections::BTreeMap<String, u64>,
 }
@@ -215,6 +219,32 @@ pub struct LimitReport {
     pub drain_rate: String,
     /// By time of day.
     pub readahead_rate: String,
+}
+
+/// The table of versions of an encrypted volume in `/status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VersionsReport {
+    /// `complete`: the version of every block is known; `partial`: that of what was written or read here; `failed`:
+    /// nothing is compared any more.
+    pub state: String,
+    /// All writes up to this number are in the table on disk.
+    pub durable: u64,
+    /// Answers of the store that were not the newest version.
+    pub outdated: u64,
+    /// Bytes of the table that were damaged, so that what they said is unknown.
+    pub damaged_bytes: u64,
+}
+
+impl From<VersionsStatus> for VersionsReport {
+    fn from(status: VersionsStatus) -> VersionsReport {
+        let state = match (status.failed, status.complete) {
+            (Some(_), _) => "failed",
+            (None, true) => "complete",
+            (None, false) => "partial",
+        };
+        let VersionsStatus { durable, outdated, damaged_bytes, .. } = status;
+        VersionsReport { state: state.into(), durable, outdated, damaged_bytes }
+    }
 }
 
 /// The read cache of a volume in `/status`. Totals are those since the attach.
@@ -448,6 +478,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
         + counters.cache_hit_bytes;
     let warming = status.warming.map(WarmReport::from);
     report.cache = status.cache.map(|cache| CacheReport { warming, ..CacheReport::from(cache) });
+    report.versions = status.versions.map(VersionsReport::from);
     let read = hits + counters.store_read_bytes;
     if status.latched && status.fenced.is_none() && !status.memory_only {
         report.state = "stopped".into();

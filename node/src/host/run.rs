@@ -73,6 +73,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         },
         write_through: args.write_through,
         compression: args.compression,
+        accept_rollback: args.accept_rollback.clone(),
         key_files: args.key_files.iter().map(|path| KeyFile::load(path)).collect::<Result<_>>()?,
         // Without a journal it is what there was before anything was done about distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),

@@ -98,6 +98,7 @@ fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<Front> {
         write_through: false,
         compression: Compression::None,
         key_files: Vec::new(),
+        accept_rollback: Vec::new(),
         readahead_bytes: 32 << 20,
         limits: Limits::default(),
         warm: None,

@@ -6,11 +6,12 @@
 
 use super::volume::Uplink;
 use crate::link::{Client, LinkStatus};
-use longhaul_core::block::VolumeId;
+use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::wire::link::{
-    Changes, Frame, Lane, ReadError, RequestId, StageError, ToHost, ToStore,
+    Changes, Frame, Lane, Moment, ReadError, RequestId, StageError, ToHost, ToStore,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
 
@@ -18,6 +19,8 @@ use tokio::sync::oneshot;
 enum Asker {
     /// The shell.
     Shell(oneshot::Sender<ToHost>),
+    /// The shell, about what has changed of a volume that no engine has yet.
+    Changes(VolumeId, oneshot::Sender<ToHost>),
     /// A volume, which knows the request by this number.
     Volume(VolumeId, RequestId),
 }
@@ -126,6 +129,29 @@ impl Router {
         reply.await.map_err(|_| LinkLost)
     }
 
+    /// Asks what has changed of a volume that was just attached and has no engine yet.
+    pub async fn changes(
+        &self,
+        volume: VolumeId,
+        epoch: Epoch,
+        since: Moment,
+    ) -> Result<Changes, LinkLost> {
+        if !self.up.get() {
+            return Err(LinkLost);
+        }
+        let (sender, reply) = oneshot::channel();
+        let request = self.ask(Asker::Changes(volume, sender));
+        let message = ToStore::Changed { request, volume, epoch, since };
+        self.client.send(Lane::Control, message.into());
+        match reply.await {
+            Ok(ToHost::Changed { result: Ok(changes), .. }) => Ok(changes),
+            Ok(ToHost::Changed { result: Err(ReadError::NotAttached), .. }) | Err(_) => {
+                Err(LinkLost)
+            }
+            Ok(_) => Ok(Changes::Unknown),
+        }
+    }
+
     fn ask(&self, asker: Asker) -> RequestId {
         let id = self.next.get();
         self.next.set(id + 1);
@@ -136,6 +162,16 @@ impl Router {
     /// The volume that a frame is for, as the volume expects it; nothing if the shell waited for it
     /// or nobody does.
     pub fn route(&self, mut frame: Frame<ToHost>) -> Option<(VolumeId, Frame<ToHost>)> {
+        if let ToHost::Changed { request, volume, .. } = &frame.message
+            && let Entry::Occupied(asked) = self.askers.borrow_mut().entry(*request)
+            && matches!(asked.get(), Asker::Changes(of, _) if of == volume)
+        {
+            if let Asker::Changes(_, sender) = asked.remove() {
+                // Whoever asked may have given up waiting.
+                let _ = sender.send(frame.message);
+            }
+            return None;
+        }
         let request = match &mut frame.message {
             ToHost::Hello { .. }
             | ToHost::Store { .. }
@@ -162,7 +198,7 @@ impl Router {
                 *request = number;
                 Some((volume, frame))
             }
-            Asker::Shell(sender) => {
+            Asker::Shell(sender) | Asker::Changes(_, sender) => {
                 // Whoever asked may have given up waiting.
                 let _ = sender.send(frame.message);
                 None

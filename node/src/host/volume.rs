@@ -9,6 +9,7 @@ use super::attach::snapshot_of;
 use super::cache::CacheFile;
 use super::disk::{Disk, DiskCounters};
 use super::metrics::{Kind, Metrics, Stages};
+use super::versions::VersionTable;
 use crate::units::show_bytes;
 use bytes::Bytes;
 use longhaul_core::block::{BlockError, Reply, Request, Seq, Time, VolumeId};
@@ -205,6 +206,8 @@ struct Inner {
     backing: Backing,
     /// Where the read cache is, if there is one.
     cache: Option<Disk>,
+    /// Where the table of versions is, if there is one.
+    versions: Option<Disk>,
     requests: Requests,
     metrics: Metrics,
     asked: Asked,
@@ -228,6 +231,7 @@ impl Volume {
             engine,
             backing,
             cache: None,
+            versions: None,
             requests: Requests::default(),
             metrics: Metrics::default(),
             asked: Asked::default(),
@@ -267,6 +271,17 @@ impl Volume {
                 );
             }
             inner.cache = Some(file.disk);
+        }
+        self.turn(now);
+    }
+
+    /// Gives it the table of its versions, before its first request.
+    pub fn set_versions(&self, table: VersionTable) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            inner.engine.set_versions(now, table.versions);
+            inner.versions = Some(table.disk);
         }
         self.turn(now);
     }
@@ -371,6 +386,14 @@ impl Volume {
                         }
                     }
                 }
+                if let Some(versions) = &mut inner.versions {
+                    while let Some(operation) = inner.engine.poll_versions() {
+                        if let Some(result) = versions.start_operation(operation) {
+                            inner.engine.handle_versions(now, result);
+                            again = true;
+                        }
+                    }
+                }
                 while let Some((lane, frame)) = inner.engine.poll_message() {
                     inner.asked.sent(now, lane, &frame.message);
                     if let Some(answer) = self.uplink.send(lane, frame) {
@@ -417,8 +440,8 @@ impl Volume {
             if let Backing::Disk(disk) = &mut inner.backing {
                 disk.submit();
             }
-            if let Some(cache) = &mut inner.cache {
-                cache.submit();
+            for disk in [&mut inner.cache, &mut inner.versions].into_iter().flatten() {
+                disk.submit();
             }
             let urgent = inner.engine.drain_is_urgent();
             if urgent != inner.urgent {
@@ -480,10 +503,20 @@ impl Volume {
                 }
             }
         };
+        let watch_versions = || {
+            let done = self.inner.borrow().versions.as_ref().map(Disk::watch);
+            async move {
+                match done {
+                    Some(done) => done.await,
+                    None => std::future::pending().await,
+                }
+            }
+        };
         loop {
             let armed = self.inner.borrow().armed;
             tokio::select! {
                 () = watch_disk() => self.take_disk_results(),
+                () = watch_versions() => self.take_versions_results(),
                 () = watch_cache() => self.take_cache_results(),
                 () = tokio::time::sleep_until(self.clock.instant(armed)) => self.take_timeout(),
                 () = self.rearm.notified() => {}
@@ -513,6 +546,18 @@ impl Volume {
             let Some(cache) = &inner.cache else { return };
             for result in cache.take_results() {
                 inner.engine.handle_cache(now, result);
+            }
+        }
+        self.turn(now);
+    }
+
+    fn take_versions_results(&self) {
+        let now = self.clock.now();
+        {
+            let inner = &mut *self.inner.borrow_mut();
+            let Some(versions) = &inner.versions else { return };
+            for result in versions.take_results() {
+                inner.engine.handle_versions(now, result);
             }
         }
         self.turn(now);

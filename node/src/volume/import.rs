@@ -4,6 +4,7 @@
 //! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
 
 use super::{progress, show, tell};
+use crate::host::{VERSIONS_ATTRIBUTE, state_versions};
 use crate::keys;
 use crate::link::Requests;
 use crate::random;
@@ -17,7 +18,7 @@ use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::record::packed::MAX_PACKED_SECTORS;
 use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS};
 use longhaul_core::wire::link::{
-    Attached, Frame, HostId, Lane, LiveInfo, ToHost, ToStore, VolumeInfo,
+    Attached, Frame, HostId, Lane, LiveInfo, ToHost, ToStore, VolumeInfo, VolumeOperation,
 };
 use ring::digest::{Context, SHA256};
 use rustix::fs::SeekFrom;
@@ -164,6 +165,18 @@ pub(super) async fn attach<'a>(
     let attached = result.with_context(|| format!("cannot attach volume {name}"))?;
     // Nobody but this epoch changes them from now on.
     let keys = keys::of_volume(requests, info, key_file).await?;
+    if let Some(keys) = &keys {
+        // A host that knows the volume believes in changes that somebody with the keys states.
+        let data = state_versions(keys, &attached)?;
+        let set = VolumeOperation::SetAttribute {
+            volume: attached.volume,
+            epoch: attached.epoch,
+            attribute: VERSIONS_ATTRIBUTE.into(),
+            data,
+        };
+        let stated = requests.volume(set).await;
+        stated.context("the store does not keep what is stated of the volume")?;
+    }
     Ok(Writer::new(requests, &attached, keys))
 }
 

@@ -82,7 +82,13 @@ impl World {
     }
 
     /// A host got its epoch: what it starts from is checked, then it serves the volume.
-    pub(super) fn attached(&mut self, host: usize, volume: usize, attached: Attached) {
+    pub(super) fn attached(
+        &mut self,
+        host: usize,
+        volume: usize,
+        attached: Attached,
+        versions: Option<host::Versions>,
+    ) {
         let now = self.now;
         note!(self, "h{host} v{volume} attached {attached:?}");
         let config = self.host_config(volume);
@@ -135,6 +141,9 @@ impl World {
         let mut machine = host::Volume::new(now, config, id, attached, recovered);
         let (drain, readahead) = self.plan.volumes[volume].limits;
         machine.handle_limits(now, drain, readahead);
+        if let Some(versions) = versions {
+            machine.set_versions(now, versions);
+        }
         if let Some(cache) = self.open_cache(host, volume) {
             machine.set_cache(now, cache);
             machine.handle_pins(now, self.slot(host, volume).client.pins.clone());

@@ -115,6 +115,7 @@ impl World {
             let slot = self.slot(host, volume);
             slot.journal = None;
             slot.cache.lose();
+            slot.table.lose();
             // Whoever takes over may be this machine with a new disk, or another one.
             slot.wanted = false;
         }
@@ -136,8 +137,10 @@ impl World {
             let free = matches!(self.slot(to, volume).state, State::Down)
                 && self.slot(to, volume).journal.is_none();
             if !free || !wanted {
+                self.slot(host, volume).table.lose();
                 continue;
             }
+            self.carry_table(host, to, volume);
             self.coverage.journals_carried += u64::from(journal.is_some());
             self.slot(to, volume).journal = journal;
             self.slot(to, volume).take_over = self.chaos_rng.percent(50);

@@ -496,7 +496,7 @@ impl World {
                 };
                 failed && !self.plan.volumes[volume].continues
             }
-            BlockError::Medium(_) => damaged,
+            BlockError::Medium(_) => damaged || (self.plan.liar && self.has_versions(volume)),
             BlockError::Changed => self.may_have_changed(host, volume, pending),
             BlockError::NoSpace => false,
             // The store cannot read what it would have to copy.

@@ -11,7 +11,7 @@ use longhaul_core::host::journal::{Geometry, Recovered};
 use longhaul_core::host::{self, Config, DiskOperation, Durability, Mode, OnJournalFailure};
 use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys, Packing};
 use longhaul_core::wire::link::{
-    Frame, JournalState, Lane, ReadError, ToHost, ToStore, VolumeReply,
+    Attached, Frame, JournalState, Lane, ReadError, ToHost, ToStore, VolumeReply,
 };
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct Attaching {
     pub(super) recovered: Option<Recovered>,
     pub(super) state: Option<JournalState>,
     pub(super) request: u64,
+    /// An epoch that was granted, and the request that asks what has changed before it.
+    pub(super) granted: Option<(Attached, u64)>,
 }
 
 impl World {
@@ -93,7 +95,7 @@ impl World {
     /// A host's process begins to attach a volume: it recovers the journal, then asks a store.
     pub(super) fn start_slot(&mut self, host: usize, volume: usize) {
         self.stop_slot(host, volume);
-        let mut attaching = Attaching { recovered: None, state: None, request: 0 };
+        let mut attaching = Attaching { recovered: None, state: None, request: 0, granted: None };
         if self.slot(host, volume).journal.is_some() {
             match self.recover(host, volume) {
                 Ok(recovered) => {
@@ -129,6 +131,7 @@ impl World {
                     }
                     // The operator does what the message says.
                     slot.journal = None;
+                    slot.table.bereft = true;
                     self.coverage.journals_damaged += 1;
                 }
             }
@@ -153,6 +156,8 @@ impl World {
         let slot = self.slot(host, volume);
         slot.generation += 1;
         slot.cache.stop();
+        slot.table.stop();
+        slot.asked.clear();
         slot.state = State::Down;
         slot.timer = None;
         slot.connecting = false;
@@ -202,6 +207,7 @@ impl World {
             }
             self.coverage.torn_writes += u64::from(torn);
             self.crash_cache(host, volume, power);
+            self.crash_table(host, volume, power);
             self.stop_slot(host, volume);
         }
         let incarnation = self.hosts[host].incarnation;
@@ -320,7 +326,7 @@ impl World {
         let slot = self.slot(host, volume);
         let take_over = slot.take_over;
         let State::Attaching(attaching) = &mut slot.state else { return };
-        attaching.request = request;
+        (attaching.request, attaching.granted) = (request, None);
         let journal = attaching.state;
         let message = ToStore::Attach { request, name, host: id, journal, take_over };
         self.send_up(host, volume, Lane::Control, &message.into());
@@ -384,6 +390,12 @@ impl World {
             ToStore::Batch { last, .. } => told.shipped = told.shipped.max(*last),
             _ => {}
         }
+        if let ToStore::Read { request, range, .. } | ToStore::ReadBehind { request, range, .. } =
+            &frame.message
+            && self.plan.liar
+        {
+            self.hosts[host].slots[volume].asked.insert(*request, *range);
+        }
         if let ToStore::ReadBehind { request, volume: id, .. } = &frame.message {
             // One without datagrams is to a store that is too old for these, too.
             if session.lone.is_none() {
@@ -415,6 +427,13 @@ impl World {
         if !open || self.slot(host, volume).session != Some(number) {
             return;
         }
+        let frame = match &frame.message {
+            ToHost::Data { request, .. } => {
+                let range = self.slot(host, volume).asked.remove(request);
+                self.perhaps_lie((host, volume), range, frame)
+            }
+            _ => frame,
+        };
         match &mut self.slot(host, volume).state {
             State::Running(machine) => {
                 let early = !machine.status(now).link_up
@@ -426,12 +445,18 @@ impl World {
                 }
                 self.pump_host(host, volume);
             }
+            State::Attaching(_) if matches!(frame.message, ToHost::Changed { .. }) => {
+                self.judged(host, volume, &frame.message);
+            }
             State::Attaching(attaching) => {
                 if let ToHost::Attached { request, result } = frame.message
                     && request == attaching.request
                 {
                     match result {
-                        Ok(attached) => self.attached(host, volume, attached),
+                        Ok(attached) if self.has_versions(volume) => {
+                            self.judge(host, volume, attached, None);
+                        }
+                        Ok(attached) => self.attached(host, volume, attached, None),
                         Err(error) => self.refused(host, volume, error),
                     }
                 }
@@ -462,6 +487,8 @@ impl World {
                 self.begin_disk(host, volume, operation);
             } else if let Some(operation) = machine.poll_cache() {
                 self.begin_cache(host, volume, operation);
+            } else if let Some(operation) = machine.poll_versions() {
+                self.begin_versions(host, volume, operation);
             } else if let Some((lane, frame)) = machine.poll_message() {
                 note!(
                     self,
@@ -553,6 +580,7 @@ impl World {
             }
             host::Event::JournalFailed { continues, .. } => {
                 slot.latched = true;
+                slot.table.bereft = true;
                 self.coverage.latches += 1;
                 if !continues {
                     // The operator replaces the disk's cable and starts the process again.
@@ -584,6 +612,14 @@ impl World {
             host::Event::TraceReplayed { followed: true } => self.coverage.traces_followed += 1,
             host::Event::JournalDamaged { .. } if !damaged => {
                 self.fail(format!("host {host} found damage that nobody did: {event:?}"));
+            }
+            host::Event::StoreOutdated { .. } | host::Event::StoreDamaged { .. }
+                if self.plan.liar && self.has_versions(volume) =>
+            {
+                self.coverage.lies_found += 1;
+            }
+            host::Event::StoreOutdated { .. } | host::Event::VersionsFailed { .. } => {
+                self.fail(format!("host {host} found a lie that nobody told: {event:?}"));
             }
             host::Event::StoreDamaged { .. } => {
                 self.fail(format!("host {host} was told of damage that nobody did: {event:?}"));

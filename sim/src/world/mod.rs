@@ -25,6 +25,7 @@ mod snapshots;
 mod storage;
 mod store;
 mod truth;
+mod versions;
 
 use crate::coverage::Coverage;
 use crate::disk::Disk;
@@ -55,6 +56,10 @@ enum Event {
     DiskRead(At, u64, u32, u64, usize),
     /// The write or sync at the front of the cache's queue is done.
     CacheDone(At),
+    /// The write or sync at the front of the queue of the table of versions is done.
+    TableDone(At),
+    /// A read of that table is done: id, file, offset, bytes.
+    TableRead(At, u64, u32, u64, usize),
     /// A read of the cache is done: id, offset, bytes.
     CacheRead(At, u64, u64, usize),
     /// The process lets go of a volume that it was fenced from, or starts it again.
@@ -144,6 +149,10 @@ struct Slot {
     journal: Option<host::Journal>,
     /// Its read cache, which may outlive or precede the journal.
     cache: cache::Cache,
+    /// Its table of versions, which outlives the journal.
+    table: versions::Table,
+    /// Ranges of reads under way, where the answers may be lies.
+    asked: BTreeMap<u64, Range>,
     /// Whether the host is to have the volume attached.
     wanted: bool,
     /// Whether its operator has said that it is to be taken from whoever has it.
@@ -185,6 +194,8 @@ struct Volume {
     spec: longhaul_core::store::VolumeSpec,
     truth: truth::Truth,
     finish: finish::Stage,
+    /// What whoever has the keys stated last.
+    statement: Option<longhaul_core::host::versions::Statement>,
     /// Pieces staged for it that any host may write: the newest.
     ready: VecDeque<StagedPiece>,
 }
@@ -219,6 +230,7 @@ pub struct World {
     /// Sessions of a party that has a key of its own and speaks for hosts.
     forgers: BTreeSet<u64>,
     ops: Ops,
+    liar: versions::Liar,
     /// Staged objects, by volume and number.
     staged: BTreeMap<(usize, u64), copy::Object>,
     volumes: Vec<Volume>,
@@ -309,6 +321,7 @@ impl World {
             forge_rng: root.fork(400_000),
             forgers: BTreeSet::new(),
             ops: Ops::default(),
+            liar: versions::Liar::default(),
             staged: BTreeMap::new(),
             volumes,
             hosts,
@@ -387,6 +400,11 @@ impl World {
             Event::CacheDone(at) => self.live(at, |w| w.cache_done(at.host, at.volume)),
             Event::CacheRead(at, id, offset, bytes) => {
                 self.live(at, |w| w.cache_read_done(at.host, at.volume, id, offset, bytes));
+            }
+            Event::TableDone(at) => self.live(at, |w| w.table_done(at.host, at.volume)),
+            Event::TableRead(at, id, file, offset, bytes) => {
+                let place = (file, offset, bytes);
+                self.live(at, |w| w.table_read_done(at.host, at.volume, id, place));
             }
             Event::LetGo(at) => self.live(at, |w| w.let_go(at.host, at.volume)),
             Event::HostTimer(at) => self.live(at, |w| w.host_timer(at.host, at.volume)),
@@ -490,6 +508,8 @@ impl Slot {
         Slot {
             journal: None,
             cache: cache::Cache::new(root.fork(label + 100_000)),
+            table: versions::Table::new(root.fork(label + 400_000)),
+            asked: BTreeMap::new(),
             wanted: false,
             take_over: false,
             generation: 0,

@@ -10,12 +10,12 @@ use longhaul_core::host::{DiskOperation, DiskResult};
 
 impl World {
     pub(super) fn recover(&mut self, host: usize, volume: usize) -> Result<Recovered, String> {
-        let id = self.volumes[volume].id;
+        let (id, keyed) = (self.volumes[volume].id, self.has_versions(volume));
         let Some(journal) = &mut self.slot(host, volume).journal else {
             return Err("there is no journal".to_owned());
         };
         let dropped = journal.disk.settle();
-        let outcome = recover(&mut journal.disk, id);
+        let outcome = recover(&mut journal.disk, id, keyed);
         self.coverage.deceptive_caches_dropped += u64::from(dropped);
         outcome
     }
@@ -30,7 +30,7 @@ impl World {
             return;
         }
         self.coverage.shadow_recoveries += 1;
-        match recover(&mut disk, id) {
+        match recover(&mut disk, id, false) {
             Ok(recovered) => {
                 let last = recovered.state().map_or(0, |state| state.last);
                 if last.max(committed) >= seq {
@@ -211,9 +211,12 @@ pub(super) fn create(
 }
 
 /// Runs recovery over the files as they are now.
-fn recover(disk: &mut Disk, volume: VolumeId) -> Result<Recovered, String> {
+fn recover(disk: &mut Disk, volume: VolumeId, keyed: bool) -> Result<Recovered, String> {
     let lengths = (0..disk.files()).map(|file| disk.length(file)).collect();
     let mut recovery = Recovery::new(Some(volume), lengths);
+    if keyed {
+        recovery = recovery.with_versions();
+    }
     loop {
         if let Some(outcome) = recovery.poll_outcome() {
             return outcome.map_err(|error| error.to_string());

@@ -130,7 +130,7 @@ impl Volume {
         };
         let truth = Truth::new(plan.sectors, plan.most_sectors);
         let (finish, ready) = (super::finish::Stage::Running, VecDeque::new());
-        Volume { id, name, spec, truth, finish, ready }
+        Volume { id, name, spec, truth, finish, statement: None, ready }
     }
 }
 

@@ -9,6 +9,7 @@
 //! wanted and how far the store is.
 
 pub(crate) mod format;
+mod held;
 pub(crate) mod recovery;
 
 pub use format::{
@@ -139,6 +140,8 @@ pub(crate) struct Journal {
     /// Sealed frames in memory: without gaps up to the head (but for file ends).
     groups: VecDeque<Group>,
     frames: VecDeque<Frame>,
+    /// Committed frames that are not recycled before [`Journal::release`], if there are to be any.
+    held: Option<VecDeque<Frame>>,
     unstable: VecDeque<Unstable>,
     /// Everything below has been written: it is in the page cache at least.
     written: u64,
@@ -199,6 +202,7 @@ impl Journal {
             open: None,
             groups: VecDeque::new(),
             frames: known.frames(now),
+            held: known.versions.as_ref().map(|_| VecDeque::new()),
             unstable: VecDeque::new(),
             written: known.end,
             written_seq: 0,
@@ -393,7 +397,7 @@ impl Journal {
     pub(crate) fn publishing_helps(&self) -> bool {
         let lap_before =
             (self.file_end + self.geometry.area()).saturating_sub(self.geometry.ring());
-        !self.memory_only && self.published < lap_before && self.tail() >= lap_before
+        !self.memory_only && self.published < lap_before && self.kept() >= lap_before
     }
 
     /// Address and longest length of a frame of at least `need` bytes, if there is room.
@@ -541,7 +545,8 @@ impl Journal {
         self.memory += charge.saturating_sub(before);
 
         let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc, before: first - 1 };
-        let tail = self.frames.front().map_or(at, |frame| frame.at);
+        let held = self.held.as_ref().and_then(VecDeque::front);
+        let tail = held.or(self.frames.front()).map_or(at, |frame| frame.at);
         let header = FrameHeader {
             journal: self.id,
             incarnation: self.incarnation,
@@ -619,7 +624,7 @@ impl Journal {
         let publish = want_sync
             && self.written == self.last_sealed_end()
             && self.publishing_helps()
-            && self.unstable.iter().all(|unstable| unstable.tail_addr < self.tail());
+            && self.unstable.iter().all(|unstable| unstable.tail_addr < self.kept());
         if publish {
             // If there is no place for it, everything before it must be synced first or the pins
             // on the next file released; both come back here.
@@ -725,6 +730,9 @@ impl Journal {
     pub(crate) fn commit(&mut self, seq: Seq) {
         while let Some(frame) = self.frames.pop_front_if(|frame| frame.last <= seq) {
             self.uncommitted_bytes -= frame.body_bytes;
+            if let Some(held) = self.held.as_mut().filter(|_| !self.memory_only) {
+                held.push_back(frame);
+            }
         }
         while self.memory_only && self.groups.front().is_some_and(|g| g.end() <= self.tail()) {
             if !self.evict_oldest() {

@@ -20,6 +20,7 @@ use super::{Frame, next};
 use crate::block::{Epoch, Seq, Time, VolumeId};
 use crate::host::dirty::{DirtyMap, Place};
 use crate::host::io::{DiskOperation, DiskResult};
+use crate::host::versions::{Fed, JournalEnd, seals};
 use crate::record;
 use crate::wire::link::{Attached, JournalState};
 use bytes::{Buf, Bytes, BytesMut};
@@ -45,6 +46,8 @@ pub struct Recovered {
     pub(crate) prev_crc: u32,
     pub(crate) chain: VecDeque<Frame>,
     pub(crate) map: DirtyMap,
+    /// What the records are known by, if that was asked for.
+    pub(crate) versions: Option<Vec<Fed>>,
 }
 
 impl Recovered {
@@ -73,7 +76,14 @@ impl Recovered {
             prev_crc: 0,
             chain: VecDeque::new(),
             map: DirtyMap::default(),
+            versions: None,
         }
+    }
+
+    /// Between which numbers its records lie.
+    #[must_use]
+    pub fn ends(&self) -> JournalEnd {
+        JournalEnd { before: self.tail.before, last: self.last }
     }
 
     /// What to tell the store when attaching; nothing if the journal has never been written.
@@ -166,6 +176,8 @@ pub struct Recovery {
     report: Report,
     found: Option<Recovered>,
     newest_incarnation: u32,
+    /// Whether to note what records are known by.
+    keyed: bool,
     tail: FrameRef,
     /// The epoch of a frame that names the tail.
     tail_epoch: Epoch,
@@ -198,6 +210,7 @@ impl Recovery {
             report: Report::default(),
             found: None,
             newest_incarnation: 0,
+            keyed: false,
             tail: FrameRef::default(),
             tail_epoch: 0,
             synced: (0, 0),
@@ -215,6 +228,14 @@ impl Recovery {
             recovery.fail(JournalError::FileCount { expected: 2, found: 0 });
         }
         recovery
+    }
+
+    /// Notes by what records are known, for a volume that has a table of
+    /// [versions](crate::host::versions::Versions).
+    #[must_use]
+    pub fn with_versions(mut self) -> Recovery {
+        self.keyed = true;
+        self
     }
 
     /// The next read to carry out; results may come in any order.
@@ -397,6 +418,7 @@ impl Recovery {
         found.last = self.tail.before;
         found.epoch = self.tail_epoch;
         found.used = self.report.headers > 0;
+        found.versions = self.keyed.then(Vec::new);
         found.end = self.tail.addr;
         found.number = self.tail.number;
         found.prev_crc = self.tail.prev_crc;
@@ -510,6 +532,11 @@ impl Recovery {
         for (offset, record) in &records {
             let place = Place::new(header.addr + offset, record);
             found.map.insert(record.range, place, 0);
+            if let Some(versions) = &mut found.versions {
+                let seq = record.seq;
+                let bytes = &whole[*offset as usize..];
+                seals(record, bytes, |range, seal| versions.push(Fed { seq, range, seal }));
+            }
         }
         if header.first_seq <= header.last_seq {
             if self.report.seqs.0 > self.report.seqs.1 {

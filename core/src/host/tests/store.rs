@@ -3,7 +3,7 @@
 use super::world::{HOST, SECTORS, VOLUME};
 use crate::block::{BlockState, Range, Seq, StatusRun};
 use crate::pack::{Packer, Packing};
-use crate::record::{self, Kind};
+use crate::record::{self, Kind, packed};
 use crate::wire::link::{
     self, AttachError, Attached, Frame, HostId, ReadError, ReadPart, StageError, StagedRun, ToHost,
     ToStore,
@@ -11,8 +11,23 @@ use crate::wire::link::{
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::BTreeMap;
 
+/// What a store that is not to be trusted answers reads with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    None,
+    /// As the volume was when [`Store::remember`] was called.
+    Old,
+    Zeroes,
+}
+
+/// Of each sector, the packed record that it is of.
+pub type Records = Vec<Option<Bytes>>;
+
 pub struct Store {
     pub image: Vec<u8>,
+    pub records: Records,
+    memory: (Vec<u8>, Records),
+    pub lie: Lie,
     pub committed: Seq,
     pub epoch: u64,
     pub batches: Vec<(Seq, Seq)>,
@@ -38,6 +53,9 @@ impl Store {
     pub fn unpacking(packing: Packing) -> Store {
         Store {
             image: vec![0; (SECTORS * 512) as usize],
+            records: vec![None; SECTORS as usize],
+            memory: (vec![0; (SECTORS * 512) as usize], vec![None; SECTORS as usize]),
+            lie: Lie::None,
             committed: 0,
             epoch: 0,
             batches: Vec::new(),
@@ -49,6 +67,34 @@ impl Store {
             sectors: SECTORS,
             packer: Packer::new(VOLUME, packing),
         }
+    }
+
+    /// Keeps what there is now for [`Lie::Old`].
+    pub fn remember(&mut self) {
+        self.memory = self.copy();
+    }
+
+    pub fn take_memory(&mut self, other: &Store) {
+        self.memory = other.memory.clone();
+    }
+
+    pub fn copy(&self) -> (Vec<u8>, Records) {
+        (self.image.clone(), self.records.clone())
+    }
+
+    pub fn paste(&mut self, image: Vec<u8>, records: Records) {
+        (self.image, self.records) = (image, records);
+    }
+
+    /// Content of a sector as it is given out, and the record that it is of.
+    fn given(&self, lba: u64) -> (&[u8], Option<&Bytes>) {
+        let (image, records) = match self.lie {
+            Lie::None => (&self.image, &self.records),
+            Lie::Old => (&self.memory.0, &self.memory.1),
+            Lie::Zeroes => return (&[0; 512], None),
+        };
+        let at = lba as usize;
+        (&image[at * 512..at * 512 + 512], records[at].as_ref())
     }
 
     pub fn attach(&mut self) -> Attached {
@@ -135,7 +181,7 @@ impl Store {
             ToStore::Status { request, volume, range, .. } => {
                 let runs = (range.lba..range.end()).map(|lba| StatusRun {
                     sectors: 1,
-                    state: if self.sector(lba).iter().all(|b| *b == 0) {
+                    state: if self.given(lba).0.iter().all(|b| *b == 0) {
                         BlockState::Hole
                     } else {
                         BlockState::Data
@@ -158,11 +204,18 @@ impl Store {
     fn answer(&mut self, request: u64, range: Range) -> Frame<ToHost> {
         let mut parts = Vec::new();
         for lba in range.lba..range.end() {
-            if self.sector(lba).iter().all(|b| *b == 0) {
+            let (content, record) = self.given(lba);
+            if content.iter().all(|b| *b == 0) {
                 parts.push(ReadPart::Hole(1));
                 continue;
             }
             let wanted = Range::new(lba, 1);
+            if let Some(record) = record {
+                let header = record::parse_prefix(record).unwrap();
+                let record = packed::extract(header.seq, header.range, wanted, record).unwrap();
+                parts.push(ReadPart::Packed { wanted, record });
+                continue;
+            }
             let cover = wanted.block_cover();
             let data = &self.image[(cover.lba * 512) as usize..(cover.end() * 512) as usize];
             let mut out = BytesMut::new();
@@ -190,6 +243,9 @@ impl Store {
             assert!(record.header.seq >= before && record.header.seq <= last);
             before = record.header.seq;
             let range = record.header.range;
+            let of = (record.header.kind == Kind::Packed)
+                .then(|| raw.slice(..record.header.record_bytes()));
+            self.records[range.lba as usize..range.end() as usize].fill(of);
             let place = &mut self.image[(range.lba * 512) as usize..(range.end() * 512) as usize];
             match record.header.kind {
                 Kind::Data => place.copy_from_slice(&record.data.payload),

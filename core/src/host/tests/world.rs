@@ -7,14 +7,16 @@
 //! records counts as so many writes, which are there together or not.
 
 use super::store::Store;
+use super::table::TableDisk;
 use crate::block::{
     BlockError, Range, ReadPiece, Reply, Request, STAGED_BIT, Seq, Staged, StagedPiece, StatusRun,
     Time, VolumeId,
 };
 use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
+use crate::host::versions::{HEAD_BYTES, Head, JournalEnd, Rollback, Statement, Verdict, Versions};
 use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
 use crate::pack::Packing;
-use crate::wire::link::{Frame, HostId, Lane, ToHost, ToStore};
+use crate::wire::link::{Attached, Changes, Frame, HostId, Lane, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub const HOST: HostId = HostId(7);
 pub const JOURNAL: u128 = 0x1122_3344_5566_7788;
 pub const SMALL: Geometry = Geometry { file_bytes: 64 << 10, files: 3 };
 
+#[derive(Clone)]
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -209,6 +212,13 @@ pub struct World {
     pub staged: Vec<StagedPiece>,
     pub watching: Vec<u64>,
     pub max_memory: u64,
+    /// Where the table of versions is, if the volume is keyed.
+    pub table: TableDisk,
+    pub table_fails: bool,
+    /// What whoever has the keys stated last.
+    pub statement: Option<Statement>,
+    /// Why tables had to be given up.
+    pub refused: Vec<Rollback>,
 }
 
 impl World {
@@ -224,8 +234,9 @@ impl World {
             Mode::WriteThrough => None,
         };
         let now = Time(1_000_000_000);
-        let volume = Volume::new(now, config.clone(), HOST, store.attach(), recovered);
-        World {
+        let attached = store.attach();
+        let volume = Volume::new(now, config.clone(), HOST, attached.clone(), recovered);
+        let mut world = World {
             now,
             rng: Rng(seed),
             volume,
@@ -249,13 +260,71 @@ impl World {
             staged: Vec::new(),
             watching: Vec::new(),
             max_memory: 0,
+            table: TableDisk::new(),
+            table_fails: false,
+            statement: None,
+            refused: Vec::new(),
+        };
+        world.open_table(&attached, None);
+        world
+    }
+
+    /// Whether the volume has a table of versions.
+    fn has_table(&self) -> bool {
+        self.config.packing.keys.is_some() && matches!(self.config.mode, Mode::Journal(_))
+    }
+
+    pub fn table_head(&self) -> Head {
+        Head::newest(VOLUME, self.table.file(0)).unwrap().unwrap()
+    }
+
+    /// As a shell does it between the attach and the first request.
+    fn open_table(&mut self, attached: &Attached, journal: Option<JournalEnd>) {
+        if !self.has_table() {
+            return;
         }
+        let found = Head::newest(VOLUME, self.table.file(0)).unwrap();
+        let verdict = found.map(|head| {
+            let verdict = head.judge(attached, journal, self.statement, None);
+            let verdict = match verdict {
+                // This store does not know.
+                Verdict::Ask(_) => {
+                    head.judge(attached, journal, self.statement, Some(Changes::Unknown))
+                }
+                verdict => verdict,
+            };
+            (head, verdict)
+        });
+        let (head, forgotten) = match verdict {
+            Some((head, Verdict::Go(ranges))) => (head.attached(attached, HOST), ranges),
+            Some((_, Verdict::Refuse(why))) => {
+                self.refused.push(why);
+                self.table = TableDisk::new();
+                (Head::new(attached, HOST, false, [5; 32]), Vec::new())
+            }
+            Some((_, Verdict::Ask(_))) => panic!("asked twice"),
+            None => (Head::new(attached, HOST, attached.committed == 0, [5; 32]), Vec::new()),
+        };
+        self.statement = Some(Statement { epoch: attached.epoch, seq: attached.committed });
+        self.table.write(0, head.slot() as usize * HEAD_BYTES, &head.encode());
+        self.table.sync(0);
+        // So little that pages have to go.
+        let versions = Versions::new(head, attached.committed, &forgotten, 1).unwrap();
+        self.volume.set_versions(self.now, versions);
+    }
+
+    /// What the journal holds now.
+    pub fn recovered(&self) -> Result<Recovered, JournalError> {
+        let files = &self.disk.live;
+        let recovery = Recovery::new(Some(VOLUME), files.iter().map(|f| f.len() as u64).collect());
+        run(files, if self.has_table() { recovery.with_versions() } else { recovery }).0
     }
 
     /// Another host takes the volume over: nothing of it is here, all of it at the store.
     pub fn elsewhere(&self, config: Config) -> World {
         let mut world = World::new(self.rng.0 + 1, config);
-        world.store.image = self.store.image.clone();
+        let (image, records) = self.store.copy();
+        world.store.paste(image, records);
         world.store.committed = self.store.committed;
         world.log = self.log.clone();
         let recovered = match world.config.mode {
@@ -263,7 +332,10 @@ impl World {
             Mode::WriteThrough => None,
         };
         let attached = world.store.attach();
-        world.volume = Volume::new(world.now, world.config.clone(), HOST, attached, recovered);
+        let config = world.config.clone();
+        world.volume = Volume::new(world.now, config, HOST, attached.clone(), recovered);
+        world.table = TableDisk::new();
+        world.open_table(&attached, None);
         world.acknowledged = (1..=world.store.committed).collect();
         world.settle();
         world
@@ -305,6 +377,9 @@ impl World {
                 }
                 DiskOperation::Sync { .. } => self.mutations.push_back(operation),
             }
+        }
+        while let Some(operation) = self.volume.poll_versions() {
+            self.table.start(operation);
         }
         while let Some((lane, frame)) = self.volume.poll_message() {
             frame.encode_head().unwrap();
@@ -623,6 +698,19 @@ impl World {
         true
     }
 
+    /// Finishes one operation on the table of versions.
+    pub fn finish_table(&mut self, read: bool) -> bool {
+        let done = if read { self.table.finish_read() } else { self.table.finish() };
+        let Some(mut result) = done else { return false };
+        if self.table_fails
+            && let DiskResult::Done { id } = result
+        {
+            result = DiskResult::Failed { id, error: "input/output error".to_owned() };
+        }
+        self.volume.handle_versions(self.now, result);
+        true
+    }
+
     pub fn deliver(&mut self, lane: Lane) -> bool {
         let Some(frame) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
             return false;
@@ -666,9 +754,12 @@ impl World {
             0..5 => self.random_request(),
             5..8 => {
                 self.finish_mutation();
+                let read = self.rng.clone().chance(50);
+                self.finish_table(read);
             }
             8..10 => {
                 self.finish_read();
+                self.finish_table(true);
             }
             10..12 => {
                 let lane = Lane::ALL[self.rng.below(4) as usize];
@@ -705,6 +796,7 @@ impl World {
             self.poll();
             let mut moved = self.finish_mutation();
             moved |= self.finish_read();
+            moved |= self.finish_table(true) | self.finish_table(false);
             for lane in Lane::ALL {
                 moved |= self.deliver(lane);
             }
@@ -750,7 +842,8 @@ impl World {
         if power {
             self.disk.cut(&mut self.rng);
         }
-        let recovered = self.disk.recover().expect("nothing stable was lost");
+        self.table.cut(power, &mut self.rng);
+        let recovered = self.recovered().expect("nothing stable was lost");
         let last = recovered.last;
         assert!(last >= self.flushed, "flushed up to {}, recovered {last}", self.flushed);
         assert!(
@@ -783,7 +876,9 @@ impl World {
         self.link_up = true;
         let attached = self.store.attach();
         let (now, config) = (self.now, self.config.clone());
-        self.volume = Volume::new(now, config, HOST, attached, Some(recovered));
+        let ends = recovered.ends();
+        self.volume = Volume::new(now, config, HOST, attached.clone(), Some(recovered));
+        self.open_table(&attached, Some(ends));
         self.poll();
     }
 }

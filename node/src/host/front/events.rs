@@ -42,6 +42,17 @@ impl Front {
                 volume = name,
                 "the store's data is damaged at {range}: run `longhaul check` on the stopped store"
             ),
+            Event::StoreOutdated { range } => tracing::error!(
+                volume = name,
+                "the store answers with an older version at {range}, or with zeroes for what was written there: clients get                  an error; was the store's data brought back from a copy?"
+            ),
+            Event::VersionsFailed { error } => {
+                let why = format!(
+                    "the table of versions failed: {error}; older versions of blocks are not found out any more: replace                      the disk"
+                );
+                tracing::error!(volume = name, "{why}");
+                volume.set_trouble(why);
+            }
             Event::Resized { sectors } => self.resized(volume, sectors),
             Event::Room { room: true } => tracing::info!(volume = name, "there is room again"),
             Event::Room { room: false } => tracing::warn!(

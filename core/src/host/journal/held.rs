@@ -1,0 +1,29 @@
+//! What the journal keeps although the store has it: a table elsewhere does not know of it yet.
+
+use super::Journal;
+use crate::block::Seq;
+use std::collections::VecDeque;
+
+impl Journal {
+    /// The address below which nothing is needed any more: the tail, or what is held before it.
+    pub(super) fn kept(&self) -> u64 {
+        let held = self.held.as_ref().and_then(VecDeque::front);
+        held.map_or_else(|| self.tail(), |frame| frame.at.addr)
+    }
+
+    /// Committed frames are held from now on until they are released.
+    pub(crate) fn hold(&mut self) {
+        self.held.get_or_insert_default();
+    }
+
+    /// Frames with numbers up to `seq` need not be held any more.
+    pub(crate) fn release(&mut self, seq: Seq) {
+        let Some(held) = &mut self.held else { return };
+        while held.pop_front_if(|frame| frame.last <= seq).is_some() {}
+    }
+
+    /// Address space of what is held, in bytes.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        if self.memory_only { 0 } else { self.tail() - self.kept() }
+    }
+}

@@ -1,0 +1,87 @@
+//! Ranges in parts, and answers put together from parts.
+
+use super::reads::Slot;
+use crate::block::{BlockState, Range, ReadPiece, StatusRun};
+use crate::pack::Packer;
+use crate::wire::link::{self, Piece, ReadPart};
+use bytes::Bytes;
+
+/// `range` in parts of at most `sectors`, cut at multiples of `sectors`.
+pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
+    let mut at = range.lba;
+    std::iter::from_fn(move || {
+        let end = ((at / sectors + 1) * sectors).min(range.end());
+        let part = Range::between(at, end);
+        at = end;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// The pieces of a store's answer, if they are what the range demands and match their checksums.
+pub(super) fn verified(
+    range: Range,
+    pieces: &[Piece],
+    payload: Bytes,
+    packer: &mut Packer,
+) -> Option<Vec<ReadPiece>> {
+    let parts = link::decode_data(range, pieces, payload).ok()?;
+    let piece = |part| match part {
+        ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Some(ReadPiece::Zeroes(sectors)),
+        ReadPart::Data { wanted, fragment } => {
+            fragment.verify().ok()?;
+            Some(ReadPiece::Data(fragment.sectors(wanted)))
+        }
+        ReadPart::Packed { wanted, record } => {
+            packer.unpack(&record, wanted).ok().map(ReadPiece::Data)
+        }
+    };
+    parts.into_iter().map(piece).collect()
+}
+
+/// The pieces of all parts of a read.
+pub(super) fn collect(slots: Vec<Slot>) -> Vec<ReadPiece> {
+    let mut pieces = Vec::with_capacity(slots.len());
+    for slot in slots {
+        match slot {
+            Slot::One(piece) => pieces.push(piece),
+            Slot::Many(more) => pieces.extend(more),
+            Slot::Pending => {}
+        }
+    }
+    pieces
+}
+
+/// What is known here, and the store's runs where it is not; they begin at the first unknown sector
+/// and the result ends where they do.
+pub(super) fn merge(local: &[(Range, Option<BlockState>)], store: &[StatusRun]) -> Vec<StatusRun> {
+    let mut runs: Vec<StatusRun> = Vec::new();
+    let mut add = |sectors: u64, state: BlockState| match runs.last_mut() {
+        Some(last) if last.state == state => last.sectors += sectors,
+        _ => runs.push(StatusRun { sectors, state }),
+    };
+    let mut store_at: Option<u64> = None;
+    let mut store = store.iter().copied().peekable();
+    for &(part, state) in local {
+        if let Some(state) = state {
+            add(part.sectors, state);
+            continue;
+        }
+        let mut at = part.lba;
+        let mut from = store_at.unwrap_or(part.lba);
+        while at < part.end() {
+            let Some(run) = store.peek().copied() else { return runs };
+            let run_end = from.saturating_add(run.sectors);
+            let end = run_end.min(part.end());
+            if end > at {
+                add(end - at, run.state);
+                at = end;
+            }
+            if run_end <= part.end() {
+                store.next();
+                from = run_end;
+            }
+        }
+        store_at = Some(from);
+    }
+    runs
+}

@@ -1,0 +1,162 @@
+use super::head::{HEAD_BYTES, Head};
+use super::mark::Mark;
+use super::table::{PAGE_BLOCKS, Table};
+use super::*;
+use crate::block::VolumeId;
+use crate::host::tests::table::{Rng, TableDisk};
+use crate::wire::link::{Attached, HostId};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const VOLUME: VolumeId = VolumeId(7);
+const HOST: HostId = HostId(9);
+
+fn attached(epoch: u64, committed: u64) -> Attached {
+    Attached { volume: VOLUME, sectors: 1 << 20, block_bytes: 512, epoch, committed }
+}
+
+/// Carries out everything until the table wants nothing more.
+fn run(table: &mut Table, disk: &mut TableDisk) {
+    loop {
+        while let Some(operation) = table.poll_disk() {
+            disk.start(operation);
+        }
+        let Some(result) = disk.finish_read().or_else(|| disk.finish()) else { return };
+        table.handle_disk(result);
+    }
+}
+
+fn set(table: &mut Table, disk: &mut TableDisk, part: Range, mark: Mark) {
+    while !table.set(part, mark) {
+        run(table, disk);
+    }
+}
+
+fn get(table: &mut Table, disk: &mut TableDisk, sector: u64) -> Mark {
+    loop {
+        match table.get(sector / BLOCK_SECTORS) {
+            Some(Ok(mark)) => return mark,
+            Some(Err(split)) => return split[(sector % BLOCK_SECTORS) as usize],
+            None => run(table, disk),
+        }
+    }
+}
+
+#[test]
+fn heads_are_written_in_turn_and_the_newest_counts() {
+    let first = Head::new(&attached(1, 5), HOST, true, [1; TABLE_KEY_BYTES]);
+    let second = first.attached(&attached(2, 5), HOST);
+    assert_ne!(first.slot(), second.slot());
+    let mut file = vec![0; 2 * HEAD_BYTES];
+    assert_eq!(Head::newest(VOLUME, &file), Ok(None));
+    assert_eq!(Head::newest(VOLUME, &[]), Ok(None));
+    for head in [&first, &second] {
+        let at = head.slot() as usize * HEAD_BYTES;
+        file[at..at + HEAD_BYTES].copy_from_slice(&head.encode());
+        assert_eq!(Head::newest(VOLUME, &file).as_ref(), Ok(&Some(head.clone())));
+    }
+    let at = second.slot() as usize * HEAD_BYTES;
+    file[at + 9] ^= 1;
+    assert_eq!(Head::newest(VOLUME, &file), Ok(Some(first)), "a torn one does not count");
+    file[HEAD_BYTES - at + 9] ^= 1;
+    assert_eq!(Head::newest(VOLUME, &file), Err(HeadError::Damaged));
+    let other = Head::newest(VolumeId(8), &second.encode());
+    assert_eq!(other, Err(HeadError::WrongVolume(VOLUME)));
+}
+
+#[test]
+fn statements_are_what_they_were() {
+    let statement = Statement { epoch: 3, seq: 900 };
+    assert_eq!(Statement::parse(&statement.encode()), Some(statement));
+    assert_eq!(Statement::parse(&[0; 15]), None);
+}
+
+/// A damaged unit is as if nothing had been known of it; its neighbours are not concerned.
+#[test]
+fn damage_is_noticed_and_forgotten() {
+    let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+    let mut disk = TableDisk::new();
+    let mut table = Table::new(head.clone(), 0);
+    for block in [3, 200] {
+        let part = Range::new(block * BLOCK_SECTORS, BLOCK_SECTORS);
+        set(&mut table, &mut disk, part, Mark(99));
+    }
+    table.checkpoint(1);
+    run(&mut table, &mut disk);
+    assert_eq!(table.head().seq, 1);
+    let mut byte = disk.file(1)[16];
+    byte ^= 1;
+    let mut unit = disk.file(1)[..512].to_vec();
+    unit[16] = byte;
+    disk.write(1, 0, &unit);
+    let mut table = Table::new(head, 0);
+    assert_eq!(get(&mut table, &mut disk, 3 * BLOCK_SECTORS), Mark::UNKNOWN);
+    assert_eq!(get(&mut table, &mut disk, 200 * BLOCK_SECTORS), Mark(99));
+    assert_eq!(table.damaged_bytes(), 512);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Changes to a table of which little fits into memory, checkpoints and power cuts at any moment: after the changes since
+    /// the last checkpoint have been made again, it says what an array says.
+    #[test]
+    fn a_table_is_an_array(seed in any::<u64>(), lives in 1..6usize) {
+        let mut rng = Rng(seed);
+        let mut head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+        let mut disk = TableDisk::new();
+        let mut model: BTreeMap<u64, Mark> = BTreeMap::new();
+        let mut log: Vec<(Range, Mark)> = Vec::new();
+        for _ in 0..lives {
+            let mut table = Table::new(head.clone(), 0);
+            for (part, mark) in &log[head.seq as usize..] {
+                set(&mut table, &mut disk, *part, *mark);
+            }
+            for _ in 0..rng.below(300) {
+                let spread = PAGE_BLOCKS * 40;
+                let block = rng.below(40) * PAGE_BLOCKS + rng.below(3);
+                let lba = block % spread * BLOCK_SECTORS;
+                let first = if rng.chance(50) { 0 } else { rng.below(BLOCK_SECTORS) };
+                let most = BLOCK_SECTORS - first;
+                let sectors = if rng.chance(50) { most } else { 1 + rng.below(most) };
+                let mark = Mark(if rng.chance(20) { 1 } else { 4 + rng.below(6) as u32 });
+                let part = Range::new(lba + first, sectors);
+                if table.is_crowded() || rng.chance(3) {
+                    table.checkpoint(log.len() as u64);
+                    // Some of it is done when the power goes, which is now or never.
+                    if rng.chance(30) {
+                        for _ in 0..rng.below(8) {
+                            while let Some(operation) = table.poll_disk() {
+                                disk.start(operation);
+                            }
+                            if let Some(result) = disk.finish() {
+                                table.handle_disk(result);
+                            }
+                        }
+                        break;
+                    }
+                    run(&mut table, &mut disk);
+                    prop_assert!(!table.is_frozen());
+                }
+                set(&mut table, &mut disk, part, mark);
+                log.push((part, mark));
+                for sector in part.lba..part.end() {
+                    model.insert(sector, mark);
+                }
+            }
+            disk.cut(true, &mut rng);
+            head = Head::newest(VOLUME, disk.file(0)).unwrap().unwrap_or(head);
+        }
+        let mut table = Table::new(head.clone(), 0);
+        for (part, mark) in &log[head.seq as usize..] {
+            if table.is_crowded() {
+                table.checkpoint(log.len() as u64);
+                run(&mut table, &mut disk);
+            }
+            set(&mut table, &mut disk, *part, *mark);
+        }
+        for (sector, mark) in model {
+            prop_assert_eq!(get(&mut table, &mut disk, sector), mark, "sector {}", sector);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+use super::*;
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::IoSliceMut;
+
+#[test]
+fn a_journal_is_read_from_its_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = journal_path(dir.path(), 0);
+    std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+    let file = File::open(&path).unwrap();
+    let cached = || {
+        let mut data = [0; 4096];
+        let mut slices = [IoSliceMut::new(&mut data)];
+        rustix::io::preadv2(&file, &mut slices, 2 << 20, ReadWriteFlags::NOWAIT)
+    };
+    let before = cached();
+    distrust_page_cache(std::slice::from_ref(&file), dir.path()).unwrap();
+    // A file system in memory has nothing else to read from, some know no RWF_NOWAIT.
+    let on_disk = rustix::fs::fstatfs(&file).unwrap().f_type != libc::TMPFS_MAGIC;
+    if on_disk && before == Ok(4096) {
+        assert_eq!(cached(), Err(Errno::AGAIN));
+    }
+}
+
+#[test]
+fn a_volume_is_claimed_before_the_store_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&dir.path().join("state")).unwrap();
+    let shape = JournalShape::from_size(64 << 20).unwrap();
+    let file = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
+    // Where nothing can be written, nobody else is fenced off.
+    assert!(matches!(claim(&state, &mut file.clone()), Err(Failure::Refused(_))));
+    std::fs::create_dir_all(state.volume_dir(VolumeId(7))).unwrap();
+    let mut claimed = file.clone();
+    assert_eq!(claim(&state, &mut claimed).unwrap(), Some(file));
+    let kept = state.volume(VolumeId(7)).unwrap().unwrap();
+    assert!(!kept.released && !kept.delivered && kept == claimed);
+    assert_eq!(claim(&state, &mut claimed).unwrap(), None);
+}
+
+#[test]
+fn a_journal_that_cannot_be_synced_is_not_asked_again() {
+    // Devices like this one have no sync.
+    let files = [File::open("/dev/null").unwrap()];
+    let error = distrust_page_cache(&files, Path::new("/state/volumes/7")).unwrap_err();
+    let failure = Failure::from(anyhow::Error::from(error).context("volume v"));
+    let Failure::Disk(why) = failure else { panic!("{failure:?}") };
+    for part in ["volume v", "fdatasync of /state/volumes/7/journal.0000", "restarted"] {
+        assert!(why.contains(part), "{why}");
+    }
+}

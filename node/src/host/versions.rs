@@ -1,0 +1,321 @@
+//! The table of versions of a keyed volume: opened between the attach and the first request, after what this host
+//! knows of the volume was compared with what the store has granted.
+//!
+//! ```text
+//! versions/ID/versions.0000   two heads: up to which write the table is complete
+//! versions/ID/versions.0001   a mark for each block, sparse
+//! versions/ID/versions.0002   marks for the sectors of blocks that were written in part, sparse
+//! ```
+//!
+//! It lies beside the directories of journals and not in them: an operator who moves a journal away still wants to
+//! be told that the store has rolled the volume back. What is in the files is the engine's business.
+
+use super::attach::Failure;
+use super::disk::Disk;
+use super::front::Front;
+use super::state::StateDir;
+use crate::{files, random};
+use anyhow::{Context as _, Result};
+use longhaul_core::block::{Range, VolumeId};
+use longhaul_core::host::versions::{FILES, HEAD_BYTES, Head, JournalEnd, Statement, Verdict};
+use longhaul_core::host::{Config, Mode, Versions};
+use longhaul_core::pack::Keys;
+use longhaul_core::wire::link::{
+    Attached, LiveInfo, ToHost, ToStore, VolumeInfo, VolumeOperation, VolumeReply,
+};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Name of the attribute in which whoever has the keys states what there is.
+pub const ATTRIBUTE: &str = "versions";
+
+/// A table and the disk it is on.
+pub struct VersionTable {
+    /// For the engine.
+    pub versions: Versions,
+    /// Where its operations go.
+    pub disk: Disk,
+}
+
+/// Names what is accepted: it is good for this state of the table and for nothing that comes later.
+fn token(head: &Head) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, &head.encode());
+    digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn dir(state: &StateDir, volume: VolumeId) -> PathBuf {
+    state.path().join("versions").join(volume.to_string())
+}
+
+fn path(dir: &Path, file: u32) -> PathBuf {
+    dir.join(format!("versions.{file:04}"))
+}
+
+/// The head of the table of a volume, if there is one.
+fn head(dir: &Path, volume: VolumeId) -> Result<Option<Head>> {
+    let path = path(dir, 0);
+    let mut heads = Vec::new();
+    match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.and_then(|file| file.take(2 * HEAD_BYTES as u64).read_to_end(&mut heads)),
+    }
+    .with_context(|| format!("cannot read {}", path.display()))?;
+    Head::newest(volume, &heads).with_context(|| {
+        format!(
+            "the table of versions in {} cannot be used, so nothing tells whether the store rolls the volume back: \
+             bring it back from a copy, or move that directory away to believe what the store has now",
+            dir.display()
+        )
+    })
+}
+
+/// What whoever has the keys stated last.
+async fn statement(
+    front: &Front,
+    (name, volume): (&str, VolumeId),
+    keys: &Keys,
+) -> Result<Option<Statement>, Failure> {
+    let operation = VolumeOperation::GetAttribute { volume, attribute: ATTRIBUTE.into() };
+    let reply = front.router.call(|request| ToStore::Volume { request, operation }).await?;
+    let data = match reply {
+        ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. } => data,
+        ToHost::Volume { result: Err(error), .. } => {
+            return Err(Failure::Refused(format!(
+                "volume {name}: cannot ask what was stated of it: {error}"
+            )));
+        }
+        _ => return Err(Failure::Refused("the store gave an answer that does not fit".into())),
+    };
+    let opened = keys.unseal(volume, &data).and_then(|plain| Statement::parse(&plain));
+    if opened.is_none() && !data.is_empty() {
+        tracing::warn!(
+            volume = name,
+            "what was stated of the volume at the store was not made with its keys"
+        );
+    }
+    Ok(opened)
+}
+
+/// The attribute that states what `attached` grants.
+///
+/// # Errors
+/// If it cannot be sealed.
+pub fn state(keys: &Keys, attached: &Attached) -> Result<Vec<u8>> {
+    let statement = Statement { epoch: attached.epoch, seq: attached.committed };
+    let sealed = keys.seal(attached.volume, random::bytes()?, &statement.encode());
+    sealed.context("a statement cannot be sealed")
+}
+
+/// States at the store what `attached` grants: also when there are new keys, since the old ones may be given up.
+///
+/// # Errors
+/// If the store does not take it.
+pub async fn put(
+    front: &Front,
+    name: &str,
+    attached: &Attached,
+    keys: &Keys,
+) -> Result<(), Failure> {
+    let Attached { volume, epoch, .. } = *attached;
+    let (attribute, data) = (ATTRIBUTE.to_owned(), state(keys, attached)?);
+    let operation = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
+    match front.router.call(|request| ToStore::Volume { request, operation }).await? {
+        ToHost::Volume { result: Ok(_), .. } => Ok(()),
+        ToHost::Volume { result: Err(error), .. } => Err(Failure::Refused(format!(
+            "volume {name}: the store does not keep what is stated of it: {error}"
+        ))),
+        _ => Err(Failure::Refused("the store gave an answer that does not fit".into())),
+    }
+}
+
+/// Looks, before the volume is attached, whether it would have to be refused.
+///
+/// # Errors
+/// If so.
+pub async fn look(front: &Rc<Front>, info: &VolumeInfo, keys: &Keys) -> Result<(), Failure> {
+    let Some(head) = head(&dir(&front.state, info.id), info.id)? else { return Ok(()) };
+    let Some(LiveInfo { epoch, committed, .. }) = info.live else { return Ok(()) };
+    let VolumeInfo { id: volume, sectors, block_bytes, .. } = *info;
+    let attached = Attached { volume, sectors, block_bytes, epoch: epoch + 1, committed };
+    let stated = statement(front, (&info.name, volume), keys).await?;
+    let verdict = head.judge(&attached, None, stated, None);
+    match verdict {
+        Verdict::Refuse(why) if !is_accepted(front, &info.name, &head) => {
+            Err(refusal(&info.name, &head, &why.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_accepted(front: &Front, name: &str, head: &Head) -> bool {
+    let token = token(head);
+    front.options.accept_rollback.iter().any(|one| one.is_of(name, &token))
+}
+
+fn refusal(name: &str, head: &Head, why: &str) -> Failure {
+    Failure::Refused(format!(
+        "volume {name} is not as this host left it: {why}. If you rolled it back or know why, start this host with \
+         --accept-rollback {name}={}: then it believes what the store has now",
+        token(head)
+    ))
+}
+
+/// Opens the table of a volume that was just attached, or makes one, and states at the store that whoever has the
+/// keys has it. With `table` unset there is only the statement.
+///
+/// # Errors
+/// If the volume is not what this host knows of it; then the epoch is ended.
+pub async fn open(
+    front: &Rc<Front>,
+    name: &str,
+    attached: &Attached,
+    keys: &Keys,
+    journal: Option<JournalEnd>,
+    table: bool,
+) -> Result<Option<VersionTable>, Failure> {
+    let opened = try_open(front, name, attached, keys, journal, table).await;
+    // With undelivered writes here the epoch must not count as ended in order.
+    let delivered = journal.is_none_or(|journal| journal.last <= attached.committed);
+    if let Err(Failure::Refused(_)) = &opened
+        && delivered
+    {
+        let Attached { volume, epoch, .. } = *attached;
+        // A link that is lost now leaves an epoch behind in which nothing was written.
+        let _ = front.router.call(|request| ToStore::Detach { request, volume, epoch }).await;
+    }
+    opened
+}
+
+async fn try_open(
+    front: &Rc<Front>,
+    name: &str,
+    attached: &Attached,
+    keys: &Keys,
+    journal: Option<JournalEnd>,
+    table: bool,
+) -> Result<Option<VersionTable>, Failure> {
+    let Attached { volume, epoch, committed, .. } = *attached;
+    let dir = dir(&front.state, volume);
+    let found = if table { head(&dir, volume)? } else { None };
+    let mut start = None;
+    if let Some(head) = found {
+        let stated = statement(front, (name, volume), keys).await?;
+        let mut verdict = head.judge(attached, journal, stated, None);
+        if let Verdict::Ask(since) = verdict {
+            let changes = front.router.changes(volume, epoch, since).await?;
+            verdict = head.judge(attached, journal, stated, Some(changes));
+        }
+        match verdict {
+            Verdict::Go(ranges) => {
+                start = Some((head.attached(attached, front.state.host()), ranges))
+            }
+            Verdict::Refuse(why) if is_accepted(front, name, &head) => {
+                tracing::warn!(volume = name, "{why}: accepted, and all versions are forgotten");
+            }
+            Verdict::Refuse(why) => return Err(refusal(name, &head, &why.to_string())),
+            Verdict::Ask(_) => return Err(refusal(name, &head, "the store does not say")),
+        }
+    }
+    // Before anything is written under the epoch: who comes back after somebody else has to know that.
+    put(front, name, attached, keys).await?;
+    if !table {
+        return Ok(None);
+    }
+    let (head, forgotten, new) = match start {
+        Some((head, ranges)) => (head, ranges, false),
+        None => {
+            let complete = committed == 0 && keys.parents().is_empty();
+            let host = front.state.host();
+            (Head::new(attached, host, complete, random::secret()?), Vec::new(), true)
+        }
+    };
+    let opened =
+        tokio::task::spawn_blocking(move || open_files(&dir, head, committed, &forgotten, new));
+    Ok(Some(opened.await.context("the thread that opens a table of versions failed")??))
+}
+
+fn open_files(
+    dir: &Path,
+    head: Head,
+    committed: u64,
+    forgotten: &[Range],
+    new: bool,
+) -> Result<VersionTable> {
+    let shown = dir.display();
+    let open = || -> std::io::Result<Vec<File>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(new).mode(0o600);
+        // The heads go first, and come last.
+        let files = (0..FILES).map(|file| options.open(path(dir, file)));
+        let files: Vec<File> = files.collect::<Result<_, _>>()?;
+        for file in files.iter().rev() {
+            file.sync_all()?;
+        }
+        let data = head.encode();
+        files[0].write_all_at(&data, head.slot() * HEAD_BYTES as u64)?;
+        files[0].sync_all()?;
+        files::sync_dir(dir)?;
+        Ok(files)
+    };
+    files::create_dir(dir)?;
+    let files = open().with_context(|| format!("cannot open the table of versions in {shown}"))?;
+    let memory = Config::new(Mode::WriteThrough).versions_bytes;
+    let versions = Versions::new(head, committed, forgotten, memory)
+        .with_context(|| format!("the table of versions in {shown} has no key"))?;
+    let names = dir.join("versions").display().to_string();
+    let disk = Disk::start_sparse(files, names).context("cannot start its thread")?;
+    Ok(VersionTable { versions, disk })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::accepted::Accepted;
+    use super::*;
+    use longhaul_core::wire::link::HostId;
+
+    #[test]
+    fn what_is_accepted_is_named_and_changes_with_the_table() {
+        let attached = |epoch| Attached {
+            volume: VolumeId(7),
+            sectors: 2048,
+            block_bytes: 512,
+            epoch,
+            committed: 5,
+        };
+        let first = Head::new(&attached(1), HostId(1), true, [1; 32]);
+        let second = first.attached(&attached(2), HostId(1));
+        assert_ne!(token(&first), token(&second));
+        let text = format!("acme/db={}", token(&first));
+        assert!(text.parse::<Accepted>().unwrap().is_of("acme/db", &token(&first)));
+        for wrong in ["db", "db=", "=0123456789abcdef", "db=0123456789abcdeg", "db=0123"] {
+            assert!(wrong.parse::<Accepted>().unwrap_err().contains("NAME=TOKEN"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_made_found_and_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("versions");
+        let volume = VolumeId(7);
+        assert_eq!(head(&dir, volume).unwrap(), None);
+        let attached = Attached { volume, sectors: 2048, block_bytes: 512, epoch: 1, committed: 0 };
+        let first = Head::new(&attached, HostId(1), true, [1; 32]);
+        drop(open_files(&dir, first.clone(), 0, &[], true).unwrap());
+        assert_eq!(head(&dir, volume).unwrap(), Some(first.clone()));
+        std::fs::write(path(&dir, 1), [7; 4096]).unwrap();
+        let second = first.attached(&attached, HostId(1));
+        drop(open_files(&dir, second.clone(), 0, &[], false).unwrap());
+        assert_eq!(head(&dir, volume).unwrap(), Some(second));
+        assert_eq!(std::fs::metadata(path(&dir, 1)).unwrap().len(), 4096);
+        drop(open_files(&dir, first.clone(), 0, &[], true).unwrap());
+        assert_eq!(head(&dir, volume).unwrap(), Some(first));
+        assert_eq!(std::fs::metadata(path(&dir, 1)).unwrap().len(), 0);
+        assert!(head(&dir, VolumeId(8)).is_err());
+        std::fs::write(path(&dir, 0), [7; 8192]).unwrap();
+        let error = format!("{:#}", head(&dir, volume).unwrap_err());
+        assert!(error.contains("move that directory away"), "{error}");
+    }
+}
