@@ -68,7 +68,7 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
         },
         Command::Store(args) => match &args.command {
             Some(StoreCommand::Forget { id, yes, .. }) => {
-                (format!("store {id} is struck off the list"), yes)
+                (format!("store {id} is struck off the list, and its certificate is refused"), yes)
             }
             Some(StoreCommand::Replica { command: ReplicaCommand::Remove { yes, .. } }) => (
                 "there is no replica any more, and what is there cannot be gone on with".to_owned(),

@@ -28,8 +28,8 @@ pub enum StoreCommand {
     /// Have hosts go from the stores that have more than their share of volumes to those that have less.
     /// Stores do that by themselves too, a host every half minute.
     Rebalance(StoresArgs),
-    /// Strike a store that is gone for good off the list, so that nobody tries to reach it any more. One that answers is
-    /// refused; one that is started again is on the list again.
+    /// Strike a store that is gone for good off the list, so that nobody tries to reach it any more, and refuse its
+    /// certificate. One that answers is refused; one that is started again is on the list again.
     Forget {
         /// Which store, as `longhaul store list` shows it; or the beginning of that.
         id: String,
