@@ -3,8 +3,8 @@
 //! On a terminal the question is asked there. Without one there is nobody to ask: then it takes `--yes`.
 
 use crate::cli::{
-    Command, CredentialCommand, ReplicaCommand, SnapshotCommand, StoreCommand, TenantCommand,
-    VolumeCommand,
+    Command, CredentialCommand, DetachArgs, ReplicaCommand, SnapshotCommand, StoreCommand,
+    TenantCommand, VolumeCommand,
 };
 use crate::commands::Usage;
 use crate::units::show_bytes;
@@ -48,6 +48,9 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
             ),
             _ => return None,
         },
+        Command::Detach(DetachArgs { name, drop_undelivered: true, yes, .. }) => {
+            (format!("what was not delivered of volume {name} is given up"), yes)
+        }
         Command::Snapshot(args) => match &args.command {
             SnapshotCommand::Delete { snapshots, yes } => {
                 let names: Vec<String> = snapshots.iter().map(ToString::to_string).collect();

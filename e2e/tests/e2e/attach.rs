@@ -59,7 +59,7 @@ fn looking_at_a_volume_takes_nothing() {
     let refused = Client::nbd(&second.nbd(), "disk").err().expect("it is attached elsewhere");
     assert!(refused.to_string().contains("longhaul attach disk"), "{refused}");
     // A command is refused as well, with what to do, and makes no journal that nobody needs.
-    second.attach(["disk"]).fails(1, &["connected", "--take-over", "detach"]);
+    second.attach(["disk"]).fails(1, &["in use", "--take-over", "detach"]);
     assert!(journals(&second).is_empty());
 
     writer.write(4096, &[2; 4096]).unwrap();
@@ -184,7 +184,7 @@ fn on_demand_is_for_names_that_match_and_for_who_enters() {
     // What another host has is not taken.
     let (second, portal) = both(&site, "second", &["--attach-on-demand", "*"]);
     let refused = Client::nbd(&second.nbd(), "disk").err().expect("it is attached elsewhere");
-    assert!(refused.to_string().contains("connected"), "{refused}");
+    assert!(refused.to_string().contains("in use"), "{refused}");
     assert!(!libiscsi("iscsi-inq", [url(&portal, None, "disk").as_str()]).status.success());
     libiscsi("iscsi-inq", [url(&portal, None, "other").as_str()]).ok();
     assert_eq!(second.volume_status("other")["state"], "attached");

@@ -1,5 +1,6 @@
 //! `longhaul attach` and `longhaul detach`.
 
+use super::YesArg;
 use clap::Args;
 
 #[derive(Args)]
@@ -30,9 +31,8 @@ pub struct DetachArgs {
     /// Give up what was not delivered, where the volume is not attached and never will be.
     #[arg(long)]
     pub drop_undelivered: bool,
-    /// Do not ask before anything is given up.
-    #[arg(long, requires = "drop_undelivered")]
-    pub yes: bool,
+    #[command(flatten)]
+    pub yes: YesArg,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

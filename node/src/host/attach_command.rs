@@ -5,7 +5,6 @@ use super::control::ask;
 use super::report::{Report, VolumeReport};
 use super::status;
 use crate::cli::{AttachArgs, DetachArgs};
-use crate::commands::Usage;
 use crate::units::show_bytes;
 use crate::volume::{progress, tell, waiting};
 use anyhow::{Context as _, Result, bail};
@@ -150,30 +149,11 @@ fn ways_text(uris: &[String], portals: &[String], volume: &VolumeReport) -> Stri
 /// # Errors
 /// If no host answers, the volume is in use, or it holds what was not delivered.
 pub fn detach(args: &DetachArgs) -> Result<()> {
-    if args.drop_undelivered && !args.yes {
-        confirm(&args.name)?;
-    }
     runtime()?.block_on(detached(args))?;
     if args.json {
         return print(&(json!({ "volume": args.name, "detached": true }).to_string() + "\n"));
     }
     print(&format!("volume {} is detached\n", args.name))
-}
-
-/// Has the operator say that writes are to be given up.
-fn confirm(name: &str) -> Result<()> {
-    if !std::io::stdin().is_terminal() {
-        bail!(Usage(format!(
-            "this gives up what was not delivered of volume {name}: say so with --yes"
-        )));
-    }
-    eprint!("This gives up what was not delivered of volume {name}. Type its name to go on: ");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).context("cannot read the answer")?;
-    if line.trim() != name {
-        bail!("nothing was done");
-    }
-    Ok(())
 }
 
 async fn detached(args: &DetachArgs) -> Result<()> {

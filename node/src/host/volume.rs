@@ -472,11 +472,14 @@ impl Volume {
         }
     }
 
-    /// Nobody serves its journal and its timer from now on. For a volume that is detached or fenced off:
-    /// its files close when whoever still has it lets go.
+    /// Lets go of its files, and serves its timer no more. For a volume that is detached or fenced off:
+    /// clients may still have it, and nothing of it may touch a journal that somebody else opens or removes.
     pub fn end(&self) {
         self.ended.set(true);
         self.rearm.notify_one();
+        let inner = &mut *self.inner.borrow_mut();
+        inner.backing = Backing::None;
+        inner.cache = None;
     }
 
     /// Serves journal and timer until dropped, or [`Volume::end`].

@@ -41,7 +41,15 @@ impl Front {
             Some(Stage::Ended(_)) => {
                 self.refuse_undelivered(name, drop_undelivered)?;
                 self.end(name);
-                self.leave(name, drop_undelivered).await
+                self.set(name, Stage::Detaching);
+                let (front, name) = (self.clone(), name.to_owned());
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = front.leave(&name, drop_undelivered).await {
+                        tracing::warn!(volume = name, "its space is not free: {error:#}");
+                        front.entries.borrow_mut().remove(&name);
+                    }
+                });
+                Ok(())
             }
             None => {
                 let known = self.state.volumes()?.iter().any(|file| file.name == name);
