@@ -85,7 +85,7 @@ fn sessions_of_an_initiator_are_limited() {
     rig.session([]);
 }
 
-/// Connections of a portal have a limit, and whoever is in stays in.
+/// Of connections from one address that have not logged in there are few, and whoever is in stays in.
 #[test]
 fn connections_of_a_portal_are_limited() {
     let mut rig = Rig::new();
@@ -99,11 +99,11 @@ fn connections_of_a_portal_are_limited() {
     };
     wait_for("some to be turned away", SOON, || {
         turned_away += open.extract_if(.., refused).count();
-        turned_away >= 50
+        turned_away >= 1000
     });
     // On a machine so busy that the limit of logins has passed, nothing can be said of the number.
     assert!(
-        open.len() >= 1000 || start.elapsed() > Duration::from_secs(14),
+        open.len() >= 64 || start.elapsed() > Duration::from_secs(14),
         "{} connections",
         open.len()
     );
@@ -113,7 +113,7 @@ fn connections_of_a_portal_are_limited() {
     assert!(good.read_blocks(0, 0, 64) == data);
     let grown = rig.resident_kib().saturating_sub(before);
     // Connections that say nothing have no buffers to speak of.
-    assert!(grown < 300 << 10, "{grown} KiB for 1000 connections");
+    assert!(grown < 300 << 10, "{grown} KiB for 64 connections");
     drop(open);
     wait_for("places to be free", SOON, || Session::open(&rig.login()).is_ok());
     good.settle(0);

@@ -327,6 +327,9 @@ fn keys_are_negotiated_by_their_functions() {
 fn discovery_tells_what_may_be_used_and_takes_nothing_else() {
     let mut rig = Rig::new();
     rig.site.create("second", 16);
+    // Of one that is not attached here nobody is told.
+    rig.site.create("third", 16);
+    rig.host.attach(["second"]).ok();
     let login = Login { target: None, ..rig.login() };
     let mut session = Session::open(&login).unwrap();
     let ask = |session: &mut Session, what: &[u8]| {
