@@ -632,7 +632,7 @@ fn check_staged(
         match read(objects, &key) {
             Ok(object) => {
                 for (range, place) in places {
-                    if let Err(error) = staged::check(&object, range.lba, place) {
+                    if let Err(error) = staged::check(spec.id, &object, range.lba, place) {
                         damaged(Some(place.offset().into()), range, error.to_string());
                     }
                 }

@@ -58,7 +58,7 @@ fn staged_objects_are_checked_against_the_log() {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let record = Range::new(16, 8);
     let mut object = BytesMut::new();
-    record::encode_data(1, number, record, &[5; 8 * 512], &mut object);
+    record::encode_data(id, 1, number, record, &[5; 8 * 512], &mut object);
     std::fs::write(&path, &object).unwrap();
     std::fs::write(objects.join(catalog::staged_key(id, number + 1)), b"left").unwrap();
     let mut table = Table::new();
