@@ -268,7 +268,8 @@ mod tests {
     #[test]
     fn batches_are_full_and_follow_each_other() {
         let load = Load::new(1, 8 << 20, 4096, true).unwrap();
-        let mut volume = Writing { volume: VolumeId(1), epoch: 3, sent: 10, committed: 10, records: 0 };
+        let mut volume =
+            Writing { volume: VolumeId(1), epoch: 3, sent: 10, committed: 10, records: 0 };
         let mut sizes = Vec::new();
         while !load.finished(&volume) {
             let (count, payload) = load.batch(&volume);

@@ -418,8 +418,7 @@ impl Volume {
                 }
             },
             DiskUse::Payload { read, part, prefix } => {
-                let found =
-                    outcome.and_then(|payload| part.verify(self.volume, &prefix, payload));
+                let found = outcome.and_then(|payload| part.verify(self.volume, &prefix, payload));
                 self.fill_from_journal(read, part, found);
             }
         }
@@ -706,12 +705,7 @@ impl Part {
         self.verify(packer.volume(), &prefix, data.slice(start + location.payload_start..end))
     }
 
-    fn verify(
-        &self,
-        volume: VolumeId,
-        prefix: &Bytes,
-        payload: Bytes,
-    ) -> Result<Bytes, String> {
+    fn verify(&self, volume: VolumeId, prefix: &Bytes, payload: Bytes) -> Result<Bytes, String> {
         let location = self.location().ok_or("the map is wrong")?;
         let fragment = location
             .extract(volume, self.place.seq, prefix, payload)

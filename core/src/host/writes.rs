@@ -190,7 +190,9 @@ impl Volume {
                         header = self.packer.pack(epoch, seq, range, data, out);
                     }
                     (Kind::Data, _) => record::encode_data(volume, epoch, seq, range, data, out),
-                    (_, Some(staged)) => record::encode_staged(volume, epoch, seq, range, staged, out),
+                    (_, Some(staged)) => {
+                        record::encode_staged(volume, epoch, seq, range, staged, out)
+                    }
                     (_, None) => record::encode_marker(volume, kind, epoch, seq, range, out),
                 }
                 let place = Place::new(addr, &header);

@@ -341,10 +341,7 @@ pub fn cut(volume: VolumeId, record: Range, part: Range, found: &Bytes) -> Bytes
 /// # Errors
 /// As for [`parse_prefix`]; [`RecordError::Invalid`] if it is not packed. A block that does not match
 /// its checksum, or is not there, is an error of its own.
-pub fn open(
-    volume: VolumeId,
-    bytes: &[u8],
-) -> Result<(Header, Lock, Blocks<'_>), RecordError> {
+pub fn open(volume: VolumeId, bytes: &[u8]) -> Result<(Header, Lock, Blocks<'_>), RecordError> {
     let header = parse_prefix(volume, bytes)?;
     if header.kind != Kind::Packed {
         return Err(RecordError::Invalid("it is not packed"));

@@ -15,6 +15,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`catalog`] | keys, volume names, the description of a volume |
+//! | [`sealed`] | what binds small objects to their names |
 //! | [`segment`] | the object format of the log (`docs/formats.md`) |
 //! | [`map`] | which sectors lie where |
 //! | [`root`] | the state after some segment, and what the map is made of |
@@ -53,6 +54,7 @@ mod reads;
 pub mod replica;
 pub mod root;
 pub mod scrub;
+pub mod sealed;
 pub mod segment;
 pub mod snapshot;
 pub mod staged;

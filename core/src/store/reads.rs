@@ -139,7 +139,9 @@ impl Owners {
     fn of(&self, object: Object) -> impl Iterator<Item = VolumeId> {
         let (first, parents) = match object {
             Object::Bundle(id) => (id.volume, &[][..]),
-            Object::Own(number) if number & STAGED_BIT == 0 => (self.spec.owner_of(number), &[][..]),
+            Object::Own(number) if number & STAGED_BIT == 0 => {
+                (self.spec.owner_of(number), &[][..])
+            }
             Object::Own(_) => (self.spec.id, &self.spec.parents[..]),
         };
         std::iter::once(first).chain(parents.iter().map(|parent| parent.volume))
@@ -184,12 +186,7 @@ impl Request {
 
 impl Reads {
     /// Of a volume, answered as if they were of `asked`.
-    pub fn new(
-        operations_max: usize,
-        bytes_max: u64,
-        spec: VolumeSpec,
-        asked: VolumeId,
-    ) -> Reads {
+    pub fn new(operations_max: usize, bytes_max: u64, spec: VolumeSpec, asked: VolumeId) -> Reads {
         Reads {
             owners: Owners { asked, spec },
             operations_max: operations_max.max(2),
@@ -358,7 +355,8 @@ impl Reads {
             Looked::Found(request, parts, known) => {
                 let active = plan(request, parts, known);
                 if active.fetches.is_empty() {
-                    let finished = Finished { request, result: assemble(&self.owners, &active), bytes: 0 };
+                    let finished =
+                        Finished { request, result: assemble(&self.owners, &active), bytes: 0 };
                     self.outcomes.push_back(Next::Finished(finished));
                 } else {
                     self.ready[request.class()].push_back(active);

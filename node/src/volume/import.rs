@@ -319,7 +319,14 @@ impl<'a> Writer<'a> {
                 self.next += 1;
             }
         } else {
-            record::encode_data(self.attached.volume, epoch, self.next, range, data, &mut self.batch);
+            record::encode_data(
+                self.attached.volume,
+                epoch,
+                self.next,
+                range,
+                data,
+                &mut self.batch,
+            );
             self.next += 1;
         }
         self.data_bytes += data.len() as u64;

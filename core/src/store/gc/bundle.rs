@@ -316,7 +316,8 @@ pub fn verify(id: BundleId, object: &Bytes) -> Result<(), (String, Vec<block::Ra
     for _ in 0..index.head.entries {
         let rest = &object[at.min(object.len())..];
         let bad = |error: record::RecordError| format!("record at byte {at}: {error}");
-        let header = record::parse_prefix(id.volume, rest).map_err(|error| (bad(error), Vec::new()))?;
+        let header =
+            record::parse_prefix(id.volume, rest).map_err(|error| (bad(error), Vec::new()))?;
         let bytes = header.record_bytes();
         if bytes > rest.len() {
             return Err(whole(MapError::Short));
