@@ -194,6 +194,15 @@ pub fn host_state(dir: &Path, report: &mut Report) {
     if is_there(&stores, report) {
         json(&stores, "delete it: the host goes by its credential", report);
     }
+    for (name, advice) in [
+        ("attached.json", "delete it: the host then attaches what its options name"),
+        ("nbd.json", "restore it, or remove it and grant again: NBD does not start with it"),
+    ] {
+        let path = dir.join(name);
+        if is_there(&path, report) {
+            json(&path, advice, report);
+        }
+    }
     let rights = dir.join("iscsi.json");
     if is_there(&rights, report)
         && let Err(error) = host::iscsi_rights(dir)

@@ -272,7 +272,7 @@ impl StateDir {
     /// If there is a list that cannot be read.
     pub fn attached(&self) -> Result<BTreeSet<String>> {
         let path = self.path.join("attached.json");
-        let text = match std::fs::read(&path) {
+        let text = match files::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(BTreeSet::new());
             }

@@ -573,14 +573,6 @@ impl Shell {
         self.drive(id);
     }
 
-    /// All volumes, with those that cannot be used.
-    fn infos(&self) -> Vec<VolumeInfo> {
-        let sound = self.catalog.values().map(|entry| self.info(entry));
-        let damaged = self.unusable.iter();
-        let damaged = damaged.map(|(name, why)| VolumeInfo::unusable(name.clone(), why.clone()));
-        sound.chain(damaged).collect()
-    }
-
     fn info(&self, entry: &Entry) -> VolumeInfo {
         entry.spec.info(entry.sectors, self.live(entry.spec.id))
     }
