@@ -10,8 +10,8 @@
 //!
 //! All integers are little-endian. `table` holds one CRC32C for each 4 KiB block of the *volume*
 //! that the range touches, over the part of the payload that lies in that block; `header crc` is the
-//! CRC32C of the first 44 bytes followed by the table. Discards and zeroes have neither table nor
-//! payload. A staged record has no payload either; where the table would be it says in 24 bytes where
+//! CRC32C of the first 44 bytes followed by the table, begun with the volume's [seed](seed) instead
+//! of zero. Discards and zeroes have neither table nor payload. A staged record has no payload either; where the table would be it says in 24 bytes where
 //! its data lies:
 //!
 //! ```text
@@ -24,7 +24,9 @@
 //!
 //! A packed record holds its data compressed, encrypted, or both, block by block: [`packed`].
 //!
-//! A record does not name its volume: the journal frame, batch or segment around it does.
+//! A record is bound to its volume by the header's checksum: with another volume's identity it does
+//! not match. With the number and the range that a map expects, which every reader compares, no other
+//! record is taken for it: a log commits a number once.
 //!
 //! Checksums of data are computed once, in [`encode_data`]. Everything after that verifies them or
 //! carries them along: a record can be cut at block boundaries ([`Fragment`]) without a new one.
@@ -33,6 +35,7 @@ pub mod packed;
 
 use crate::block::{
     BLOCK_SECTORS, Epoch, MAX_VOLUME_SECTORS, Range, SECTOR_BYTES, STAGED_BIT, Seq, StagedData,
+    VolumeId,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -154,8 +157,8 @@ pub enum RecordError {
         "record version {0} is not known to this version of longhaul: it is damaged, or a newer version wrote it"
     )]
     Version(u8),
-    /// Header or table do not match their checksum.
-    #[error("record header is damaged")]
+    /// Header or table do not match their checksum with the volume's seed.
+    #[error("record header is damaged, or the record is of another volume")]
     Header,
     /// The header is intact but says what no record may.
     #[error("record header is not valid: {0}")]
@@ -278,12 +281,19 @@ pub(crate) fn parse_staged(bytes: &[u8], range: Range) -> Option<StagedData> {
 /// # Panics
 /// If `data` is not exactly the range, the range is empty or longer than [`MAX_RECORD_SECTORS`]:
 /// callers cut requests before they come here.
-pub fn encode_data(epoch: Epoch, seq: Seq, range: Range, data: &[u8], out: &mut BytesMut) {
+pub fn encode_data(
+    volume: VolumeId,
+    epoch: Epoch,
+    seq: Seq,
+    range: Range,
+    data: &[u8],
+    out: &mut BytesMut,
+) {
     assert!(data.len() as u64 == range.bytes() && !range.is_empty());
     assert!(range.sectors <= MAX_RECORD_SECTORS);
     let header = Header { kind: Kind::Data, epoch, seq, range, staged: None, packed_bytes: 0 };
     out.reserve(header.record_bytes());
-    put_data_prefix(&header, [data], out);
+    put_data_prefix(volume, &header, [data], out);
     out.extend_from_slice(data);
 }
 
@@ -291,17 +301,24 @@ pub fn encode_data(epoch: Epoch, seq: Seq, range: Range, data: &[u8], out: &mut 
 ///
 /// # Panics
 /// As [`encode_data`].
-pub(crate) fn data_prefix(epoch: Epoch, seq: Seq, range: Range, pieces: &[Bytes]) -> Bytes {
+pub(crate) fn data_prefix(
+    volume: VolumeId,
+    epoch: Epoch,
+    seq: Seq,
+    range: Range,
+    pieces: &[Bytes],
+) -> Bytes {
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
     assert!(bytes as u64 == range.bytes() && !range.is_empty());
     assert!(range.sectors <= MAX_RECORD_SECTORS);
     let header = Header { kind: Kind::Data, epoch, seq, range, staged: None, packed_bytes: 0 };
     let mut out = BytesMut::with_capacity(header.prefix_bytes());
-    put_data_prefix(&header, pieces.iter().map(|piece| &piece[..]), &mut out);
+    put_data_prefix(volume, &header, pieces.iter().map(|piece| &piece[..]), &mut out);
     out.freeze()
 }
 
 fn put_data_prefix<'a>(
+    volume: VolumeId,
     header: &Header,
     pieces: impl IntoIterator<Item = &'a [u8]>,
     out: &mut BytesMut,
@@ -325,32 +342,46 @@ fn put_data_prefix<'a>(
         }
         out.put_u32_le(crc);
     }
-    seal_header(&mut out[start..]);
+    seal_header(volume, &mut out[start..]);
 }
 
 /// Appends a record without payload: a discard or zeroes of any length.
 ///
 /// # Panics
 /// If the kind is not a marker's or the range is empty.
-pub fn encode_marker(kind: Kind, epoch: Epoch, seq: Seq, range: Range, out: &mut BytesMut) {
+pub fn encode_marker(
+    volume: VolumeId,
+    kind: Kind,
+    epoch: Epoch,
+    seq: Seq,
+    range: Range,
+    out: &mut BytesMut,
+) {
     assert!(matches!(kind, Kind::Discard | Kind::Zero) && !range.is_empty());
     let start = out.len();
     put_header(&Header { kind, epoch, seq, range, staged: None, packed_bytes: 0 }, out);
-    seal_header(&mut out[start..]);
+    seal_header(volume, &mut out[start..]);
 }
 
 /// Appends a record whose data the store has.
 ///
 /// # Panics
 /// If the range is empty or cannot be a part of the staged record: [`can_hold`].
-pub fn encode_staged(epoch: Epoch, seq: Seq, range: Range, staged: StagedData, out: &mut BytesMut) {
+pub fn encode_staged(
+    volume: VolumeId,
+    epoch: Epoch,
+    seq: Seq,
+    range: Range,
+    staged: StagedData,
+    out: &mut BytesMut,
+) {
     assert!(can_hold(&staged, range) && !range.is_empty());
     let start = out.len();
     let kind = Kind::Staged;
     let header = Header { kind, epoch, seq, range, staged: Some(staged), packed_bytes: 0 };
     put_header(&header, out);
     put_staged(&staged, out);
-    seal_header(&mut out[start..]);
+    seal_header(volume, &mut out[start..]);
 }
 
 fn put_header(header: &Header, out: &mut BytesMut) {
@@ -370,14 +401,29 @@ fn put_header(header: &Header, out: &mut BytesMut) {
 }
 
 /// Fills in the header checksum of a prefix (header and table, nothing after).
-fn seal_header(prefix: &mut [u8]) {
-    let crc = header_crc(prefix);
+fn seal_header(volume: VolumeId, prefix: &mut [u8]) {
+    let crc = header_crc(volume, prefix);
     prefix[CRC_OFFSET..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn header_crc(prefix: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&prefix[..CRC_OFFSET]), &prefix[HEADER_BYTES..])
+fn header_crc(volume: VolumeId, prefix: &[u8]) -> u32 {
+    let head = crc32c::crc32c_append(seed(volume), &prefix[..CRC_OFFSET]);
+    crc32c::crc32c_append(head, &prefix[HEADER_BYTES..])
 }
+
+/// What the checksums of a volume's record headers begin with. Two seeds that differ give two
+/// checksums that differ, whatever the header: a CRC is a bijection of where it begins. Of two volumes
+/// one pair in 2³² has the same seed.
+///
+/// No checksum itself, so that it costs a write nothing: identities are random.
+#[must_use]
+pub fn seed(volume: VolumeId) -> u32 {
+    let (high, low) = ((volume.0 >> 64) as u64, volume.0 as u64);
+    ((high.rotate_left(32) ^ low).wrapping_mul(SEED_FACTOR) >> 32) as u32
+}
+
+/// Odd, so that all bits count: 2⁶⁴ divided by the golden ratio.
+const SEED_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The parts of `range` in each checksum block that it touches.
 pub(crate) fn blocks(range: Range) -> impl Iterator<Item = Range> {
@@ -393,12 +439,12 @@ pub(crate) fn blocks(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// Reads the header at the start of `bytes` and verifies it together with its table. What follows
+/// Reads the header at the start of `bytes`, a record of `volume`, and verifies it together with its table. What follows
 /// the prefix is not looked at.
 ///
 /// # Errors
 /// See [`RecordError`]; never [`RecordError::Payload`].
-pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
+pub fn parse_prefix(volume: VolumeId, bytes: &[u8]) -> Result<Header, RecordError> {
     let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else {
         return Err(RecordError::Short { have: bytes.len(), need: HEADER_BYTES });
     };
@@ -439,7 +485,7 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     let Some(prefix) = bytes.get(..need) else {
         return Err(RecordError::Short { have: bytes.len(), need });
     };
-    if header_crc(prefix) != raw.crc.get() {
+    if header_crc(volume, prefix) != raw.crc.get() {
         return Err(RecordError::Header);
     }
     if kind == Kind::Staged {
@@ -454,21 +500,21 @@ pub fn parse_prefix(bytes: &[u8]) -> Result<Header, RecordError> {
     Ok(header)
 }
 
-/// Takes the record at the start of `bytes` apart and verifies all of it.
+/// Takes the record of `volume` at the start of `bytes` apart and verifies all of it.
 ///
 /// # Errors
 /// See [`RecordError`].
-pub fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
-    let header = verify(bytes)?;
-    Ok(Record::take_apart(header, bytes))
+pub fn parse(volume: VolumeId, bytes: &Bytes) -> Result<Record, RecordError> {
+    let header = verify(volume, bytes)?;
+    Ok(Record::take_apart(volume, header, bytes))
 }
 
-/// Verifies all of the record at the start of `bytes`; gives its header.
+/// Verifies all of the record of `volume` at the start of `bytes`; gives its header.
 ///
 /// # Errors
 /// See [`RecordError`].
-pub fn verify(bytes: &[u8]) -> Result<Header, RecordError> {
-    let header = parse_whole(bytes)?;
+pub fn verify(volume: VolumeId, bytes: &[u8]) -> Result<Header, RecordError> {
+    let header = parse_whole(volume, bytes)?;
     let (prefix, payload) = bytes[..header.record_bytes()].split_at(header.prefix_bytes());
     match header.kind {
         Kind::Data => verify_blocks(header.range, &prefix[HEADER_BYTES..], payload)?,
@@ -482,8 +528,8 @@ pub fn verify(bytes: &[u8]) -> Result<Header, RecordError> {
 ///
 /// # Errors
 /// As for [`parse_prefix`].
-pub(crate) fn parse_whole(bytes: &[u8]) -> Result<Header, RecordError> {
-    let header = parse_prefix(bytes)?;
+pub(crate) fn parse_whole(volume: VolumeId, bytes: &[u8]) -> Result<Header, RecordError> {
+    let header = parse_prefix(volume, bytes)?;
     let need = header.record_bytes();
     if bytes.len() < need {
         return Err(RecordError::Short { have: bytes.len(), need });
@@ -513,12 +559,13 @@ pub struct Record {
     pub data: Fragment,
     /// All of a packed record, as it is encoded; empty for others.
     packed: Bytes,
+    volume: VolumeId,
 }
 
 impl Record {
-    /// The record that `bytes` start with; `header` is what they say and all of it is there. The
+    /// The record of `volume` that `bytes` start with; `header` is what they say and all of it is there. The
     /// payload is not looked at.
-    pub(crate) fn take_apart(header: Header, bytes: &Bytes) -> Record {
+    pub(crate) fn take_apart(volume: VolumeId, header: Header, bytes: &Bytes) -> Record {
         let (prefix, end) = (header.prefix_bytes(), header.record_bytes());
         let data = match header.kind {
             Kind::Data => Fragment {
@@ -529,7 +576,7 @@ impl Record {
             _ => Fragment::empty(),
         };
         let packed = if header.kind == Kind::Packed { bytes.slice(..end) } else { Bytes::new() };
-        Record { header, data, packed }
+        Record { header, data, packed, volume }
     }
 
     /// Appends the part of this record that lies in `part`, as a record of the same number, without
@@ -546,7 +593,7 @@ impl Record {
         assert!(cut.is_some(), "{part} is not in {}", self.header.range);
         let range = cut.unwrap_or(self.header.range);
         if self.header.kind == Kind::Packed {
-            return packed::put_cut(&self.header, &self.packed, range, out);
+            return packed::put_cut(self.volume, &self.header, &self.packed, range, out);
         }
         let header = Header { range, ..self.header };
         let start = out.len();
@@ -557,7 +604,7 @@ impl Record {
         if let Some(staged) = &header.staged {
             put_staged(staged, out);
         }
-        seal_header(&mut out[start..]);
+        seal_header(self.volume, &mut out[start..]);
         out.extend_from_slice(&fragment.payload);
     }
 }
@@ -659,11 +706,12 @@ impl Location {
     /// As for [`parse`]; [`RecordError::Invalid`] if the record found there is not the one expected.
     pub fn extract(
         &self,
+        volume: VolumeId,
         seq: Seq,
         prefix: &Bytes,
         payload: Bytes,
     ) -> Result<Fragment, RecordError> {
-        let header = parse_prefix(prefix)?;
+        let header = parse_prefix(volume, prefix)?;
         if header.kind != Kind::Data || header.range != self.record || header.seq != seq {
             return Err(RecordError::Invalid("another record than the map says"));
         }

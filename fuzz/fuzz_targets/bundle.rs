@@ -15,8 +15,8 @@ use longhaul_fuzz::seeds;
 fn make_seeds() -> Vec<Vec<u8>> {
     let mut builder = Builder::new();
     let mut bytes = BytesMut::new();
-    record::encode_data(1, 9, Range::new(4, 40), &[3; 40 * 512], &mut bytes);
-    let record = record::parse(&bytes.freeze()).expect("just encoded");
+    record::encode_data(VolumeId(1), 1, 9, Range::new(4, 40), &[3; 40 * 512], &mut bytes);
+    let record = record::parse(VolumeId(1), &bytes.freeze()).expect("just encoded");
     builder.push(3, 128, 0..4, &record, 0);
     builder.push(3, 128, 20..28, &record, 0);
     builder.push(4, 128, 7..9, &record, 0);

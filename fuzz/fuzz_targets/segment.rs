@@ -55,7 +55,8 @@ fuzz_target!(init: seeds("segment", make_seeds), |data: &[u8]| {
     assert_eq!(head, Ok((found.header, found.header_crc)));
     for piece in &found.footer.pieces {
         assert!(u64::from(piece.offset) < object.len() as u64);
-        let record = longhaul_core::record::parse(&object.slice(piece.offset as usize..)).unwrap();
+        let record = object.slice(piece.offset as usize..);
+        let record = longhaul_core::record::parse(found.header.volume, &record).unwrap();
         assert_eq!((record.header.range, record.header.seq), (piece.range, piece.seq));
     }
     let mut check = LogCheck::new(&world::spec());

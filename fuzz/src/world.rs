@@ -132,18 +132,18 @@ pub fn batch(epoch: u64, first: u64, last: u64) -> Frame<ToStore> {
     for seq in first..=last {
         match request(seq) {
             Request::Write { range, data, .. } => {
-                record::encode_data(epoch, seq, range, &data, &mut payload);
+                record::encode_data(VOLUME, epoch, seq, range, &data, &mut payload);
             }
             Request::Discard { range, .. } => {
-                record::encode_marker(Kind::Discard, epoch, seq, range, &mut payload);
+                record::encode_marker(VOLUME, Kind::Discard, epoch, seq, range, &mut payload);
             }
             Request::Zero { range, .. } => {
-                record::encode_marker(Kind::Zero, epoch, seq, range, &mut payload);
+                record::encode_marker(VOLUME, Kind::Zero, epoch, seq, range, &mut payload);
             }
             Request::WriteStaged { pieces, .. } => {
                 for StagedPiece { range, content } in pieces {
                     let Staged::Data(data) = content else { continue };
-                    record::encode_staged(epoch, seq, range, data, &mut payload);
+                    record::encode_staged(VOLUME, epoch, seq, range, data, &mut payload);
                 }
             }
             _ => {}

@@ -211,7 +211,7 @@ impl Bench {
             self.seq += 1;
             let data = self.seq.to_le_bytes().repeat(BLOCK_BYTES as usize / 8);
             let range = Range::new(block * BLOCK_SECTORS, BLOCK_SECTORS);
-            record::encode_data(self.epoch, self.seq, range, &data, &mut payload);
+            record::encode_data(VOLUME, self.epoch, self.seq, range, &data, &mut payload);
         }
         let written = (self.seq + 1 - first) * BLOCK_BYTES;
         let nanos = TURNOVER_TIME.as_nanos() * u128::from(written) / u128::from(LIVE);

@@ -68,6 +68,7 @@ fn print(value: &Value) -> Result<()> {
 
 /// A volume that is written.
 struct Writing {
+    volume: VolumeId,
     epoch: Epoch,
     /// Numbers of writes that were sent, and that are committed.
     sent: Seq,
@@ -93,7 +94,7 @@ async fn attach(
         match requests.call(Lane::Control, attach).await?.message {
             ToHost::Attached { result, .. } => {
                 let Attached { volume, epoch, committed, .. } = result?;
-                let writing = Writing { epoch, sent: committed, committed, records: 0 };
+                let writing = Writing { volume, epoch, sent: committed, committed, records: 0 };
                 volumes.insert(volume, writing);
             }
             _ => bail!("the store gave an answer that does not fit"),
@@ -145,7 +146,7 @@ impl Load {
             let sectors = self.record_bytes / SECTOR_BYTES;
             count += 1;
             let (seq, range) = (volume.sent + count, Range::new(at * sectors, sectors));
-            record::encode_data(volume.epoch, seq, range, &self.data, &mut payload);
+            record::encode_data(volume.volume, volume.epoch, seq, range, &self.data, &mut payload);
             bytes = payload.len() - before;
         }
         (count, payload.freeze())
@@ -267,11 +268,12 @@ mod tests {
     #[test]
     fn batches_are_full_and_follow_each_other() {
         let load = Load::new(1, 8 << 20, 4096, true).unwrap();
-        let mut volume = Writing { epoch: 3, sent: 10, committed: 10, records: 0 };
+        let mut volume =
+            Writing { volume: VolumeId(1), epoch: 3, sent: 10, committed: 10, records: 0 };
         let mut sizes = Vec::new();
         while !load.finished(&volume) {
             let (count, payload) = load.batch(&volume);
-            let record = record::parse(&payload).unwrap();
+            let record = record::parse(volume.volume, &payload).unwrap();
             assert_eq!((record.header.epoch, record.header.seq), (3, volume.sent + 1));
             sizes.push(payload.len());
             (volume.records, volume.sent) = (volume.records + count, volume.sent + count);

@@ -4,8 +4,10 @@
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
 mod map;
+mod small;
 mod stored;
 
+use crate::files;
 use crate::host::state::{self, VolumeFile};
 use crate::host::{cache, columns, lengths, pins, run_recovery};
 use crate::objects::{Location, StoppedDevice};
@@ -100,6 +102,12 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
     print(dir, &report, json)
 }
 
+/// The files that a check of a directory finds damaged.
+#[cfg(test)]
+pub fn damage_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(check_directory(dir)?.damage.into_iter().map(|damage| damage.file).collect())
+}
+
 fn check_directory(dir: &Path) -> Result<Report> {
     if state::is_state_dir(dir) {
         check_host(dir)
@@ -127,8 +135,8 @@ fn print(dir: &Path, report: &Report, json: bool) -> Result<()> {
 /// Sees to it that nobody writes in the meantime, without writing itself.
 fn lock(dir: &Path, name: &str) -> Result<Option<File>> {
     let path = dir.join(name);
-    // Nobody has ever used it, or it was copied without.
-    let Ok(file) = File::open(&path) else { return Ok(None) };
+    // Nobody has ever used it, it was copied without, or it is no file, which is told below.
+    let Ok(file) = files::open(&path) else { return Ok(None) };
     // The one that stores share is free if none of them has it.
     let operation = match name {
         "lock" => FlockOperation::NonBlockingLockShared,
@@ -140,7 +148,7 @@ fn lock(dir: &Path, name: &str) -> Result<Option<File>> {
             bail!("{} is in use by a store: stop all of them, then check", dir.display())
         }
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let pid = std::fs::read_to_string(&path).unwrap_or_default();
+            let pid = files::read_to_string(&path).unwrap_or_default();
             bail!(
                 "{} is in use by the process with pid {}: stop it, then check",
                 dir.display(),
@@ -161,13 +169,15 @@ fn check_host(dir: &Path) -> Result<Report> {
             advice: "restore it from a copy: the store knows this host by it".into(),
         });
     }
+    small::host_state(dir, &mut report);
     let volumes = dir.join("volumes");
     for path in directories(&volumes)? {
         let description = path.join("volume.json");
         if !description.exists() {
-            report.notes.push(format!("{} holds no volume", path.display()));
+            small::without_description(&path, &mut report);
             continue;
         }
+        small::host_volume(&path, &mut report);
         match state::read_volume(&description) {
             Ok(volume) => {
                 check_journal(&path, &volume, &mut report)?;
@@ -254,10 +264,8 @@ fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<(
         Err(error) => report.notes.push(format!("{error:#}: nothing is pinned; pin it again")),
     }
     let path = cache::path(dir);
-    let file = match File::open(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
-    };
+    // What is no file has been told.
+    let Ok(file) = files::open(&path) else { return Ok(()) };
     let bytes = file.metadata()?.len();
     let Some(geometry) = Geometry::for_size(bytes) else {
         report.notes.push(format!("{} is no read cache: it will be made anew", path.display()));
@@ -315,6 +323,7 @@ fn check_store(dir: &Path) -> Result<Report> {
             advice: "a store refuses to start on it".into(),
         }),
     }
+    small::store_state(dir, &mut report);
     check_objects(&Directory(dir.join("objects")), &mut report)?;
     Ok(report)
 }
@@ -348,7 +357,9 @@ fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
         Role::Replaced { by } => report.notes.push(format!("volumes are served from {by} now")),
     }
     let objects = &objects;
+    small::objects(objects, report)?;
     let mut specs: BTreeMap<String, VolumeSpec> = BTreeMap::new();
+    let mut nameless = false;
     for meta in objects.list("volumes/")? {
         let key = meta.key;
         let spec = read(objects, &key).map_err(|error| error.to_string()).and_then(|bytes| {
@@ -358,16 +369,21 @@ fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
             Ok(spec) => {
                 specs.insert(spec.id.to_string(), spec);
             }
-            Err(problem) => report.damage.push(Damage {
-                file: objects.place(&key),
-                offset: None,
-                problem,
-                advice: "restore it from a copy: without it the volume has no name and no size"
-                    .into(),
-            }),
+            Err(problem) => {
+                nameless = true;
+                report.damage.push(Damage {
+                    file: objects.place(&key),
+                    offset: None,
+                    problem,
+                    advice: "restore it from a copy: without it the volume has no name and no size"
+                        .into(),
+                });
+            }
         }
     }
+    let before = report.damage.len();
     let deleted = deleted(objects, report)?;
+    nameless |= report.damage.len() > before;
     let whole = |record: &Record| {
         let mut parents = record.spec.parents.iter().map(|parent| parent.volume.to_string());
         let there = |id: &String| specs.contains_key(id) || deleted.contains_key(id);
@@ -382,12 +398,24 @@ fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
     let ids: BTreeSet<&str> = all.iter().filter_map(|meta| meta.key.split('/').nth(1)).collect();
     for id in ids {
         if !specs.contains_key(id) && !deleted.contains_key(id) {
-            report.notes.push(format!(
-                "{} belongs to no volume: to one that is being deleted, or whose name is damaged",
-                objects.place(&format!("v/{id}")).display()
-            ));
+            let file = objects.place(&format!("v/{id}"));
+            if nameless {
+                let file = file.display();
+                report
+                    .notes
+                    .push(format!("{file} belongs to a volume whose description is damaged"));
+                continue;
+            }
+            report.damage.push(Damage {
+                file,
+                offset: None,
+                problem: "nothing describes the volume whose data this is".into(),
+                advice: "restore its description (below volumes/ or deleted/) from a copy; if it was to be deleted, remove it"
+                    .into(),
+            });
         }
     }
+    small::tenants(objects, specs.values(), report)?;
     for spec in specs.values() {
         check_volume(objects, &specs, spec, report)?;
     }
@@ -507,7 +535,11 @@ fn check_volume(
         let key = catalog::segment_key(spec.id, number);
         let checked = read(objects, &key).map_err(|error| error.to_string()).and_then(|object| {
             bytes += object.len() as u64;
-            segment::verify(&object).map_err(|error| error.to_string())
+            let segment = segment::verify(&object).map_err(|error| error.to_string())?;
+            match (segment.header.volume, segment.header.number) == (spec.id, number) {
+                true => Ok(segment),
+                false => Err("it is another segment, or another volume's".to_owned()),
+            }
         });
         match checked {
             Ok(Segment { header, .. }) if header.sectors > 0 => {
@@ -632,7 +664,7 @@ fn check_staged(
         match read(objects, &key) {
             Ok(object) => {
                 for (range, place) in places {
-                    if let Err(error) = staged::check(&object, range.lba, place) {
+                    if let Err(error) = staged::check(spec.id, &object, range.lba, place) {
                         damaged(Some(place.offset().into()), range, error.to_string());
                     }
                 }

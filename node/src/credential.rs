@@ -155,7 +155,7 @@ fn pem(tag: &str, der: &[u8]) -> String {
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
+    match crate::files::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),

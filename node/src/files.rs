@@ -35,6 +35,45 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Opens a file to read it, if it is one: in its place may be a pipe, for whose other end nobody waits, a directory or a
+/// device.
+///
+/// # Errors
+/// If it cannot be opened, or is none ([`ErrorKind::InvalidData`]).
+pub fn open(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::new(ErrorKind::InvalidData, "it is not a regular file")),
+    }
+}
+
+/// Reads a small file whole: see [`open`].
+///
+/// # Errors
+/// As for [`open`]; if it is larger than any that longhaul writes.
+pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE_BYTES {
+        return Err(std::io::Error::new(ErrorKind::InvalidData, "it is too large to be ours"));
+    }
+    Ok(content)
+}
+
+/// The same of text.
+///
+/// # Errors
+/// As for [`read`]; if it is not UTF-8.
+pub fn read_to_string(path: &Path) -> std::io::Result<String> {
+    String::from_utf8(read(path)?)
+        .map_err(|_| std::io::Error::new(ErrorKind::InvalidData, "it is not text"))
+}
+
+/// Largest file that is read whole: certificates, lists and descriptions are a thousandth of it.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
 /// Makes the names in a directory durable.
 ///
 /// # Errors
@@ -219,6 +258,18 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
+        assert_eq!(read(&path).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(read(dir.path()).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(read(&dir.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        std::fs::write(dir.path().join("file"), "text").unwrap();
+        assert_eq!(read_to_string(&dir.path().join("file")).unwrap(), "text");
     }
 
     #[test]

@@ -248,6 +248,9 @@ fn table(list: &[Volume]) -> String {
 }
 
 fn state(volume: &Volume) -> String {
+    if let Some(reason) = &volume.damaged {
+        return format!("damaged: {reason}");
+    }
     let Some(live) = &volume.live else {
         return if volume.name.contains('@') { "snapshot" } else { "unknown" }.to_owned();
     };

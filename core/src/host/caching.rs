@@ -265,7 +265,7 @@ impl Volume {
         {
             while shipped.at < shipped.payload.len() {
                 let bytes = shipped.payload.slice(shipped.at..);
-                let Ok(record) = record::parse(&bytes) else { break };
+                let Ok(record) = record::parse(self.volume, &bytes) else { break };
                 if matches!(record.header.kind, Kind::Data | Kind::Packed) {
                     let done = self.offer_record(&record, &bytes, shipped.sectors);
                     if done < record.header.range.sectors {

@@ -5,7 +5,7 @@
 //! frames come in as bytes, batches go out as bytes.
 
 use super::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
-use crate::block::{Range, Seq, Time};
+use crate::block::{Range, Seq, Time, VolumeId};
 use crate::extent::{ExtentMap, Uniform};
 use crate::limit::Limit;
 use crate::record::{self, Header, Record};
@@ -210,7 +210,12 @@ impl Found {
 }
 
 /// The records of `frames` from number `next` on.
-fn find(next: Seq, frames: &[Frame], parts: &[Part]) -> Result<Vec<Found>, Damage> {
+fn find(
+    volume: VolumeId,
+    next: Seq,
+    frames: &[Frame],
+    parts: &[Part],
+) -> Result<Vec<Found>, Damage> {
     let mut records: Vec<Found> = Vec::new();
     let mut expected = next;
     for (index, (frame, part)) in frames.iter().zip(parts).enumerate() {
@@ -234,8 +239,11 @@ fn find(next: Seq, frames: &[Frame], parts: &[Part]) -> Result<Vec<Found>, Damag
         };
         while at < end {
             let rest = &body[at..];
-            let outcome =
-                if part.verify { record::verify(rest) } else { record::parse_whole(rest) };
+            let outcome = if part.verify {
+                record::verify(volume, rest)
+            } else {
+                record::parse_whole(volume, rest)
+            };
             let header = outcome.map_err(|error| {
                 let range = match error {
                     record::RecordError::Payload(range) => range,
@@ -279,10 +287,15 @@ fn touch(records: &mut [Found]) -> bool {
     any
 }
 
-/// Puts frames together into a batch that starts with number `next`, leaving out what is
+/// Puts frames of `volume` together into a batch that starts with number `next`, leaving out what is
 /// overwritten within it.
-pub(crate) fn build(next: Seq, frames: &[Frame], parts: &[Part]) -> Result<Batch, Damage> {
-    let mut records = find(next, frames, parts)?;
+pub(crate) fn build(
+    volume: VolumeId,
+    next: Seq,
+    frames: &[Frame],
+    parts: &[Part],
+) -> Result<Batch, Damage> {
+    let mut records = find(volume, next, frames, parts)?;
     let last = next + records.len() as u64 - 1;
     let overlaps = touch(&mut records);
     if !overlaps
@@ -317,7 +330,7 @@ pub(crate) fn build(next: Seq, frames: &[Frame], parts: &[Part]) -> Result<Batch
             Kept::Whole => run.1.end = found.end(),
             Kept::Pieces(pieces) => {
                 let raw = parts[found.part].bytes.slice(found.at..found.end());
-                let record = Record::take_apart(found.header, &raw);
+                let record = Record::take_apart(volume, found.header, &raw);
                 for piece in pieces {
                     record.encode_part(piece, &mut payload);
                 }
@@ -364,6 +377,8 @@ mod tests {
     use super::*;
     use crate::host::journal::FrameRef;
     use crate::record::Kind;
+
+    const VOLUME: VolumeId = VolumeId(5);
     use proptest::prelude::*;
 
     const SECTORS: u64 = 64;
@@ -374,9 +389,9 @@ mod tests {
         for (seq, (range, kind)) in (first..).zip(writes) {
             if *kind == Kind::Data {
                 let content = vec![seq as u8; range.bytes() as usize];
-                record::encode_data(1, seq, *range, &content, &mut data);
+                record::encode_data(VOLUME, 1, seq, *range, &content, &mut data);
             } else {
-                record::encode_marker(*kind, 1, seq, *range, &mut data);
+                record::encode_marker(VOLUME, *kind, 1, seq, *range, &mut data);
             }
         }
         let body_bytes = data.len() - FRAME_HEADER_BYTES;
@@ -407,7 +422,7 @@ mod tests {
         let mut volume = vec![0; SECTORS as usize];
         let mut before = 0;
         while !payload.is_empty() {
-            let record = record::parse(&payload).unwrap();
+            let record = record::parse(VOLUME, &payload).unwrap();
             let header = record.header;
             assert!(header.seq >= before);
             before = header.seq;
@@ -449,7 +464,7 @@ mod tests {
                 let mut body = bytes.slice(FRAME_HEADER_BYTES..);
                 body.truncate(frame.body_bytes as usize);
                 while !body.is_empty() {
-                    let header = record::parse_prefix(&body).unwrap();
+                    let header = record::parse_prefix(VOLUME, &body).unwrap();
                     let raw = body.split_to(header.record_bytes());
                     if header.seq > done {
                         all.extend_from_slice(&raw);
@@ -459,14 +474,14 @@ mod tests {
                 frames.push(frame);
                 parts.push(Part { bytes, verify });
             }
-            let batch = build(done + 1, &frames, &parts).unwrap();
+            let batch = build(VOLUME, done + 1, &frames, &parts).unwrap();
             prop_assert_eq!(batch.last, (seq - 1).max(done));
             prop_assert_eq!(batch.payload.len() as u64 + batch.coalesced, all.len() as u64);
             let mut later: Vec<Range> = Vec::new();
             let mut payload = batch.payload.clone();
             let mut headers = Vec::new();
             while !payload.is_empty() {
-                let header = record::parse(&payload).unwrap().header;
+                let header = record::parse(VOLUME, &payload).unwrap().header;
                 let _ = payload.split_to(header.record_bytes());
                 headers.push(header);
             }
@@ -497,13 +512,13 @@ mod tests {
             let mut bytes = bytes.to_vec();
             let end = FRAME_HEADER_BYTES + frame.body_bytes as usize;
             bytes[at.index(end)] ^= 4;
-            let built = build(1, &[frame], &[Part { bytes: bytes.into(), verify }]);
+            let built = build(VOLUME, 1, &[frame], &[Part { bytes: bytes.into(), verify }]);
             prop_assert!(!verify || built.is_err());
             let Ok(batch) = built else { return Ok(()) };
             let mut payload = batch.payload;
             let mut sound = true;
             while sound && !payload.is_empty() {
-                let outcome = record::parse(&payload);
+                let outcome = record::parse(VOLUME, &payload);
                 sound = outcome.is_ok();
                 let _ = payload.split_to(outcome.map_or(0, |r| r.header.record_bytes()));
             }

@@ -17,7 +17,9 @@ use super::versioning::Parked;
 use super::versions::Standing;
 use super::volume::{Link, Volume};
 use super::warming::For;
-use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun};
+use crate::block::{
+    BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun, VolumeId,
+};
 use crate::pack::Packer;
 use crate::record::{self, Kind, Location};
 use crate::wire::link::{
@@ -468,7 +470,7 @@ impl Volume {
                 }
             },
             DiskUse::Payload { read, part, prefix } => {
-                let found = outcome.and_then(|payload| part.verify(&prefix, payload));
+                let found = outcome.and_then(|payload| part.verify(self.volume, &prefix, payload));
                 self.fill_from_journal(read, part, found);
             }
         }
@@ -788,13 +790,14 @@ impl Part {
         }
         let location = self.location().ok_or("the map is wrong")?;
         let prefix = data.slice(start..start + location.prefix_bytes);
-        self.verify(&prefix, data.slice(start + location.payload_start..end))
+        self.verify(packer.volume(), &prefix, data.slice(start + location.payload_start..end))
     }
 
-    fn verify(&self, prefix: &Bytes, payload: Bytes) -> Result<Bytes, String> {
+    fn verify(&self, volume: VolumeId, prefix: &Bytes, payload: Bytes) -> Result<Bytes, String> {
         let location = self.location().ok_or("the map is wrong")?;
-        let fragment =
-            location.extract(self.place.seq, prefix, payload).map_err(|error| error.to_string())?;
+        let fragment = location
+            .extract(volume, self.place.seq, prefix, payload)
+            .map_err(|error| error.to_string())?;
         Ok(fragment.sectors(self.wanted))
     }
 }

@@ -198,7 +198,7 @@ impl Volume {
             return;
         };
         let parts: Vec<Part> = assembly.parts.into_iter().map(Option::unwrap_or_default).collect();
-        let batch = match build(self.drain.next, &assembly.frames, &parts) {
+        let batch = match build(self.volume, self.drain.next, &assembly.frames, &parts) {
             Ok(batch) => batch,
             Err(damage) => return self.unreadable(&assembly.frames, damage),
         };

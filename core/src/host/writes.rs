@@ -160,7 +160,7 @@ impl Volume {
             // What is all zeroes needs no payload, whether data is packed or not.
             let zero = kind == Kind::Data && is_zero(data);
             let kind = if zero { Kind::Zero } else { kind };
-            let epoch = self.epoch;
+            let (volume, epoch) = (self.volume, self.epoch);
             let packs = kind == Kind::Data && self.packer.is_active();
             let longest = if packs { self.config.packed_sectors_max } else { u64::MAX };
             let header = record::Header { kind, epoch, seq: 0, range, staged, packed_bytes: 0 };
@@ -189,9 +189,11 @@ impl Volume {
                         rest = after;
                         header = self.packer.pack(epoch, seq, range, data, out);
                     }
-                    (Kind::Data, _) => record::encode_data(epoch, seq, range, data, out),
-                    (_, Some(staged)) => record::encode_staged(epoch, seq, range, staged, out),
-                    (_, None) => record::encode_marker(kind, epoch, seq, range, out),
+                    (Kind::Data, _) => record::encode_data(volume, epoch, seq, range, data, out),
+                    (_, Some(staged)) => {
+                        record::encode_staged(volume, epoch, seq, range, staged, out)
+                    }
+                    (_, None) => record::encode_marker(volume, kind, epoch, seq, range, out),
                 }
                 let place = Place::new(addr, &header);
                 self.dirty.insert(range, place, self.journal.floor());

@@ -135,6 +135,12 @@ impl Packer {
         }
     }
 
+    /// Whose data it is.
+    #[must_use]
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
     /// Whether data becomes packed records at all.
     #[must_use]
     pub fn is_active(&self) -> bool {
@@ -178,7 +184,7 @@ impl Packer {
         assert_eq!(data.len() as u64, range.bytes(), "the data is the range's");
         let lock = self.packing.keys.as_ref().map(Keys::lock).unwrap_or_default();
         let mut scratch = std::mem::take(&mut self.scratch);
-        let mut builder = Builder::new(epoch, seq, range, &lock, out);
+        let mut builder = Builder::new(self.volume, epoch, seq, range, &lock, out);
         let mut rest = data;
         for block in crate::record::blocks(range) {
             let (plain, after) = rest.split_at(block.bytes() as usize);
@@ -270,7 +276,7 @@ impl Packer {
         bytes: &[u8],
         wanted: Range,
     ) -> Result<Bytes, RecordError> {
-        let header = crate::record::parse_prefix(bytes)?;
+        let header = crate::record::parse_prefix(self.volume, bytes)?;
         if (header.seq, header.range) != (seq, record) {
             return Err(RecordError::Invalid("another record than the map says"));
         }
@@ -284,7 +290,7 @@ impl Packer {
     /// As for [`crate::record::parse`] about these blocks; [`RecordError::NoKey`] and
     /// [`RecordError::Sealed`] if they cannot be opened.
     pub fn unpack(&mut self, bytes: &[u8], wanted: Range) -> Result<Bytes, RecordError> {
-        let (header, lock, blocks) = packed::open(bytes)?;
+        let (header, lock, blocks) = packed::open(self.volume, bytes)?;
         if header.range.intersect(wanted) != Some(wanted) {
             return Err(RecordError::Invalid("the sectors are not in the record"));
         }

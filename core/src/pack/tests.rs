@@ -39,7 +39,7 @@ fn pack(packer: &mut Packer, range: Range, data: &[u8]) -> Bytes {
     let record = out.freeze().slice(6..);
     assert_eq!(header.record_bytes(), record.len());
     assert!(record.len() <= packed::bytes_max(range));
-    assert_eq!(record::verify(&record), Ok(header));
+    assert_eq!(record::verify(packer.volume(), &record), Ok(header));
     record
 }
 
@@ -70,13 +70,13 @@ proptest! {
         };
         let cut = part(range, cut_at, cut_len);
         let mut out = BytesMut::new();
-        record::parse(&bytes).unwrap().encode_part(cut, &mut out);
-        let mut cut = record::parse(&out.freeze()).unwrap();
+        record::parse(VOLUME, &bytes).unwrap().encode_part(cut, &mut out);
+        let mut cut = record::parse(VOLUME, &out.freeze()).unwrap();
         prop_assert_eq!(cut.header.kind, Kind::Packed);
         let wanted = part(cut.header.range, at, len);
         let mut out = BytesMut::new();
         cut.encode_part(wanted, &mut out);
-        cut = record::parse(&out.freeze()).unwrap();
+        cut = record::parse(VOLUME, &out.freeze()).unwrap();
         let mut again = BytesMut::new();
         cut.encode_part(cut.header.range, &mut again);
         // Another machine, that only knows the keys.
@@ -86,7 +86,7 @@ proptest! {
         prop_assert_eq!(&reader.unpack(&again, wanted).unwrap()[..], expected);
         // What the store does: it has no more than the bytes that may be needed.
         let span = packed::span_max(range, wanted).min(bytes.len());
-        let found = packed::extract(77, range, wanted, &bytes.slice(..span)).unwrap();
+        let found = packed::extract((VOLUME, VOLUME), 77, range, wanted, &bytes.slice(..span)).unwrap();
         prop_assert_eq!(&reader.unpack(&found, wanted).unwrap()[..], expected);
     }
 
@@ -104,7 +104,7 @@ proptest! {
         let mut bytes = pack(&mut packer, range, &data).to_vec();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        prop_assert!(record::verify(&bytes).is_err());
+        prop_assert!(record::verify(VOLUME, &bytes).is_err());
         prop_assert!(packer.unpack(&bytes, range).is_err());
     }
 
@@ -117,7 +117,7 @@ proptest! {
         let mut packer = packer(Compression::None, true);
         let bytes = pack(&mut packer, range, &data);
         prop_assert_eq!(&packer.unpack(&bytes, range).unwrap()[..], &data[..]);
-        let (header, lock, blocks) = packed::open(&bytes).unwrap();
+        let (header, lock, blocks) = packed::open(VOLUME, &bytes).unwrap();
         let block = blocks.of(range).next().unwrap().unwrap();
         let (mut epoch, mut seq, mut to, mut lock) = (header.epoch, header.seq, range, lock);
         match what {
@@ -128,7 +128,7 @@ proptest! {
             _ => lock.key = 1,
         }
         let mut out = BytesMut::new();
-        let mut builder = Builder::new(epoch, seq, to, &lock, &mut out);
+        let mut builder = Builder::new(VOLUME, epoch, seq, to, &lock, &mut out);
         builder.push(block.method, block.stored);
         builder.finish();
         prop_assert_eq!(packer.unpack(&out, to), Err(RecordError::Sealed(to)));
@@ -148,7 +148,16 @@ fn without_the_key_nothing_opens_and_it_is_said_which() {
         VolumeId(1),
         Packing { compression: Compression::None, keys: Some(keys(7, &[1, 2])) },
     );
-    assert_eq!(elsewhere.unpack(&bytes, range), Err(RecordError::Sealed(range)));
+    assert_eq!(elsewhere.unpack(&bytes, range), Err(RecordError::Header));
+    assert_eq!(
+        elsewhere.unpack(&taken_over(&bytes, range), range),
+        Err(RecordError::Sealed(range))
+    );
+}
+
+/// As a store gives a record of the volume to volume 1, which is a clone of it, or says so.
+fn taken_over(bytes: &Bytes, range: Range) -> Bytes {
+    packed::extract((VOLUME, VolumeId(1)), 77, range, range, bytes).unwrap()
 }
 
 #[test]
@@ -173,7 +182,7 @@ fn a_clone_reads_what_the_volumes_behind_it_wrote() {
     let range = Range::new(8, 16);
     let old = content(range, 1);
     let mut parent = packer(Compression::None, true);
-    let before = pack(&mut parent, range, &old);
+    let before = taken_over(&pack(&mut parent, range, &old), range);
     let of = |id: u128, salt: u8, parents: &[u128]| {
         let parents = parents.iter().map(|id| VolumeId(*id)).collect();
         let keys = Some(keys(salt, &[1, 2]).with_parents(parents));
@@ -205,7 +214,7 @@ fn plain_text_is_not_in_an_encrypted_record_and_equal_blocks_differ() {
     for compression in [Compression::None, Compression::Lz4, Compression::Zstd(3)] {
         let bytes = pack(&mut packer(compression, true), Range::new(0, 128), &data);
         assert!(!bytes.windows(8).any(|window| window == b"confiden"));
-        let (_, _, blocks) = packed::open(&bytes).unwrap();
+        let (_, _, blocks) = packed::open(VOLUME, &bytes).unwrap();
         let stored: BTreeSet<Vec<u8>> =
             blocks.of(Range::new(0, 128)).map(|block| block.unwrap().stored.to_vec()).collect();
         assert_eq!(stored.len(), 16);
@@ -220,7 +229,7 @@ fn the_newest_key_is_for_new_writes_and_old_ones_open_what_is_there() {
     let old = pack(&mut packer, range, &data);
     packer.set_keys(keys(7, &[1, 2, 3]));
     let new = pack(&mut packer, range, &data);
-    let key = |bytes: &Bytes| packed::open(bytes).unwrap().1.key;
+    let key = |bytes: &Bytes| packed::open(VOLUME, bytes).unwrap().1.key;
     assert_eq!((key(&old), key(&new)), (2, 3));
     assert_eq!(packer.unpack(&old, range), packer.unpack(&new, range));
 }
@@ -267,8 +276,8 @@ fn golden_bytes() {
     let hex: String = sum.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let head: String = bytes[..88].iter().map(|byte| format!("{byte:02x}")).collect();
     let expected = "4c4852430305000003000000000000004d0000000000000014000000000000000c0000000000000020180000\
-                    a8015eb60200000007070707070707070707070766ada46d100801008ba9746a10100100d1c1962f164c1799";
-    assert_eq!((head.as_str(), hex.as_str()), (expected, "018f9fd88e7e6c6e"));
+                    d074e73b0200000007070707070707070707070766ada46d100801008ba9746a10100100d1c1962f164c1799";
+    assert_eq!((head.as_str(), hex.as_str()), (expected, "ee5f7786ff7b7a4b"));
 }
 
 #[test]
@@ -278,7 +287,8 @@ fn tables_that_no_record_has_are_refused() {
     let bytes = pack(&mut packer(Compression::Lz4, false), range, &data);
     let seal = |bytes: &mut Vec<u8>| {
         let prefix = 48 + 16 + 16;
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..44]), &bytes[48..prefix]);
+        let crc = crc32c::crc32c_append(record::seed(VOLUME), &bytes[..44]);
+        let crc = crc32c::crc32c_append(crc, &bytes[48..prefix]);
         bytes[44..48].copy_from_slice(&crc.to_le_bytes());
     };
     let mut same = bytes.to_vec();
@@ -289,7 +299,7 @@ fn tables_that_no_record_has_are_refused() {
         let mut bad = bytes.to_vec();
         bad[at] ^= 0x40;
         seal(&mut bad);
-        assert!(matches!(record::verify(&bad), Err(RecordError::Invalid(_))), "byte {at}");
+        assert!(matches!(record::verify(VOLUME, &bad), Err(RecordError::Invalid(_))), "byte {at}");
     }
-    let _: Record = record::parse(&bytes).unwrap();
+    let _: Record = record::parse(VOLUME, &bytes).unwrap();
 }

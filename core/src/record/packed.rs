@@ -21,7 +21,7 @@
 use super::{
     HEADER_BYTES, Header, Kind, RecordError, blocks, parse_prefix, put_header, seal_header,
 };
-use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES, Seq};
+use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// Longest packed record, in sectors (64 KiB of data). A guess: long enough that header and table
@@ -125,6 +125,7 @@ pub fn span_max(record: Range, wanted: Range) -> usize {
 /// Builds a packed record at the end of a buffer, block by block.
 #[derive(Debug)]
 pub struct Builder<'a> {
+    volume: VolumeId,
     header: Header,
     start: usize,
     /// Blocks that are still to come.
@@ -133,11 +134,18 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Begins a record of `range`.
+    /// Begins a record of `volume` about `range`.
     ///
     /// # Panics
     /// If the range is empty or longer than [`MAX_PACKED_SECTORS`].
-    pub fn new(epoch: Epoch, seq: Seq, range: Range, lock: &Lock, out: &'a mut BytesMut) -> Self {
+    pub fn new(
+        volume: VolumeId,
+        epoch: Epoch,
+        seq: Seq,
+        range: Range,
+        lock: &Lock,
+        out: &'a mut BytesMut,
+    ) -> Self {
         assert!(!range.is_empty() && range.sectors <= MAX_PACKED_SECTORS);
         let start = out.len();
         let kind = Kind::Packed;
@@ -145,7 +153,7 @@ impl<'a> Builder<'a> {
         out.put_bytes(0, HEADER_BYTES);
         put_lock(lock, out);
         out.put_bytes(0, header.prefix_bytes() - HEADER_BYTES - LOCK_BYTES);
-        Builder { header, start, left: header.range.blocks() as usize, out }
+        Builder { volume, header, start, left: header.range.blocks() as usize, out }
     }
 
     /// Appends the next block.
@@ -171,17 +179,17 @@ impl<'a> Builder<'a> {
     /// If blocks are missing.
     pub fn finish(self) -> Header {
         assert_eq!(self.left, 0, "every block was pushed");
-        finish(&self.header, &mut self.out[self.start..]);
+        finish(self.volume, &self.header, &mut self.out[self.start..]);
         self.header
     }
 }
 
 /// Fills in the header of a record whose other parts are there.
-fn finish(header: &Header, record: &mut [u8]) {
+fn finish(volume: VolumeId, header: &Header, record: &mut [u8]) {
     let mut head = BytesMut::with_capacity(HEADER_BYTES);
     put_header(header, &mut head);
     record[..HEADER_BYTES].copy_from_slice(&head);
-    seal_header(&mut record[..header.prefix_bytes()]);
+    seal_header(volume, &mut record[..header.prefix_bytes()]);
 }
 
 fn put_lock(lock: &Lock, out: &mut BytesMut) {
@@ -251,8 +259,14 @@ pub(super) fn verify(range: Range, table: &[u8], payload: &[u8]) -> Result<(), R
 }
 
 /// Appends the blocks of `cut`, a cut at block boundaries, of the record that is `bytes`, as a record
-/// of the same number.
-pub(super) fn put_cut(header: &Header, bytes: &[u8], cut: Range, out: &mut BytesMut) {
+/// of the same number, of `volume`.
+pub(super) fn put_cut(
+    volume: VolumeId,
+    header: &Header,
+    bytes: &[u8],
+    cut: Range,
+    out: &mut BytesMut,
+) {
     let table = &bytes[HEADER_BYTES..header.prefix_bytes()];
     let (mut skip, mut stored_bytes) = (0, 0);
     for (block, (_, stored, _)) in blocks(header.range).zip(entries(table)) {
@@ -270,23 +284,25 @@ pub(super) fn put_cut(header: &Header, bytes: &[u8], cut: Range, out: &mut Bytes
     put_header(&header_cut, out);
     out.extend_from_slice(&table[..LOCK_BYTES]);
     out.extend_from_slice(&table[first..first + ENTRY_BYTES * cut.blocks() as usize]);
-    seal_header(&mut out[start..]);
+    seal_header(volume, &mut out[start..]);
     let payload = header.prefix_bytes() + skip;
     out.extend_from_slice(&bytes[payload..payload + stored_bytes]);
 }
 
-/// The blocks of `wanted` as a record of their own, out of the packed record at the start of `bytes`,
-/// of which at least [`span_max`] bytes, or all, are there. What is given is verified.
+/// The blocks of `wanted` as a record of their own, out of the packed record of `owner` at the start of
+/// `bytes`, of which at least [`span_max`] bytes, or all, are there. What is given is verified, and a
+/// record of `volume`: a clone, or the snapshot, that it is read for.
 ///
 /// # Errors
 /// As for [`super::parse`]; [`RecordError::Invalid`] if it is not the record expected.
 pub fn extract(
+    (owner, volume): (VolumeId, VolumeId),
     seq: Seq,
     record: Range,
     wanted: Range,
     bytes: &Bytes,
 ) -> Result<Bytes, RecordError> {
-    let header = parse_prefix(bytes)?;
+    let header = parse_prefix(owner, bytes)?;
     if header.kind != Kind::Packed || header.range != record || header.seq != seq {
         return Err(RecordError::Invalid("another record than the map says"));
     }
@@ -301,32 +317,32 @@ pub fn extract(
         return Err(RecordError::Short { have: bytes.len(), need });
     }
     let mut out = BytesMut::new();
-    put_cut(&header, bytes, cut, &mut out);
-    super::verify(&out)?;
+    put_cut(volume, &header, bytes, cut, &mut out);
+    super::verify(volume, &out)?;
     Ok(out.freeze())
 }
 
-/// The blocks of `part` out of a record that [`extract`] gave, and that holds them.
+/// The blocks of `part` out of a record of `volume` that [`extract`] gave, and that holds them.
 #[must_use]
-pub fn cut(record: Range, part: Range, found: &Bytes) -> Bytes {
-    let header = parse_prefix(found).ok();
+pub fn cut(volume: VolumeId, record: Range, part: Range, found: &Bytes) -> Bytes {
+    let header = parse_prefix(volume, found).ok();
     let cover = part.block_cover().intersect(record);
     let Some((header, cover)) = header.zip(cover).filter(|(h, cover)| h.range != *cover) else {
         return found.clone();
     };
     let mut out = BytesMut::new();
-    put_cut(&header, found, cover, &mut out);
+    put_cut(volume, &header, found, cover, &mut out);
     out.freeze()
 }
 
-/// The blocks of a packed record, which is intact up to the end of the blocks that are looked at,
+/// The blocks of a packed record of `volume`, which is intact up to the end of the blocks that are looked at,
 /// and with what they are encrypted.
 ///
 /// # Errors
 /// As for [`parse_prefix`]; [`RecordError::Invalid`] if it is not packed. A block that does not match
 /// its checksum, or is not there, is an error of its own.
-pub fn open(bytes: &[u8]) -> Result<(Header, Lock, Blocks<'_>), RecordError> {
-    let header = parse_prefix(bytes)?;
+pub fn open(volume: VolumeId, bytes: &[u8]) -> Result<(Header, Lock, Blocks<'_>), RecordError> {
+    let header = parse_prefix(volume, bytes)?;
     if header.kind != Kind::Packed {
         return Err(RecordError::Invalid("it is not packed"));
     }

@@ -1,13 +1,15 @@
 use super::*;
 use proptest::prelude::*;
 
+const VOLUME: VolumeId = VolumeId(0xfeed);
+
 fn data(range: Range) -> Vec<u8> {
     (0..range.bytes()).map(|n| (n / 3 + range.lba) as u8).collect()
 }
 
 fn encoded(range: Range) -> Bytes {
     let mut out = BytesMut::new();
-    encode_data(3, 77, range, &data(range), &mut out);
+    encode_data(VOLUME, 3, 77, range, &data(range), &mut out);
     out.freeze()
 }
 
@@ -15,19 +17,19 @@ fn encoded(range: Range) -> Bytes {
 #[test]
 fn golden_bytes() {
     let mut out = BytesMut::new();
-    encode_marker(Kind::Discard, 1, 2, Range::new(8, 16), &mut out);
+    encode_marker(VOLUME, Kind::Discard, 1, 2, Range::new(8, 16), &mut out);
     let hex: String = out.iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(
         hex,
         "4c48524301020000010000000000000002000000000000000800000000000000100000000000000000000000\
-         6fe82f88"
+         75138d15"
     );
 }
 
 fn staged(range: Range, record: Range) -> Bytes {
     let staged = StagedData { object: STAGED_BIT | 0xfeed, offset: 4096, record };
     let mut out = BytesMut::new();
-    encode_staged(1, 2, range, staged, &mut out);
+    encode_staged(VOLUME, 1, 2, range, staged, &mut out);
     out.freeze()
 }
 
@@ -38,16 +40,16 @@ fn golden_staged_bytes() {
     assert_eq!(
         hex,
         "4c48524302040000010000000000000002000000000000000800000000000000100000000000000000000000\
-         a1a5ca2eedfe00000000008004000000000000000010000018000000"
+         5df11d57edfe00000000008004000000000000000010000018000000"
     );
 }
 
 #[test]
 fn marker_has_no_payload_and_any_length() {
     let mut out = BytesMut::new();
-    encode_marker(Kind::Zero, 1, 2, Range::new(0, 1 << 40), &mut out);
+    encode_marker(VOLUME, Kind::Zero, 1, 2, Range::new(0, 1 << 40), &mut out);
     assert_eq!(out.len(), HEADER_BYTES);
-    let record = parse(&out.freeze()).unwrap();
+    let record = parse(VOLUME, &out.freeze()).unwrap();
     assert_eq!(record.header.kind, Kind::Zero);
     assert_eq!(record.header.range.sectors, 1 << 40);
 }
@@ -56,7 +58,7 @@ fn marker_has_no_payload_and_any_length() {
 fn later_version_is_named() {
     let mut out = BytesMut::from(&encoded(Range::new(0, 8))[..]);
     out[4] = 9;
-    assert_eq!(parse(&out.freeze()), Err(RecordError::Version(9)));
+    assert_eq!(parse(VOLUME, &out.freeze()), Err(RecordError::Version(9)));
 }
 
 fn range() -> impl Strategy<Value = Range> {
@@ -68,7 +70,7 @@ proptest! {
     fn round_trip(range in range()) {
         let bytes = encoded(range);
         prop_assert!(bytes.len() <= MAX_RECORD_BYTES);
-        let record = parse(&bytes).unwrap();
+        let record = parse(VOLUME, &bytes).unwrap();
         let header = Header { kind: Kind::Data, epoch: 3, seq: 77, range, staged: None, packed_bytes: 0 };
         prop_assert_eq!(record.header, header);
         prop_assert_eq!(&record.data.payload[..], &data(range)[..]);
@@ -80,17 +82,17 @@ proptest! {
     ) {
         let range = Range::new(record.lba + skip % record.sectors, len).intersect(record).unwrap();
         let bytes = staged(range, record);
-        let parsed = parse(&bytes).unwrap();
+        let parsed = parse(VOLUME, &bytes).unwrap();
         prop_assert_eq!(bytes.len(), parsed.header.record_bytes());
         prop_assert_eq!(parsed.header.staged.unwrap().record, record);
         let part = Range::between(range.lba + cut % range.sectors, range.end());
         let mut out = BytesMut::new();
         parsed.encode_part(part, &mut out);
-        let piece = parse(&out.freeze()).unwrap();
+        let piece = parse(VOLUME, &out.freeze()).unwrap();
         prop_assert_eq!(piece.header, Header { range: part, ..parsed.header });
         let mut damaged = bytes.to_vec();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(parse(&Bytes::from(damaged)).is_err());
+        prop_assert!(parse(VOLUME, &Bytes::from(damaged)).is_err());
     }
 
     #[test]
@@ -99,7 +101,7 @@ proptest! {
         let payload = bytes.slice(bytes.len() - range.bytes() as usize..);
         let (one, two) = payload.split_at(at.index(payload.len()));
         let pieces = [Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)];
-        let prefix = data_prefix(3, 77, range, &pieces);
+        let prefix = data_prefix(VOLUME, 3, 77, range, &pieces);
         prop_assert_eq!(&prefix[..], &bytes[..bytes.len() - payload.len()]);
     }
 
@@ -108,25 +110,25 @@ proptest! {
         let mut bytes = encoded(range).to_vec();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        prop_assert!(parse(&Bytes::from(bytes)).is_err());
+        prop_assert!(parse(VOLUME, &Bytes::from(bytes)).is_err());
     }
 
     #[test]
     fn any_cut_is_noticed(range in range(), at in any::<prop::sample::Index>()) {
         let bytes = encoded(range);
         let cut = bytes.slice(..at.index(bytes.len()));
-        let short = matches!(parse(&cut), Err(RecordError::Short { .. }));
+        let short = matches!(parse(VOLUME, &cut), Err(RecordError::Short { .. }));
         prop_assert!(short);
     }
 
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut bytes = bytes;
-        let _ = parse(&Bytes::from(bytes.clone()));
+        let _ = parse(VOLUME, &Bytes::from(bytes.clone()));
         if bytes.len() >= 6 {
             bytes[..4].copy_from_slice(b"LHRC");
             bytes[4] = RECORD_VERSION;
-            let _ = parse(&Bytes::from(bytes));
+            let _ = parse(VOLUME, &Bytes::from(bytes));
         }
     }
 
@@ -134,18 +136,18 @@ proptest! {
     fn parts_keep_checksums(range in range(), skip in 0..60u64, len in 1..60u64) {
         let part = Range::new(range.lba + skip % range.sectors, len).intersect(range).unwrap();
         let bytes = encoded(range);
-        let record = parse(&bytes).unwrap();
+        let record = parse(VOLUME, &bytes).unwrap();
 
         let mut out = BytesMut::new();
         record.encode_part(part, &mut out);
-        let piece = parse(&out.freeze()).unwrap();
+        let piece = parse(VOLUME, &out.freeze()).unwrap();
         prop_assert_eq!(piece.header.seq, 77);
         prop_assert!(piece.header.range.intersect(part) == Some(part));
         prop_assert_eq!(piece.data.sectors(part), record.data.sectors(part));
 
         let location = Location::new(range, part).unwrap();
         let fragment = location.extract(
-            77,
+            VOLUME, 77,
             &bytes.slice(..location.prefix_bytes),
             bytes.slice(location.payload_start..location.span()),
         ).unwrap();

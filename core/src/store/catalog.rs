@@ -95,6 +95,7 @@ impl VolumeSpec {
             block_bytes: self.block_bytes,
             created: self.created,
             live,
+            damaged: None,
         }
     }
 }
@@ -221,6 +222,14 @@ pub fn name_key(name: &str) -> String {
         (Some(tenant), name) => format!("{VOLUMES_PREFIX}_{tenant}/{name}"),
         (None, name) => format!("{VOLUMES_PREFIX}{name}"),
     }
+}
+
+/// The name of the volume whose object has that key, if it is one of ours.
+#[must_use]
+pub fn name_of_key(key: &str) -> Option<String> {
+    let rest = key.strip_prefix(VOLUMES_PREFIX)?;
+    let name = rest.strip_prefix('_').unwrap_or(rest).to_owned();
+    (tenant::check_volume_name(&name).is_ok() && name_key(&name) == key).then_some(name)
 }
 
 /// Beginning of the keys of everything that a volume consists of but its name.

@@ -15,6 +15,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`catalog`] | keys, volume names, the description of a volume |
+//! | [`sealed`] | what binds small objects to their names |
 //! | [`segment`] | the object format of the log (`docs/formats.md`) |
 //! | [`map`] | which sectors lie where |
 //! | [`root`] | the state after some segment, and what the map is made of |
@@ -53,6 +54,7 @@ mod reads;
 pub mod replica;
 pub mod root;
 pub mod scrub;
+pub mod sealed;
 pub mod segment;
 pub mod snapshot;
 pub mod staged;
@@ -124,7 +126,19 @@ pub struct Config {
     pub holder_grace: Duration,
     /// First and longest pause before an operation that failed is tried again; doubles in between.
     pub retry: (Duration, Duration),
+    /// For how long an object that the log names, and that is said not to exist, is asked for again before what
+    /// lies in it is a medium error: from the first time that was said, and up to the longest pause of `retry` more. An
+    /// object store that cannot be reached is waited for without an end.
+    pub missing_wait: Duration,
 }
+
+/// How long a missing object is waited for, by default: longer than a directory that several machines share may be
+/// behind, and not so long that clients give up first.
+pub const MISSING_WAIT: Duration = Duration::from_secs(20);
+
+/// The same with object stores that keep an object on several machines: they may say that it does not exist while too few
+/// of them are there (MinIO does), and a machine takes a while to be started again.
+pub const MISSING_WAIT_BUCKET: Duration = Duration::from_secs(300);
 
 /// Bytes of memory that the maps of a store's volumes take, by default.
 pub const MAP_MEMORY: u64 = 256 << 20;
@@ -149,6 +163,7 @@ impl Default for Config {
             reads_waiting_max: 16_384,
             holder_grace: Duration::ZERO,
             retry: (Duration::from_millis(100), Duration::from_secs(5)),
+            missing_wait: MISSING_WAIT,
         }
     }
 }

@@ -106,6 +106,10 @@ pub enum GetError {
     /// Trying again may help.
     #[error("{0}")]
     Failed(String),
+    /// The place answers, and what it has there is not what was put: no file, unreadable, or of another
+    /// name. Trying again does not help.
+    #[error("{0}")]
+    Damaged(String),
 }
 
 /// An object in a list.
@@ -125,6 +129,8 @@ pub(super) struct Pending<P> {
     pub failures: u32,
     /// How often the object was said not to exist.
     pub missing: u32,
+    /// When that was said first.
+    pub missing_since: Option<Time>,
 }
 
 /// The operations of one volume. `P` says what each is for.
@@ -165,7 +171,8 @@ impl<P> Book<P> {
     }
 
     pub fn issue(&mut self, purpose: P, operation: ObjectOperation) {
-        self.insert(Pending { purpose, operation, failures: 0, missing: 0 });
+        let (failures, missing, missing_since) = (0, 0, None);
+        self.insert(Pending { purpose, operation, failures, missing, missing_since });
     }
 
     /// Issues one again that is to be done in another way.

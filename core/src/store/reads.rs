@@ -12,8 +12,8 @@ use super::map::Place;
 use super::map::lookup::Lookup;
 use super::map::pages::Pages;
 use super::moves::{Lost, Maps, Object, Placed, Want};
-use super::{Copies, SessionId};
-use crate::block::{Epoch, Range, Seq, VolumeId};
+use super::{Copies, SessionId, VolumeSpec};
+use crate::block::{Epoch, Range, STAGED_BIT, Seq, VolumeId};
 use crate::record::{Fragment, Location, RecordError, packed};
 use crate::wire::link::{Lane, ReadPart, RequestId};
 use bytes::Bytes;
@@ -126,8 +126,31 @@ pub(super) enum Next {
     Lost(Request, Lost),
 }
 
+/// Whose records objects hold: a clone reads those of its parents.
+struct Owners {
+    /// As whose the answers are encoded: the volume's, or its snapshot's.
+    asked: VolumeId,
+    spec: VolumeSpec,
+}
+
+impl Owners {
+    /// The volumes that a record of the object can be of. A number that was drawn for staged data does not say
+    /// which; nor does it come twice.
+    fn of(&self, object: Object) -> impl Iterator<Item = VolumeId> {
+        let (first, parents) = match object {
+            Object::Bundle(id) => (id.volume, &[][..]),
+            Object::Own(number) if number & STAGED_BIT == 0 => {
+                (self.spec.owner_of(number), &[][..])
+            }
+            Object::Own(_) => (self.spec.id, &self.spec.parents[..]),
+        };
+        std::iter::once(first).chain(parents.iter().map(|parent| parent.volume))
+    }
+}
+
 /// All reads of a volume.
 pub(super) struct Reads {
+    owners: Owners,
     operations_max: usize,
     bytes_max: u64,
     next: u64,
@@ -162,8 +185,10 @@ impl Request {
 }
 
 impl Reads {
-    pub fn new(operations_max: usize, bytes_max: u64) -> Reads {
+    /// Of a volume, answered as if they were of `asked`.
+    pub fn new(operations_max: usize, bytes_max: u64, spec: VolumeSpec, asked: VolumeId) -> Reads {
         Reads {
+            owners: Owners { asked, spec },
             operations_max: operations_max.max(2),
             bytes_max,
             next: 1,
@@ -330,7 +355,8 @@ impl Reads {
             Looked::Found(request, parts, known) => {
                 let active = plan(request, parts, known);
                 if active.fetches.is_empty() {
-                    let finished = Finished { request, result: assemble(&active), bytes: 0 };
+                    let finished =
+                        Finished { request, result: assemble(&self.owners, &active), bytes: 0 };
                     self.outcomes.push_back(Next::Finished(finished));
                 } else {
                     self.ready[request.class()].push_back(active);
@@ -388,7 +414,7 @@ impl Reads {
             self.lookups.strand(active.request);
             return None;
         }
-        let result = assemble(active);
+        let result = assemble(&self.owners, active);
         if result.is_err() && !active.retried {
             active.retried = true;
             active.outstanding = active.fetches.len();
@@ -497,17 +523,27 @@ enum Found {
     Packed(Bytes),
 }
 
-fn extract(active: &Active, need: &Need) -> Result<Found, (Range, String)> {
+fn extract(owners: &Owners, active: &Active, need: &Need) -> Result<Found, (Range, String)> {
     let short = || (need.wanted, "the object is missing or cut short".to_owned());
     let [prefix, payload] = spans(need).ok_or_else(short)?;
     let prefix = fetched(&active.fetches, need.object, &prefix).ok_or_else(short)?;
-    let found = if need.packed_bytes > 0 {
-        packed::extract(need.seq, need.record, need.wanted, &prefix).map(Found::Packed)
-    } else {
+    let extract = |owner: VolumeId| {
+        if need.packed_bytes > 0 {
+            let volumes = (owner, owners.asked);
+            let found = packed::extract(volumes, need.seq, need.record, need.wanted, &prefix);
+            return Ok(found.map(Found::Packed));
+        }
         let location = Location::new(need.record, need.wanted).ok_or_else(short)?;
         let payload = fetched(&active.fetches, need.object, &payload).ok_or_else(short)?;
-        location.extract(need.seq, &prefix, payload).map(Found::Data)
+        Ok(location.extract(owner, need.seq, &prefix, payload).map(Found::Data))
     };
+    let mut found = Err(RecordError::Header);
+    for owner in owners.of(need.object) {
+        found = extract(owner)?;
+        if !matches!(found, Err(RecordError::Header)) {
+            break;
+        }
+    }
     found.map_err(|error| {
         let damaged = match error {
             RecordError::Payload(block) => block.intersect(need.wanted).unwrap_or(need.wanted),
@@ -517,10 +553,10 @@ fn extract(active: &Active, need: &Need) -> Result<Found, (Range, String)> {
     })
 }
 
-fn assemble(active: &Active) -> Result<Vec<ReadPart>, Damage> {
+fn assemble(owners: &Owners, active: &Active) -> Result<Vec<ReadPart>, Damage> {
     let mut fragments = BTreeMap::new();
     for (key, need) in &active.needs {
-        match extract(active, need) {
+        match extract(owners, active, need) {
             Ok(fragment) => fragments.insert(*key, (need.record, fragment)),
             Err((range, reason)) => {
                 return Err(Damage { object: need.object, range, reason });
@@ -537,7 +573,7 @@ fn assemble(active: &Active) -> Result<Vec<ReadPart>, Damage> {
             }
             // Two parts of one record may have a hole between them: each gets the blocks it needs.
             Some((record, Found::Packed(found))) => {
-                let cut = packed::cut(*record, part, found);
+                let cut = packed::cut(owners.asked, *record, part, found);
                 ReadPart::Packed { wanted: part, record: cut }
             }
         },

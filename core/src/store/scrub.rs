@@ -41,7 +41,7 @@ pub fn verify(spec: &VolumeSpec, key: &str, object: &Bytes) -> Option<Result<(),
     if let Some(number) = number(catalog::segment_prefix(spec.id)) {
         Some(verify_segment(spec, number, object))
     } else if let Some(number) = number(catalog::staged_prefix(spec.id)) {
-        Some(verify_staged(number, object))
+        Some(verify_staged(spec, number, object))
     } else if let Some(number) = number(catalog::checkpoint_prefix(spec.id)) {
         let result = check_checkpoint(spec, number, [object.clone()]);
         Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
@@ -88,7 +88,7 @@ fn verify_segment(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), 
 }
 
 /// Staged records follow each other without an index: where one begins is known from the one before.
-fn verify_staged(number: u64, object: &Bytes) -> Result<(), Damage> {
+fn verify_staged(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), Damage> {
     if number & STAGED_BIT == 0 {
         return Err(Damage::whole("its number is none of a staged object".into()));
     }
@@ -97,7 +97,7 @@ fn verify_staged(number: u64, object: &Bytes) -> Result<(), Damage> {
     while at < object.len() {
         let rest = &object[at..];
         let bad = |error: record::RecordError| format!("record at byte {at}: {error}");
-        let header = match record::parse_prefix(rest) {
+        let header = match record::parse_prefix(spec.id, rest) {
             Ok(header) if header.record_bytes() <= rest.len() => header,
             Ok(header) => {
                 let (have, need) = (rest.len(), header.record_bytes());
@@ -105,7 +105,7 @@ fn verify_staged(number: u64, object: &Bytes) -> Result<(), Damage> {
             }
             Err(error) => return Err(Damage::whole(bad(error))),
         };
-        let problem = match record::verify(rest) {
+        let problem = match record::verify(spec.id, rest) {
             Ok(_) if header.kind == Kind::Data && header.seq == number => None,
             Ok(_) => Some(format!("record at byte {at}: not one that was staged here")),
             Err(error) => Some(bad(error)),
@@ -144,7 +144,7 @@ mod tests {
         for n in 0..3 {
             let range = Range::new(100 * n, 8);
             let (offset, seq) = ((at + records.len()) as u32, seq(n));
-            record::encode_data(1, seq, range, &[n as u8; 4096], &mut records);
+            record::encode_data(VolumeId(9), 1, seq, range, &[n as u8; 4096], &mut records);
             let (staged, packed_bytes) = (None, 0);
             pieces.push(Piece { kind: Kind::Data, range, seq, offset, staged, packed_bytes });
         }

@@ -744,7 +744,8 @@ pub fn parse(object: &[u8]) -> Result<Segment, SegmentError> {
 pub fn verify_record(object: &Bytes, header: &Header, piece: &Piece) -> Result<(), SegmentError> {
     let offset = u64::from(piece.offset);
     let bytes = object.slice(piece.offset as usize..piece.end() as usize);
-    let record = record::parse(&bytes).map_err(|error| SegmentError::Record { offset, error })?;
+    let record = record::parse(header.volume, &bytes)
+        .map_err(|error| SegmentError::Record { offset, error })?;
     let found = record.header;
     if found.kind != piece.kind
         || found.range != piece.range

@@ -21,7 +21,7 @@ pub(super) struct Staged {
     pub data: Vec<Bytes>,
 }
 
-/// Encodes what was read, for the volume whose sector `lba` it is to begin at. Payloads are not
+/// Encodes what was read as volume `from`, for volume `into`, whose sector `lba` it is to begin at. Payloads are not
 /// copied.
 ///
 /// # Errors
@@ -29,15 +29,17 @@ pub(super) struct Staged {
 /// at once more when the new ones have been computed, so that there is no moment at which nothing
 /// covers the data.
 pub(super) fn encode(
+    (from, into): (VolumeId, VolumeId),
     epoch: Epoch,
     object: u64,
     lba: u64,
     parts: &[ReadPart],
 ) -> Result<Staged, RecordError> {
     // Without keys: what is encrypted is the host's to copy.
-    let mut unpacker = Packer::new(VolumeId(0), Packing::default());
+    let mut unpacker = Packer::new(from, Packing::default());
     let mut staged = Staged { runs: Vec::new(), data: Vec::new() };
-    let mut writer = Writer { epoch, object, at: lba, offset: 0, pieces: Vec::new(), sectors: 0 };
+    let (pieces, sectors) = (Vec::new(), 0);
+    let mut writer = Writer { into, epoch, object, at: lba, offset: 0, pieces, sectors };
     for part in parts {
         match part {
             ReadPart::Hole(sectors) => {
@@ -69,6 +71,7 @@ pub(super) fn encode(
 
 /// Collects data until a record is full.
 struct Writer {
+    into: VolumeId,
     epoch: Epoch,
     object: u64,
     /// The first sector of the record being collected.
@@ -97,7 +100,7 @@ impl Writer {
             return;
         }
         let range = Range::new(self.at, self.sectors);
-        let prefix = record::data_prefix(self.epoch, self.object, range, &self.pieces);
+        let prefix = record::data_prefix(self.into, self.epoch, self.object, range, &self.pieces);
         staged.runs.push(StagedRun::Data { sectors: self.sectors, offset: self.offset });
         // Few megabytes at most: the range of one request.
         self.offset += (prefix.len() as u64 + range.bytes()) as u32;
@@ -108,16 +111,16 @@ impl Writer {
     }
 }
 
-/// Verifies the record of a staged object that a map entry beginning at sector `lba` points at.
+/// Verifies the record of a staged object of `volume` that a map entry beginning at sector `lba` points at.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check(object: &Bytes, lba: u64, place: Place) -> Result<(), RecordError> {
+pub fn check(volume: VolumeId, object: &Bytes, lba: u64, place: Place) -> Result<(), RecordError> {
     let offset = place.offset() as usize;
     if offset > object.len() {
         return Err(RecordError::Short { have: object.len(), need: offset });
     }
-    let header = record::verify(&object[offset..])?;
+    let header = record::verify(volume, &object[offset..])?;
     let expected = (record::Kind::Data, place.record(lba), place.seq());
     if (header.kind, header.range, header.seq) != expected {
         return Err(RecordError::Invalid("another record than the map says"));

@@ -1,10 +1,10 @@
 //! The objects of a store that is stopped, wherever they are; reading them changes nothing.
 
-use crate::objects::{ObjectMeta, StoppedDevice};
+use crate::objects::{ObjectMeta, StoppedDevice, looks_like_object, open_object};
 use crate::store::site::{self, Place, Role, Site};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use std::fs::File;
+use longhaul_core::store::sealed;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -39,8 +39,12 @@ impl Stored for Directory {
             let read = || -> std::io::Result<()> {
                 for entry in std::fs::read_dir(&dir)? {
                     let path = entry?.path();
-                    let metadata = path.metadata()?;
-                    if metadata.is_dir() {
+                    let metadata = path.symlink_metadata()?;
+                    let key = || path.strip_prefix(&self.0).unwrap_or(&path).to_string_lossy();
+                    let empty =
+                        || std::fs::read_dir(&path).is_ok_and(|mut dir| dir.next().is_none());
+                    // An empty one in the place of an object is read, which says what it is.
+                    if metadata.is_dir() && !(looks_like_object(&key()) && empty()) {
                         dirs.push(path);
                     } else {
                         let key = path.strip_prefix(&self.0).unwrap_or(&path);
@@ -62,7 +66,10 @@ impl Stored for Directory {
     }
 
     fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
-        let file = File::open(self.0.join(key))?;
+        let file = open_object(&self.0.join(key)).map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => std::io::Error::new(error.kind(), "it is not a regular file"),
+            _ => error,
+        })?;
         let end = range.end.min(file.metadata()?.len());
         let mut data = vec![0; end.saturating_sub(range.start) as usize];
         file.read_exact_at(&mut data, range.start)?;
@@ -95,6 +102,9 @@ impl Stored for StoppedDevice {
         Path::new(self.path()).join(key)
     }
 }
+
+/// Most that is read of a small object: attributes are the longest.
+const MAX_SEALED_BYTES: u64 = 64 << 20;
 
 /// What counts of a location: one of its trees, and a catalog.
 pub struct InPlace<'a> {
@@ -132,8 +142,16 @@ impl Stored for InPlace<'_> {
         Ok(found)
     }
 
+    /// Of one that is sealed, the content; if it does not match its seal, it cannot be read.
     fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
-        self.all.read(&self.key(key), range)
+        if !sealed::is_sealed(key) {
+            return self.all.read(&self.key(key), range);
+        }
+        let object = self.all.read(&self.key(key), 0..MAX_SEALED_BYTES)?;
+        let content = sealed::open(key, &object).map_err(std::io::Error::other)?;
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(content.len());
+        let (start, end) = (place(range.start), place(range.end));
+        Ok(content.slice(start.min(end)..end))
     }
 
     fn place(&self, key: &str) -> PathBuf {

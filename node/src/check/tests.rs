@@ -58,7 +58,7 @@ fn staged_objects_are_checked_against_the_log() {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let record = Range::new(16, 8);
     let mut object = BytesMut::new();
-    record::encode_data(1, number, record, &[5; 8 * 512], &mut object);
+    record::encode_data(id, 1, number, record, &[5; 8 * 512], &mut object);
     std::fs::write(&path, &object).unwrap();
     std::fs::write(objects.join(catalog::staged_key(id, number + 1)), b"left").unwrap();
     let mut table = Table::new();
@@ -82,6 +82,16 @@ fn staged_objects_are_checked_against_the_log() {
     assert_eq!(check().0.len(), 1);
 }
 
+/// As it is stored.
+fn sealed(key: &str, data: &[u8]) -> Vec<u8> {
+    use longhaul_core::store::sealed;
+    let content = Bytes::copy_from_slice(data);
+    match sealed::is_sealed(key) {
+        true => [&content[..], &sealed::seal(key, std::slice::from_ref(&content))].concat(),
+        false => content.to_vec(),
+    }
+}
+
 #[test]
 fn store_objects_that_are_none_are_placed() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +107,7 @@ fn store_objects_that_are_none_are_placed() {
     let put = |key: &str, data: &[u8]| {
         let path = objects.join(key);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, data).unwrap();
+        std::fs::write(path, sealed(key, data)).unwrap();
     };
     put(&catalog::name_key("v"), &catalog::encode_spec(&spec));
     assert!(check_store(dir.path()).unwrap().damage.is_empty());
@@ -136,7 +146,7 @@ async fn a_device_is_checked_as_a_directory_is() {
         created: 0,
         parents: Vec::new(),
     };
-    let encoded = catalog::encode_spec(&spec);
+    let encoded = sealed(&catalog::name_key("v"), &catalog::encode_spec(&spec));
     let put = async |key: String, data: &[u8]| {
         let device = DeviceObjects::open(&path).unwrap();
         device.put(&key, vec![Bytes::copy_from_slice(data)]).await.unwrap();

@@ -367,7 +367,7 @@ fn save(state: &StateDir, id: VolumeId, name: &str, trace: &Trace) -> Result<()>
 fn load(state: &StateDir, id: VolumeId, name: &str) -> Result<Option<Trace>> {
     use std::io::Read as _;
     let path = path(state, id, name);
-    let file = match std::fs::File::open(&path) {
+    let file = match crate::files::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot open {}", path.display())),

@@ -49,6 +49,14 @@ pub use versions::{ATTRIBUTE as VERSIONS_ATTRIBUTE, state as state_versions};
 use anyhow::{Context as _, Result};
 use longhaul_core::front::nbd::ExportInfo;
 
+/// Whether the access rights in a state directory can be read.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn iscsi_rights(state: &std::path::Path) -> anyhow::Result<()> {
+    iscsi::Rights::open(state, iscsi::Static::default()).map(drop)
+}
+
 /// The runtime of the front thread. A second worker would cost a third of the request rate.
 fn front_runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()

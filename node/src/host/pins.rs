@@ -182,7 +182,7 @@ pub fn path(dir: &Path) -> PathBuf {
 pub fn load(dir: &Path) -> Result<Pins> {
     use std::io::Read as _;
     let path = path(dir);
-    let file = match std::fs::File::open(&path) {
+    let file = match crate::files::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Pins::default()),
         Err(error) => return Err(error).with_context(|| format!("cannot open {}", path.display())),

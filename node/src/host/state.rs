@@ -235,7 +235,7 @@ impl StateDir {
 
     /// Addresses of the stores that this host has heard of.
     pub fn stores(&self) -> Vec<String> {
-        let text = std::fs::read(self.path.join("stores.json")).ok();
+        let text = files::read(&self.path.join("stores.json")).ok();
         let file: Option<StoresFile> = text.and_then(|text| serde_json::from_slice(&text).ok());
         // Without it there is the credential.
         file.filter(|file| file.version == VERSION).map_or_else(Vec::new, |file| file.stores)
@@ -272,7 +272,7 @@ impl StateDir {
     /// If there is a list that cannot be read.
     pub fn attached(&self) -> Result<BTreeSet<String>> {
         let path = self.path.join("attached.json");
-        let text = match std::fs::read(&path) {
+        let text = match files::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(BTreeSet::new());
             }
@@ -438,7 +438,7 @@ fn zeroed_path(dir: &Path) -> PathBuf {
 
 /// How many files of a journal, from the first, need no zeroes any more, as far as is known.
 pub fn zeroed_files(dir: &Path, volume: &VolumeFile) -> u32 {
-    let zeroed: Option<Zeroed> = std::fs::read(zeroed_path(dir))
+    let zeroed: Option<Zeroed> = files::read(&zeroed_path(dir))
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok())
         .filter(|zeroed: &Zeroed| zeroed.journal_id == volume.journal_id);
@@ -460,7 +460,10 @@ pub fn save_zeroed_files(dir: &Path, journal_id: &str, files: u32) -> Result<()>
 pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<File>> {
     let open = |number| {
         let path = journal_path(dir, number);
-        let file = OpenOptions::new().read(true).write(write).open(&path).with_context(|| {
+        // A pipe in its place is not waited for, and has no length.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(&path);
+        let file = file.with_context(|| {
             format!(
                 "cannot open the journal file {}: bring it back, or move {} away to give up what \
                  was not delivered",
@@ -496,7 +499,7 @@ pub fn is_state_dir(path: &Path) -> bool {
 /// The identity of the host whose directory this is.
 pub fn identity(path: &Path, create: bool) -> Result<HostId> {
     let file = path.join("host.toml");
-    let text = match std::fs::read_to_string(&file) {
+    let text = match files::read_to_string(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && create => {
             if std::fs::read_dir(path.join("volumes"))?.next().is_some() {
@@ -555,11 +558,7 @@ fn survey(path: &Path) -> Result<Survey> {
 /// If it is none.
 pub fn read_volume(path: &Path) -> Result<VolumeFile> {
     let read = || -> Result<VolumeFile> {
-        // Opening a FIFO would wait for ever.
-        if !std::fs::metadata(path)?.is_file() {
-            bail!("it is no file");
-        }
-        let volume: VolumeFile = serde_json::from_slice(&std::fs::read(path)?)?;
+        let volume: VolumeFile = serde_json::from_slice(&files::read(path)?)?;
         known_version(volume.version)?;
         let id = volume.volume_id()?;
         volume.journal_number()?;
@@ -583,7 +582,7 @@ fn known_version(version: u32) -> Result<()> {
 fn refuse_used(dir: &Path) -> Result<()> {
     let path = journal_path(dir, 0);
     let mut page = Vec::new();
-    let read = File::open(&path).and_then(|mut file| {
+    let read = files::open(&path).and_then(|mut file| {
         file.seek(SeekFrom::Start(PAGE_BYTES))?;
         file.take(PAGE_BYTES).read_to_end(&mut page)
     });

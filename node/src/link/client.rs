@@ -30,6 +30,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 
 /// What the link tells the host.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are frames")]
 pub enum LinkEvent {
     /// The store is connected and has said Hello. Nothing that was sent before reaches it any more, except
     /// since a [`LinkEvent::Early`] just before.

@@ -292,7 +292,7 @@ impl Inner {
             files::create_dir(dir).map_err(std::io::Error::other)?;
             std::fs::rename(&temporary, &path)?;
             files::sync_dir(dir)?;
-            File::open(&path)
+            open_object(&path)
         };
         let restored = restore().map_err(|error| {
             let _ = std::fs::remove_file(&temporary);
@@ -335,10 +335,13 @@ impl Inner {
     /// Opens a file of which more will be read, if the system need not look on the disk where it is.
     fn try_open(&self, key: &str) -> Option<Arc<File>> {
         let path = self.path(key).ok()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         // Systems before Linux 5.12 refuse the last flag, and the other way is taken.
-        let file = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?;
-        let (file, closed) = self.open().keep(key, file.into());
+        let file = openat2(CWD, &path, OPEN_FLAGS, Mode::empty(), ResolveFlags::CACHED).ok()?;
+        let file = File::from(file);
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let (file, closed) = self.open().keep(key, file);
         close(closed);
         Some(file)
     }
@@ -350,7 +353,7 @@ impl Inner {
             return Ok(file);
         }
         let path = self.path(key).map_err(GetError::Failed)?;
-        match File::open(&path) {
+        match open_object(&path) {
             Ok(file) if keep => {
                 let (file, _closed) = self.open().keep(key, file);
                 Ok(file)
@@ -369,13 +372,20 @@ impl Inner {
             let end = range.end.min(length);
             let wanted = end.saturating_sub(range.start);
             if wanted > MAX_WHOLE_BYTES {
-                return Err(std::io::Error::other("too large to be read at once"));
+                // No object is that large.
+                return Err(ErrorKind::FileTooLarge.into());
             }
             let mut data = vec![0; wanted as usize];
             file.read_exact_at(&mut data, range.start)?;
             Ok(data.into())
         };
-        read().map_err(|error| failed(&self.root.join(key), &error))
+        read().map_err(|error| {
+            let path = self.root.join(key);
+            if is_bad_medium(&file, &error) {
+                return GetError::Damaged(format!("cannot read {}: {error}", path.display()));
+            }
+            failed(&path, &error)
+        })
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
@@ -390,7 +400,9 @@ impl Inner {
                 Err(missing) if missing.kind() == ErrorKind::NotFound => continue,
                 Err(other) => return Err(error(other)),
             };
+            let mut empty = true;
             for entry in entries {
+                empty = false;
                 let entry = entry.map_err(error)?;
                 // Whatever is not in UTF-8 is none of ours.
                 let Ok(last) = entry.file_name().into_string() else { continue };
@@ -405,6 +417,10 @@ impl Inner {
                     Err(other) => return Err(error(other)),
                 }
             }
+            // In the place of an object: who reads it learns what it is.
+            if empty && name.starts_with(prefix) && looks_like_object(&name) {
+                found.push(ObjectMeta { key: name, bytes: 0 });
+            }
         }
         Ok(found)
     }
@@ -413,7 +429,11 @@ impl Inner {
         let path = self.path(key)?;
         self.open().files.remove(key);
         let error = |error: std::io::Error| format!("cannot delete {}: {error}", path.display());
-        match std::fs::remove_file(&path) {
+        let mut removed = std::fs::remove_file(&path);
+        if matches!(&removed, Err(error) if error.kind() == ErrorKind::IsADirectory) {
+            removed = std::fs::remove_dir(&path);
+        }
+        match removed {
             Ok(()) => {}
             Err(missing) if missing.kind() == ErrorKind::NotFound => return Ok(()),
             Err(other) => return Err(error(other)),
@@ -428,8 +448,65 @@ impl Inner {
     }
 }
 
+/// Whether the name of an empty directory is one of an object: those that a deletion leaves for a moment, or a crash
+/// for longer, are not.
+pub fn looks_like_object(name: &str) -> bool {
+    let mut parts = name.rsplit('/');
+    let mut part = || parts.next().unwrap_or_default();
+    let (last, above, top) = (part(), part(), part());
+    let described =
+        above == "volumes" && !last.starts_with('_') || top == "volumes" && above.starts_with('_');
+    let numbered = |part: &str| part.len() == 16 && part.bytes().all(|b| b.is_ascii_hexdigit());
+    last.split('-').all(numbered) || described
+}
+
+/// Never waits for the other end of a pipe, and follows no link out of the directory.
+const OPEN_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW);
+
+/// Opens the file of an object, if it is a file.
+///
+/// # Errors
+/// If it cannot be opened, or is none ([`ErrorKind::InvalidData`]).
+pub fn open_object(path: &Path) -> std::io::Result<File> {
+    let file = File::from(rustix::fs::open(path, OPEN_FLAGS, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::InvalidData.into()) }
+}
+
+/// What file systems say of a place on the disk that cannot be read. One that lies behind a network says the same of an
+/// outage, which ends.
+fn is_bad_medium(file: &File, error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    let bad = matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::UCLEAN | Errno::ILSEQ));
+    bad && rustix::fs::fstatfs(file)
+        .is_ok_and(|system| !NETWORK_FILE_SYSTEMS.contains(&(system.f_type as u64 as u32)))
+}
+
+/// Magic numbers of NFS, SMB (three), FUSE, Ceph, 9P, AFS, Lustre, GFS2 and OCFS2, as in statfs(2).
+const NETWORK_FILE_SYSTEMS: [u32; 11] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+    0x00c3_6400,
+    0x0102_1997,
+    0x5346_414f,
+    0x0bd0_0bd0,
+    0x0116_1970,
+    0x7461_636f,
+];
+
+/// Why a file was not read, and whether trying again can help.
 fn failed(path: &Path, error: &std::io::Error) -> GetError {
-    GetError::Failed(format!("cannot read {}: {error}", path.display()))
+    let damaged = |what: &str| GetError::Damaged(format!("{} {what}", path.display()));
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        None if error.kind() == ErrorKind::InvalidData => damaged("is no file"),
+        None if error.kind() == ErrorKind::FileTooLarge => damaged("is larger than any object"),
+        // A link, a file where a directory was, a device without a driver or a socket.
+        Some(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::ISDIR) => damaged("is no file"),
+        _ => GetError::Failed(format!("cannot read {}: {error}", path.display())),
+    }
 }
 
 /// Gives a file another name unless that is taken.
@@ -593,6 +670,39 @@ mod tests {
         objects.restore("v/1/seg/a", Bytes::from("sound")).await.unwrap();
         assert_eq!(std::fs::read(path).unwrap(), b"sound");
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_file_is_damaged_and_not_waited_for() {
+        let (dir, objects) = objects();
+        let place = |key: &str| dir.path().join("objects").join(key);
+        let keys = ["volumes/a", "v/1/seg/0000000000000001", "volumes/b", "volumes/c"];
+        for key in keys {
+            objects.put(key, vec![Bytes::from("x")]).await.unwrap();
+            std::fs::remove_file(place(key)).unwrap();
+        }
+        let pipe = Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(CWD, place(keys[0]), pipe).unwrap();
+        std::fs::create_dir(place(keys[1])).unwrap();
+        std::fs::create_dir(place(keys[2])).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", place(keys[3])).unwrap();
+        for key in keys {
+            for range in [None, Some(0..4)] {
+                assert!(objects.try_get(key, range.as_ref()).is_none(), "{key}");
+                let read = objects.get(key, range).await;
+                assert!(matches!(read, Err(GetError::Damaged(_))), "{key}: {read:?}");
+            }
+            let put = objects.put(key, vec![Bytes::from("y")]).await;
+            assert_eq!(put, Err(PutError::Exists), "{key}");
+        }
+        let mut listed: Vec<_> =
+            objects.list("").await.unwrap().into_iter().map(|meta| meta.key).collect();
+        listed.sort_unstable();
+        assert_eq!(listed, ["v/1/seg/0000000000000001", "volumes/a", "volumes/b", "volumes/c"]);
+        for key in keys {
+            objects.delete(key).await.unwrap();
+            assert_eq!(objects.get(key, None).await, Err(GetError::NotFound));
+        }
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ mod memory;
 mod replicated;
 mod reusing;
 mod s3;
+mod sealed;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -23,7 +24,7 @@ use std::ops::Range;
 
 pub use cached::{CacheReport, CachedObjects};
 pub use device::{DeviceObjects, StoppedDevice};
-pub use local::LocalObjects;
+pub use local::{LocalObjects, looks_like_object, open_object};
 pub use location::Location;
 pub use longhaul_core::store::{
     Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
@@ -32,6 +33,7 @@ pub use memory::MemoryObjects;
 pub use replicated::{Brought, Replicated, Replication};
 pub use reusing::Reusing;
 pub use s3::{S3Objects, Usage, probe};
+pub use sealed::Sealed;
 pub use tree::{CATALOGS, TREES, Tree};
 
 /// An object store.

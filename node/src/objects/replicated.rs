@@ -189,6 +189,7 @@ impl Replicated {
             Ok(data) if is_sound(&data) => data,
             Ok(_) => return Brought::Unsound,
             Err(GetError::NotFound) => return Brought::Missing,
+            Err(GetError::Damaged(_)) => return Brought::Unsound,
             Err(GetError::Failed(error)) => return Brought::Failed(error),
         };
         match self.shared.home.restore(key, data).await {

@@ -80,7 +80,9 @@ impl Objects for Reusing {
             match self.tree.get(key, Some(0..1)).await {
                 Ok(_) => return Err(PutError::Exists),
                 Err(GetError::NotFound) => {}
-                Err(GetError::Failed(error)) => return Err(PutError::Failed(error)),
+                Err(GetError::Failed(error) | GetError::Damaged(error)) => {
+                    return Err(PutError::Failed(error));
+                }
             }
             self.base.copy(&old, &format!("{}{key}", self.new)).await?;
             self.reused.fetch_add(bytes, Ordering::Relaxed);

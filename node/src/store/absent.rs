@@ -1,6 +1,8 @@
 //! Answers about volumes that there are not.
 
-use longhaul_core::wire::link::{AttachError, ReadError, StageError, ToHost, ToStore, VolumeError};
+use longhaul_core::wire::link::{
+    AttachError, ReadError, StageError, ToHost, ToStore, VolumeError, VolumeOperation,
+};
 
 /// What to answer when a message names a volume that is not there.
 pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
@@ -34,6 +36,41 @@ pub fn no_such_volume(message: ToStore) -> Option<ToHost> {
         | ToStore::Store { .. }
         | ToStore::Tenant { .. }
         | ToStore::Barrier { .. } => None,
+    }
+}
+
+/// The volume that a message names, if it does by name.
+pub fn named_in(message: &ToStore) -> Option<&str> {
+    match message {
+        ToStore::Attach { name, .. }
+        | ToStore::Volume {
+            operation:
+                VolumeOperation::Show { name }
+                | VolumeOperation::Snapshot { name, .. }
+                | VolumeOperation::Lost { name, .. }
+                | VolumeOperation::AcceptLoss { name }
+                | VolumeOperation::Stored { name }
+                | VolumeOperation::Resize { name, .. }
+                | VolumeOperation::Shrink { name, .. }
+                | VolumeOperation::Delete { name },
+            ..
+        } => Some(name),
+        _ => None,
+    }
+}
+
+/// What to answer when a message names a volume of which no more than the name can be read, for that reason.
+pub fn damaged_volume(message: ToStore, reason: &str) -> Option<ToHost> {
+    match message {
+        ToStore::Attach { request, .. } => {
+            let result = Err(AttachError::Damaged(reason.to_owned()));
+            Some(ToHost::Attached { request, result })
+        }
+        ToStore::Volume { request, .. } => {
+            let result = Err(VolumeError::Store(reason.to_owned()));
+            Some(ToHost::Volume { request, result })
+        }
+        other => no_such_volume(other),
     }
 }
 

@@ -113,7 +113,9 @@ async fn read(place: &dyn Objects, location: &str) -> Result<Option<String>> {
     match place.get(MARKER, Some(0..MAX_MARKER_BYTES as u64)).await {
         Ok(text) => Marker::parse(&text, &path).map(Some),
         Err(GetError::NotFound) => Ok(None),
-        Err(GetError::Failed(error)) => bail!("cannot read {path}: {error}"),
+        Err(GetError::Failed(error) | GetError::Damaged(error)) => {
+            bail!("cannot read {path}: {error}")
+        }
     }
 }
 

@@ -34,14 +34,50 @@ pub struct Entry {
     pub sectors: u64,
 }
 
+/// Volumes by name, and those whose descriptions are damaged: their names are taken all the same.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// Those that can be used.
+    pub entries: BTreeMap<String, Entry>,
+    /// By name, what is wrong with the others.
+    pub damaged: BTreeMap<String, String>,
+}
+
+impl Catalog {
+    fn of(found: impl IntoIterator<Item = (String, Looked)>) -> Catalog {
+        let mut catalog = Catalog::default();
+        for (key, looked) in found {
+            match looked {
+                Looked::Entry(entry) => {
+                    catalog.entries.insert(entry.spec.name.clone(), entry);
+                }
+                Looked::Damaged(reason) => {
+                    let name = catalog::name_of_key(&key).unwrap_or(key);
+                    catalog.damaged.insert(name, reason);
+                }
+            }
+        }
+        catalog
+    }
+}
+
+/// What an object of the catalog came to.
+enum Looked {
+    Entry(Entry),
+    /// What is wrong with it.
+    Damaged(String),
+}
+
 /// Reads the descriptions of all volumes, and how large they are by now.
 ///
 /// # Errors
-/// If one cannot be read or is not valid: a store that leaves a volume out would let its name be
-/// given away.
-pub async fn load(objects: &dyn Objects) -> Result<BTreeMap<String, Entry>> {
-    let found = entries(objects, VOLUMES_PREFIX).await?.into_iter();
-    Ok(found.map(|entry| (entry.spec.name.clone(), entry)).collect())
+/// If they cannot be read. One that is damaged costs its own volume, and no other.
+pub async fn load(objects: &dyn Objects) -> Result<Catalog> {
+    let catalog = entries(objects, VOLUMES_PREFIX).await?;
+    for (name, reason) in &catalog.damaged {
+        tracing::error!("volume {name} cannot be used: {reason}");
+    }
+    Ok(catalog)
 }
 
 /// Beginning of the keys of the names of all volumes that have a tenant.
@@ -58,13 +94,22 @@ pub fn of_tenant(tenant: &str) -> String {
 ///
 /// # Errors
 /// As for [`load`].
-pub async fn entries(objects: &dyn Objects, prefix: &str) -> Result<Vec<Entry>> {
+pub async fn entries(objects: &dyn Objects, prefix: &str) -> Result<Catalog> {
     let list = objects.list(prefix).await.map_err(anyhow::Error::msg);
     let list = list.context("cannot read the catalog")?;
-    let entries = futures_util::stream::iter(list)
-        .map(|meta| async move { entry(objects, &meta.key).await })
+    Ok(Catalog::of(look_at(objects, list).await?))
+}
+
+async fn look_at(objects: &dyn Objects, list: Vec<ObjectMeta>) -> Result<Vec<(String, Looked)>> {
+    // Whatever else lies there names nothing.
+    let named = list.into_iter().filter(|meta| catalog::name_of_key(&meta.key).is_some());
+    let entries = futures_util::stream::iter(named)
+        .map(|meta| async move {
+            let looked = look(objects, &meta.key).await?;
+            anyhow::Ok(looked.map(|looked| (meta.key, looked)))
+        })
         .buffer_unordered(READ_AT_ONCE);
-    let found: Vec<Option<Entry>> = entries.try_collect().await?;
+    let found: Vec<Option<_>> = entries.try_collect().await?;
     Ok(found.into_iter().flatten().collect())
 }
 
@@ -74,6 +119,8 @@ pub struct Changes {
     pub new: Vec<Entry>,
     /// Names of those that are deleted.
     pub gone: Vec<String>,
+    /// By name, what is wrong with volumes that cannot be used.
+    pub damaged: BTreeMap<String, String>,
 }
 
 /// Looks for volumes that were created or deleted elsewhere since `known` was read.
@@ -87,24 +134,30 @@ pub async fn changes(objects: &dyn Objects, known: Vec<VolumeSpec>) -> Result<Ch
         known.into_iter().map(|spec| (catalog::name_key(&spec.name), spec)).collect();
     let unknown = list.into_iter().filter(|meta| missing.remove(&meta.key).is_none());
     let unknown: Vec<_> = unknown.collect();
-    let new = futures_util::stream::iter(unknown)
-        .map(|meta| async move { entry(objects, &meta.key).await })
-        .buffer_unordered(READ_AT_ONCE);
-    let new: Vec<Option<Entry>> = new.try_collect().await?;
+    let Catalog { entries, damaged } = Catalog::of(look_at(objects, unknown).await?);
     let mut gone = Vec::new();
     for (key, spec) in missing {
         // A list may lag behind a creation.
         match objects.get(&key, None).await {
             Err(GetError::NotFound) => gone.push(spec.name),
-            Ok(_) => {}
+            // As it was when it was read, it is served on.
+            Ok(_) | Err(GetError::Damaged(_)) => {}
             Err(error) => return Err(error).context("cannot read the catalog"),
         }
     }
-    Ok(Changes { new: new.into_iter().flatten().collect(), gone })
+    Ok(Changes { new: entries.into_values().collect(), gone, damaged })
 }
 
 /// The volume that an object describes; `None` if it is not there.
 async fn entry(objects: &dyn Objects, key: &str) -> Result<Option<Entry>> {
+    match look(objects, key).await? {
+        Some(Looked::Entry(entry)) => Ok(Some(entry)),
+        Some(Looked::Damaged(reason)) => Err(anyhow::Error::msg(reason)),
+        None => Ok(None),
+    }
+}
+
+async fn look(objects: &dyn Objects, key: &str) -> Result<Option<Looked>> {
     let bytes = match objects.get(key, None).await {
         Ok(bytes) => bytes,
         Err(GetError::NotFound) => {
@@ -112,11 +165,15 @@ async fn entry(objects: &dyn Objects, key: &str) -> Result<Option<Entry>> {
             tracing::warn!("{key} is in the list of volumes and is not there: it has been deleted");
             return Ok(None);
         }
+        Err(GetError::Damaged(reason)) => return Ok(Some(Looked::Damaged(reason))),
         Err(error) => return Err(error).context("cannot read the catalog"),
     };
-    let spec = catalog::decode_spec(key, &bytes)?;
+    let spec = match catalog::decode_spec(key, &bytes) {
+        Ok(spec) => spec,
+        Err(error) => return Ok(Some(Looked::Damaged(error.to_string()))),
+    };
     let sectors = size(objects, &spec).await?;
-    Ok(Some(Entry { spec, sectors }))
+    Ok(Some(Looked::Entry(Entry { spec, sectors })))
 }
 
 /// The size of a volume that is noted beside its log.
@@ -130,8 +187,12 @@ async fn size(objects: &dyn Objects, spec: &VolumeSpec) -> Result<u64> {
         .collect();
     sizes.sort_unstable();
     while let Some((_, key)) = sizes.pop() {
-        let bytes = objects.get(&key, None).await.context("cannot read the catalog")?;
-        match catalog::decode_size(spec, &key, &bytes) {
+        let read = match objects.get(&key, None).await {
+            Ok(bytes) => catalog::decode_size(spec, &key, &bytes).map_err(|e| e.to_string()),
+            Err(GetError::Damaged(reason)) => Err(reason),
+            Err(error) => return Err(error).context("cannot read the catalog"),
+        };
+        match read {
             Ok(sectors) => return Ok(sectors),
             // It is known for certain once the volume is opened.
             Err(error) => tracing::warn!(
@@ -144,14 +205,20 @@ async fn size(objects: &dyn Objects, spec: &VolumeSpec) -> Result<u64> {
 }
 
 /// Says what there is of volumes that are in no catalog. It lists everything there is.
-pub async fn warn_of_leftovers(objects: &dyn Objects, volumes: &BTreeMap<String, Entry>) {
+pub async fn warn_of_leftovers(objects: &dyn Objects, catalog: &Catalog) {
+    // What belongs to those is not known.
+    if !catalog.damaged.is_empty() {
+        return;
+    }
+    let volumes = &catalog.entries;
     let Ok(deleted) = super::trash::known(objects).await else { return };
     let ids = volumes.values().map(|entry| entry.spec.id).chain(deleted.into_keys());
     let known: BTreeSet<_> = ids.map(catalog::volume_prefix).collect();
     let Ok(list) = objects.list("v/").await else { return };
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     for meta in list {
-        let end = meta.key.match_indices('/').nth(1).map_or(0, |(at, _)| at + 1);
+        let Some((end, _)) = meta.key.match_indices('/').nth(1) else { continue };
+        let end = end + 1;
         if !known.contains(&meta.key[..end]) {
             *left.entry(meta.key[..end].to_owned()).or_default() += meta.bytes;
         }
@@ -250,47 +317,72 @@ pub async fn named(objects: &dyn Objects, name: &str) -> Result<Option<VolumeSpe
     }
 }
 
-/// The descriptions of all volumes.
+/// The descriptions of all volumes, without those that are damaged.
 ///
 /// # Errors
-/// If one cannot be read.
+/// If they cannot be read.
 pub async fn specs(objects: &dyn Objects) -> Result<Vec<VolumeSpec>, VolumeError> {
     specs_of(objects, VOLUMES_PREFIX).await
 }
 
-/// The descriptions of the volumes whose keys begin with `prefix`.
+/// The descriptions of the volumes whose keys begin with `prefix`, without those that are damaged.
 ///
 /// # Errors
-/// If one cannot be read.
+/// If they cannot be read.
 pub async fn specs_of(objects: &dyn Objects, prefix: &str) -> Result<Vec<VolumeSpec>, VolumeError> {
+    Ok(sound_and_damaged(objects, prefix).await?.0)
+}
+
+/// The same, and the keys of those that are damaged.
+async fn sound_and_damaged(
+    objects: &dyn Objects,
+    prefix: &str,
+) -> Result<(Vec<VolumeSpec>, Vec<String>), VolumeError> {
     let list = objects.list(prefix).await.map_err(VolumeError::Store)?;
     let specs = futures_util::stream::iter(list)
         .map(|meta| async move {
             match objects.get(&meta.key, None).await {
-                Ok(bytes) => catalog::decode_spec(&meta.key, &bytes)
-                    .map(Some)
-                    .map_err(|error| VolumeError::Store(error.to_string())),
+                Ok(bytes) => {
+                    Ok(Some(catalog::decode_spec(&meta.key, &bytes).map_err(|_| meta.key)))
+                }
+                Err(GetError::Damaged(_)) => Ok(Some(Err(meta.key))),
                 Err(GetError::NotFound) => Ok(None),
                 Err(error) => Err(VolumeError::Store(error.to_string())),
             }
         })
         .buffer_unordered(READ_AT_ONCE);
-    let specs: Vec<Option<VolumeSpec>> = specs.try_collect().await?;
-    Ok(specs.into_iter().flatten().collect())
+    let (mut sound, mut damaged) = (Vec::new(), Vec::new());
+    for spec in specs.try_collect::<Vec<_>>().await?.into_iter().flatten() {
+        match spec {
+            Ok(spec) => sound.push(spec),
+            Err(key) => damaged.push(key),
+        }
+    }
+    Ok((sound, damaged))
 }
 
-/// Refuses if any of these clones exists, by whatever name.
+/// Refuses if any of these clones of a tenant's volume exists, by whatever name.
 ///
 /// # Errors
 /// With their names, or what keeps one from being read.
 pub async fn has_no_clones(
     objects: &dyn Objects,
+    tenant: Option<&str>,
     clones: &BTreeSet<VolumeId>,
 ) -> Result<(), VolumeError> {
     if clones.is_empty() {
         return Ok(());
     }
-    let there = specs(objects).await?.into_iter().filter(|spec| clones.contains(&spec.id));
+    let (specs, damaged) = sound_and_damaged(objects, VOLUMES_PREFIX).await?;
+    // A clone has the tenant of its parent.
+    let prefix = tenant.map_or_else(|| VOLUMES_PREFIX.to_owned(), of_tenant);
+    let of_nobody = |key: &String| tenant.is_some() || !key.starts_with(&of_tenants());
+    if let Some(key) = damaged.iter().find(|key| key.starts_with(&prefix) && of_nobody(key)) {
+        return Err(VolumeError::Invalid(format!(
+            "it has clones, and {key} is damaged, which may be one: bring that back from a copy first"
+        )));
+    }
+    let there = specs.into_iter().filter(|spec| clones.contains(&spec.id));
     let mut there: Vec<String> = there.map(|spec| spec.name).collect();
     if there.is_empty() {
         return Ok(());
@@ -443,231 +535,4 @@ async fn attribute_values(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::objects::LocalObjects;
-    use std::ops::Range;
-
-    /// Whose deletions have their effect or not, and fail.
-    struct Failing(LocalObjects, bool);
-
-    #[async_trait::async_trait]
-    impl Objects for Failing {
-        async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
-            self.0.put(key, data).await
-        }
-        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
-            self.0.get(key, range).await
-        }
-        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
-            self.0.list(prefix).await
-        }
-        async fn delete(&self, key: &str) -> Result<(), String> {
-            if self.1 {
-                self.0.delete(key).await?;
-            }
-            Err("the directory cannot be synced".into())
-        }
-    }
-
-    /// Whose answers to creations get lost: the first so many have their effect or not, and fail; with
-    /// `again`, the creation is repeated before anyone is told, as clients of object stores do.
-    struct Forgetful {
-        objects: LocalObjects,
-        lost: std::sync::atomic::AtomicUsize,
-        effect: bool,
-        again: bool,
-    }
-
-    impl Forgetful {
-        fn new(dir: &std::path::Path, lost: usize, effect: bool, again: bool) -> Forgetful {
-            Forgetful {
-                objects: LocalObjects::open(dir).unwrap(),
-                lost: lost.into(),
-                effect,
-                again,
-            }
-        }
-    }
-
-    #[async_trait::async_trait]
-    impl Objects for Forgetful {
-        async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
-            use std::sync::atomic::Ordering::Relaxed;
-            let lost = self.lost.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
-            if lost && self.effect {
-                let _ = self.objects.put(key, data.clone()).await;
-            }
-            if lost && !self.again {
-                return Err(PutError::Failed("no answer".into()));
-            }
-            self.objects.put(key, data).await
-        }
-        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
-            self.objects.get(key, range).await
-        }
-        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
-            self.objects.list(prefix).await
-        }
-        async fn delete(&self, key: &str) -> Result<(), String> {
-            self.objects.delete(key).await
-        }
-    }
-
-    #[tokio::test]
-    async fn a_creation_whose_answer_is_lost_is_ones_own() {
-        for (lost, effect, again, good) in [
-            (1, true, true, true),
-            (1, true, false, true),
-            (1, false, false, true),
-            (2, true, false, false),
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let objects = Forgetful::new(dir.path(), lost, effect, again);
-            let result = create(&objects, "a".into(), 2048, 512).await;
-            assert_eq!(result.is_ok(), good, "{result:?}");
-            // Whoever asks again learns what there is, and can go on with it.
-            let there = load(&objects).await.unwrap().remove("a").expect("it was created");
-            let refused = create(&objects, "a".into(), 2048, 512).await.unwrap_err();
-            assert_eq!(
-                refused,
-                NotCreated { error: VolumeError::Exists, taken: Some(there.clone()) }
-            );
-            if let Ok(spec) = result {
-                assert_eq!(there.spec, spec);
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn an_attribute_that_is_set_without_an_answer_is_set_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = Forgetful::new(dir.path(), 1, true, true);
-        let data = Bytes::from_static(b"one");
-        set_attribute(&objects, VolumeId(7), 1, "a", data.clone()).await.unwrap();
-        assert_eq!(attribute(&objects, VolumeId(7), "a").await, Ok(data.to_vec()));
-        assert_eq!(objects.list("v/").await.unwrap().len(), 1, "the first is replaced");
-    }
-
-    /// Whose lists show nothing that was created, and what was deleted.
-    struct Lagging(LocalObjects, Vec<ObjectMeta>);
-
-    #[async_trait::async_trait]
-    impl Objects for Lagging {
-        async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
-            self.0.put(key, data).await
-        }
-        async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
-            self.0.get(key, range).await
-        }
-        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
-            let shown = self.1.iter().filter(|meta| meta.key.starts_with(prefix));
-            Ok(shown.cloned().collect())
-        }
-        async fn delete(&self, key: &str) -> Result<(), String> {
-            self.0.delete(key).await
-        }
-    }
-
-    #[tokio::test]
-    async fn lists_that_lag_wedge_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let shown = vec![
-            ObjectMeta { key: catalog::attribute_key(VolumeId(7), "a", 1, 1), bytes: 1 },
-            ObjectMeta { key: catalog::name_key("gone"), bytes: 1 },
-        ];
-        let objects = Lagging(LocalObjects::open(dir.path()).unwrap(), shown);
-        // Deleted, and still in the list.
-        let read = attribute(&objects, VolumeId(7), "a").await;
-        assert!(matches!(&read, Err(VolumeError::Store(why)) if why.contains("lags")), "{read:?}");
-        assert!(load(&objects).await.unwrap().is_empty());
-        // Created, and not in it yet.
-        for data in ["one", "two"] {
-            set_attribute(&objects, VolumeId(7), 2, "b", Bytes::from(data)).await.unwrap();
-        }
-        let second = catalog::attribute_key(VolumeId(7), "b", 2, 2);
-        assert_eq!(objects.get(&second, None).await.unwrap(), "two");
-    }
-
-    #[tokio::test]
-    async fn what_another_store_creates_and_deletes_is_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = LocalObjects::open(dir.path()).unwrap();
-        let a = create(&objects, "a".into(), 2048, 512).await.unwrap();
-        let b = create(&objects, "b".into(), 2048, 512).await.unwrap();
-        delete(&objects, &a).await.unwrap();
-        let changes = changes(&objects, vec![a]).await.unwrap();
-        assert_eq!(changes.gone, ["a"]);
-        assert_eq!(changes.new, [Entry { sectors: 2048, spec: b }]);
-    }
-
-    #[tokio::test]
-    async fn a_volume_is_gone_before_its_data_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = LocalObjects::open(dir.path()).unwrap();
-        let spec = create(&objects, "a".into(), 2048, 512).await.unwrap();
-        let key = catalog::segment_key(spec.id, 1);
-        objects.put(&key, vec![Bytes::from("x")]).await.unwrap();
-        delete(&objects, &spec).await.unwrap();
-        assert!(load(&objects).await.unwrap().is_empty());
-        assert_eq!(objects.get(&key, None).await.unwrap(), "x");
-        remove_data(&objects, &spec).await.unwrap();
-        assert_eq!(objects.get(&key, None).await, Err(GetError::NotFound));
-    }
-
-    #[tokio::test]
-    async fn attributes_are_replaced_and_fenced() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = LocalObjects::open(dir.path()).unwrap();
-        let volume = VolumeId(7);
-        let get = || attribute(&objects, volume, "a");
-        let set = |epoch, data: &'static str| {
-            set_attribute(&objects, volume, epoch, "a", Bytes::from_static(data.as_bytes()))
-        };
-        assert_eq!(get().await, Ok(Vec::new()));
-        for (epoch, data) in [(1, "one"), (1, "two"), (3, "three"), (3, "")] {
-            set(epoch, data).await.unwrap();
-            assert_eq!(get().await, Ok(data.as_bytes().to_vec()));
-            let kept = objects.list("v/").await.unwrap();
-            assert_eq!(kept.len(), 1, "{kept:?}");
-        }
-        assert_eq!(set(2, "late").await, Err(VolumeError::Fenced(3)));
-        assert_eq!(get().await, Ok(Vec::new()));
-        // Where one value could not be deleted, the newer one counts.
-        let old = catalog::attribute_key(volume, "a", 2, 9);
-        objects.put(&old, vec![Bytes::from("old")]).await.unwrap();
-        assert_eq!(get().await, Ok(Vec::new()));
-        assert_eq!(attribute(&objects, VolumeId(8), "a").await, Ok(Vec::new()));
-    }
-
-    #[tokio::test]
-    async fn the_newest_size_that_can_be_read_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let objects = LocalObjects::open(dir.path()).unwrap();
-        let spec = create(&objects, "a".into(), 2048, 512).await.unwrap();
-        let size = || async { load(&objects).await.unwrap()["a"].sectors };
-        assert_eq!(size().await, 2048);
-        for (number, bytes, expected) in [
-            (9, catalog::encode_size(4096), 4096),
-            (16, catalog::encode_size(8192), 8192),
-            (17, b"{".to_vec(), 8192),
-            (18, catalog::encode_size(1024), 1024),
-        ] {
-            let key = catalog::size_key(spec.id, number);
-            objects.put(&key, vec![bytes.into()]).await.unwrap();
-            assert_eq!(size().await, expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_volume_whose_name_is_gone_is_deleted_whatever_was_said() {
-        for effect in [true, false] {
-            let dir = tempfile::tempdir().unwrap();
-            let objects = Failing(LocalObjects::open(dir.path()).unwrap(), effect);
-            let spec = create(&objects, "a".into(), 2048, 512).await.unwrap();
-            let deleted = delete(&objects, &spec).await;
-            assert_eq!(deleted.is_ok(), effect, "{deleted:?}");
-            assert_eq!(load(&objects).await.unwrap().is_empty(), effect);
-        }
-    }
-}
+mod tests;

@@ -96,6 +96,14 @@ async fn attempt(
     purpose: Purpose,
 ) -> Result<Option<Outcome>, String> {
     let (number, newest) = newest(objects, spec.id).await?;
+    let newest = match newest {
+        Newest::Damaged(reason) => {
+            tracing::error!("volume {}: {reason}; it is taken over", spec.name);
+            return take(objects, me, spec, number, Source::Silent).await;
+        }
+        Newest::Lease(lease) => Some(lease),
+        Newest::None => None,
+    };
     let taken = match (Lease::step(newest.as_ref(), me.id, me.incarnation), newest) {
         (Step::Gone, _) => return Ok(Some(Outcome::Gone)),
         (Step::Serve, _) => return Ok(Some(Outcome::Mine { number, taken: None })),
@@ -120,6 +128,17 @@ async fn attempt(
         }
         _ => Source::Nobody,
     };
+    take(objects, me, spec, number, taken).await
+}
+
+/// Takes the lease after that of a number.
+async fn take(
+    objects: &dyn Objects,
+    me: &Holder,
+    spec: &VolumeSpec,
+    number: u64,
+    taken: Source,
+) -> Result<Option<Outcome>, String> {
     let next = number.saturating_add(1);
     let held =
         Lease::Held { store: me.id, incarnation: me.incarnation, addresses: me.addresses.clone() };
@@ -149,6 +168,8 @@ async fn put(
         Err(PutError::Exists) => match objects.get(&key, None).await {
             Ok(there) if there == text => {}
             Ok(_) | Err(GetError::NotFound) => return Ok(false),
+            // Whatever it is, it is not this one.
+            Err(GetError::Damaged(_)) => return Ok(false),
             Err(GetError::Failed(error)) => return Err(error),
         },
         Err(PutError::Failed(error)) => return Err(error),
@@ -162,18 +183,27 @@ async fn put(
     Ok(true)
 }
 
+/// What the newest lease of a volume is.
+enum Newest {
+    None,
+    Lease(Lease),
+    /// Nobody knows who has the volume. That protects nothing, so it keeps nobody from it: the log does.
+    Damaged(String),
+}
+
 /// The newest lease of a volume and its number, 0 if there is none.
-async fn newest(objects: &dyn Objects, volume: VolumeId) -> Result<(u64, Option<Lease>), String> {
+async fn newest(objects: &dyn Objects, volume: VolumeId) -> Result<(u64, Newest), String> {
     let prefix = lease::prefix(volume);
     let list = objects.list(&prefix).await?;
     let number = list.iter().filter_map(|meta| parse_number(&prefix, &meta.key)).max();
-    let Some(number) = number else { return Ok((0, None)) };
+    let Some(number) = number else { return Ok((0, Newest::None)) };
     let key = lease::key(volume, number);
     match objects.get(&key, None).await {
         Ok(bytes) => {
-            let lease = Lease::decode(&key, &bytes).map_err(|error| error.to_string())?;
-            Ok((number, Some(lease)))
+            let lease = Lease::decode(&key, &bytes).map_err(|error| error.to_string());
+            Ok((number, lease.map_or_else(Newest::Damaged, Newest::Lease)))
         }
+        Err(GetError::Damaged(reason)) => Ok((number, Newest::Damaged(reason))),
         Err(GetError::NotFound) => Err(format!("{key} is in the list and not there")),
         Err(GetError::Failed(error)) => Err(error),
     }
@@ -188,8 +218,8 @@ pub async fn holder(
     volume: VolumeId,
 ) -> Result<Option<(StoreId, Vec<String>)>, String> {
     Ok(match newest(objects, volume).await? {
-        (_, Some(Lease::Held { store, addresses, .. })) => Some((store, addresses)),
-        (_, Some(Lease::Deleted) | None) => None,
+        (_, Newest::Lease(Lease::Held { store, addresses, .. })) => Some((store, addresses)),
+        _ => None,
     })
 }
 
@@ -199,6 +229,8 @@ async fn is_there(objects: &dyn Objects, spec: &VolumeSpec) -> Result<bool, Stri
     match objects.get(&key, None).await {
         Ok(bytes) => Ok(catalog::decode_spec(&key, &bytes).is_ok_and(|there| there.id == spec.id)),
         Err(GetError::NotFound) => Ok(false),
+        // Who has it keeps it; nobody else gets that far.
+        Err(GetError::Damaged(_)) => Ok(true),
         Err(GetError::Failed(error)) => Err(error),
     }
 }
@@ -214,7 +246,7 @@ pub async fn close(objects: &dyn Objects, volume: VolumeId, number: u64) -> Resu
     }
     match newest(objects, volume).await? {
         // An earlier attempt to delete it got so far.
-        (_, Some(Lease::Deleted)) => Ok(()),
+        (_, Newest::Lease(Lease::Deleted)) => Ok(()),
         _ => Err("another store has just taken the volume; try again".to_owned()),
     }
 }
@@ -228,7 +260,7 @@ pub async fn reopen(objects: &dyn Objects, volume: VolumeId, me: &Holder) -> Res
         Lease::Held { store: me.id, incarnation: me.incarnation, addresses: me.addresses.clone() };
     // Whoever has been faster has done it.
     match newest(objects, volume).await? {
-        (number, Some(Lease::Deleted)) => {
+        (number, Newest::Lease(Lease::Deleted) | Newest::Damaged(_)) => {
             put(objects, volume, number.saturating_add(1), &held).await.map(|_| ())
         }
         _ => Ok(()),

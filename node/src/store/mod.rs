@@ -36,7 +36,7 @@ use crate::host::cache::check_size;
 use crate::host::state::is_state_dir;
 use crate::link::quic::Acceptor;
 use crate::link::{Listener, Sockets, tcp};
-use crate::objects::{CachedObjects, Location, Objects, Replicated};
+use crate::objects::{CachedObjects, Location, Objects, Replicated, Sealed};
 use crate::reload::{self, Reload, Settings};
 use crate::service::{Stop, notify, raise_open_files};
 use crate::units::show_bytes;
@@ -45,13 +45,15 @@ use anyhow::{Context as _, Result, bail};
 use audit::Audit;
 use ground::{Ground, Made};
 use lease::Holder;
-use longhaul_core::store::Config;
 use longhaul_core::store::gc::usage::Policy;
 use longhaul_core::store::map::pages::SharedPages;
+use longhaul_core::store::{Config, MISSING_WAIT, MISSING_WAIT_BUCKET};
 use longhaul_core::wire::link::StoreId;
 use peers::Peers;
+pub use registry::{STORES_PREFIX, identity as store_identity};
 use replica::Keeper;
 use replica::standby::Standby;
+pub use scrub::check_file as scrub_state;
 use scrub::{Scrub, Share};
 use serde::{Deserialize, Serialize};
 use shell::{Books, Fleet, Shell};
@@ -297,7 +299,7 @@ impl Store {
             }
         }
         let replicated = Arc::new(Replicated::new(objects));
-        let objects: Arc<dyn Objects> = replicated.clone();
+        let objects: Arc<dyn Objects> = Arc::new(Sealed::new(replicated.clone()));
         let issued = Arc::new(Issued::new(state));
         let address = sockets.address();
         let own = vec![advertise.map_or_else(|| reachable(address), str::to_owned)];
@@ -334,7 +336,7 @@ impl Store {
         let acceptor = Acceptor::over(udp, &identity, issued.clone())?;
         let tcp = tcp.and_then(|tcp| tcp::Acceptor::over(tcp, &identity, issued.clone()));
         let catalog = catalog::load(&*objects).await?;
-        tracing::info!("installation {installation}: {} volumes", catalog.len());
+        tracing::info!("installation {installation}: {} volumes", catalog.entries.len());
         let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg);
         let deleted = deleted.context("cannot list deleted volumes")?.into_keys().collect();
         // In a bucket it would take a request for each thousand objects.
@@ -386,11 +388,22 @@ impl Store {
         let view = view::View::new(view, scrub.clone(), http, keeper.clone());
         let pages = SharedPages::new(map_memory);
         let holder_grace = crate::link::IDLE_TIMEOUT;
-        let config = Config { pages, collect, delete_delay, holder_grace, ..Config::default() };
+        let missing_wait = match data {
+            Location::Bucket { .. } => MISSING_WAIT_BUCKET,
+            _ => MISSING_WAIT,
+        };
+        let config = Config {
+            pages,
+            collect,
+            delete_delay,
+            holder_grace,
+            missing_wait,
+            ..Config::default()
+        };
         let own = identity.own;
         let scrubs = scrub.clone();
         let books = Books { catalog, deleted, delete_grace, audit, scrub: scrubs, issued, own };
-        keeper.apply(books.catalog.values().map(|entry| entry.spec.id))?;
+        keeper.apply(books.catalog.entries.values().map(|entry| entry.spec.id))?;
         let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());
         let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);
         tokio::spawn(scrub.run(scrubbed, share, repair));
@@ -517,6 +530,17 @@ impl Marker {
     }
 }
 
+/// What is wrong with the audit log in a state directory, place by place.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn audit_problems(state: &Path) -> Result<Vec<String>> {
+    let problems = audit::verify(state, None)?.problems.into_iter();
+    Ok(problems
+        .map(|problem| format!("{}, line {}: {}", problem.file, problem.line, problem.what))
+        .collect())
+}
+
 /// The file that makes a directory the data directory of a store.
 pub const MARKER: &str = "longhaul-store.json";
 const FORMAT: u32 = 1;
@@ -581,7 +605,7 @@ fn refuse_foreign(data: &Path) -> Result<()> {
 /// If it is damaged, or of a format that this version does not know.
 pub fn installation(data: &Path) -> Result<Option<String>> {
     let path = data.join(MARKER);
-    let text = match std::fs::read(&path) {
+    let text = match files::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {

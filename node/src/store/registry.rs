@@ -21,6 +21,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// What all stores accept is damaged.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Damaged(String);
+
 /// Beginning of the keys of all stores.
 pub const STORES_PREFIX: &str = "stores/";
 const VERSION: u32 = 1;
@@ -69,7 +74,7 @@ struct Identity {
 /// If that cannot be read or written.
 pub fn identity(state: &Path) -> Result<StoreId> {
     let path = state.join("store.json");
-    match std::fs::read(&path) {
+    match files::read(&path) {
         Ok(text) => {
             let identity: Identity = serde_json::from_slice(&text).with_context(|| {
                 format!("{} is damaged: delete it, the store gets a new identity", path.display())
@@ -115,6 +120,10 @@ pub async fn stores(objects: &dyn Objects) -> Result<BTreeMap<StoreId, Registere
             Ok(bytes) => bytes,
             // Replaced or removed meanwhile; who did that says so.
             Err(GetError::NotFound) => continue,
+            Err(GetError::Damaged(reason)) => {
+                tracing::error!("{reason}: a store is not known by it; start that store again");
+                continue;
+            }
             Err(error) => return Err(error).with_context(|| format!("cannot read {key}")),
         };
         let stored: Stored = match serde_json::from_slice(&bytes) {
@@ -207,8 +216,11 @@ pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
     let numbers = list.iter().filter_map(|meta| parse_number(ACCEPTED_PREFIX, &meta.key));
     let Some(generation) = numbers.max() else { return Ok(None) };
     let key = format!("{ACCEPTED_PREFIX}{generation:016x}");
-    let bytes = objects.get(&key, None).await;
-    let bytes = bytes.with_context(|| format!("cannot read {key}"))?;
+    let bytes = match objects.get(&key, None).await {
+        // Nobody knows what another store has revoked: no store says anything new until it is brought back.
+        Err(GetError::Damaged(reason)) => bail!(Damaged(reason)),
+        read => read.with_context(|| format!("cannot read {key}"))?,
+    };
     let stored: StoredAccepted =
         serde_json::from_slice(&bytes).with_context(|| format!("{key} is damaged: delete it"))?;
     if stored.version != VERSION {
@@ -248,7 +260,17 @@ pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
 pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
     loop {
         let mine = credential::accepted(state)?;
-        let Some(theirs) = accepted(objects).await? else {
+        let theirs = match accepted(objects).await {
+            Err(error) if error.is::<Damaged>() => {
+                tracing::error!(
+                    "{error}: what other stores accept or have revoked is not known; bring it back from a copy, or delete \
+                     it if this store has the last word"
+                );
+                return Ok(());
+            }
+            theirs => theirs?,
+        };
+        let Some(theirs) = theirs else {
             publish(objects, &mine).await?;
             continue;
         };

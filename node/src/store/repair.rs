@@ -3,7 +3,7 @@
 use crate::admin::Metrics;
 use crate::objects::{Brought, GetError, Objects as _, Replicated};
 use bytes::Bytes;
-use longhaul_core::store::{VolumeSpec, catalog, scrub};
+use longhaul_core::store::{VolumeSpec, catalog, scrub, sealed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,7 +42,13 @@ impl Repair {
         }
         let spec = VolumeSpec { id, ..spec.clone() };
         // What has no checksum is not put in the place of anything.
-        let is_sound = |data: &Bytes| scrub::verify(&spec, key, data) == Some(Ok(()));
+        let is_sound = |data: &Bytes| {
+            let data = match sealed::is_sealed(key) {
+                true => sealed::open(key, data).ok(),
+                false => Some(data.clone()),
+            };
+            data.is_some_and(|data| scrub::verify(&spec, key, &data) == Some(Ok(())))
+        };
         let back = tokio::time::timeout(LIMIT, self.replicated.bring_back(key, is_sound)).await;
         let late = || Brought::Failed(format!("not within {} s", LIMIT.as_secs()));
         let why = match back.unwrap_or_else(|_| late()) {

@@ -202,7 +202,7 @@ impl Scrub {
                 state.found.clear();
             }
         }
-        let mut volumes: Vec<_> = catalog::load(objects).await?.into_values().collect();
+        let mut volumes: Vec<_> = catalog::load(objects).await?.entries.into_values().collect();
         volumes.sort_by_key(|entry| entry.spec.id);
         for entry in volumes {
             let ours = match share {
@@ -326,6 +326,10 @@ impl Scrub {
                 },
                 // Deleted meanwhile. A segment that should be there is missed by who opens the volume.
                 Err(GetError::NotFound) => return Ok(None),
+                Err(GetError::Damaged(problem)) => {
+                    let damage = scrub::Damage { problem, ranges: Vec::new(), unknown: true };
+                    (1, damage.problem.clone(), damage)
+                }
                 Err(GetError::Failed(error)) => {
                     self.shared().failures += 1;
                     let problem = format!("it cannot be read: {error}");
@@ -337,7 +341,9 @@ impl Scrub {
                 // If nothing can be read, nothing is known about this one.
                 let probe = longhaul_core::store::catalog::name_key(&spec.name);
                 return match objects.get(&probe, None).await {
-                    Ok(_) | Err(GetError::NotFound) => Ok(Some(Damaged::new(spec, key, damage))),
+                    Ok(_) | Err(GetError::NotFound | GetError::Damaged(_)) => {
+                        Ok(Some(Damaged::new(spec, key, damage)))
+                    }
                     Err(GetError::Failed(_)) => Err(anyhow::Error::msg(problem)),
                 };
             };
@@ -494,8 +500,16 @@ async fn verify(
     tokio::task::spawn_blocking(verify).await
 }
 
+/// Whether the file of a state directory says how far the scrub has come.
+///
+/// # Errors
+/// If it is damaged, or was written by a newer longhaul.
+pub fn check_file(file: &Path) -> Result<()> {
+    read(file).map(drop)
+}
+
 fn read(file: &Path) -> Result<Option<State>> {
-    let text = match std::fs::read(file) {
+    let text = match files::read(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),

@@ -20,9 +20,9 @@ mod work;
 
 pub use stores::{Fleet, addresses};
 
-use super::absent::no_such_volume;
+use super::absent::{damaged_volume, named_in, no_such_volume};
 use super::audit::Audit;
-use super::catalog::{Entry, NotCreated};
+use super::catalog::{Catalog, Entry, NotCreated};
 use super::replica::Keeper;
 use super::scrub::Scrub;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
@@ -70,9 +70,11 @@ pub struct Shell {
     listener: Listener,
     objects: Arc<dyn Objects>,
     /// Of every engine; all share the memory for their maps.
-    config: Config,
+    pub(super) config: Config,
     /// All volumes by name.
     catalog: BTreeMap<String, Entry>,
+    /// By name, why volumes cannot be used: their descriptions are damaged.
+    unusable: BTreeMap<String, String>,
     names: HashMap<VolumeId, String>,
     /// Those in use, and snapshots of them that are.
     engines: BTreeMap<VolumeId, Engine>,
@@ -161,7 +163,7 @@ impl Strangers {
 /// What a store knows of its volumes when it starts, and where it writes down what is done to them.
 pub struct Books {
     /// All volumes by name.
-    pub catalog: BTreeMap<String, Entry>,
+    pub catalog: Catalog,
     /// Those that are deleted.
     pub deleted: Vec<VolumeId>,
     /// How long the data of these stays.
@@ -188,6 +190,7 @@ impl Shell {
         keeper: Arc<Keeper>,
     ) -> Shell {
         let Books { catalog, deleted, delete_grace, audit, scrub, issued, own } = books;
+        let Catalog { entries: catalog, damaged: unusable } = catalog;
         let specs = catalog.values().map(|entry| &entry.spec);
         let names = specs.map(|spec| (spec.id, spec.name.clone())).collect();
         Shell {
@@ -195,6 +198,7 @@ impl Shell {
             objects,
             config,
             catalog,
+            unusable,
             names,
             engines: BTreeMap::new(),
             snapshots: Snapshots::default(),
@@ -522,7 +526,12 @@ impl Shell {
 
     /// There is no such volume.
     fn refuse(&self, session: u64, lane: Lane, message: ToStore) {
-        if let Some(reply) = no_such_volume(message) {
+        let damaged = named_in(&message).and_then(|name| self.unusable.get(volume_of(name)));
+        let reply = match damaged {
+            Some(reason) => damaged_volume(message, reason),
+            None => no_such_volume(message),
+        };
+        if let Some(reply) = reply {
             self.send(session, lane, reply.into());
         }
     }
@@ -733,6 +742,7 @@ impl Shell {
 
     fn learn(&mut self, entry: Entry) {
         self.names.insert(entry.spec.id, entry.spec.name.clone());
+        self.unusable.remove(&entry.spec.name);
         self.catalog.insert(entry.spec.name.clone(), entry);
     }
 

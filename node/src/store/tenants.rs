@@ -35,12 +35,15 @@ fn no_such(name: &str) -> VolumeError {
     ))
 }
 
+/// What a tenant's record says, or what is wrong with it.
+type Said = Result<Option<TenantLimits>, String>;
+
 /// The newest record of each tenant whose records' keys begin with `prefix`, and its number; those that are deleted are among
 /// them.
 async fn newest(
     objects: &dyn Objects,
     prefix: &str,
-) -> Result<BTreeMap<String, (u64, Option<TenantLimits>)>, VolumeError> {
+) -> Result<BTreeMap<String, (u64, Said)>, VolumeError> {
     'again: for _ in 0..ATTEMPTS {
         let list = objects.list(prefix).await.map_err(VolumeError::Store)?;
         let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
@@ -53,8 +56,11 @@ async fn newest(
             let key = tenant::key(&name, number);
             match objects.get(&key, None).await {
                 Ok(bytes) => {
-                    let limits = tenant::decode(&key, &bytes).map_err(failed)?;
+                    let limits = tenant::decode(&key, &bytes).map_err(|error| error.to_string());
                     found.insert(name, (number, limits));
+                }
+                Err(GetError::Damaged(reason)) => {
+                    found.insert(name, (number, Err(reason)));
                 }
                 // There is a newer one.
                 Err(GetError::NotFound) => continue 'again,
@@ -71,7 +77,11 @@ async fn record(
     objects: &dyn Objects,
     name: &str,
 ) -> Result<(u64, Option<TenantLimits>), VolumeError> {
-    Ok(newest(objects, &tenant::prefix(name)).await?.remove(name).unwrap_or_default())
+    match newest(objects, &tenant::prefix(name)).await?.remove(name) {
+        None => Ok((0, None)),
+        Some((number, Ok(limits))) => Ok((number, limits)),
+        Some((_, Err(reason))) => Err(failed(reason)),
+    }
 }
 
 /// Makes the record after that of a number. Gives nothing if somebody else has done so.
@@ -140,7 +150,11 @@ async fn usage(
     let entries = catalog::entries(objects, prefix).await;
     let entries = entries.map_err(|error| VolumeError::Store(format!("{error:#}")))?;
     let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
-    for entry in entries.iter().filter(|entry| Some(entry.spec.id) != without) {
+    // How large they are is not known.
+    for tenant in entries.damaged.keys().filter_map(|name| tenant_of(name)) {
+        usage.entry(tenant.to_owned()).or_default().add(0);
+    }
+    for entry in entries.entries.values().filter(|entry| Some(entry.spec.id) != without) {
         if let Some(tenant) = entry.spec.tenant() {
             usage.entry(tenant.to_owned()).or_default().add(entry.sectors);
         }
@@ -329,8 +343,13 @@ pub async fn operate(
         TenantOperation::List => {
             let mut usage = usage_with_deleted(objects).await?;
             let all = newest(objects, TENANTS_PREFIX).await?.into_iter();
-            let list = all.filter_map(|(name, (_, limits))| {
-                Some(usage.remove(&name).unwrap_or_default().info(name, limits?))
+            // One that is damaged costs its own tenant, and no other.
+            let list = all.filter_map(|(name, (_, limits))| match limits {
+                Ok(limits) => Some(usage.remove(&name).unwrap_or_default().info(name, limits?)),
+                Err(reason) => {
+                    tracing::error!("tenant {name} cannot be listed: {reason}");
+                    None
+                }
             });
             Ok(TenantReply::List(list.collect()))
         }

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 mod http;
 mod limits;
+mod mutations;
 mod ownership;
 mod several;
 mod survey;
@@ -161,7 +162,7 @@ async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
     let a = attach(&host, 7).await.unwrap();
     let range = Range::new(8, 16);
     let mut payload = BytesMut::new();
-    record::encode_data(1, 1, range, &[0xab; 16 * 512], &mut payload);
+    record::encode_data(a.volume, 1, 1, range, &[0xab; 16 * 512], &mut payload);
     let commit = async |volume, payload: BytesMut| {
         let message = ToStore::Batch { volume, epoch: 1, first: 1, last: 1 };
         host.send(Lane::Drain, Frame { message, payload: payload.freeze() });
@@ -193,7 +194,7 @@ async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
     assert_eq!(stage(b.volume).await, Err(StageError::Exists));
     let data = StagedData { object, offset: 0, record: Range::new(99, 16) };
     let mut payload = BytesMut::new();
-    record::encode_staged(1, 1, Range::new(100, 15), data, &mut payload);
+    record::encode_staged(b.volume, 1, 1, Range::new(100, 15), data, &mut payload);
     commit(b.volume, payload).await;
     for volume in [a.volume, b.volume] {
         let detach = |request| ToStore::Detach { request, volume, epoch: 1 };
@@ -492,7 +493,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     let ToHost::Attached { result: Ok(attached), .. } = frame.message else { panic!() };
     let (volume, epoch) = (attached.volume, attached.epoch);
     let mut payload = bytes::BytesMut::new();
-    record::encode_data(epoch, 1, Range::new(0, 8), &[5; 4096], &mut payload);
+    record::encode_data(volume, epoch, 1, Range::new(0, 8), &[5; 4096], &mut payload);
     let message = ToStore::Batch { volume, epoch, first: 1, last: 1 };
     client.send(Lane::Drain, Frame { message, payload: payload.freeze() });
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };

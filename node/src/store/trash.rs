@@ -69,7 +69,10 @@ async fn read(
 ) -> Result<Option<Record>, VolumeError> {
     let key = trash::key(volume, number);
     match objects.get(&key, None).await {
-        Ok(bytes) => Record::decode(&key, &bytes).map(Some).map_err(failed),
+        Ok(bytes) => Record::decode(&key, &bytes)
+            .map(Some)
+            .map_err(|error| VolumeError::Invalid(error.to_string())),
+        Err(GetError::Damaged(reason)) => Err(VolumeError::Invalid(reason)),
         Err(GetError::NotFound) => Ok(None),
         Err(error) => Err(failed(error)),
     }
@@ -151,9 +154,9 @@ pub async fn delete(
         let deleted = newest.is_some_and(|(_, record)| record.decision == Decision::Deleted);
         return if deleted { Ok(()) } else { Err(VolumeError::NotFound) };
     }
-    catalog::has_no_clones(objects, clones).await?;
+    catalog::has_no_clones(objects, spec.tenant(), clones).await?;
     begin(objects, spec, *sectors).await?;
-    if let Err(error) = catalog::has_no_clones(objects, clones).await {
+    if let Err(error) = catalog::has_no_clones(objects, spec.tenant(), clones).await {
         keep(objects, spec.id).await?;
         return Err(error);
     }
@@ -409,7 +412,16 @@ pub async fn list(
     let mut found = Vec::new();
     let all = known(objects).await.map_err(VolumeError::Store)?;
     for (volume, number) in all.into_iter().filter(|(volume, _)| *volume > after) {
-        let Some(record) = read(objects, volume, number).await? else { continue };
+        let record = match read(objects, volume, number).await {
+            Ok(Some(record)) => record,
+            Ok(None) => continue,
+            // It costs its own volume, and no other; and is no outage, in which nothing can be said.
+            Err(VolumeError::Invalid(reason)) => {
+                tracing::error!("deleted volume {volume} cannot be listed: {reason}");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let deleted = match record.decision {
             Decision::Deleted | Decision::Restored => !is_named(objects, &record.spec).await?,
             Decision::Purged => false,

@@ -252,7 +252,7 @@ impl Counts {
             ObjectResult::List(Ok(_)) => self.lists += 1,
             ObjectResult::Delete(Ok(())) => self.deletes += 1,
             ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(GetError::Failed(_)))
+            | ObjectResult::Get(Err(GetError::Failed(_) | GetError::Damaged(_)))
             | ObjectResult::List(Err(_))
             | ObjectResult::Delete(Err(_)) => self.failures += 1,
             ObjectResult::Put(Err(PutError::Exists))

@@ -242,8 +242,8 @@ impl<'a> Writer<'a> {
     }
 
     pub(super) fn discard(&mut self, range: Range) {
-        let epoch = self.attached.epoch;
-        record::encode_marker(Kind::Discard, epoch, self.next, range, &mut self.batch);
+        let (volume, epoch) = (self.attached.volume, self.attached.epoch);
+        record::encode_marker(volume, Kind::Discard, epoch, self.next, range, &mut self.batch);
         self.next += 1;
     }
 
@@ -332,7 +332,14 @@ impl<'a> Writer<'a> {
                 self.next += 1;
             }
         } else {
-            record::encode_data(epoch, self.next, range, data, &mut self.batch);
+            record::encode_data(
+                self.attached.volume,
+                epoch,
+                self.next,
+                range,
+                data,
+                &mut self.batch,
+            );
             self.next += 1;
         }
         self.data_bytes += data.len() as u64;

@@ -8,7 +8,7 @@ use crate::note;
 use bytes::Bytes;
 use longhaul_core::block::{
     MAX_WATCHES, Range, ReadPiece, Request, SECTOR_BYTES, STAGED_BIT, Seq, Staged, StagedData,
-    StagedPiece,
+    StagedPiece, VolumeId,
 };
 use longhaul_core::record;
 use longhaul_core::store::catalog;
@@ -33,11 +33,11 @@ impl Object {
     }
 
     /// Takes an object apart, trusting nothing but the stamps in the data.
-    fn read(number: u64, object: &Bytes) -> Result<Object, String> {
+    fn read(volume: VolumeId, number: u64, object: &Bytes) -> Result<Object, String> {
         let mut records = BTreeMap::new();
         let mut at = 0;
         while at < object.len() {
-            let found = record::parse(&object.slice(at..))
+            let found = record::parse(volume, &object.slice(at..))
                 .map_err(|error| format!("record at byte {at}: {error}"))?;
             let header = found.header;
             if (header.kind, header.seq) != (record::Kind::Data, number) {
@@ -88,7 +88,7 @@ impl World {
     pub(super) fn staged_created(&mut self, into: usize, key: &str, object: &Bytes) {
         let prefix = catalog::staged_prefix(self.volumes[into].id);
         let number = catalog::parse_number(&prefix, key).unwrap_or_default();
-        match Object::read(number, object) {
+        match Object::read(self.volumes[into].id, number, object) {
             Ok(object) => {
                 self.staged.insert((into, number), object);
             }

@@ -110,7 +110,7 @@ impl World {
                 let (first, last) = (committed + 1, committed + 3);
                 for seq in first..=last {
                     let data = vec![0x66; (8 * SECTOR_BYTES) as usize];
-                    record::encode_data(epoch, seq, range, &data, &mut payload);
+                    record::encode_data(id, epoch, seq, range, &data, &mut payload);
                 }
                 let message = ToStore::Batch { volume: id, epoch, first, last };
                 return (Lane::Drain, Frame { message, payload: payload.freeze() });

@@ -270,7 +270,7 @@ impl World {
             let object = self.objects.map.get(&key);
             let object = object.ok_or_else(|| format!("sector {lba}: {key} is not there"))?;
             let bytes = object.slice(place.offset() as usize..);
-            let found = record::parse(&bytes).map_err(|e| format!("{key} {place:?}: {e}"))?;
+            let found = record::parse(id, &bytes).map_err(|e| format!("{key} {place:?}: {e}"))?;
             let header = found.header;
             if (header.seq, header.range) != (place.seq(), place.record(lba)) {
                 return Err(format!("sector {lba}: {key} has {header:?} for {place:?}"));

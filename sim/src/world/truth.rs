@@ -152,7 +152,7 @@ pub fn replay<'a>(
     let mut last = segment.header.first;
     let mut pieces = segment.footer.pieces.iter();
     while at < end {
-        let found = record::parse(&object.slice(at..end))
+        let found = record::parse(segment.header.volume, &object.slice(at..end))
             .map_err(|e| format!("record at byte {at}: {e}"))?;
         let header = found.header;
         let piece =

@@ -522,7 +522,7 @@ impl Recovery {
         }
         debug_assert!(bytes <= MAX_FRAME_BYTES);
         let whole = walk.buffer.split_to(bytes as usize).freeze();
-        let records = match parse_records(&header, &whole) {
+        let records = match parse_records(found.volume, &header, &whole) {
             Ok(records) => records,
             Err(why) => {
                 // The start of the next file is still to be looked at, and says nothing good.
@@ -626,6 +626,7 @@ enum Step {
 
 /// Verifies all records of a frame; gives each one's offset from the frame's start.
 fn parse_records(
+    volume: VolumeId,
     header: &FrameHeader,
     frame: &Bytes,
 ) -> Result<Vec<(u64, record::Header)>, String> {
@@ -634,7 +635,7 @@ fn parse_records(
     let mut seq = header.first_seq;
     let mut offset = FRAME_HEADER_BYTES as u64;
     while !rest.is_empty() {
-        let record = record::parse(&rest).map_err(|error| error.to_string())?;
+        let record = record::parse(volume, &rest).map_err(|error| error.to_string())?;
         if record.header.seq != seq || record.header.epoch != header.epoch {
             return Err("a record of another frame".into());
         }

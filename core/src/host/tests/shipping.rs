@@ -316,7 +316,7 @@ fn a_damaged_answer_is_asked_for_once_more() {
         assert!(world.is_outstanding(read));
         let request = only_read(&mut world);
         let mut out = BytesMut::new();
-        record::encode_data(1, 1, Range::new(0, 8), &[7; 4096], &mut out);
+        record::encode_data(volume, 1, 1, Range::new(0, 8), &[7; 4096], &mut out);
         out.advance(48);
         out[100] ^= 1;
         let pieces = vec![crate::wire::link::Piece::Data { sectors: 8, cover: Range::new(0, 8) }];

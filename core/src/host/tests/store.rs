@@ -225,8 +225,8 @@ impl Store {
                 parts.push(ReadPart::Packed { wanted, record: out.freeze() });
                 continue;
             }
-            record::encode_data(1, 1, cover, data, &mut out);
-            let fragment = record::parse(&out.freeze()).unwrap().data;
+            record::encode_data(VOLUME, 1, 1, cover, data, &mut out);
+            let fragment = record::parse(VOLUME, &out.freeze()).unwrap().data;
             parts.push(ReadPart::Data { wanted, fragment });
         }
         link::encode_data(request, VOLUME, &parts)
@@ -237,7 +237,7 @@ impl Store {
         let mut rest = payload;
         let mut before = first;
         while !rest.is_empty() {
-            let record = record::parse(&rest).expect("batches hold verified records");
+            let record = record::parse(VOLUME, &rest).expect("batches hold verified records");
             let raw = rest.clone();
             rest.advance(record.header.record_bytes());
             assert!(record.header.seq >= before && record.header.seq <= last);
@@ -264,7 +264,7 @@ impl Store {
 /// Whether all records of a batch are intact.
 fn sound(mut batch: &[u8]) -> bool {
     while !batch.is_empty() {
-        let Ok(header) = record::verify(batch) else { return false };
+        let Ok(header) = record::verify(VOLUME, batch) else { return false };
         batch = &batch[header.record_bytes()..];
     }
     true

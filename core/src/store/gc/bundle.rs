@@ -316,12 +316,13 @@ pub fn verify(id: BundleId, object: &Bytes) -> Result<(), (String, Vec<block::Ra
     for _ in 0..index.head.entries {
         let rest = &object[at.min(object.len())..];
         let bad = |error: record::RecordError| format!("record at byte {at}: {error}");
-        let header = record::parse_prefix(rest).map_err(|error| (bad(error), Vec::new()))?;
+        let header =
+            record::parse_prefix(id.volume, rest).map_err(|error| (bad(error), Vec::new()))?;
         let bytes = header.record_bytes();
         if bytes > rest.len() {
             return Err(whole(MapError::Short));
         }
-        if let Err(error) = record::verify(rest) {
+        if let Err(error) = record::verify(id.volume, rest) {
             damage.get_or_insert_with(|| (bad(error), Vec::new())).1.push(header.range);
         }
         at += bytes;

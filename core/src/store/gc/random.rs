@@ -11,7 +11,8 @@ use crate::store::map::Place;
 use crate::store::map::fragment::{Builder, Fragment, FragmentId};
 use crate::store::map::page::Entry;
 use crate::store::map::table::Table;
-use crate::store::segment::Piece;
+use crate::store::segment::{self, Piece, SegmentKind};
+use crate::wire::link::HostId;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +63,28 @@ struct World {
     next_bundle: u64,
 }
 
+/// Header and records of a segment; nothing looks at the rest.
+fn segment_of(number: u64, records: Bytes) -> Bytes {
+    let last = u64::from(!records.is_empty());
+    let header = segment::Header {
+        volume: VOLUME,
+        number,
+        kind: if last > 0 { SegmentKind::Data } else { SegmentKind::Announce },
+        epoch: 1,
+        host: HostId(1),
+        token: segment::Token { incarnation: 1, counter: number },
+        first: 1,
+        last,
+        records_bytes: 0,
+        footer_bytes: 0,
+        previous: 0,
+        sectors: 0,
+        newest: 1,
+    };
+    let (_, parts) = segment::build(header, segment::Footer::default(), vec![records.clone()]);
+    [&parts[0][..], &records].concat().into()
+}
+
 fn content(seq: u64, sectors: u64) -> Vec<u8> {
     vec![seq as u8; (sectors * 512) as usize]
 }
@@ -73,14 +96,15 @@ impl World {
         let (mut number, mut seq) = (1, 0);
         let mut open = BytesMut::new();
         for write in history.iter().chain([&Write::Seal, &Write::Keep]) {
-            let offset = open.len() as u32;
+            let offset = (segment::HEADER_BYTES + open.len()) as u32;
             let (range, kind) = match *write {
                 Write::Data(range) => (range, Kind::Data),
                 Write::Packed(range) => (range, Kind::Packed),
                 Write::Zero(range) => (range, Kind::Zero),
                 Write::Discard(range) => (range, Kind::Discard),
                 Write::Seal => {
-                    world.segments.insert(number, std::mem::take(&mut open).freeze());
+                    let records = std::mem::take(&mut open).freeze();
+                    world.segments.insert(number, segment_of(number, records));
                     number += 1;
                     continue;
                 }
@@ -97,7 +121,7 @@ impl World {
             match kind {
                 Kind::Data => {
                     let data = content(seq, range.sectors);
-                    record::encode_data(1, seq, range, &data, &mut open);
+                    record::encode_data(VOLUME, 1, seq, range, &data, &mut open);
                 }
                 Kind::Packed => {
                     let data = Bytes::from(content(seq, range.sectors));
@@ -106,7 +130,7 @@ impl World {
                     let header = packer.pack(1, seq, range, &data, &mut open);
                     (kind, packed_bytes) = (header.kind, header.packed_bytes);
                 }
-                _ => record::encode_marker(kind, 1, seq, range, &mut open),
+                _ => record::encode_marker(VOLUME, kind, 1, seq, range, &mut open),
             }
             map.apply(number, &Piece { kind, range, seq, offset, staged: None, packed_bytes });
         }
@@ -250,7 +274,7 @@ impl World {
                 (&self.bundles[bundle], found.expect("it is in the bundle"))
             }
         };
-        let record = record::parse(&bytes.slice(found.offset() as usize..)).unwrap();
+        let record = record::parse(VOLUME, &bytes.slice(found.offset() as usize..)).unwrap();
         let header = record.header;
         assert_eq!((header.seq, header.range), (place.seq(), found.record(range.lba)));
         assert_eq!(header.packed_bytes > 0, found.packed_bytes() > 0);

@@ -14,6 +14,7 @@ use crate::block::VolumeId;
 use crate::record;
 use crate::store::map::MapError;
 use crate::store::map::fragment::{self, Fragment, FragmentId};
+use crate::store::segment;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -353,7 +354,8 @@ impl Round {
             }
         }
         let index = match object {
-            Object::Segment(_) => Ok(None),
+            Object::Segment(_) if left.is_empty() => Ok(None),
+            Object::Segment(number) => is_segment(self.volume, number, &bytes).map(|()| None),
             Object::Bundle(id) => open(id, &bytes).map(Some),
         };
         match index {
@@ -372,7 +374,7 @@ impl Round {
         while looked_at < STEP_BYTES
             && let Some((segment, named)) = moving.left.pop_front()
         {
-            match copy(&moving, segment, &named, &mut self.builder) {
+            match copy(self.volume, &moving, segment, &named, &mut self.builder) {
                 Ok(bytes) => looked_at += bytes,
                 Err(error) => {
                     self.builder.truncate(moving.began);
@@ -409,6 +411,15 @@ impl Round {
     }
 }
 
+/// Whether an object that was read whole is that segment: records of another one would be lost for good once it is moved.
+fn is_segment(volume: VolumeId, number: u64, object: &Bytes) -> Result<(), MapError> {
+    match segment::parse_header(object) {
+        Ok((header, _)) if (header.volume, header.number) == (volume, number) => Ok(()),
+        Ok(_) => Err(MapError::Invalid("it is another segment")),
+        Err(_) => Err(MapError::Invalid("it is no segment")),
+    }
+}
+
 /// The index of a bundle that was read whole.
 fn open(id: BundleId, object: &Bytes) -> Result<bundle::Index, MapError> {
     let head = Head::parse(object)?;
@@ -424,6 +435,7 @@ fn open(id: BundleId, object: &Bytes) -> Result<bundle::Index, MapError> {
 
 /// Adds what is named of a record to a bundle; says how many bytes were looked at.
 fn copy(
+    volume: VolumeId,
     moving: &Moving,
     segment: u64,
     named: &Named,
@@ -444,7 +456,7 @@ fn copy(
                 let bytes =
                     moving.bytes.get(at as usize..).map(|rest| moving.bytes.slice_ref(rest));
                 let bytes = bytes.ok_or_else(|| format!("it ends before byte {at}"))?;
-                let record = record::parse(&bytes);
+                let record = record::parse(volume, &bytes);
                 let record = record.map_err(|error| format!("record at byte {at}: {error}"))?;
                 looked_at += record.header.record_bytes();
                 &last.insert((at, record)).1

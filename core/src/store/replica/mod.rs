@@ -311,7 +311,7 @@ impl Replica {
         }
         let error = match &result {
             ObjectResult::Put(Err(PutError::Failed(error)))
-            | ObjectResult::Get(Err(GetError::Failed(error)))
+            | ObjectResult::Get(Err(GetError::Failed(error) | GetError::Damaged(error)))
             | ObjectResult::List(Err(error))
             | ObjectResult::Delete(Err(error)) => error.clone(),
             _ => {

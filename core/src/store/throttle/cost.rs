@@ -51,16 +51,16 @@ pub fn cost(message: &ToStore, payload: &[u8]) -> Cost {
         }
         ToStore::Stage { range, .. } => (1, of(range, MAX_STAGE_SECTORS)),
         ToStore::Status { .. } => (1, 0),
-        ToStore::Batch { .. } => (records(payload), payload.len() as u64),
+        ToStore::Batch { volume, .. } => (records(*volume, payload), payload.len() as u64),
         _ => (0, 0),
     };
     Cost { operations, bytes }
 }
 
 /// Records of a batch, one at least. Where it is damaged nobody reads on.
-fn records(payload: &[u8]) -> u64 {
+fn records(volume: VolumeId, payload: &[u8]) -> u64 {
     let (mut count, mut rest) = (0, payload);
-    while let Ok(header) = record::parse_prefix(rest) {
+    while let Ok(header) = record::parse_prefix(volume, rest) {
         count += 1;
         rest = rest.get(header.record_bytes()..).unwrap_or_default();
     }
@@ -86,9 +86,9 @@ mod tests {
         let status = ToStore::Status { request, volume, epoch, range };
         assert_eq!(cost(&status, &[]), Cost { operations: 1, bytes: 0 });
         let mut batch = BytesMut::new();
-        record::encode_data(epoch, 5, Range::new(0, 16), &[1; 8192], &mut batch);
-        record::encode_marker(Kind::Discard, epoch, 6, Range::new(0, 1 << 30), &mut batch);
-        record::encode_data(epoch, 9, Range::new(3, 1), &[2; 512], &mut batch);
+        record::encode_data(volume, epoch, 5, Range::new(0, 16), &[1; 8192], &mut batch);
+        record::encode_marker(volume, Kind::Discard, epoch, 6, Range::new(0, 1 << 30), &mut batch);
+        record::encode_data(volume, epoch, 9, Range::new(3, 1), &[2; 512], &mut batch);
         let message = ToStore::Batch { volume, epoch, first: 5, last: 9 };
         let bytes = batch.len() as u64;
         assert_eq!(cost(&message, &batch), Cost { operations: 3, bytes });

@@ -204,7 +204,7 @@ impl Volume {
         let mut pieces = Vec::new();
         let (mut at, mut seq) = (0, first);
         while at < payload.len() {
-            let record = record::parse(&payload.slice(at..))
+            let record = record::parse(self.spec.id, &payload.slice(at..))
                 .map_err(|error| format!("record at byte {at}: {error}"))?;
             let header = record.header;
             if header.seq < seq || header.seq > last {

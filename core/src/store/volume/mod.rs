@@ -68,11 +68,7 @@ const EVENTS_MAX: usize = 4096;
 /// Messages held while a volume opens before it wants no more.
 const HELD_MAX: usize = 1024;
 
-/// How often an object that the log knows of is asked for again when it is said not to exist, with the pauses of
-/// [`Config::retry`]: five minutes with those. Object stores that keep an object on several machines may say that while too few of
-/// them are there (MinIO does), and a machine takes a while to be started again.
-const MISSING_TRIES: u32 = 64;
-/// The same for a root: then the roots are listed anew.
+/// How often a root that is said not to exist is asked for again: then the roots are listed anew.
 const ROOT_TRIES: u32 = 3;
 /// Objects that are remembered as gone after that: nobody waits for them again.
 const GONE_MAX: usize = 1024;
@@ -166,6 +162,7 @@ impl Volume {
         config.announce_in_segment_max =
             config.announce_in_segment_max.clamp(1, segment::MAX_ANNOUNCED);
         let state = State::new(&spec, config.announce_entries_max);
+        let asked = only.as_ref().map_or(spec.id, |only| only.id);
         let mut volume = Volume {
             origin: None,
             only,
@@ -190,7 +187,12 @@ impl Volume {
             queue_bytes: 0,
             probed: false,
             put: None,
-            reads: Reads::new(config.read_operations_max, config.read_bytes_max),
+            reads: Reads::new(
+                config.read_operations_max,
+                config.read_bytes_max,
+                spec.clone(),
+                asked,
+            ),
             behind: Behind::default(),
             upkeep: Upkeep::default(),
             collect: Collect::new(&config, spec.id),
@@ -313,7 +315,7 @@ impl Volume {
                 }
                 return self.advance();
             }
-            ObjectResult::Get(Err(GetError::NotFound)) if self.may_return(&pending) => {
+            ObjectResult::Get(Err(GetError::NotFound)) if self.may_return(&mut pending) => {
                 pending.missing += 1;
                 // Where it was looked for first.
                 if let ObjectOperation::Get { key, .. } = &mut pending.operation
@@ -324,6 +326,8 @@ impl Volume {
                 Err("it is said not to exist, and was there".into())
             }
             ObjectResult::Get(Err(GetError::NotFound)) => Ok(Outcome::NotFound),
+            // As good as an object that is cut short before its first byte.
+            ObjectResult::Get(Err(GetError::Damaged(_))) => Ok(Outcome::Data(bytes::Bytes::new())),
             ObjectResult::List(Ok(list)) => Ok(Outcome::List(list)),
             ObjectResult::Put(Err(PutError::Failed(error)))
             | ObjectResult::Get(Err(GetError::Failed(error)))
@@ -665,7 +669,7 @@ impl Volume {
     }
 
     /// Whether an object that is said not to exist is to be waited for.
-    fn may_return(&mut self, pending: &Pending<Purpose>) -> bool {
+    fn may_return(&mut self, pending: &mut Pending<Purpose>) -> bool {
         let key = pending.operation.key();
         if !pending.purpose.is_known() || self.gone.contains(key) {
             return false;
@@ -680,7 +684,8 @@ impl Volume {
             // It was in the list: unless it has been deleted since, as old ones are.
             return pending.missing < ROOT_TRIES;
         }
-        if pending.missing < MISSING_TRIES {
+        let since = *pending.missing_since.get_or_insert(self.now);
+        if self.now < since.after(self.config.missing_wait) {
             return true;
         }
         if self.gone.len() < GONE_MAX {

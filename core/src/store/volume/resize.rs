@@ -89,7 +89,7 @@ impl Volume {
         let (kind, range) = (record::Kind::Discard, Range::between(sectors, have));
         let seq = committed + 1;
         let mut cut = BytesMut::new();
-        record::encode_marker(kind, epoch, seq, range, &mut cut);
+        record::encode_marker(self.spec.id, kind, epoch, seq, range, &mut cut);
         let offset = segment::HEADER_BYTES as u32;
         let piece = segment::Piece { kind, range, seq, offset, staged: None, packed_bytes: 0 };
         // As after a rollback: a journal that was delivered holds nothing that would come back.

@@ -53,7 +53,7 @@ impl Volume {
             Ok(parts) => parts,
             Err(damage) => return self.data_damaged(read, damage),
         };
-        match staged::encode(epoch, object, lba, &parts) {
+        match staged::encode((self.id(), into), epoch, object, lba, &parts) {
             Ok(staged::Staged { runs, data }) => {
                 let putting = Putting { session, lane, request, runs, bytes };
                 if data.is_empty() {

@@ -332,6 +332,10 @@ pub(super) fn content_of(sectors: u64, writes: &[Write]) -> Vec<u16> {
 }
 
 pub(super) fn records(epoch: u64, first: u64, writes: &[Write]) -> Bytes {
+    records_of(ID, epoch, first, writes)
+}
+
+pub(super) fn records_of(volume: VolumeId, epoch: u64, first: u64, writes: &[Write]) -> Bytes {
     let mut out = BytesMut::new();
     for (n, write) in writes.iter().enumerate() {
         let seq = first + n as u64;
@@ -339,13 +343,13 @@ pub(super) fn records(epoch: u64, first: u64, writes: &[Write]) -> Bytes {
         if write.kind == Kind::Packed {
             // Some as they are, some compressed.
             let compression = [Compression::None, Compression::Lz4][n % 2];
-            let mut packer = Packer::new(ID, Packing { compression, keys: None });
+            let mut packer = Packer::new(volume, Packing { compression, keys: None });
             packer.pack(epoch, seq, write.range, &fill(), &mut out);
         } else if write.kind == Kind::Data {
             let fill = fill();
-            record::encode_data(epoch, seq, write.range, &fill, &mut out);
+            record::encode_data(volume, epoch, seq, write.range, &fill, &mut out);
         } else {
-            record::encode_marker(write.kind, epoch, seq, write.range, &mut out);
+            record::encode_marker(volume, write.kind, epoch, seq, write.range, &mut out);
         }
     }
     out.freeze()
@@ -374,7 +378,7 @@ pub(super) fn writes_in(objects: &Objects) -> Vec<Write> {
     while let Some(object) = objects.0.get(&catalog::segment_key(ID, check.next())) {
         let segment = check.handle_segment(object).expect("the log is valid");
         for piece in segment.footer.pieces {
-            let record = record::parse(&object.slice(piece.offset as usize..)).unwrap();
+            let record = record::parse(ID, &object.slice(piece.offset as usize..)).unwrap();
             assert_eq!(piece.seq, writes.len() as u64 + 1, "the tests leave no number out");
             let first = Range::new(piece.range.lba, 1);
             let tag = match piece.kind {

@@ -141,6 +141,18 @@ pub struct VolumeInfo {
     pub created: u64,
     /// What an open volume knows in addition.
     pub live: Option<LiveInfo>,
+    /// Why nobody can use it, if what describes it is damaged: then no more than its name is known, and the rest is
+    /// zero.
+    pub damaged: Option<String>,
+}
+
+impl VolumeInfo {
+    /// What is known of a volume of which nothing can be read but the name.
+    #[must_use]
+    pub fn unusable(name: String, reason: String) -> VolumeInfo {
+        let (id, damaged) = (VolumeId(0), Some(reason));
+        VolumeInfo { name, id, sectors: 0, block_bytes: 0, created: 0, live: None, damaged }
+    }
 }
 
 /// What the store knows of a volume once it has opened it.

@@ -409,7 +409,7 @@ impl Rights {
         let kept = if path.exists() {
             check_mode(&path)?;
             let text =
-                std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                files::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let kept: Kept = serde_json::from_slice(&text).with_context(|| {
                 format!("{} is damaged: restore it, or remove it and grant again", path.display())
             })?;

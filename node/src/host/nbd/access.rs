@@ -231,7 +231,7 @@ impl Rights {
     /// If it cannot be read.
     pub fn open(state: &Path, fixed: Access) -> Result<Rights> {
         let path = state.join("nbd.json");
-        let kept = match std::fs::read(&path) {
+        let kept = match files::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Kept { version: VERSION, volumes: BTreeMap::new() }
             }

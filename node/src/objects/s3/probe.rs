@@ -47,7 +47,9 @@ async fn try_all(
     let read = async |key: &str| match objects.get(key, None).await {
         Ok(data) => Ok(data),
         Err(GetError::NotFound) => bail!("{bucket}: object {key} was created and is not there"),
-        Err(GetError::Failed(error)) => bail!("cannot read what was written: {error}"),
+        Err(GetError::Failed(error) | GetError::Damaged(error)) => {
+            bail!("cannot read what was written: {error}")
+        }
     };
 
     let key = format!("{prefix}twice");

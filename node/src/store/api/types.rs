@@ -27,6 +27,8 @@ pub struct Volume {
     pub created: u64,
     /// What the end of its log says; nothing if that was not read yet, or cannot be.
     pub live: Option<Live>,
+    /// Why nobody can use it, if what describes it in the store is damaged: then only its name is known.
+    pub damaged: Option<String>,
 }
 
 impl From<&VolumeInfo> for Volume {
@@ -38,6 +40,7 @@ impl From<&VolumeInfo> for Volume {
             block_bytes: info.block_bytes,
             created: info.created,
             live: info.live.as_ref().map(Live::from),
+            damaged: info.damaged.clone(),
         }
     }
 }

@@ -139,13 +139,17 @@ pub(super) struct Log {
 fn open(path: &Path) -> Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
+    let file = file.and_then(|file| match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::ErrorKind::InvalidData.into()),
+    });
     file.with_context(|| format!("cannot open the audit log {}", path.display()))
 }
 
 /// Bytes of whole lines of a file, and the last one.
 fn tail(path: &Path) -> Result<(u64, Option<Head>)> {
     let context = || format!("cannot read the audit log {}", path.display());
-    let mut file = File::open(path).with_context(context)?;
+    let mut file = files::open(path).with_context(context)?;
     let length = file.metadata().with_context(context)?.len();
     let from = length.saturating_sub(2 * LINE_BYTES as u64);
     file.seek(SeekFrom::Start(from)).with_context(context)?;
@@ -270,7 +274,7 @@ pub(super) fn put_aside(path: &Path, kind: Kind) -> Result<File> {
 
 /// Calls for each line of a file, with its bytes.
 fn lines(path: &Path, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let file = File::open(path).with_context(|| {
+    let file = files::open(path).with_context(|| {
         format!(
             "there is no audit log {}: give the state directory of a store that has been started",
             path.display()

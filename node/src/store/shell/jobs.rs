@@ -9,6 +9,12 @@ use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperation, VolumeReply};
 
 impl Shell {
+    /// Why there is no volume of that name to do something with.
+    fn no_volume(&self, name: &str) -> VolumeError {
+        let damaged = self.unusable.get(name);
+        damaged.map_or(VolumeError::NotFound, |reason| VolumeError::Store(reason.clone()))
+    }
+
     /// Does what concerns the catalog; returns the volume whose engine is to do the rest.
     pub(super) fn volume_operation(
         &mut self,
@@ -41,14 +47,14 @@ impl Shell {
             | VolumeOperation::Resize { name, .. } => match self.catalog.get(name) {
                 Some(entry) => Some(entry.spec.id),
                 None => {
-                    self.reply(&[asked], &Err(VolumeError::NotFound));
+                    self.reply(&[asked], &Err(self.no_volume(name)));
                     None
                 }
             },
             VolumeOperation::Stored { name } => {
                 match self.catalog.get(name) {
                     Some(entry) => self.ask_stored(asked, entry.spec.id),
-                    None => self.reply(&[asked], &Err(VolumeError::NotFound)),
+                    None => self.reply(&[asked], &Err(self.no_volume(name))),
                 }
                 None
             }

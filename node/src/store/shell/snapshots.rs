@@ -297,6 +297,7 @@ impl Shell {
                     block_bytes: spec.block_bytes,
                     created: info.created,
                     live: None,
+                    damaged: None,
                 };
                 self.reply(
                     &[Asked { session, lane, request: *request }],

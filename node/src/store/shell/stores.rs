@@ -13,7 +13,8 @@ use crate::store::trash;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
     LiveInfo, MAX_SERVED, MAX_SERVED_NAME_BYTES, MAX_STORES, Principal, Served, StoreId,
-    StoreOperation, StoreReply, StoreReport, StoreState, ToHost, VolumeError, VolumeReply,
+    StoreOperation, StoreReply, StoreReport, StoreState, ToHost, VolumeError, VolumeInfo,
+    VolumeReply,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -390,6 +391,12 @@ impl Shell {
                     tracing::info!("volume {name} was deleted at another store");
                     self.forget_volume(name);
                 }
+                for (name, reason) in &volumes.damaged {
+                    if !self.unusable.contains_key(name) {
+                        tracing::error!("volume {name} cannot be used: {reason}");
+                    }
+                }
+                self.unusable = volumes.damaged;
                 for entry in volumes.new {
                     if !self.catalog.contains_key(&entry.spec.name) {
                         tracing::info!("volume {} was created at another store", entry.spec.name);
@@ -434,7 +441,9 @@ impl Shell {
                 None => self.info(entry),
             }
         });
-        self.reply(asked, &Ok(VolumeReply::List(list.collect())));
+        let damaged = self.unusable.iter();
+        let damaged = damaged.map(|(name, why)| VolumeInfo::unusable(name.clone(), why.clone()));
+        self.reply(asked, &Ok(VolumeReply::List(list.chain(damaged).collect())));
     }
 
     fn know_stores(&mut self, mut stores: BTreeMap<StoreId, Registered>) {

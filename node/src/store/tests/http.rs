@@ -321,7 +321,7 @@ async fn what_has_changed_comes_in_parts() {
         let mut payload = BytesMut::new();
         for number in batch {
             let range = Range::new(number * 2, 1);
-            record::encode_data(epoch, number + 1, range, &[7; 512], &mut payload);
+            record::encode_data(volume, epoch, number + 1, range, &[7; 512], &mut payload);
         }
         let (first, last) = (batch[0] + 1, batch[0] + batch.len() as u64);
         let message = ToStore::Batch { volume, epoch, first, last };

@@ -38,7 +38,7 @@ impl Puppet {
         for seq in 1..=last {
             let mut payload = BytesMut::new();
             let range = Range::new(seq % 128 * 2048, 2048);
-            record::encode_data(epoch, seq, range, &data, &mut payload);
+            record::encode_data(volume, epoch, seq, range, &data, &mut payload);
             let message = ToStore::Batch { volume, epoch, first: seq, last: seq };
             self.client.send(Lane::Drain, Frame { message, payload: payload.freeze() });
         }

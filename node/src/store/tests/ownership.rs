@@ -34,7 +34,7 @@ async fn ask(
 
 async fn commit(requests: &Requests, volume: VolumeId, epoch: u64, seq: u64) {
     let mut payload = BytesMut::new();
-    record::encode_data(epoch, seq, Range::new(8 * seq, 8), &[5; 4096], &mut payload);
+    record::encode_data(volume, epoch, seq, Range::new(8 * seq, 8), &[5; 4096], &mut payload);
     let message = ToStore::Batch { volume, epoch, first: seq, last: seq };
     requests.send(Lane::Drain, Frame { message, payload: payload.freeze() });
     let committed = ToHost::Committed { volume, epoch, seq };
@@ -128,7 +128,7 @@ async fn an_epoch_is_only_spoken_for_with_its_key() {
     assert_ne!(key, KeyId::NONE);
     other.send(Lane::Control, announce(Vec::new()).into());
     let mut payload = BytesMut::new();
-    record::encode_data(epoch, 2, Range::new(64, 8), &[6; 4096], &mut payload);
+    record::encode_data(volume, epoch, 2, Range::new(64, 8), &[6; 4096], &mut payload);
     let message = ToStore::Batch { volume, epoch, first: 2, last: 2 };
     other.send(Lane::Drain, Frame { message, payload: payload.freeze() });
     let refused = other.notice().await.unwrap();

@@ -119,7 +119,7 @@ impl World {
     async fn state(&self) -> State {
         let spec = &self.entry.spec;
         let has_data = self.objects.get(&data(spec), None).await.is_ok();
-        let all = catalog::load(&*self.objects).await.unwrap();
+        let all = catalog::load(&*self.objects).await.unwrap().entries;
         let names: Vec<_> = all.values().filter(|entry| entry.spec.id == spec.id).collect();
         let (listed, more) = list(&*self.objects, VolumeId(0), GRACE, |_| true).await.unwrap();
         assert!(!more && names.len() + listed.len() <= 1, "{names:?} {listed:?}");
@@ -335,7 +335,7 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     restore(&*world.objects, Some(&world.me), world.entry.spec.id, "old", None).await.unwrap();
     assert_eq!(back(clone.spec.id).await.unwrap().spec.parents, clone.spec.parents);
     // With another name the clone still holds its parent.
-    let entry = catalog::load(&*world.objects).await.unwrap().remove("old").unwrap();
+    let entry = catalog::load(&*world.objects).await.unwrap().entries.remove("old").unwrap();
     let error = delete(&*world.objects, &entry, Some(3), &clones).await.unwrap_err();
     assert!(error.to_string().contains("new"), "{error}");
 }

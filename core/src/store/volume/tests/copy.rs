@@ -55,11 +55,15 @@ fn copy_batch(first: u64, lba: u64, skip: u64, runs: &[StagedRun]) -> Frame<ToSt
             continue;
         }
         match *run {
-            StagedRun::Hole(_) => record::encode_marker(Kind::Discard, 1, seq, range, &mut payload),
-            StagedRun::Zero(_) => record::encode_marker(Kind::Zero, 1, seq, range, &mut payload),
+            StagedRun::Hole(_) => {
+                record::encode_marker(ID, Kind::Discard, 1, seq, range, &mut payload);
+            }
+            StagedRun::Zero(_) => {
+                record::encode_marker(ID, Kind::Zero, 1, seq, range, &mut payload);
+            }
             StagedRun::Data { offset, .. } => {
                 let staged = StagedData { object: OBJECT, offset, record: whole };
-                record::encode_staged(1, seq, range, staged, &mut payload);
+                record::encode_staged(ID, 1, seq, range, staged, &mut payload);
             }
         }
         seq += 1;
@@ -99,9 +103,9 @@ fn runs_say_what_is_where() {
     ];
     assert_eq!(runs, expected);
     let object = &objects.0[&catalog::staged_key(ID, OBJECT)];
-    let first = record::parse(object).unwrap();
+    let first = record::parse(ID, object).unwrap();
     assert_eq!((first.header.range, first.header.seq), (Range::new(32, 16), OBJECT));
-    let second = record::parse(&object.slice(second as usize..)).unwrap();
+    let second = record::parse(ID, &object.slice(second as usize..)).unwrap();
     assert_eq!(second.header.range, Range::new(52, 2));
     assert_eq!(first.header.record_bytes() + second.header.record_bytes(), object.len());
 }
@@ -138,7 +142,7 @@ fn a_copy_is_read_replayed_and_checked_like_any_write() {
     let object = &objects.0[&catalog::staged_key(ID, OBJECT)];
     let places = check.table().iter_from(0).filter_map(|(range, place)| Some((range, place?)));
     for (range, place) in places.filter(|(_, place)| place.is_staged()) {
-        staged::check(object, range.lba, place).unwrap();
+        staged::check(ID, object, range.lba, place).unwrap();
     }
     objects.check_newest_root();
 }
@@ -170,14 +174,14 @@ fn a_staged_object_that_is_damaged_or_gone_is_a_medium_error() {
     let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
     assert!(rig.events.iter().any(named));
     let place = rig.volume.tree.table().overlapping(Range::new(40, 1)).next().unwrap().1.unwrap();
-    assert!(staged::check(&objects.0[&key], 40, place).is_err());
-    assert!(staged::check(&whole.slice(..100), 40, place).is_err());
+    assert!(staged::check(ID, &objects.0[&key], 40, place).is_err());
+    assert!(staged::check(ID, &whole.slice(..100), 40, place).is_err());
     // Another object in its place is not mistaken for it.
     let mut other = BytesMut::new();
-    record::encode_data(1, OBJECT + 1, Range::new(32, 16), &[1; 16 * 512], &mut other);
+    record::encode_data(ID, 1, OBJECT + 1, Range::new(32, 16), &[1; 16 * 512], &mut other);
     objects.0.insert(key.clone(), other.freeze());
     assert!(rig.read(&mut objects, Range::new(40, 1)).is_err());
-    assert!(staged::check(&objects.0[&key], 40, place).is_err());
+    assert!(staged::check(ID, &objects.0[&key], 40, place).is_err());
     objects.0.remove(&key);
     assert!(rig.read(&mut objects, Range::new(40, 1)).is_err());
     // What is staged of what is damaged fails, naming the source.

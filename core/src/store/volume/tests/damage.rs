@@ -283,3 +283,83 @@ fn the_offline_check_goes_on_behind_damage() {
         .collect();
     assert_eq!(results, [true, true, false, true, true]);
 }
+
+/// A segment as another log might hold it: the same numbers, places and lengths, and other content.
+fn imitation(object: &Bytes, volume: VolumeId, number: u64, first: u64) -> Bytes {
+    let segment = segment::parse(object).unwrap();
+    let shift = |seq: u64| seq - segment.header.first + first;
+    let (mut records, mut pieces) = (BytesMut::new(), Vec::new());
+    for piece in &segment.footer.pieces {
+        let (range, seq) = (piece.range, shift(piece.seq));
+        let offset = (segment::HEADER_BYTES + records.len()) as u32;
+        if piece.kind == Kind::Packed {
+            let packing = Packing { compression: Compression::Lz4, keys: None };
+            let data = [0xee, 0].repeat(range.bytes() as usize / 2);
+            Packer::new(volume, packing).pack(1, seq, range, &data, &mut records);
+        } else {
+            let data = [0xee, 0].repeat(range.bytes() as usize / 2);
+            record::encode_data(volume, 1, seq, range, &data, &mut records);
+        }
+        pieces.push(segment::Piece { seq, offset, ..*piece });
+    }
+    let header = segment::Header {
+        volume,
+        number,
+        first,
+        last: shift(segment.header.last),
+        ..segment.header
+    };
+    let footer = segment::Footer { pieces, ..segment.footer };
+    segment::build(header, footer, vec![records.freeze()]).1.concat().into()
+}
+
+#[test]
+fn a_segment_of_another_volume_or_number_is_a_medium_error_on_every_read() {
+    let packed = |lba, sectors, tag| Write { kind: Kind::Packed, ..data(lba, sectors, tag) };
+    let writes = [data(0, 16, 1), packed(16, 8, 2)];
+    let (mut objects, mut rig) = attached();
+    commit(&mut rig, &mut objects, 1, 1, &writes);
+    commit(&mut rig, &mut objects, 1, 3, &[data(32, 16, 3), packed(48, 8, 4)]);
+    let key = catalog::segment_key(ID, 2);
+    let sound = objects.0[&key].clone();
+    // Of another volume, under its own identity or with a header that says ours: the same ranges and
+    // numbers; and of ours, the same ranges and later numbers.
+    let other = VolumeId(0x11);
+    let mut forged = imitation(&sound, other, 2, 1).to_vec();
+    forged[..segment::HEADER_BYTES].copy_from_slice(&sound[..segment::HEADER_BYTES]);
+    for wrong in [imitation(&sound, other, 2, 1), forged.into(), imitation(&sound, ID, 3, 3)] {
+        assert_eq!(wrong.len(), sound.len());
+        objects.0.insert(key.clone(), wrong);
+        for (lba, sectors) in [(0, 16), (5, 1), (16, 8), (20, 1)] {
+            let range = Range::new(lba, sectors);
+            let read = rig.read(&mut objects, range);
+            assert!(matches!(read, Err(ReadError::Medium(_))), "{range}: {read:?}");
+        }
+        assert_eq!(rig.read(&mut objects, Range::new(32, 1)).unwrap(), [3]);
+        // A staging reads as well.
+        let stage = ToStore::Stage {
+            request: 1,
+            volume: ID,
+            epoch: 1,
+            range: Range::new(0, 8),
+            into: ID,
+            lba: 40,
+            object: STAGED_BIT | 1,
+        };
+        rig.send(1, Lane::ReadAhead, stage);
+        rig.settle(&mut objects);
+        assert!(!objects.0.contains_key(&catalog::staged_key(ID, STAGED_BIT | 1)));
+        let verified = crate::store::scrub::verify(&spec(), &key, &objects.0[&key]);
+        assert!(matches!(verified, Some(Err(_))));
+    }
+    objects.0.insert(key, sound);
+    assert_eq!(rig.read_all(&mut objects).unwrap()[..4], [1; 4]);
+    // Nor does the store take a batch of records of another volume.
+    let mut batch = batch(1, 5, &[data(0, 8, 9)]);
+    let mut records = BytesMut::new();
+    record::encode_data(other, 1, 5, Range::new(0, 8), &[9; 4096], &mut records);
+    batch.payload = records.freeze();
+    rig.send(1, Lane::Drain, batch);
+    rig.settle(&mut objects);
+    assert!(rig.refused(1) && !rig.committed(1, 5));
+}

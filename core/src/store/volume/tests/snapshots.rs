@@ -93,6 +93,7 @@ fn batch_for(volume: VolumeId, epoch: u64, first: u64, writes: &[Write]) -> Fram
     if let ToStore::Batch { volume: named, .. } = &mut frame.message {
         *named = volume;
     }
+    frame.payload = records_of(volume, epoch, first, writes);
     frame
 }
 

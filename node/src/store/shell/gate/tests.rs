@@ -317,6 +317,7 @@ fn what_is_told_has_only_what_is_covered() {
         block_bytes: 512,
         created: 0,
         live: None,
+        damaged: None,
     };
     let list = |names: &[&str]| {
         let list = names.iter().map(|name| info(name)).collect();
