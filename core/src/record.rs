@@ -174,6 +174,9 @@ pub enum RecordError {
         /// Number of the key.
         key: u32,
     },
+    /// It is not encrypted, and the volume is.
+    #[error("{0} is not encrypted, and the volume is: somebody without its key wrote it")]
+    Plain(Range),
     /// A block is as it was stored, but does not open: it was forged or moved, or the key is another.
     #[error("{0} does not open with its key, or does not unpack: it was not written like this")]
     Sealed(Range),

@@ -10,6 +10,8 @@ mod attach;
 mod credential;
 #[path = "cli/hidden.rs"]
 mod hidden;
+#[path = "cli/keys.rs"]
+mod keys;
 #[path = "cli/log.rs"]
 mod log;
 #[path = "cli/nbd.rs"]
@@ -26,6 +28,7 @@ mod volume;
 pub use attach::{AttachArgs, DetachArgs};
 pub use credential::{CredentialArgs, CredentialCommand, RoleArg};
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
+pub use keys::{HostKeyArgs, KeyArgs, KeyCommand};
 pub use log::{LogArgs, log, set_log};
 pub use nbd::{NbdArgs, NbdCommand};
 pub use snapshot::{SnapshotArgs, SnapshotCommand, SnapshotName};
@@ -282,14 +285,8 @@ pub struct HostArgs {
     /// How to compress what is written: none, lz4, zstd or zstd:LEVEL (1 to 19).
     #[arg(long, value_name = "METHOD", default_value = "none", env = "LONGHAUL_COMPRESSION")]
     pub compression: Compression,
-    /// Key file of encrypted volumes. Repeat for several. It stays on this host.
-    #[arg(
-        long = "key-file",
-        value_name = "FILE",
-        env = "LONGHAUL_KEY_FILE",
-        value_delimiter = ','
-    )]
-    pub key_files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub keys: HostKeyArgs,
     /// Believe what the store has of this encrypted volume now, although it is not as this host left it: after you
     /// rolled it back, made it smaller, or gave up losses. The refused attach says the token. Repeat for several.
     #[arg(long, value_name = "NAME=TOKEN")]

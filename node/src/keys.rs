@@ -1,45 +1,38 @@
-//! Keys of encrypted volumes: the key file of a host, and the data keys that it opens.
+//! Keys of encrypted volumes: what opens them, and what is done with them.
 //!
-//! A volume is encrypted if it has the attribute `keys`: its data keys, each wrapped (AES-256-GCM) with
-//! the key of a key file. The store keeps the attribute and can read none of it, any host with the key
-//! file can attach the volume, and putting the data keys under another key file touches no data.
+//! A volume is encrypted if it has the attribute `keys`: a [list](list) of its data keys, wrapped with a secret that
+//! is itself wrapped in [slots](slots), for key files, passphrases and recovery keys. The store keeps the attribute
+//! and can read none of it; any host that can open a slot can attach the volume, and changing slots touches no data.
 //! `docs/formats.md` has the format.
 
-use crate::commands::Usage;
+pub mod given;
+mod list;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use given::Given;
+pub use list::{KeyList, Owner};
+pub use slots::{Opener, Secret, Slot};
+
 use crate::files;
 use crate::link::Requests;
 use crate::random;
 use crate::volume::attributes;
-use anyhow::{Context as _, Result, anyhow, bail};
-use longhaul_core::block::VolumeId;
-use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys};
+use anyhow::{Context as _, Result, bail};
+use list::Unlocked;
+use longhaul_core::block::Epoch;
+use longhaul_core::pack::{DataKey, Keys};
 use longhaul_core::record::packed::SALT_BYTES;
 use longhaul_core::wire::link::{PACKED_VERSION, VolumeInfo};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use serde::{Deserialize, Serialize};
+use slots::{MAX_SLOTS, hex};
 use std::collections::BTreeMap;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The attribute of a volume that holds its wrapped keys.
+/// The attribute of a volume that holds its list of keys.
 pub const ATTRIBUTE: &str = "keys";
-
-const VERSION: u32 = 1;
-const CIPHER: &str = "AES-256-GCM";
-
-/// The key of a key file. It is wiped from memory when it is dropped, and never printed.
-#[derive(Clone)]
-pub struct KeyFile {
-    path: PathBuf,
-    key: Zeroizing<[u8; DATA_KEY_BYTES]>,
-}
-
-impl std::fmt::Debug for KeyFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KeyFile({})", self.path.display())
-    }
-}
 
 /// Draws a key and writes it to a new file.
 ///
@@ -60,277 +53,262 @@ pub fn create(path: &Path) -> Result<()> {
     write().with_context(|| format!("cannot write the key file {}", path.display()))
 }
 
-/// The key file that a command was given.
+/// The keys in the attribute of a volume, for a new attachment, and what they are wrapped with; `None` if it has
+/// none: then the store says that the volume is not encrypted. `known` is the secret that opened it before.
 ///
 /// # Errors
-/// If it was given none, or one that is not good.
-pub fn key_file(path: Option<&Path>) -> Result<KeyFile> {
-    let path = path.ok_or_else(|| {
-        Usage("no key file: give --key-file FILE; `longhaul credential new-key` makes one".into())
-    })?;
-    KeyFile::load(path)
-}
-
-impl KeyFile {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// If it cannot be read, others than its owner may, or it does not hold a key.
-    pub fn load(path: &Path) -> Result<KeyFile> {
-        let shown = path.display();
-        let read = || -> std::io::Result<(u32, Zeroizing<String>)> {
-            let mode = std::fs::metadata(path)?.permissions().mode();
-            Ok((mode, Zeroizing::new(std::fs::read_to_string(path)?)))
-        };
-        let (mode, text) = read().with_context(|| format!("cannot read the key file {shown}"))?;
-        if mode & 0o077 != 0 {
-            bail!("others can read the key file {shown}: chmod 600 it");
-        }
-        let key =
-            unhex(text.trim()).and_then(|bytes| Zeroizing::new(bytes).as_slice().try_into().ok());
-        let key = key.with_context(|| {
-            format!("{shown} is not a key file: 64 hexadecimal digits are expected")
-        })?;
-        Ok(KeyFile { path: path.to_owned(), key: Zeroizing::new(key) })
-    }
-
-    /// Tells key files apart without saying anything of the key.
-    fn fingerprint(&self) -> String {
-        let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
-        digest.update(b"longhaul key file");
-        digest.update(&*self.key);
-        hex(&digest.finish().as_ref()[..8])
-    }
-
-    fn cipher(&self) -> Result<LessSafeKey> {
-        let key = UnboundKey::new(&AES_256_GCM, &*self.key);
-        Ok(LessSafeKey::new(key.map_err(|_| anyhow!("AES-256-GCM does not take the key"))?))
-    }
-}
-
-/// The attribute.
-#[derive(Serialize, Deserialize)]
-struct Wrapped {
-    version: u32,
-    cipher: String,
-    /// Fingerprint of the key file.
-    key_file: String,
-    keys: Vec<WrappedKey>,
-    /// Of a clone: the volumes behind it, the nearest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    parents: Vec<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct WrappedKey {
-    /// From 1.
-    number: u32,
-    /// Nonce, encrypted key and tag in hexadecimal digits.
-    wrapped: String,
-}
-
-/// What a wrapped key is for. The parents are in it so that no store can give a volume others.
-fn aad(volume: VolumeId, number: u32, parents: &[String]) -> Aad<Vec<u8>> {
-    let of = if parents.is_empty() { "" } else { " of " };
-    let parents = parents.join(" ");
-    Aad::from(format!("longhaul data key {volume} {number}{of}{parents}").into_bytes())
-}
-
-impl Wrapped {
-    fn parse(data: &[u8]) -> Result<Wrapped> {
-        let wrapped: Wrapped = serde_json::from_slice(data)
-            .context("what the store has of the volume's keys is damaged")?;
-        if wrapped.version != VERSION || wrapped.cipher != CIPHER {
-            bail!(
-                "the volume's keys are of version {} ({}), which needs a newer longhaul",
-                wrapped.version,
-                wrapped.cipher
-            );
-        }
-        Ok(wrapped)
-    }
-
-    fn encode(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).context("cannot encode the keys")
-    }
-
-    fn wrap(
-        volume: VolumeId,
-        keys: &BTreeMap<u32, DataKey>,
-        parents: Vec<String>,
-        file: &KeyFile,
-    ) -> Result<Wrapped> {
-        let cipher = file.cipher()?;
-        let wrap = |(number, key): (&u32, &DataKey)| {
-            let nonce: [u8; NONCE_LEN] = random::bytes()?;
-            let mut data = Zeroizing::new(key.bytes().to_vec());
-            let sealed = cipher.seal_in_place_separate_tag(
-                Nonce::assume_unique_for_key(nonce),
-                aad(volume, *number, &parents),
-                &mut data,
-            );
-            let tag = sealed.map_err(|_| anyhow!("a data key cannot be wrapped"))?;
-            let all = [&nonce[..], &data, tag.as_ref()].concat();
-            Ok(WrappedKey { number: *number, wrapped: hex(&all) })
-        };
-        Ok(Wrapped {
-            version: VERSION,
-            cipher: CIPHER.into(),
-            key_file: file.fingerprint(),
-            keys: keys.iter().map(wrap).collect::<Result<_>>()?,
-            parents,
-        })
-    }
-
-    fn unwrap(&self, volume: VolumeId, files: &[KeyFile]) -> Result<BTreeMap<u32, DataKey>> {
-        let file = files.iter().find(|file| file.fingerprint() == self.key_file);
-        let Some(file) = file else {
-            let has: Vec<String> = files
-                .iter()
-                .map(|file| format!("{} is {}", file.path.display(), file.fingerprint()))
-                .collect();
-            let has = if has.is_empty() { "none was given".to_owned() } else { has.join(", ") };
-            bail!(
-                "the volume is encrypted, and its keys open with the key file {} ({has}): give it with --key-file",
-                self.key_file
-            );
-        };
-        let cipher = file.cipher()?;
-        let mut keys = BTreeMap::new();
-        for WrappedKey { number, wrapped } in &self.keys {
-            let opened = unhex(wrapped).and_then(|all| {
-                let (nonce, sealed) = all.split_first_chunk::<NONCE_LEN>()?;
-                let mut sealed = Zeroizing::new(sealed.to_vec());
-                let nonce = Nonce::assume_unique_for_key(*nonce);
-                let plain = cipher
-                    .open_in_place(nonce, aad(volume, *number, &self.parents), &mut sealed)
-                    .ok()?;
-                Some(DataKey::new((&*plain).try_into().ok()?))
-            });
-            let key = opened.with_context(|| {
-                format!(
-                    "data key {number} of the volume does not open with {}: it is damaged at the store, or another \
-                     volume's",
-                    file.path.display()
-                )
-            })?;
-            if keys.insert(*number, key).is_some() {
-                bail!("the volume has two data keys of number {number}");
-            }
-        }
-        Ok(keys)
-    }
-}
-
-/// The keys in the attribute of a volume, for a new attachment; `None` if it has none: then the volume
-/// is not encrypted.
-///
-/// # Errors
-/// If none of the key files opens them, or the attribute makes no sense.
-pub fn open(volume: VolumeId, data: &[u8], files: &[KeyFile]) -> Result<Option<Keys>> {
+/// If nothing opens them, they are another volume's, or the attribute makes no sense.
+pub fn open(
+    owner: &Owner,
+    data: &[u8],
+    openers: &[Opener],
+    known: Option<&Secret>,
+) -> Result<Option<(Keys, Secret)>> {
     if data.is_empty() {
         return Ok(None);
     }
-    let wrapped = Wrapped::parse(data)?;
-    let keys = wrapped.unwrap(volume, files)?;
-    let parents = wrapped.parents.iter().map(|id| identity(id)).collect::<Result<_>>()?;
+    let Unlocked { keys, parents, secret } = KeyList::parse(data)?.unlock(owner, openers, known)?;
     let salt: [u8; SALT_BYTES] = random::bytes()?;
     let keys = Keys::new(salt, keys).context("the volume is encrypted and has no keys")?;
-    Ok(Some(keys.with_parents(parents)))
+    Ok(Some((keys.with_parents(parents), secret)))
 }
 
 /// The keys of a volume, for a command.
 ///
 /// # Errors
-/// If the store does not answer, or the key file is missing or does not open them.
+/// If the store does not answer, nothing opens them, or the volume is not encrypted although something was given to
+/// open it with.
 pub async fn of_volume(
     requests: &Requests,
     info: &VolumeInfo,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
 ) -> Result<Option<Keys>> {
     let data = get(requests, info).await?;
-    let files = match key_file {
-        Some(path) if !data.is_empty() => vec![KeyFile::load(path)?],
-        _ => Vec::new(),
-    };
-    open(info.id, &data, &files).with_context(|| format!("volume {}", info.name))
+    let named = || format!("volume {}", info.name);
+    if data.is_empty() {
+        if !given.may_be_plain() {
+            bail!(
+                "{}: the store says that it is not encrypted, and a key is given; if it is not meant to be, say --plain",
+                named()
+            );
+        }
+        return Ok(None);
+    }
+    let opened = open(&owner(requests, info), &data, given.openers()?, None);
+    Ok(opened.with_context(named)?.map(|(keys, _)| keys))
 }
 
-/// Gives a volume that was just created its first data key.
+/// Gives a volume that was just created its first data key, with a slot for each of what was given.
 ///
 /// # Errors
 /// If the store is too old or fails, or the volume has been attached meanwhile.
-pub async fn encrypt(requests: &Requests, info: &VolumeInfo, file: &KeyFile) -> Result<()> {
+pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener]) -> Result<()> {
     let keys = BTreeMap::from([(1, DataKey::new(random::secret()?))]);
-    set(requests, info, 0, &Wrapped::wrap(info.id, &keys, Vec::new(), file)?).await
+    let unlocked = Unlocked { keys, parents: Vec::new(), secret: Secret::draw()? };
+    let slots = (1..).zip(openers);
+    let slots: Result<_> =
+        slots.map(|(number, opener)| Slot::wrap(number, &unlocked.secret, opener)).collect();
+    let list = KeyList::seal(&owner(requests, info), &unlocked, slots?)?;
+    // No epoch has begun: nothing was written in plain text.
+    set(requests, info, 0, &list).await
+}
+
+/// What a clone has from the volume that it began as.
+pub struct Heritage {
+    slots: Vec<Slot>,
+    unlocked: Unlocked,
 }
 
 /// The keys of a volume, for clones of it; `None` if it is not encrypted.
 ///
 /// # Errors
-/// If the store does not answer, or the key file is missing or does not open them.
+/// If the store does not answer, or nothing opens them.
 pub async fn for_clones(
     requests: &Requests,
     info: &VolumeInfo,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
 ) -> Result<Option<Heritage>> {
     let data = get(requests, info).await?;
     if data.is_empty() {
         return Ok(None);
     }
-    let file = self::key_file(key_file)?;
-    let wrapped = Wrapped::parse(&data)?;
-    let keys = wrapped.unwrap(info.id, std::slice::from_ref(&file))?;
-    let parents = std::iter::once(info.id.to_string()).chain(wrapped.parents).collect();
-    Ok(Some(Heritage { file, keys, parents }))
-}
-
-/// What a clone has from the volume that it began as.
-pub struct Heritage {
-    file: KeyFile,
-    keys: BTreeMap<u32, DataKey>,
-    parents: Vec<String>,
+    let list = KeyList::parse(&data)?;
+    let mut unlocked = list.unlock(&owner(requests, info), given.required()?, None)?;
+    unlocked.parents.insert(0, info.id);
+    Ok(Some(Heritage { slots: list.slots, unlocked }))
 }
 
 impl Heritage {
-    /// Gives it to a clone that was just made.
+    /// Gives it to a clone that was just made. The same slots open it.
     ///
     /// # Errors
     /// If the store fails, or the clone has been attached meanwhile.
     pub async fn pass_on(self, requests: &Requests, clone: &VolumeInfo) -> Result<()> {
-        let wrapped = Wrapped::wrap(clone.id, &self.keys, self.parents, &self.file)?;
+        let list = KeyList::seal(&owner(requests, clone), &self.unlocked, self.slots)?;
         // It goes on in the epoch of its parent, which it says once it is open.
         let epoch = attributes::epoch(requests, &clone.name).await?;
-        set(requests, clone, epoch, &wrapped).await
+        set(requests, clone, epoch, &list).await
     }
 }
 
-/// Gives a volume a new data key for new writes, or, with `new`, puts those it has under that key
-/// file. The number of the newest key.
+/// A list that was opened, to be changed.
+pub struct Change<'a> {
+    requests: &'a Requests,
+    info: &'a VolumeInfo,
+    list: KeyList,
+    unlocked: Unlocked,
+    owner: Owner,
+}
+
+impl<'a> Change<'a> {
+    /// Opens the list of a volume; with `was`, one that is bound to that name.
+    ///
+    /// # Errors
+    /// If the volume is not encrypted, nothing opens its keys, or the store fails.
+    pub async fn begin(
+        requests: &'a Requests,
+        info: &'a VolumeInfo,
+        given: &Given<'_>,
+        was: Option<&str>,
+    ) -> Result<Change<'a>> {
+        let openers = given.required()?;
+        let list = read(requests, info).await?;
+        let owner = owner(requests, info);
+        let name = was.map_or(owner.name.clone(), |was| requests.canonical(was));
+        let unlocked = list.unlock(&Owner { name, ..owner.clone() }, openers, None)?;
+        Ok(Change { requests, info, list, unlocked, owner })
+    }
+
+    /// A new data key for new writes; its number.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn rotate(mut self) -> Result<u32> {
+        let newest = self.unlocked.keys.keys().next_back().copied().unwrap_or(0) + 1;
+        self.unlocked.keys.insert(newest, DataKey::new(random::secret()?));
+        self.save().await?;
+        Ok(newest)
+    }
+
+    /// Numbers of the data keys.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.list.numbers()
+    }
+
+    /// Leaves only the newest data key in the list: no block is under another one. The numbers of the others.
+    ///
+    /// # Errors
+    /// If the store fails, or another epoch has begun.
+    pub async fn retire(mut self) -> Result<Vec<u32>> {
+        let Some((newest, key)) = self.unlocked.keys.pop_last() else { return Ok(Vec::new()) };
+        let older: Vec<u32> = self.unlocked.keys.keys().copied().collect();
+        self.unlocked.keys = BTreeMap::from([(newest, key)]);
+        if !older.is_empty() {
+            self.save().await?;
+        }
+        Ok(older)
+    }
+
+    /// A new secret, which only `new` opens.
+    ///
+    /// # Errors
+    /// If there are other slots, whose openers are not here, or the store fails.
+    pub async fn replace(mut self, new: &Opener) -> Result<()> {
+        if self.list.slots.len() > 1 {
+            bail!(
+                "the volume has {} key slots, and a new key file would replace all of them: remove the others first \
+                 (`longhaul volume key remove`), or put the new one beside them (`longhaul volume key add`)",
+                self.list.slots.len()
+            );
+        }
+        self.unlocked.secret = Secret::draw()?;
+        self.list.slots = vec![Slot::wrap(1, &self.unlocked.secret, new)?];
+        self.save().await
+    }
+
+    /// A slot for something else that opens the volume; its number.
+    ///
+    /// # Errors
+    /// If all slots are taken, or the store fails.
+    pub async fn add(mut self, new: &Opener) -> Result<u32> {
+        let taken = |number: &u32| self.list.slots.iter().any(|slot| slot.number == *number);
+        let free = (1..=MAX_SLOTS as u32).find(|number| !taken(number));
+        let number = free.with_context(|| format!("all {MAX_SLOTS} key slots are taken"))?;
+        if new.fingerprint().is_some_and(|new| {
+            self.list.slots.iter().any(|slot| slot.key_file.as_deref() == Some(&new))
+        }) {
+            bail!("that key file has a slot already");
+        }
+        self.list.slots.push(Slot::wrap(number, &self.unlocked.secret, new)?);
+        self.save().await?;
+        Ok(number)
+    }
+
+    /// Takes a slot away.
+    ///
+    /// # Errors
+    /// If there is none, it is the last one, or the store fails.
+    pub async fn remove(mut self, number: u32) -> Result<()> {
+        let before = self.list.slots.len();
+        self.list.slots.retain(|slot| slot.number != number);
+        if self.list.slots.len() == before {
+            bail!(
+                "there is no key slot {number}; `longhaul volume key list` shows those there are"
+            );
+        }
+        if self.list.slots.is_empty() {
+            bail!(
+                "key slot {number} is the last one, and without it nobody can read the volume: add another one first"
+            );
+        }
+        self.save().await
+    }
+
+    /// The list, which is authentic.
+    pub fn into_list(self) -> KeyList {
+        self.list
+    }
+
+    /// Binds the list to the name that the volume has now.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn rebind(self) -> Result<()> {
+        self.save().await
+    }
+
+    async fn save(self) -> Result<()> {
+        let list = KeyList::seal(&self.owner, &self.unlocked, self.list.slots)?;
+        set(self.requests, self.info, epoch(self.info), &list).await
+    }
+}
+
+/// The list of the keys of an encrypted volume. Nothing in it is authentic before it is opened.
 ///
 /// # Errors
-/// If the volume is not encrypted, the key file does not open its keys, or the store fails.
-pub async fn rotate(
-    requests: &Requests,
-    info: &VolumeInfo,
-    file: &KeyFile,
-    new: Option<&KeyFile>,
-) -> Result<u32> {
+/// If the volume is not encrypted, the list makes no sense, or the store fails.
+pub async fn read(requests: &Requests, info: &VolumeInfo) -> Result<KeyList> {
     let data = get(requests, info).await?;
     if data.is_empty() {
         bail!("it is not encrypted");
     }
-    let wrapped = Wrapped::parse(&data)?;
-    let mut keys = wrapped.unwrap(info.id, std::slice::from_ref(file))?;
-    let mut newest = keys.keys().next_back().copied().unwrap_or(0);
-    if new.is_none() {
-        newest += 1;
-        keys.insert(newest, DataKey::new(random::secret()?));
-    }
-    let wrapped = Wrapped::wrap(info.id, &keys, wrapped.parents, new.unwrap_or(file))?;
-    let epoch = info.live.as_ref().map_or(0, |live| live.epoch);
-    set(requests, info, epoch, &wrapped).await?;
-    Ok(newest)
+    KeyList::parse(&data)
+}
+
+/// Whether the store says that a volume is encrypted.
+///
+/// # Errors
+/// If it does not say.
+pub async fn is_encrypted(requests: &Requests, info: &VolumeInfo) -> Result<bool> {
+    Ok(!get(requests, info).await?.is_empty())
+}
+
+fn owner(requests: &Requests, info: &VolumeInfo) -> Owner {
+    Owner { name: requests.canonical(&info.name), volume: info.id }
+}
+
+fn epoch(info: &VolumeInfo) -> Epoch {
+    info.live.as_ref().map_or(0, |live| live.epoch)
 }
 
 async fn get(requests: &Requests, info: &VolumeInfo) -> Result<Vec<u8>> {
@@ -338,83 +316,10 @@ async fn get(requests: &Requests, info: &VolumeInfo) -> Result<Vec<u8>> {
     data.context("cannot ask for the volume's keys")
 }
 
-async fn set(requests: &Requests, info: &VolumeInfo, epoch: u64, keys: &Wrapped) -> Result<()> {
+async fn set(requests: &Requests, info: &VolumeInfo, epoch: Epoch, list: &KeyList) -> Result<()> {
     if requests.version() < PACKED_VERSION {
         bail!("the store is too old for encrypted volumes: upgrade it");
     }
-    let set = attributes::set(requests, info, epoch, ATTRIBUTE, keys.encode()?).await;
+    let set = attributes::set(requests, info, epoch, ATTRIBUTE, list.encode()?).await;
     set.context("cannot store the volume's keys")
-}
-
-fn identity(text: &str) -> Result<VolumeId> {
-    let id = u128::from_str_radix(text, 16).ok().map(VolumeId);
-    id.with_context(|| format!("the volume's keys name {text:?} as a parent, which is no identity"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || !text.len().is_multiple_of(2) {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(dir: &Path, name: &str) -> KeyFile {
-        let path = dir.join(name);
-        create(&path).unwrap();
-        assert!(create(&path).is_err(), "it exists");
-        KeyFile::load(&path).unwrap()
-    }
-
-    #[test]
-    fn keys_open_with_their_file_and_for_their_volume_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mine, other) = (file(dir.path(), "mine"), file(dir.path(), "other"));
-        let keys: BTreeMap<u32, DataKey> =
-            (1..3).map(|number| (number, DataKey::new([number as u8; DATA_KEY_BYTES]))).collect();
-        let id = VolumeId(7);
-        let data = Wrapped::wrap(id, &keys, Vec::new(), &mine).unwrap().encode().unwrap();
-        assert!(!data.windows(8).any(|window| window == [1; 8]));
-        let both = [other.clone(), mine.clone()];
-        assert_eq!(Wrapped::parse(&data).unwrap().unwrap(id, &both).unwrap(), keys);
-        assert_eq!(open(id, &data, &both).unwrap().unwrap().newest(), 2);
-        assert!(open(id, &[], &[]).unwrap().is_none());
-        let error =
-            |volume, files: &[KeyFile]| format!("{:#}", open(volume, &data, files).unwrap_err());
-        for files in [&[][..], &[other]] {
-            let error = error(id, files);
-            assert!(error.contains("--key-file") && error.contains(&mine.fingerprint()), "{error}");
-        }
-        assert!(error(VolumeId(8), std::slice::from_ref(&mine)).contains("does not open"));
-        // Where a volume comes from is not for the store to say.
-        let of = vec![VolumeId(9).to_string()];
-        let mut wrapped = Wrapped::wrap(id, &keys, of, &mine).unwrap();
-        let opened = open(id, &wrapped.encode().unwrap(), &both).unwrap().unwrap();
-        assert_eq!(opened.parents(), [VolumeId(9)]);
-        wrapped.parents.push(VolumeId(5).to_string());
-        assert!(open(id, &wrapped.encode().unwrap(), &both).is_err());
-    }
-
-    #[test]
-    fn each_mistake_with_a_key_file_has_its_message() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("key");
-        let message = || format!("{:#}", KeyFile::load(&path).unwrap_err());
-        assert!(message().contains("cannot read"));
-        create(&path).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(message().contains("chmod 600"));
-        for text in ["", "00", "zz", "é"] {
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-            assert!(message().contains("64 hexadecimal digits"), "{}", message());
-        }
-    }
 }

@@ -7,7 +7,9 @@ pub mod credentials;
 pub mod diff;
 mod export;
 pub(crate) mod import;
+mod keys;
 pub mod lost;
+mod rewrite;
 pub mod snapshot;
 mod stream;
 mod transfer;
@@ -19,7 +21,7 @@ pub use diff::NoSnapshot;
 use crate::cli::{VolumeArgs, VolumeCommand};
 use crate::commands::Usage;
 use crate::credential::Credential;
-use crate::keys;
+use crate::keys::{self as locks, Given};
 use crate::link::Requests;
 use crate::store::api::client::Client;
 use crate::store::api::types::{Live, Volume};
@@ -39,6 +41,7 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
     let reach = match &args.command {
         VolumeCommand::Create { encrypt: true, .. }
         | VolumeCommand::RotateKey { .. }
+        | VolumeCommand::Key(_)
         | VolumeCommand::Import { .. }
         | VolumeCommand::Export { .. } => Reach::Link,
         _ => Reach::Api,
@@ -91,18 +94,19 @@ pub(crate) fn connected(
 }
 
 async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
-    let key_file = args.key_file.as_deref();
+    let given = Given::new(&args.keys);
     let named = |name: &str| format!("volume {name}");
     match &args.command {
         VolumeCommand::Create { name, size, block_size, encrypt } => {
             // What can be wrong with the key is told before there is a volume.
-            let key = if *encrypt { Some(keys::key_file(key_file)?) } else { None };
+            let openers = if *encrypt { Some(given.required()?) } else { None };
             let block_bytes = block_size.parse().context("--block-size is not a number")?;
             let made = client.create_volume(name, *size, block_bytes).await;
             let made = made.with_context(|| named(name))?;
-            if let Some(key) = key {
+            if let Some(openers) = openers {
                 let link = client.link().await?;
-                let encrypted = async { keys::encrypt(link, &info(link, name).await?, &key).await };
+                let encrypted =
+                    async { locks::encrypt(link, &info(link, name).await?, openers).await };
                 encrypted.await.with_context(|| {
                     format!("volume {name} was created, but is not encrypted: delete it")
                 })?;
@@ -138,31 +142,22 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
             tell(&format!("volume {name} has {size}"));
             Ok(())
         }
-        VolumeCommand::RotateKey { name, new_key_file } => {
-            let key = keys::key_file(key_file)?;
-            let new = new_key_file.as_deref().map(|path| keys::key_file(Some(path))).transpose()?;
+        VolumeCommand::RotateKey { name, rewrite: true, .. } => {
             let link = client.link().await?;
-            let info = show(link, name).await?;
-            let newest =
-                keys::rotate(link, &info, &key, new.as_ref()).await.with_context(|| named(name))?;
-            let rewrapped = new.is_some();
-            if args.json {
-                return print(&pretty(&json!({ "key": newest, "new_key_file": rewrapped }))?);
-            }
-            tell(&match rewrapped {
-                true => format!("the keys of volume {name} open with the new key file only"),
-                false => format!("new writes to volume {name} are encrypted with key {newest}"),
-            });
-            Ok(())
+            rewrite::run(link, name, &given, args.json).await.with_context(|| named(name))
         }
+        VolumeCommand::RotateKey { name, new_key_file, .. } => {
+            keys::rotate(client, name, new_key_file.as_deref(), &given, args.json).await
+        }
+        VolumeCommand::Key(command) => keys::run(client, command, &given, args.json).await,
         VolumeCommand::Delete { name, now, .. } => {
             trash::delete(client, name, *now, args.json).await
         }
         VolumeCommand::Undelete { volume, new_name } => {
-            trash::restore(client, volume, new_name.as_deref(), args.json).await
+            trash::restore(client, volume, new_name.as_deref(), &given, args.json).await
         }
         VolumeCommand::Clone { snapshot, name } => {
-            snapshot::clone(client, snapshot, name, key_file, args.json).await
+            snapshot::clone(client, snapshot, name, &given, args.json).await
         }
         VolumeCommand::Diff { since, until } => diff::run(client, since, until, args.json).await,
         VolumeCommand::Usage { name } => usage::run(client, name, args.json).await,
@@ -173,7 +168,7 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
         }
         VolumeCommand::Import { name, file } => {
             let link = client.link().await?;
-            let outcome = import::run(link, name, file, key_file, !args.json).await?;
+            let outcome = import::run(link, name, file, &given, !args.json).await?;
             if args.json {
                 return print(&pretty(&outcome)?);
             }
@@ -182,7 +177,7 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
         }
         VolumeCommand::Export { name, file, force } => {
             let link = client.link().await?;
-            let outcome = export::run(link, name, (file, *force), key_file, !args.json).await?;
+            let outcome = export::run(link, name, (file, *force), &given, !args.json).await?;
             if args.json && file.as_os_str() != "-" {
                 return print(&pretty(&outcome)?);
             }
@@ -201,7 +196,8 @@ pub(crate) async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> 
 pub(crate) async fn info(requests: &Requests, name: &str) -> Result<VolumeInfo> {
     // A volume that the store opens for this answers what it knows, which may be nothing yet.
     match requests.volume(VolumeOperation::Show { name: name.to_owned() }).await? {
-        VolumeReply::Volume(info) => Ok(info),
+        // What was asked for counts, not what the store calls it.
+        VolumeReply::Volume(info) => Ok(VolumeInfo { name: name.to_owned(), ..info }),
         _ => Err(unexpected()),
     }
 }

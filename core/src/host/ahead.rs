@@ -86,6 +86,7 @@ impl Volume {
     ) {
         let found = match result {
             Ok(pieces) => verified(asked.range, &pieces, payload, &mut self.packer)
+                .ok()
                 .filter(|_| *standing != Standing::Outdated),
             Err(error) => {
                 let waiters = self.readahead.arrived(request, None);

@@ -51,6 +51,11 @@ pub enum Event {
         /// What failed.
         error: String,
     },
+    /// The store answered a read of an encrypted volume twice with data that is not encrypted.
+    StorePlain {
+        /// The sectors.
+        range: Range,
+    },
     /// The epoch goes on after the link was lost.
     Resumed {
         /// What the store has.

@@ -3,6 +3,7 @@
 use super::reads::Slot;
 use crate::block::{BlockState, Range, ReadPiece, StatusRun};
 use crate::pack::Packer;
+use crate::record::RecordError;
 use crate::wire::link::{self, Piece, ReadPart};
 use bytes::Bytes;
 
@@ -17,22 +18,37 @@ pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> 
     })
 }
 
-/// The pieces of a store's answer, if they are what the range demands and match their checksums.
+/// Why an answer of the store is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// It does not match its checksums, or is not what was asked for.
+    Damaged,
+    /// It is not encrypted, and the volume is.
+    Plain,
+}
+
+/// The pieces of a store's answer, if they are what the range demands and match their checksums, and are encrypted
+/// where the volume is.
 pub(super) fn verified(
     range: Range,
     pieces: &[Piece],
     payload: Bytes,
     packer: &mut Packer,
-) -> Option<Vec<ReadPiece>> {
-    let parts = link::decode_data(range, pieces, payload).ok()?;
+) -> Result<Vec<ReadPiece>, Unfit> {
+    let unfit = |error| match error {
+        RecordError::Plain(_) => Unfit::Plain,
+        _ => Unfit::Damaged,
+    };
+    let parts = link::decode_data(range, pieces, payload).map_err(|_| Unfit::Damaged)?;
     let piece = |part| match part {
-        ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Some(ReadPiece::Zeroes(sectors)),
+        ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Ok(ReadPiece::Zeroes(sectors)),
+        ReadPart::Data { .. } if packer.is_encrypting() => Err(Unfit::Plain),
         ReadPart::Data { wanted, fragment } => {
-            fragment.verify().ok()?;
-            Some(ReadPiece::Data(fragment.sectors(wanted)))
+            fragment.verify().map_err(unfit)?;
+            Ok(ReadPiece::Data(fragment.sectors(wanted)))
         }
         ReadPart::Packed { wanted, record } => {
-            packer.unpack(&record, wanted).ok().map(ReadPiece::Data)
+            packer.unpack(&record, wanted).map(ReadPiece::Data).map_err(unfit)
         }
     };
     parts.into_iter().map(piece).collect()

@@ -11,7 +11,7 @@ use super::copy::Staging;
 use super::dirty::Place;
 use super::io::{DiskOperation, Event};
 use super::journal::Where;
-use super::pieces::{collect, merge, pieces, verified};
+use super::pieces::{Unfit, collect, merge, pieces, verified};
 use super::readahead::{Found as Ahead, Sent, Waiter};
 use super::versioning::Parked;
 use super::versions::Standing;
@@ -21,7 +21,7 @@ use crate::block::{
     BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, Seq, StatusRun, VolumeId,
 };
 use crate::pack::Packer;
-use crate::record::{self, Kind, Location};
+use crate::record::{self, Kind, Location, RecordError};
 use crate::wire::link::{
     Changes, Lane, MAX_READ_SECTORS, Moment, Piece, ReadError, RequestId, ToStore,
 };
@@ -319,7 +319,9 @@ impl Volume {
                 (skip, wanted.bytes() as usize)
             };
             match self.journal.locate(place.addr + skip, bytes) {
-                Where::Memory(bytes) if !packed && !self.verifies_memory() => {
+                Where::Memory(bytes)
+                    if !packed && !self.verifies_memory() && !self.packer.is_encrypting() =>
+                {
                     self.counters.memory_hit_bytes += wanted.bytes();
                     slots.push(Slot::One(ReadPiece::Data(bytes)));
                 }
@@ -479,6 +481,8 @@ impl Volume {
 
     fn fill_from_journal(&mut self, read: u64, part: Part, found: Result<Bytes, String>) {
         let Part { slot, place, wanted } = part;
+        let plain = self.packer.is_encrypting() && place.kind() == Kind::Data;
+        let found = if plain { Err(RecordError::Plain(wanted).to_string()) } else { found };
         let problem = match found {
             Ok(data) => return self.fill(read, slot, Ok(Slot::One(ReadPiece::Data(data)))),
             Err(problem) => problem,
@@ -677,24 +681,28 @@ impl Volume {
         };
         let mut found = verified(asked.range, &pieces, payload, &mut self.packer);
         if standing == Standing::Outdated {
-            if let (Some(_), LinkUse::Read { read, slot }) = (&found, &asked.what) {
+            if let (Ok(_), LinkUse::Read { read, slot }) = (&found, &asked.what) {
                 let (read, slot) = (*read, *slot);
                 return self.outdated(asked, read, slot);
             }
             // What is not for a client can be had later, if it has changed since it was asked for.
-            found = found.filter(|_| asked.spoiled && matches!(asked.what, LinkUse::Warm(_)));
-        } else if found.is_some() {
+            let later = asked.spoiled && matches!(asked.what, LinkUse::Warm(_));
+            found = if later { found } else { Err(Unfit::Damaged) };
+        } else if found.is_ok() {
             self.adopt(&asked, &standing);
         }
         match (asked.what, found) {
-            (LinkUse::Read { read, slot }, Some(pieces)) => {
+            (LinkUse::Read { read, slot }, Ok(pieces)) => {
                 self.cache_missed(asked.range, &pieces, asked.spoiled);
                 self.fill(read, slot, Ok(Slot::Many(pieces)));
             }
-            (LinkUse::Read { read, slot }, None) => {
+            (LinkUse::Read { read, slot }, Err(unfit)) => {
                 if asked.again {
                     let range = asked.range;
-                    self.event(Event::StoreDamaged { range });
+                    self.event(match unfit {
+                        Unfit::Damaged => Event::StoreDamaged { range },
+                        Unfit::Plain => Event::StorePlain { range },
+                    });
                     self.fill(read, slot, Err(BlockError::Medium(range)));
                 } else {
                     self.ask(asked.range, LinkUse::Read { read, slot }, true);
@@ -702,7 +710,7 @@ impl Volume {
             }
             (LinkUse::Warm(whose), found) => {
                 let Asked { range, spoiled, again, .. } = asked;
-                self.warm_came(whose, range, found, spoiled, again);
+                self.warm_came(whose, range, found.ok(), spoiled, again);
             }
             (LinkUse::Prefetch, _) => {}
             // An answer of the wrong kind: asked again, it may come right.

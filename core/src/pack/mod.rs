@@ -6,7 +6,7 @@
 //! comes out of here without knowing keys or methods: [`crate::record::packed`].
 //!
 //! Promises: what is unpacked is what was packed for this volume, these sectors, this epoch and this
-//! number, or an error; no key is ever used twice with the same nonce ([`Keys`]); each block costs no
+//! number, or an error; with keys, nothing that was packed without one is unpacked; no key is ever used twice with the same nonce ([`Keys`]); each block costs no
 //! more than [`MAX_STORED_BYTES`]. It must not know journals, links or requests.
 //!
 //! # What encryption does not hide or stop
@@ -288,11 +288,15 @@ impl Packer {
     ///
     /// # Errors
     /// As for [`crate::record::parse`] about these blocks; [`RecordError::NoKey`] and
-    /// [`RecordError::Sealed`] if they cannot be opened.
+    /// [`RecordError::Sealed`] if they cannot be opened, [`RecordError::Plain`] if they are not encrypted and the
+    /// volume is.
     pub fn unpack(&mut self, bytes: &[u8], wanted: Range) -> Result<Bytes, RecordError> {
         let (header, lock, blocks) = packed::open(self.volume, bytes)?;
         if header.range.intersect(wanted) != Some(wanted) {
             return Err(RecordError::Invalid("the sectors are not in the record"));
+        }
+        if lock.key == 0 && self.is_encrypting() {
+            return Err(RecordError::Plain(wanted));
         }
         let mut out = BytesMut::with_capacity(wanted.bytes() as usize);
         let mut scratch = std::mem::take(&mut self.scratch);

@@ -178,6 +178,20 @@ fn a_statement_opens_with_the_keys_of_its_volume_only() {
 }
 
 #[test]
+fn what_was_packed_without_a_key_is_not_unpacked_with_keys() {
+    let range = Range::new(8, 24);
+    for compression in [Compression::None, Compression::Lz4] {
+        for data in [content(range, 1), vec![0; range.bytes() as usize]] {
+            let bytes = pack(&mut packer(compression, false), range, &data);
+            let part = Range::new(9, 3);
+            let found = packer(compression, true).unpack(&bytes, part);
+            assert_eq!(found, Err(RecordError::Plain(part)));
+            assert!(packer(Compression::None, false).unpack(&bytes, part).is_ok());
+        }
+    }
+}
+
+#[test]
 fn a_clone_reads_what_the_volumes_behind_it_wrote() {
     let range = Range::new(8, 16);
     let old = content(range, 1);

@@ -102,6 +102,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     ]) {
         all.push(vec!["volume", command]);
     }
+    for command in ["list", "add", "remove", "rebind"] {
+        all.push(vec!["volume", "key", command]);
+    }
     for command in ["create", "list", "delete", "schedule", "rollback", "send", "receive"] {
         all.push(vec!["snapshot", command]);
     }

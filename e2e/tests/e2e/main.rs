@@ -15,6 +15,7 @@ mod crashes;
 mod credentials;
 mod damage;
 mod docs;
+mod encryption;
 mod engines;
 mod filesystems;
 mod fleet;

@@ -28,7 +28,7 @@ fn digest(image: &[u8]) -> String {
 fn export(site: &Site, name: &str) -> Vec<u8> {
     let (file, key) = (site.path("image"), site.path("key"));
     let _ = std::fs::remove_file(&file);
-    site.volume(["export", name, text(&file), "--key-file", text(&key)]).ok();
+    site.volume(["export", name, text(&file), "--key-file", text(&key), "--plain"]).ok();
     std::fs::read(file).unwrap()
 }
 
@@ -58,7 +58,14 @@ fn read(client: &mut Client) -> Vec<u8> {
 fn host_of(site: &Site) -> Host {
     let mut host = site.host("host").with(["--volume", "disk", "--volume", "secret"]);
     host.journal_size = "64MiB".into();
-    host.with(["--cache-size", "64MiB", "--key-file", text(&site.path("key"))])
+    host.with([
+        "--cache-size",
+        "64MiB",
+        "--key-file",
+        text(&site.path("key")),
+        "--plain",
+        "disk,copy",
+    ])
 }
 
 /// Makes a fixture of this version, in the file that `LONGHAUL_E2E_FIXTURE` says.

@@ -1,6 +1,6 @@
 //! `longhaul snapshot`.
 
-use super::YesArg;
+use super::{KeyArgs, YesArg};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -83,6 +83,7 @@ pub enum SnapshotCommand {
         schedule: Option<String>,
     },
     /// Write a snapshot as a stream, for `longhaul snapshot receive`: all of it, or what was written since an earlier one.
+    /// The stream is not encrypted, also if the volume is.
     Send {
         /// VOLUME@SNAPSHOT.
         snapshot: SnapshotName,
@@ -91,9 +92,8 @@ pub enum SnapshotCommand {
         /// Name of an earlier snapshot of the volume, which the receiver has.
         #[arg(long, value_name = "SNAPSHOT")]
         since: Option<String>,
-        /// Key file of an encrypted volume; the stream itself is not encrypted.
-        #[arg(long, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
-        key_file: Option<PathBuf>,
+        #[command(flatten)]
+        keys: KeyArgs,
     },
     /// Make a volume what a stream of `longhaul snapshot send` says, and take the same snapshot of it. A stream since an
     /// earlier snapshot goes into a volume that has received that one and has not been written to.
@@ -102,9 +102,8 @@ pub enum SnapshotCommand {
         volume: String,
         /// The file to read, or `-` for standard input.
         file: PathBuf,
-        /// Key file of an encrypted volume.
-        #[arg(long, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
-        key_file: Option<PathBuf>,
+        #[command(flatten)]
+        keys: KeyArgs,
     },
     /// Make a volume what it was when a snapshot was taken. What was written since is gone, unless another
     /// snapshot has it. No host may have the volume attached.

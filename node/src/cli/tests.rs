@@ -109,3 +109,26 @@ fn limits_of_tenants_say_of_what_they_are() {
     assert_eq!(limits(&["--max-iops", "none"]), Some((Some(LimitArg(None)), None)));
     assert_eq!((limits(&["--max-iops", "0"]), limits(&["--max-iops", "1/s"])), (None, None));
 }
+
+#[test]
+fn what_opens_volumes_may_be_for_one_or_for_all() {
+    let host = ["longhaul", "host", "--credential", "/c", "--state", "/s"];
+    let flags = ["--key-file", "/a,db=/b", "--plain", "x", "--plain", "y", "--require-encryption"];
+    let Command::Host(host) = Cli::try_parse_from(host.iter().chain(&flags)).unwrap().command
+    else {
+        panic!()
+    };
+    assert_eq!(host.keys.key_files, ["/a", "db=/b"]);
+    assert_eq!(host.keys.plain, ["x", "y"]);
+    assert!(host.keys.require_encryption && host.keys.encrypted.is_empty());
+    let volume = |args: &[&str]| {
+        Cli::try_parse_from(["longhaul", "volume"].iter().chain(args)).map(|cli| cli.command)
+    };
+    let add = ["key", "add", "db", "--key-file", "/k"];
+    assert!(volume(&[&add[..], &["--recovery"]].concat()).is_ok());
+    for two in [["--recovery", "--new-key-file=/x"], ["--new-passphrase-file=-", "--recovery"]] {
+        assert!(volume(&[&add[..], &two].concat()).is_err());
+    }
+    // A passphrase is never an argument.
+    assert!(volume(&["key", "list", "db", "--passphrase", "secret"]).is_err());
+}

@@ -1,6 +1,6 @@
 //! `longhaul volume`.
 
-use super::{SnapshotName, YesArg};
+use super::{KeyArgs, KeyCommand, SnapshotName, YesArg};
 use crate::units;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -13,9 +13,8 @@ pub struct VolumeArgs {
     /// Address of the store, if not the one in the credential (HOST:PORT).
     #[arg(long, global = true, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
     pub store: Option<String>,
-    /// Key file of encrypted volumes (see `longhaul credential new-key`).
-    #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
-    pub key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub keys: KeyArgs,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -35,7 +34,7 @@ pub enum VolumeCommand {
         /// Logical block size in bytes.
         #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
         block_size: String,
-        /// Encrypt all that hosts write to it, with data keys that only the --key-file opens.
+        /// Encrypt all that hosts write to it, with data keys that only the --key-file or the --passphrase-file opens.
         #[arg(long)]
         encrypt: bool,
     },
@@ -48,7 +47,15 @@ pub enum VolumeCommand {
         /// Key file that replaces the --key-file of this volume.
         #[arg(long, value_name = "FILE")]
         new_key_file: Option<PathBuf>,
+        /// Encrypt what was written with older data keys anew, and take these from the list once no snapshot can need
+        /// them. No host may have the volume attached. A new data key is drawn unless an earlier rotation is still to be
+        /// completed; if it is cut short, the same command goes on.
+        #[arg(long, conflicts_with = "new_key_file")]
+        rewrite: bool,
     },
+    /// List, add and remove what opens an encrypted volume: key files, passphrases, recovery keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// List all volumes.
     List {
         /// Those that are deleted and can still be brought back.

@@ -9,12 +9,12 @@ use super::cache::{self, CacheFile};
 use super::disk::{Disk, Zero};
 use super::front::Front;
 use super::state::{
-    JournalShape, StateDir, VolumeFile, journal_path, save_zeroed_files, zeroed_files,
+    JournalShape, Pin, StateDir, VolumeFile, journal_path, save_zeroed_files, zeroed_files,
 };
 use super::uplink::LinkLost;
 use super::versions::{self, VersionTable};
 use super::volume::{Backing, Volume};
-use crate::keys;
+use crate::keys::{self, Secret};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
 use longhaul_core::block::VolumeId;
@@ -199,7 +199,7 @@ async fn try_attach(
         Some(opened) => claim(&front.state, &mut opened.kept.file)?,
         None => None,
     };
-    let keys = match open_keys(front, &volume, read_only, journal.as_ref()).await {
+    let keys = match open_keys(front, &volume, read_only, journal.as_ref(), None).await {
         Ok(keys) => keys,
         Err(failure) => {
             undo(front, name, restore, journal);
@@ -207,7 +207,7 @@ async fn try_attach(
         }
     };
     let cache =
-        if read_only { None } else { open_cache(front, name, info.id, keys.1.is_some()).await };
+        if read_only { None } else { open_cache(front, name, info.id, keys.keys.is_some()).await };
     let asked = ask(front, name, (&info, &volume), take_over, journal, keys, cache).await;
     if asked.is_err() {
         undo(front, name, restore, journal);
@@ -232,14 +232,38 @@ fn undo(front: &Front, name: &str, before: Option<VolumeFile>, journal: &mut Opt
     }
 }
 
-/// The keys of a volume as the store has them now, and the attribute they come from. What is wrong
-/// with them is told before the volume is attached. `snapshot`: they are for one of its snapshots.
+/// The keys of a volume as the store has them now.
+struct VolumeKeys {
+    /// The attribute they come from.
+    data: Vec<u8>,
+    /// `None`: it is not encrypted, and need not be.
+    keys: Option<Keys>,
+    /// What they are wrapped with.
+    secret: Option<Secret>,
+}
+
+/// Opens a list of keys away from the front's thread: a passphrase may take a second.
+async fn unlock(
+    front: &Front,
+    (name, id): (&str, VolumeId),
+    data: Vec<u8>,
+    known: Option<Secret>,
+) -> anyhow::Result<Option<(Keys, Secret)>> {
+    let (owner, openers) = (front.options.locks.owner(name, id), front.options.locks.openers(name));
+    let opened =
+        tokio::task::spawn_blocking(move || keys::open(&owner, &data, &openers, known.as_ref()));
+    opened.await.context("the thread that opens keys failed")?
+}
+
+/// The keys of a volume as the store has them now. What is wrong with them is told before the volume is attached.
+/// `snapshot`: they are for one of its snapshots. `known`: what opened them before.
 async fn open_keys(
     front: &Rc<Front>,
     info: &VolumeInfo,
     snapshot: bool,
     journal: Option<&Opened>,
-) -> Result<(Vec<u8>, Option<Keys>), Failure> {
+    known: Option<Secret>,
+) -> Result<VolumeKeys, Failure> {
     let refused = |why: String| Failure::Refused(format!("volume {}: {why}", info.name));
     let version = front.router.version();
     let data = if version < ATTRIBUTES_VERSION {
@@ -256,17 +280,32 @@ async fn open_keys(
             _ => return Err(Failure::Refused("the store gave an answer that does not fit".into())),
         }
     };
-    let keys = keys::open(info.id, &data, &front.options.key_files);
-    let mut keys = keys.map_err(|error| refused(format!("{error:#}")))?;
+    let opened = unlock(front, (&info.name, info.id), data.clone(), known).await;
+    let opened = opened.map_err(|error| refused(format!("{error:#}")))?;
+    let (mut keys, secret) = opened.unzip();
     if snapshot {
         keys = keys.map(|keys| keys.of_snapshot(info.id));
     }
-    if keys.is_none() && journal.is_some_and(|opened| opened.kept.file.encrypted) {
-        return Err(refused(
-            "the store says that it is not encrypted, but it was when it was attached here last: nothing is written \
-             to it in plain text. Is this the right store?"
-                .into(),
-        ));
+    if keys.is_some() {
+        front.state.remember_encryption(&info.name, info.id)?;
+    } else {
+        let before = journal.is_some_and(|opened| opened.kept.file.encrypted);
+        let pin = match before {
+            true => Some(Pin::Volume),
+            false => front.state.encryption(&info.name, info.id)?,
+        };
+        if let Some(why) = front.options.locks.refusal(&info.name, pin) {
+            return Err(refused(why));
+        }
+    }
+    if let Some(opened) = journal.filter(|_| keys.is_some())
+        && let Some(range) = opened.recovered.plain()
+    {
+        return Err(refused(format!(
+            "it is encrypted, and the journal in {} holds writes that are not, the first at {range}: they are not \
+             delivered; move that directory away to give them up",
+            front.state.volume_dir(info.id).display()
+        )));
     }
     let packs = keys.is_some() || front.options.compression != Compression::None;
     if packs && version < PACKED_VERSION {
@@ -276,11 +315,15 @@ async fn open_keys(
             if keys.is_some() { "" } else { ", or start this host with --compression none" }
         )));
     }
-    Ok((data, keys))
+    Ok(VolumeKeys { data, keys, secret })
 }
 
 /// Takes up new keys of a volume while it is attached. Ends with the volume.
-async fn follow_keys(front: Weak<Front>, volume: Weak<Volume>, mut known: Vec<u8>) {
+async fn follow_keys(
+    front: Weak<Front>,
+    volume: Weak<Volume>,
+    (mut known, mut secret): (Vec<u8>, Option<Secret>),
+) {
     loop {
         tokio::time::sleep(KEYS_INTERVAL).await;
         let (Some(front), Some(volume)) = (front.upgrade(), volume.upgrade()) else { return };
@@ -298,8 +341,9 @@ async fn follow_keys(front: Weak<Front>, volume: Weak<Volume>, mut known: Vec<u8
             continue;
         }
         let name = volume.name();
-        match keys::open(id, &data, &front.options.key_files) {
-            Ok(Some(keys)) => {
+        match unlock(&front, (name, id), data.clone(), secret.clone()).await {
+            Ok(Some((keys, opened))) => {
+                secret = Some(opened);
                 tracing::info!(
                     volume = name,
                     "new writes are encrypted with key {}",
@@ -361,11 +405,11 @@ async fn ask(
     (info, volume): (&VolumeInfo, &VolumeInfo),
     take_over: bool,
     journal: &mut Option<Opened>,
-    (mut known, mut keys): (Vec<u8>, Option<Keys>),
+    mut keys: VolumeKeys,
     cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let read_only = volume.id != info.id;
-    if let Some(keys) = keys.as_ref().filter(|_| journal.is_some() && !read_only) {
+    if let Some(keys) = keys.keys.as_ref().filter(|_| journal.is_some() && !read_only) {
         versions::look(front, info, keys).await?;
     }
     let generation = front.router.generation();
@@ -388,10 +432,12 @@ async fn ask(
             "volume {name} was replaced while it was being attached; try again"
         )));
     }
-    if keys.is_some() {
+    if keys.keys.is_some() {
         // The last host may have got newer ones until a moment ago, and used them.
-        (known, keys) = open_keys(front, volume, read_only, journal.as_ref()).await?;
+        let known = keys.secret.take();
+        keys = open_keys(front, volume, read_only, journal.as_ref(), known).await?;
     }
+    let VolumeKeys { data, keys, secret } = keys;
     let encrypted = keys.is_some();
     let ends = journal.as_ref().map(|opened| opened.recovered.ends());
     let table = match &keys {
@@ -402,6 +448,7 @@ async fn ask(
     };
     let volume = start(front, name, attached, journal.take(), keys, (cache, table))?;
     if encrypted && !read_only {
+        let known = (data, secret);
         let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
         tokio::task::spawn_local(follow);
     }
@@ -489,7 +536,10 @@ fn start(
 async fn show(front: &Rc<Front>, name: &str) -> Result<VolumeInfo, Failure> {
     let operation = VolumeOperation::Show { name: name.to_owned() };
     match front.router.call(|request| ToStore::Volume { request, operation }).await? {
-        ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. } => Ok(info),
+        // What was asked for counts, not what the store calls it.
+        ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. } => {
+            Ok(VolumeInfo { name: name.to_owned(), ..info })
+        }
         ToHost::Volume { result: Err(error @ VolumeError::NotFound), .. } => {
             let kept = front.state.volumes()?.into_iter().find(|v| v.name == name && !v.released);
             let kept = match kept {

@@ -15,10 +15,10 @@ mod reservations;
 use super::accepted::Accepted;
 use super::ahead::{Ahead, Limits};
 use super::attach::{self, Failure, Kept};
+use super::locks::Locks;
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
 use super::volume::{Clock, Volume};
-use crate::keys::KeyFile;
 use crate::link::LinkEvent;
 use crate::pattern::Pattern;
 use anyhow::{Result, bail};
@@ -64,8 +64,8 @@ pub struct Options {
     pub write_through: bool,
     /// How writes are compressed.
     pub compression: Compression,
-    /// What the keys of encrypted volumes open with.
-    pub key_files: Vec<KeyFile>,
+    /// Which volumes have to be encrypted, and what opens them.
+    pub locks: Locks,
     /// Rollbacks of encrypted volumes that are accepted.
     pub accept_rollback: Vec<Accepted>,
     /// Memory of a volume for what is read ahead, in bytes.

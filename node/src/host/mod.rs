@@ -17,6 +17,7 @@ pub mod disk;
 mod extents;
 mod front;
 mod iscsi;
+mod locks;
 mod metrics;
 mod nbd;
 pub mod null;

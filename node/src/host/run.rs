@@ -4,14 +4,14 @@ use super::admin;
 use super::ahead::{Limits, check_name};
 use super::front::{Front, Options, Stage};
 use super::iscsi::{self, Rights, Static};
+use super::locks::Locks;
 use super::nbd::{self, Address, Listener, Server, tls_config};
 use super::report::{self, Question};
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use crate::cli::{Command, DurabilityArg, HostArgs, OnJournalFailureArg};
-use crate::credential::Credential;
-use crate::keys::KeyFile;
+use crate::credential::{Credential, tenant_of};
 use crate::link::Client;
 use crate::reload::{self, Reload, Settings};
 use crate::service::{Stop, notify, raise_open_files};
@@ -59,6 +59,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let mut stop = Stop::listen()?;
     let reload = Reload::listen()?;
     let (_, settings) = reload::read()?;
+    let mut credential = Credential::load(&args.credential)?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
         cache_bytes: super::cache::check_size(args.cache_size)?,
@@ -74,7 +75,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         write_through: args.write_through,
         compression: args.compression,
         accept_rollback: args.accept_rollback.clone(),
-        key_files: args.key_files.iter().map(|path| KeyFile::load(path)).collect::<Result<_>>()?,
+        locks: Locks::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
         // Without a journal it is what there was before anything was done about distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
         limits: Limits { drain: args.drain_rate.clone(), readahead: args.readahead_rate.clone() },
@@ -83,7 +84,6 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     if let Some(name) = &options.warm {
         check_name(name)?;
     }
-    let mut credential = Credential::load(&args.credential)?;
     let state = Arc::new(StateDir::open(&args.state)?);
     let heard = state.stores().into_iter();
     let heard: Vec<_> = heard.filter(|store| !credential.stores.contains(store)).collect();

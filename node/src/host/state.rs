@@ -5,6 +5,7 @@
 //! host.toml                   the identity drawn when the directory was made
 //! stores.json                 where the stores are that this host has heard of; may be missing
 //! attached.json               volumes that `longhaul attach` named; may be missing
+//! encrypted/NAME.ID           that this volume was attached here encrypted; empty
 //! volumes/ID/volume.json      what the journal beside it belongs to
 //! volumes/ID/journal.NNNN     the journal's files, preallocated
 //! volumes/ID/cache.0000      the read cache; may be missing
@@ -37,6 +38,23 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Smallest `--journal-size`: twice what may wait in memory for the journal.
 pub const MIN_JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Where it is remembered which volumes are encrypted.
+const ENCRYPTED: &str = "encrypted";
+
+/// What is remembered of the encryption of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// This volume was attached here encrypted.
+    Volume,
+    /// Another one of the same name was.
+    Name,
+}
+
+/// A name of a volume as part of a file's: `%` is in no name.
+fn pin_name(name: &str) -> String {
+    name.replace('/', "%")
+}
 
 /// An opened and locked state directory.
 pub struct StateDir {
@@ -337,6 +355,46 @@ impl StateDir {
         if path.exists() { read_volume(&path).map(Some) } else { Ok(None) }
     }
 
+    /// What is remembered of the encryption of a volume, by name and identity.
+    ///
+    /// # Errors
+    /// If it cannot be read: nothing is attached as if nothing were remembered.
+    pub fn encryption(&self, name: &str, id: VolumeId) -> Result<Option<Pin>> {
+        let dir = self.path.join(ENCRYPTED);
+        let read = || -> std::io::Result<Option<Pin>> {
+            let entries = match std::fs::read_dir(&dir) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                entries => entries?,
+            };
+            let mut pin = None;
+            for entry in entries {
+                let file = entry?.file_name();
+                let Some((of, its)) = file.to_str().and_then(|file| file.rsplit_once('.')) else {
+                    continue;
+                };
+                if its == id.to_string() {
+                    return Ok(Some(Pin::Volume));
+                }
+                if of == pin_name(name) {
+                    pin = Some(Pin::Name);
+                }
+            }
+            Ok(pin)
+        };
+        read().with_context(|| format!("cannot read {}", dir.display()))
+    }
+
+    /// Remembers, durably and for good, that a volume is encrypted.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn remember_encryption(&self, name: &str, id: VolumeId) -> Result<()> {
+        let dir = self.path.join(ENCRYPTED);
+        files::create_dir(&dir)?;
+        let path = dir.join(format!("{}.{id}", pin_name(name)));
+        if path.exists() { Ok(()) } else { files::replace(&path, b"", 0o600) }
+    }
+
     /// The directory of a volume.
     pub fn volume_dir(&self, id: VolumeId) -> PathBuf {
         self.path.join("volumes").join(id.to_string())
@@ -635,6 +693,28 @@ mod tests {
         assert!(error.contains("host.toml") && error.contains("hexadecimal"), "{error}");
         std::fs::write(path.join("host.toml"), "version = 9\nid = \"\"").unwrap();
         assert!(format!("{:#}", StateDir::open(&path).err().unwrap()).contains("newer"));
+    }
+
+    #[test]
+    fn what_was_encrypted_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let encryption = |name: &str, id: u128| state.encryption(name, VolumeId(id)).unwrap();
+        assert_eq!(encryption("acme/db", 7), None);
+        for _ in 0..2 {
+            state.remember_encryption("acme/db", VolumeId(7)).unwrap();
+        }
+        state.remember_encryption("a.b", VolumeId(9)).unwrap();
+        assert_eq!(encryption("acme/db", 7), Some(Pin::Volume));
+        assert_eq!(encryption("other", 7), Some(Pin::Volume));
+        assert_eq!(encryption("acme/db", 8), Some(Pin::Name));
+        assert_eq!((encryption("db", 8), encryption("a", 8)), (None, None));
+        assert_eq!(encryption("a.b", 8), Some(Pin::Name));
+        // What cannot be read is not taken for nothing.
+        std::fs::remove_dir_all(dir.path().join(ENCRYPTED)).unwrap();
+        std::fs::write(dir.path().join(ENCRYPTED), "").unwrap();
+        assert!(state.encryption("db", VolumeId(8)).is_err());
+        assert!(state.remember_encryption("db", VolumeId(8)).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::admin;
 use super::ahead::Limits;
 use super::front::{Front, Options};
 use super::iscsi;
+use super::locks::Locks;
 use super::nbd::{Exports as _, Server};
 use super::report::{self, VolumeReport};
 use super::state::{JournalShape, StateDir};
@@ -97,7 +98,7 @@ fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<Front> {
         on_journal_failure: OnJournalFailure::Continue,
         write_through: false,
         compression: Compression::None,
-        key_files: Vec::new(),
+        locks: Locks::default(),
         accept_rollback: Vec::new(),
         readahead_bytes: 32 << 20,
         limits: Limits::default(),

@@ -5,8 +5,9 @@ use super::dial::Dialer;
 use super::elsewhere::Elsewhere;
 use super::transport::Connection;
 use super::{LinkError, Transport};
-use crate::credential::Credential;
+use crate::credential::{Credential, tenant_of};
 use anyhow::{Context as _, Result, bail};
+use longhaul_core::store::tenant::within;
 use longhaul_core::wire::link::{
     FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply,
     TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError, VolumeOperation,
@@ -28,6 +29,8 @@ type Waiting = Mutex<HashMap<RequestId, oneshot::Sender<Frame<ToHost>>>>;
 pub struct Requests {
     address: String,
     greeting: Arc<OnceLock<Greeting>>,
+    /// Whose the credential is.
+    tenant: Option<String>,
     /// Of the protocol.
     version: u16,
     senders: Senders,
@@ -66,7 +69,9 @@ impl Requests {
         let elsewhere = Elsewhere::new(credential.clone(), &dialer);
         match Box::pin(elsewhere.first(&mut dialer, &stores, None, opening)).await {
             Ok((other, established)) => {
-                Ok(Requests::new(established, Some(other.unwrap_or(dialer))))
+                let mut requests = Requests::new(established, Some(other.unwrap_or(dialer)));
+                requests.tenant = tenant_of(&credential.serial).map(str::to_owned);
+                Ok(requests)
             }
             Err(errors) => bail!("cannot reach the {}", connect::describe(&errors)),
         }
@@ -128,6 +133,7 @@ impl Requests {
         Requests {
             address,
             greeting,
+            tenant: None,
             version,
             senders,
             waiting,
@@ -148,6 +154,12 @@ impl Requests {
     /// The addresses of all stores of the installation, as this one knows them.
     pub fn stores(&self) -> Vec<String> {
         self.greeting.get().map(|greeting| greeting.stores.clone()).unwrap_or_default()
+    }
+
+    /// The name of a volume, as the operator of an installation knows it, of one that this connection knows as `name`.
+    pub fn canonical(&self, name: &str) -> String {
+        let name = name.split_once('@').map_or(name, |(volume, _)| volume);
+        within(self.tenant.as_deref(), name)
     }
 
     /// Whether the connection has not ended.

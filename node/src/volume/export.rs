@@ -4,13 +4,14 @@
 //! that is written meanwhile the image mixes states.
 
 use super::{progress, show, tell};
-use crate::keys;
+use crate::keys::{self, Given};
 use crate::link::Requests;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, StatusRun, VolumeId};
 use longhaul_core::pack::{Keys, Packer, Packing};
+use longhaul_core::record::RecordError;
 use longhaul_core::wire::link::{
     Lane, MAX_READ_SECTORS, ReadPart, ToHost, ToStore, VolumeInfo, decode_data,
 };
@@ -34,7 +35,7 @@ pub async fn run(
     requests: &Requests,
     name: &str,
     (file, force): (&Path, bool),
-    key_file: Option<&Path>,
+    given: &Given<'_>,
     bar: bool,
 ) -> Result<Value> {
     let info = show(requests, name).await?;
@@ -42,10 +43,10 @@ pub async fn run(
         tell("a host has the volume attached: the image holds what is committed while it is read");
     }
     let keys = match name.split_once('@') {
-        None => keys::of_volume(requests, &info, key_file).await?,
+        None => keys::of_volume(requests, &info, given).await?,
         Some((volume, _)) => {
             let volume = show(requests, volume).await?;
-            let keys = keys::of_volume(requests, &volume, key_file).await?;
+            let keys = keys::of_volume(requests, &volume, given).await?;
             keys.map(|keys| keys.of_snapshot(volume.id))
         }
     };
@@ -154,6 +155,10 @@ pub(super) async fn read(
                 let data = packer.borrow_mut().unpack(&record, wanted);
                 found.push((wanted.lba, data.with_context(|| format!("cannot unpack {wanted}"))?));
                 at = wanted.end();
+            }
+            ReadPart::Data { wanted, .. } if packer.borrow().is_encrypting() => {
+                return Err(RecordError::Plain(wanted))
+                    .with_context(|| format!("cannot read {wanted}"));
             }
             ReadPart::Data { wanted, fragment } => {
                 fragment.verify().with_context(|| format!("{wanted} was damaged on its way"))?;

@@ -5,7 +5,7 @@
 
 use super::{progress, show, tell};
 use crate::host::{VERSIONS_ATTRIBUTE, state_versions};
-use crate::keys;
+use crate::keys::{self, Given};
 use crate::link::Requests;
 use crate::random;
 use crate::service::Stop;
@@ -16,7 +16,7 @@ use indicatif::ProgressBar;
 use longhaul_core::block::{Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::record::packed::MAX_PACKED_SECTORS;
-use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS};
+use longhaul_core::record::{self, Kind, MAX_RECORD_SECTORS, RecordError};
 use longhaul_core::wire::link::{
     Attached, Frame, HostId, Lane, LiveInfo, ToHost, ToStore, VolumeInfo, VolumeOperation,
 };
@@ -51,10 +51,10 @@ pub async fn run(
     requests: &Requests,
     name: &str,
     file: &Path,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
     shown: bool,
 ) -> Result<Value> {
-    run_with(requests, name, file, key_file, progress(0, shown)).await
+    run_with(requests, name, file, given, progress(0, shown)).await
 }
 
 /// The same, with a bar that shows how much of the image is committed.
@@ -62,7 +62,7 @@ pub(crate) async fn run_with(
     requests: &Requests,
     name: &str,
     file: &Path,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
     bar: ProgressBar,
 ) -> Result<Value> {
     let source = Source::open(file)?;
@@ -78,7 +78,7 @@ pub(crate) async fn run_with(
         );
     }
     let mut stop = Stop::listen()?;
-    let mut writer = attach(requests, &info, key_file).await?;
+    let mut writer = attach(requests, &info, given).await?;
     bar.set_length(source.length.unwrap_or(size));
     writer.bar = Some(bar.clone());
     let sectors = writer.attached.sectors;
@@ -128,7 +128,7 @@ pub(super) fn is_import(volume: &str, host: &str) -> bool {
 pub(super) async fn attach<'a>(
     requests: &'a Requests,
     info: &VolumeInfo,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
 ) -> Result<Writer<'a>> {
     let name = &info.name;
     let owed = |live: &LiveInfo, host: HostId| {
@@ -150,7 +150,7 @@ pub(super) async fn attach<'a>(
         bail!("host {host} has volume {name} attached: {advice}");
     }
     // Before anyone is fenced off.
-    keys::of_volume(requests, info, key_file).await?;
+    keys::of_volume(requests, info, given).await?;
     let host = HostId(u128::from(mark(info.id)) << 64 | (random::identity()? >> 64));
     let reply = requests.call(Lane::Control, |request| ToStore::Attach {
         request,
@@ -164,7 +164,7 @@ pub(super) async fn attach<'a>(
     };
     let attached = result.with_context(|| format!("cannot attach volume {name}"))?;
     // Nobody but this epoch changes them from now on.
-    let keys = keys::of_volume(requests, info, key_file).await?;
+    let keys = keys::of_volume(requests, info, given).await?;
     if let Some(keys) = &keys {
         // A host that knows the volume believes in changes that somebody with the keys states.
         let data = state_versions(keys, &attached)?;
@@ -239,6 +239,16 @@ impl<'a> Writer<'a> {
 
     pub(super) fn requests(&self) -> &'a Requests {
         self.requests
+    }
+
+    /// Number of the key that new writes are encrypted with.
+    pub(super) fn key(&self) -> Option<u32> {
+        self.packer.key()
+    }
+
+    /// The sectors of `wanted` out of a packed record.
+    pub(super) fn unpack(&mut self, record: &[u8], wanted: Range) -> Result<Bytes, RecordError> {
+        self.packer.unpack(record, wanted)
     }
 
     pub(super) fn discard(&mut self, range: Range) {

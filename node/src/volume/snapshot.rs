@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cli::{SnapshotArgs, SnapshotCommand, SnapshotName};
 use crate::commands::Usage;
-use crate::keys;
+use crate::keys::{self, Given};
 use crate::link::Requests;
 use crate::random;
 use crate::store::api::client::{Client, problem};
@@ -16,10 +16,10 @@ use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    SNAPSHOT_VERSION, SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeOperation, VolumeReply,
+    SNAPSHOT_VERSION, SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeInfo, VolumeOperation,
+    VolumeReply,
 };
 use std::io::IsTerminal as _;
-use std::path::Path;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -69,13 +69,13 @@ async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Resu
             }
             if json { print("{}\n") } else { Ok(()) }
         }
-        SnapshotCommand::Send { snapshot, file, since, key_file } => {
-            let (link, key_file) = (client.link().await?, key_file.as_deref());
-            transfer::send(link, snapshot, since.as_deref(), file, key_file, json).await
+        SnapshotCommand::Send { snapshot, file, since, keys } => {
+            let (link, given) = (client.link().await?, Given::new(keys));
+            transfer::send(link, snapshot, since.as_deref(), file, &given, json).await
         }
-        SnapshotCommand::Receive { volume, file, key_file } => {
+        SnapshotCommand::Receive { volume, file, keys } => {
             let link = client.link().await?;
-            transfer::receive(link, volume, file, key_file.as_deref(), json).await
+            transfer::receive(link, volume, file, &Given::new(keys), json).await
         }
         SnapshotCommand::Schedule { volume, schedule } => {
             let parse = |text: &String| text.parse().map_err(Usage);
@@ -205,13 +205,13 @@ pub async fn clone(
     client: &Client,
     snapshot: &SnapshotName,
     clone: &str,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
     json: bool,
 ) -> Result<()> {
     let made = match client.create_clone(&snapshot.volume, &snapshot.snapshot, clone).await {
         // What becomes of keys is decided here, and stays between here and the volume.
         Err(error) if problem(&error) == Some(ProblemKind::Encrypted) => {
-            encrypted(client.link().await?, snapshot, clone, key_file).await?
+            encrypted(client.link().await?, snapshot, clone, given).await?
         }
         made => made.with_context(|| format!("clone {clone}"))?,
     };
@@ -227,22 +227,25 @@ async fn encrypted(
     requests: &Requests,
     snapshot: &SnapshotName,
     clone: &str,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
 ) -> Result<Volume> {
     let parent = show(requests, &snapshot.volume).await?;
     // What can be wrong with the key is told before there is a clone.
-    let heritage = keys::for_clones(requests, &parent, key_file).await;
+    let heritage = keys::for_clones(requests, &parent, given).await;
     let heritage = heritage.with_context(|| format!("volume {}", snapshot.volume))?;
+    let id = VolumeId(random::identity()?);
     let operation = SnapshotOperation::Clone {
         snapshot: snapshot.snapshot.clone(),
         clone: clone.to_owned(),
-        id: VolumeId(random::identity()?),
+        id,
     };
     let reply = ask(requests, &snapshot.volume, operation).await;
     let VolumeReply::Volume(info) = reply.with_context(|| format!("clone {clone}"))? else {
         return Err(unexpected());
     };
     if let Some(heritage) = heritage {
+        // Its keys are bound to the name and the identity that were asked for.
+        let info = VolumeInfo { name: clone.to_owned(), id, ..info.clone() };
         heritage.pass_on(requests, &info).await.with_context(|| {
             format!("volume {clone} was created, but without the keys of {snapshot}: delete it")
         })?;

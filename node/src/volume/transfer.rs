@@ -9,7 +9,7 @@ use super::import::{PIECE_BYTES, Writer, attach, until};
 use super::stream::{Header, Piece, Receiver, Sender, Taken};
 use super::{done, pretty, print, progress, show, snapshot, tell};
 use crate::cli::SnapshotName;
-use crate::keys;
+use crate::keys::{self, Given};
 use crate::link::Requests;
 use crate::service::Stop;
 use crate::units::show_bytes;
@@ -40,7 +40,7 @@ pub async fn send(
     name: &SnapshotName,
     since: Option<&str>,
     file: &Path,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
     as_json: bool,
 ) -> Result<()> {
     let volume = show(requests, &name.volume).await?;
@@ -57,7 +57,7 @@ pub async fn send(
     if named.id != snapshot.id {
         bail!("{name} has been deleted meanwhile, and another one has its name: try again");
     }
-    let keys = keys::of_volume(requests, &volume, key_file).await?;
+    let keys = keys::of_volume(requests, &volume, given).await?;
     let keys = keys.map(|keys| keys.of_snapshot(volume.id));
     let taken = |info: &SnapshotInfo| Taken { name: info.name.clone(), origin: info.id };
     let header = Header {
@@ -199,7 +199,7 @@ pub async fn receive(
     requests: &Requests,
     name: &str,
     file: &Path,
-    key_file: Option<&Path>,
+    given: &Given<'_>,
     as_json: bool,
 ) -> Result<()> {
     let from: Box<dyn Read + Send> = if file.as_os_str() == "-" {
@@ -228,7 +228,7 @@ pub async fn receive(
     }
     let base = base(&header, &info, &there)?;
     let mut stop = Stop::listen()?;
-    let mut writer = attach(requests, &info, key_file).await?;
+    let mut writer = attach(requests, &info, given).await?;
     let written = write(&mut writer, &header, &info, base, receiver, !as_json);
     let result = until(&mut stop, written).await;
     if let Err(error) = result {

@@ -2,6 +2,7 @@
 
 use super::{columns, done, pretty, print, snapshot::date, tell, unexpected};
 use crate::commands::Usage;
+use crate::keys::Given;
 use crate::link::Requests;
 use crate::store::api::client::{Client, problem};
 use crate::store::api::types::{DeletedVolume, ProblemKind};
@@ -93,15 +94,21 @@ pub(super) async fn restore(
     client: &Client,
     volume: &str,
     new_name: Option<&str>,
+    given: &Given<'_>,
     json: bool,
 ) -> Result<()> {
     let deleted = named(client, volume).await?;
-    let name = new_name.map_or(deleted.name, str::to_owned);
+    let name = new_name.unwrap_or(&deleted.name).to_owned();
     let back = client.restore(&deleted.id, &name).await;
     let back = back.with_context(|| format!("volume {name}"))?;
+    if !json {
+        tell(&format!("volume {name} is back"));
+    }
+    if name != deleted.name {
+        super::keys::brought_back(client, (&deleted.name, &name), given).await?;
+    }
     if json {
         return print(&pretty(&serde_json::to_value(back)?)?);
     }
-    tell(&format!("volume {name} is back"));
     Ok(())
 }

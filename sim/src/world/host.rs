@@ -613,7 +613,9 @@ impl World {
             host::Event::JournalDamaged { .. } if !damaged => {
                 self.fail(format!("host {host} found damage that nobody did: {event:?}"));
             }
-            host::Event::StoreOutdated { .. } | host::Event::StoreDamaged { .. }
+            host::Event::StoreOutdated { .. }
+            | host::Event::StoreDamaged { .. }
+            | host::Event::StorePlain { .. }
                 if self.plan.liar && self.has_versions(volume) =>
             {
                 self.coverage.lies_found += 1;
@@ -621,7 +623,7 @@ impl World {
             host::Event::StoreOutdated { .. } | host::Event::VersionsFailed { .. } => {
                 self.fail(format!("host {host} found a lie that nobody told: {event:?}"));
             }
-            host::Event::StoreDamaged { .. } => {
+            host::Event::StoreDamaged { .. } | host::Event::StorePlain { .. } => {
                 self.fail(format!("host {host} was told of damage that nobody did: {event:?}"));
             }
             host::Event::StoreBehind { .. } => {

@@ -17,11 +17,11 @@ use super::format::{
     PAGE_BYTES,
 };
 use super::{Frame, next};
-use crate::block::{Epoch, Seq, Time, VolumeId};
+use crate::block::{Epoch, Range, Seq, Time, VolumeId};
 use crate::host::dirty::{DirtyMap, Place};
 use crate::host::io::{DiskOperation, DiskResult};
 use crate::host::versions::{Fed, JournalEnd, seals};
-use crate::record;
+use crate::record::{self, Kind};
 use crate::wire::link::{Attached, JournalState};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -48,9 +48,18 @@ pub struct Recovered {
     pub(crate) map: DirtyMap,
     /// What the records are known by, if that was asked for.
     pub(crate) versions: Option<Vec<Fed>>,
+    /// The first record with data that is not encrypted.
+    plain: Option<Range>,
 }
 
 impl Recovered {
+    /// The first write that it holds whose data is not encrypted, if there is one: there is none in the journal of an
+    /// encrypted volume.
+    #[must_use]
+    pub fn plain(&self) -> Option<Range> {
+        self.plain
+    }
+
     /// Whether what the journal says of its ranges is the newest there is: the store has no more than it, and
     /// nobody else had the volume since. In between it may have been rolled back, to what the journal
     /// knows nothing of; then all that the journal has is at the store.
@@ -77,6 +86,7 @@ impl Recovered {
             chain: VecDeque::new(),
             map: DirtyMap::default(),
             versions: None,
+            plain: None,
         }
     }
 
@@ -556,6 +566,7 @@ impl Recovery {
             last: header.last_seq,
             born: Time(0),
         });
+        found.plain = found.plain.or_else(|| plain(&whole, &records));
         found.epoch = found.epoch.max(header.epoch);
         found.last = header.last_seq;
         found.end = header.addr + bytes;
@@ -622,6 +633,19 @@ enum Step {
     More,
     /// The chain ends here.
     Broken(String),
+}
+
+/// The first of these records of a frame that has data which is not encrypted.
+fn plain(frame: &[u8], records: &[(u64, record::Header)]) -> Option<Range> {
+    let is_plain = |(offset, header): &&(u64, record::Header)| match header.kind {
+        Kind::Discard | Kind::Zero => false,
+        Kind::Packed => {
+            let opened = record::packed::open(&frame[*offset as usize..]);
+            opened.is_ok_and(|(_, lock, _)| lock.key == 0)
+        }
+        Kind::Data | Kind::Staged => true,
+    };
+    records.iter().find(is_plain).map(|(_, header)| header.range)
 }
 
 /// Verifies all records of a frame; gives each one's offset from the frame's start.

@@ -6,6 +6,7 @@ mod copy;
 mod damage;
 mod durability;
 mod keyed;
+mod plain;
 mod random;
 mod recovery;
 mod repair;

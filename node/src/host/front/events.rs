@@ -53,6 +53,11 @@ impl Front {
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
+            Event::StorePlain { range } => tracing::error!(
+                volume = name,
+                "the store gives out data that is not encrypted at {range}, of an encrypted volume: somebody without its \
+                 key wrote it; it is not read: write the range again, or go back to a snapshot"
+            ),
             Event::Resized { sectors } => self.resized(volume, sectors),
             Event::Room { room: true } => tracing::info!(volume = name, "there is room again"),
             Event::Room { room: false } => tracing::warn!(

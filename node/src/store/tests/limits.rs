@@ -201,8 +201,10 @@ async fn an_import_shows_what_is_committed() {
     let bar = indicatif::ProgressBar::hidden();
     let mut seen = 0;
     {
+        let none = crate::cli::KeyArgs::default();
+        let given = crate::keys::Given::new(&none);
         let import =
-            crate::volume::import::run_with(&requests, "acme/a", &image, None, bar.clone());
+            crate::volume::import::run_with(&requests, "acme/a", &image, &given, bar.clone());
         let mut import = std::pin::pin!(import);
         loop {
             tokio::select! {

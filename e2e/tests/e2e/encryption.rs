@@ -1,0 +1,350 @@
+//! Encrypted volumes against a store that lies: it hides lists of keys, swaps volumes, and hands out plain text.
+
+use longhaul_e2e::process::{LIMIT, longhaul, run};
+use longhaul_e2e::site::{Host, Site, files_below};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// What nobody but the host may see.
+const SECRET: &[u8; 16] = b"Top secret text!";
+const MIB: &str = "8MiB";
+
+fn key_file(site: &Site, name: &str) -> String {
+    let path = site.path(name).display().to_string();
+    run(longhaul(), ["credential", "new-key", &path]).ok();
+    path
+}
+
+/// A site with encrypted volumes of one key file.
+fn site_with(names: &[&str]) -> (Site, String) {
+    let site = Site::new();
+    let key = key_file(&site, "key");
+    for name in names {
+        site.volume(["create", name, "--size", MIB, "--encrypt", "--key-file", &key]).ok();
+    }
+    (site, key)
+}
+
+/// The lists of keys that a store keeps.
+fn lists(site: &Site) -> Vec<PathBuf> {
+    let mut found = files_below(site.store.dir());
+    found.retain(|path| path.parent().is_some_and(|parent| parent.ends_with("attr/keys")));
+    found
+}
+
+/// The store hides the lists, and gives back what shows them again.
+fn hide(site: &Site) -> Vec<(PathBuf, Vec<u8>)> {
+    let found = lists(site);
+    assert!(!found.is_empty());
+    let kept = found.into_iter().map(|path| {
+        let data = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        (path, data)
+    });
+    kept.collect()
+}
+
+fn show(hidden: &[(PathBuf, Vec<u8>)]) {
+    for (path, data) in hidden {
+        std::fs::write(path, data).unwrap();
+    }
+}
+
+fn holds_secret(dir: &Path) -> bool {
+    files_below(dir).iter().any(|path| {
+        let data = std::fs::read(path).unwrap();
+        data.windows(SECRET.len()).any(|window| window == SECRET)
+    })
+}
+
+fn write_and_stop(mut host: Host, volume: &str, block: &[u8]) -> Host {
+    host.start();
+    let mut client = host.client(volume);
+    client.write(0, block).unwrap();
+    client.flush().unwrap();
+    client.disconnect();
+    host.wait_drained(volume, LIMIT);
+    assert!(host.stop().success());
+    host
+}
+
+#[test]
+fn a_store_that_hides_the_keys_gets_no_plain_text() {
+    let (site, key) = site_with(&["disk"]);
+    let with_key = ["--key-file", &key, "--volume", "disk"];
+    let through = ["--key-file", &key, "--volume", "disk", "--write-through"];
+    // Hosts that have never seen the volume know from the key file that it is encrypted.
+    let hidden = hide(&site);
+    for (state, flags) in [("fresh", &with_key[..]), ("through", &through)] {
+        let mut host = site.host(state).with(flags.iter().copied());
+        host.start();
+        let why = host.refusal("disk");
+        assert!(why.contains("not encrypted") && why.contains("--plain disk"), "{why}");
+        assert!(host.stop().success());
+    }
+    let mut host = site.host("required").with(["--volume", "disk", "--require-encryption"]);
+    host.start();
+    assert!(host.refusal("disk").contains("--require-encryption"));
+    assert!(host.stop().success());
+    show(&hidden);
+    // One that has seen it encrypted remembers that in every mode, whatever flags it has later.
+    for (state, flags) in [("journal", &with_key[..]), ("no-journal", &through)] {
+        let host = site.host(state).with(flags.iter().copied());
+        write_and_stop(host, "disk", &SECRET.repeat(256));
+    }
+    let hidden = hide(&site);
+    for state in ["journal", "no-journal"] {
+        for flags in [&["--write-through"][..], &[], &["--write-through", "--plain", "disk"]] {
+            let mut host = site.host(state).with(["--volume", "disk"]).with(flags.iter().copied());
+            host.start();
+            let why = host.refusal("disk");
+            assert!(why.contains("attached here before"), "{state} {flags:?}: {why}");
+            assert!(host.stop().success());
+        }
+    }
+    assert!(!holds_secret(site.store.dir()));
+    show(&hidden);
+    // Beside them there may be plain ones, if the operator says which.
+    site.volume(["create", "open", "--size", MIB]).ok();
+    let mut host = site.host("both").with(["--key-file", &key, "--volume", "disk,open"]);
+    host.start();
+    assert!(host.refusal("open").contains("--plain open"));
+    assert!(host.stop().success());
+    let host = host.with(["--plain", "open"]);
+    let mut host = write_and_stop(host, "open", &SECRET.repeat(256));
+    assert!(holds_secret(site.store.dir()));
+    host.start();
+    assert_eq!(host.client("disk").read(0, 4096).unwrap(), SECRET.repeat(256));
+    assert!(host.stop().success());
+    // A key file for one volume says nothing of others.
+    let named = format!("disk={key}");
+    let mut host = site.host("named").with(["--key-file", &named, "--volume", "disk,open"]);
+    host.start();
+    for volume in ["disk", "open"] {
+        assert_eq!(host.client(volume).read(0, 4096).unwrap(), SECRET.repeat(256));
+    }
+    assert!(host.stop().success());
+    // Commands go by the same rule.
+    let image = site.path("image").display().to_string();
+    let export = ["export", "open", &image, "--key-file", &key];
+    site.volume(export).fails(1, &["not encrypted", "--plain"]);
+    site.volume([&export[..], &["--plain"]].concat()).ok();
+    let mut wrong = site.host("wrong").with(["--plain", "disk", "--key-file", &named]);
+    wrong = wrong.with(["--volume", "disk"]);
+    wrong.run_to_failure().fails(2, &["--plain disk"]);
+}
+
+#[test]
+fn plain_text_that_a_store_hands_out_is_an_error() {
+    let (site, key) = site_with(&["disk"]);
+    let victim = site.host("victim").with(["--key-file", &key, "--volume", "disk"]);
+    let mut victim = write_and_stop(victim, "disk", &SECRET.repeat(512));
+    let hidden = hide(&site);
+    for (state, flags) in [("one", &[][..]), ("two", &["--compression", "lz4"])] {
+        let block = if state == "one" { 0 } else { 4096 };
+        let mut attacker = site.host(state).with(["--volume", "disk"]).with(flags.iter().copied());
+        attacker.start();
+        let mut client = attacker.client("disk");
+        client.write(block, &[0x66; 4096]).unwrap();
+        client.flush().unwrap();
+        client.disconnect();
+        attacker.wait_drained("disk", LIMIT);
+        assert!(attacker.stop().success());
+    }
+    show(&hidden);
+    let image = site.path("image").display().to_string();
+    let export = ["export", "disk", &image, "--key-file", &key];
+    site.volume(export).fails(1, &["not encrypted"]);
+    for state in ["victim", "through"] {
+        if state == "through" {
+            victim = site.host("through").with(["--key-file", &key, "--volume", "disk"]);
+            victim = victim.with(["--write-through"]);
+        }
+        victim.start();
+        let mut client = victim.client("disk");
+        for block in [0, 4096] {
+            let read = client.read(block, 4096);
+            assert!(read.is_err(), "{state}, block at {block}: {:?}", read.map(|data| data[0]));
+        }
+        victim.server().wait_until("it says why", LIMIT, || {
+            let log = std::fs::read_to_string(victim_log(&site, state)).unwrap_or_default();
+            log.contains("not encrypted")
+        });
+        assert_eq!(client.read(8192, 4096).unwrap(), [0; 4096]);
+        client.write(0, &SECRET.repeat(256)).unwrap();
+        client.flush().unwrap();
+        assert_eq!(client.read(0, 4096).unwrap(), SECRET.repeat(256));
+        client.disconnect();
+        assert!(victim.stop().success());
+        if state == "victim" {
+            // For the second round, at the same place.
+            let hidden = hide(&site);
+            let attacker = site.host("three").with(["--volume", "disk"]);
+            write_and_stop(attacker, "disk", &[0x67; 4096]);
+            show(&hidden);
+        }
+    }
+}
+
+fn victim_log(site: &Site, state: &str) -> PathBuf {
+    site.path(state).with_extension("log")
+}
+
+#[test]
+fn a_volume_under_the_name_of_another_is_not_attached() {
+    let (site, key) = site_with(&["one", "two"]);
+    for name in ["one", "two"] {
+        let host = site.host(name).with(["--key-file", &key, "--volume", name]);
+        write_and_stop(host, name, &name.as_bytes()[..1].repeat(4096));
+    }
+    let id = |name: &str| site.show(name)["id"].as_str().unwrap().to_owned();
+    let ids = [id("one"), id("two")];
+    for name in ["one", "two"] {
+        site.volume(["delete", name]).ok();
+    }
+    // Whoever runs the store can do that, and needs no key for it.
+    site.volume(["undelete", &ids[0], "--name", "two"]).ok();
+    site.volume(["undelete", &ids[1], "--name", "one"]).ok();
+    let mut host = site.host("host").with(["--key-file", &key, "--volume", "one,two"]);
+    host.start();
+    for (name, other) in [("one", "two"), ("two", "one")] {
+        let why = host.refusal(name);
+        assert!(why.contains(&format!("keys of volume {other}")), "{why}");
+        assert!(why.contains("volume key rebind"), "{why}");
+    }
+    assert!(host.stop().success());
+    let image = site.path("image").display().to_string();
+    site.volume(["export", "one", &image, "--key-file", &key]).fails(1, &["keys of volume two"]);
+    // Who has the key can say that it is meant.
+    let rebind = ["key", "rebind", "one", "--key-file", &key, "--was"];
+    site.volume([&rebind[..], &["three"]].concat()).fails(1, &["keys of volume two"]);
+    site.volume([&rebind[..], &["two"]].concat()).ok();
+    host = site.host("host").with(["--key-file", &key, "--volume", "one"]);
+    host.start();
+    assert_eq!(host.client("one").read(0, 4096).unwrap()[0], b't');
+    assert!(host.stop().success());
+    // With the key at hand it is done at once.
+    site.volume(["delete", "one"]).ok();
+    site.volume(["undelete", "one", "--name", "three", "--key-file", &key]).ok();
+    host = site.host("host").with(["--key-file", &key, "--volume", "three"]);
+    host.start();
+    assert_eq!(host.client("three").read(0, 4096).unwrap()[0], b't');
+}
+
+#[test]
+fn what_opens_a_volume_is_added_and_taken_away() {
+    let (site, key) = site_with(&["disk"]);
+    let secret = |name: &str, text: &str| {
+        let path = site.path(name);
+        std::fs::write(&path, format!("{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path.display().to_string()
+    };
+    let other = key_file(&site, "other");
+    let (passphrase, wrong) =
+        (secret("passphrase", "correct horse battery"), secret("wrong", "correct horse batterz"));
+    let host = site.host("host").with(["--key-file", &key, "--volume", "disk"]);
+    write_and_stop(host, "disk", &SECRET.repeat(256));
+    let add = ["key", "add", "disk", "--key-file", &key];
+    site.volume([&["key", "add", "disk"][..], &["--recovery"]].concat()).fails(2, &["--key-file"]);
+    site.volume(add).fails(2, &["--recovery"]);
+    site.volume([&add[..], &["--new-passphrase-file", &passphrase]].concat()).ok();
+    let printed = site.volume([&add[..], &["--recovery"]].concat()).ok().stdout;
+    let recovery = secret("recovery", printed.trim());
+    site.volume([&add[..], &["--new-key-file", &other]].concat()).ok();
+    site.volume([&add[..], &["--new-key-file", &other]].concat()).fails(1, &["already"]);
+    let list = site.volume(["key", "list", "disk", "--json", "--passphrase-file", &recovery]).ok();
+    let kinds: Vec<String> = list.json()["slots"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|slot| format!("{} {}", slot["slot"], slot["kind"].as_str().unwrap()))
+        .collect();
+    assert_eq!(kinds, ["1 key-file", "2 passphrase", "3 recovery-key", "4 key-file"]);
+    assert_eq!(list.json()["verified"], true);
+    // Each of them opens it, on hosts and for commands.
+    for (state, flags) in [
+        ("by-passphrase", ["--passphrase-file", &passphrase]),
+        ("by-recovery", ["--passphrase-file", &recovery]),
+        ("by-other", ["--key-file", &other]),
+    ] {
+        let mut host = site.host(state).with(flags).with(["--volume", "disk"]);
+        host.start();
+        assert_eq!(host.client("disk").read(0, 4096).unwrap(), SECRET.repeat(256));
+        assert!(host.stop().success());
+    }
+    let mut host = site.host("by-wrong").with(["--passphrase-file", &wrong, "--volume", "disk"]);
+    host.start();
+    assert!(host.refusal("disk").contains("a passphrase"));
+    assert!(host.stop().success());
+    let image = site.path("image").display().to_string();
+    site.volume(["export", "disk", &image, "--passphrase-file", &passphrase]).ok();
+    assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
+    // A clone opens with the same.
+    site.snapshot(["create", "disk@base"]).ok();
+    site.volume(["clone", "disk@base", "copy", "--passphrase-file", &passphrase]).ok();
+    site.volume(["export", "copy", &image, "--passphrase-file", &recovery]).ok();
+    assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
+    // What is taken away opens it no more; the last one stays.
+    let remove = |slot: &'static str| {
+        site.volume(["key", "remove", "disk", slot, "--passphrase-file", &passphrase])
+    };
+    site.volume(["rotate-key", "disk", "--key-file", &key, "--new-key-file", &other])
+        .fails(1, &["4 key slots"]);
+    for slot in ["1", "3", "4"] {
+        remove(slot).ok();
+    }
+    remove("4").fails(1, &["no key slot 4"]);
+    remove("2").fails(1, &["the last one"]);
+    for flags in [["--key-file", &key], ["--passphrase-file", &recovery]] {
+        site.volume([&["export", "disk", &image][..], &flags].concat()).fails(1, &["a passphrase"]);
+    }
+    site.volume(["rotate-key", "disk", "--passphrase-file", &passphrase]).ok();
+    site.volume(["export", "disk", &image, "--passphrase-file", &passphrase]).ok();
+    assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
+}
+
+#[test]
+fn everything_is_encrypted_anew_and_the_old_key_goes() {
+    let (site, key) = site_with(&["disk"]);
+    let host = site.host("host").with(["--key-file", &key, "--volume", "disk"]);
+    let mut host = write_and_stop(host, "disk", &SECRET.repeat(256));
+    site.snapshot(["create", "disk@base"]).ok();
+    host.start();
+    let mut client = host.client("disk");
+    client.write(1 << 20, &SECRET.repeat(64 << 10)).unwrap();
+    client.write(4096, &[7; 512]).unwrap();
+    client.flush().unwrap();
+    host.wait_drained("disk", LIMIT);
+    let rewrite = ["rotate-key", "disk", "--rewrite", "--key-file", &key];
+    site.volume(rewrite).fails(1, &["attached"]);
+    client.disconnect();
+    assert!(host.stop().success());
+    let image = site.path("image").display().to_string();
+    let export = || {
+        let _ = std::fs::remove_file(&image);
+        site.volume(["export", "disk", &image, "--key-file", &key]).ok();
+        std::fs::read(&image).unwrap()
+    };
+    let before = export();
+    let keys = || {
+        let list = site.volume(["key", "list", "disk", "--json", "--key-file", &key]).ok();
+        list.json()["keys"].clone()
+    };
+    let json = [&rewrite[..], &["--json"]].concat();
+    let done = site.volume(json.iter().copied()).ok().json();
+    assert_eq!(done["snapshots"], 1, "{done}");
+    assert!(done["rewritten_bytes"].as_u64().unwrap() >= (1 << 20) + 4096, "{done}");
+    assert_eq!(keys(), serde_json::json!([1, 2]));
+    assert!(export() == before);
+    // What is done is not done again; without snapshots the old key goes.
+    site.snapshot(["delete", "disk@base"]).ok();
+    let done = site.volume(json.iter().copied()).ok().json();
+    assert_eq!(done["rewritten_bytes"], 0, "{done}");
+    assert_eq!(done["retired_keys"], serde_json::json!([1]), "{done}");
+    assert_eq!(keys(), serde_json::json!([2]));
+    assert!(export() == before);
+    host.start();
+    assert_eq!(host.client("disk").read(0, 4096).unwrap(), SECRET.repeat(256));
+    assert!(host.stop().success());
+}
