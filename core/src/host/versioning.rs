@@ -129,7 +129,7 @@ impl Volume {
         let (Some(versions), Ok(pieces)) = (&mut self.versions.0, result) else {
             return Standing::Newest(Vec::new());
         };
-        match seals_of_answer(asked.range, pieces, payload) {
+        match seals_of_answer(versions.volume(), asked.range, pieces, payload) {
             Some(pieces) => versions.standing(&pieces),
             // It is damaged, which is found out elsewhere.
             None => Standing::Newest(Vec::new()),

@@ -117,7 +117,8 @@ async fn rewrite(
         let mut reads = std::pin::pin!(reads.buffered(READS));
         while let Some(parts) = reads.next().await {
             for (wanted, record) in parts? {
-                let (_, lock, _) = packed::open(&record).context("the store's data is damaged")?;
+                let (_, lock, _) =
+                    packed::open(info.id, &record).context("the store's data is damaged")?;
                 if Some(lock.key) == writer.key() {
                     continue;
                 }

@@ -327,7 +327,7 @@ impl World {
         let ToHost::Data { request, volume: id, result: Ok(pieces) } = &frame.message else {
             return frame;
         };
-        let Some(parts) = sectors(range, pieces, &frame.payload) else { return frame };
+        let Some(parts) = sectors(*id, range, pieces, &frame.payload) else { return frame };
         let knows = !self.slot(host, volume).table.partial;
         let lies = knows && !self.finishing && self.chaos_rng.percent(15);
         let mut lie = Vec::new();
@@ -369,7 +369,12 @@ impl World {
 }
 
 /// The record of each sector of an answer; `None` for zeroes. Nothing if it has plain text.
-fn sectors(range: Range, pieces: &[Piece], payload: &Bytes) -> Option<Vec<Option<Bytes>>> {
+fn sectors(
+    volume: VolumeId,
+    range: Range,
+    pieces: &[Piece],
+    payload: &Bytes,
+) -> Option<Vec<Option<Bytes>>> {
     let parts = link::decode_data(range, pieces, payload.clone()).ok()?;
     let mut out = Vec::new();
     for part in parts {
@@ -378,9 +383,10 @@ fn sectors(range: Range, pieces: &[Piece], payload: &Bytes) -> Option<Vec<Option
                 out.extend((0..sectors).map(|_| None));
             }
             ReadPart::Packed { wanted, record } => {
-                let of = record::parse_prefix(&record).ok()?.range;
+                let of = record::parse_prefix(volume, &record).ok()?.range;
                 let lbas = wanted.lba..wanted.end();
-                out.extend(lbas.map(|lba| Some(packed::cut(of, Range::new(lba, 1), &record))));
+                let cut = |lba| packed::cut(volume, of, Range::new(lba, 1), &record);
+                out.extend(lbas.map(|lba| Some(cut(lba))));
             }
             ReadPart::Data { .. } => return None,
         }

@@ -545,7 +545,8 @@ impl Recovery {
             if let Some(versions) = &mut found.versions {
                 let seq = record.seq;
                 let bytes = &whole[*offset as usize..];
-                seals(record, bytes, |range, seal| versions.push(Fed { seq, range, seal }));
+                let each = |range, seal| versions.push(Fed { seq, range, seal });
+                seals(found.volume, record, bytes, each);
             }
         }
         if header.first_seq <= header.last_seq {
@@ -566,7 +567,7 @@ impl Recovery {
             last: header.last_seq,
             born: Time(0),
         });
-        found.plain = found.plain.or_else(|| plain(&whole, &records));
+        found.plain = found.plain.or_else(|| plain(found.volume, &whole, &records));
         found.epoch = found.epoch.max(header.epoch);
         found.last = header.last_seq;
         found.end = header.addr + bytes;
@@ -636,11 +637,11 @@ enum Step {
 }
 
 /// The first of these records of a frame that has data which is not encrypted.
-fn plain(frame: &[u8], records: &[(u64, record::Header)]) -> Option<Range> {
+fn plain(volume: VolumeId, frame: &[u8], records: &[(u64, record::Header)]) -> Option<Range> {
     let is_plain = |(offset, header): &&(u64, record::Header)| match header.kind {
         Kind::Discard | Kind::Zero => false,
         Kind::Packed => {
-            let opened = record::packed::open(&frame[*offset as usize..]);
+            let opened = record::packed::open(volume, &frame[*offset as usize..]);
             opened.is_ok_and(|(_, lock, _)| lock.key == 0)
         }
         Kind::Data | Kind::Staged => true,

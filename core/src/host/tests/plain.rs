@@ -34,7 +34,7 @@ fn answer(world: &mut World, piece: &Piece, payload: &BytesMut) {
 fn plain_data_of_the_store_is_an_error_of_an_encrypted_volume() {
     let range = Range::new(0, 8);
     let mut data = BytesMut::new();
-    record::encode_data(1, 1, range, &[7; 4096], &mut data);
+    record::encode_data(VOLUME, 1, 1, range, &[7; 4096], &mut data);
     // A fragment is a record without its header.
     let data = (Piece::Data { sectors: 8, cover: range }, data.split_off(48));
     let mut answers = vec![data];

@@ -211,8 +211,10 @@ impl Store {
             }
             let wanted = Range::new(lba, 1);
             if let Some(record) = record {
-                let header = record::parse_prefix(record).unwrap();
-                let record = packed::extract(header.seq, header.range, wanted, record).unwrap();
+                let header = record::parse_prefix(VOLUME, record).unwrap();
+                let record =
+                    packed::extract((VOLUME, VOLUME), header.seq, header.range, wanted, record)
+                        .unwrap();
                 parts.push(ReadPart::Packed { wanted, record });
                 continue;
             }

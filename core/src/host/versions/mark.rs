@@ -4,7 +4,7 @@
 //! AES-GCM gave the block. The tag depends on volume, epoch, write, sectors and content, so two
 //! versions of a block have the same mark once in 2³² cases, and nobody without the key knows in which.
 
-use crate::block::Range;
+use crate::block::{Range, VolumeId};
 use crate::record::packed::{self, TAG_BYTES};
 use crate::record::{Header, Kind};
 use ring::aead::quic::{AES_256, HeaderProtectionKey};
@@ -70,18 +70,28 @@ impl MarkKey {
     }
 }
 
-/// The seals of a record that was verified, block by block; `bytes` begin with it.
-pub(crate) fn seals(header: &Header, bytes: &[u8], mut each: impl FnMut(Range, Seal)) {
+/// The seals of a record of `volume` that was verified, block by block; `bytes` begin with it.
+pub(crate) fn seals(
+    volume: VolumeId,
+    header: &Header,
+    bytes: &[u8],
+    mut each: impl FnMut(Range, Seal),
+) {
     match header.kind {
         Kind::Discard | Kind::Zero => each(header.range, Seal::Zero),
         Kind::Data | Kind::Staged => each(header.range, Seal::Plain),
-        Kind::Packed => seals_of(bytes, header.range, each),
+        Kind::Packed => seals_of(volume, bytes, header.range, each),
     }
 }
 
 /// The seals of the blocks of the packed record at the start of `bytes` that touch `wanted`.
-pub(crate) fn seals_of(bytes: &[u8], wanted: Range, mut each: impl FnMut(Range, Seal)) {
-    let Ok((_, lock, blocks)) = packed::open(bytes) else {
+pub(crate) fn seals_of(
+    volume: VolumeId,
+    bytes: &[u8],
+    wanted: Range,
+    mut each: impl FnMut(Range, Seal),
+) {
+    let Ok((_, lock, blocks)) = packed::open(volume, bytes) else {
         return each(wanted, Seal::Plain);
     };
     for (range, tag) in blocks.tags(wanted) {

@@ -26,7 +26,7 @@ pub use table::FILES;
 pub(crate) use mark::{Seal, seals, seals_of};
 
 use super::io::{DiskOperation, DiskResult};
-use crate::block::{BLOCK_SECTORS, Range, Seq, Time};
+use crate::block::{BLOCK_SECTORS, Range, Seq, Time, VolumeId};
 use crate::extent::{ExtentMap, Uniform};
 use crate::record::{self, Header};
 use bytes::Bytes;
@@ -88,6 +88,7 @@ pub struct VersionsStatus {
 /// See the module.
 #[derive(Debug)]
 pub struct Versions {
+    volume: VolumeId,
     key: MarkKey,
     table: Table,
     /// In order of their numbers.
@@ -111,6 +112,7 @@ impl Versions {
     #[must_use]
     pub fn new(head: Head, committed: Seq, forgotten: &[Range], memory: u64) -> Option<Versions> {
         let mut versions = Versions {
+            volume: head.volume,
             key: head.mark_key()?,
             fed: head.seq,
             table: Table::new(head, memory),
@@ -136,6 +138,11 @@ impl Versions {
         self.queue.push_back(Change { seq, range, mark });
     }
 
+    /// Whose versions these are.
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
     /// What a recovered journal holds of what is committed, in order.
     pub(crate) fn replay(&mut self, fed: Vec<Fed>) {
         let forgotten = std::mem::take(&mut self.queue);
@@ -155,7 +162,7 @@ impl Versions {
     /// The records of a frame, which are all there and in order.
     pub(crate) fn feed(&mut self, mut records: &[u8]) {
         while !records.is_empty() {
-            let Ok(header) = record::parse_prefix(records) else { return };
+            let Ok(header) = record::parse_prefix(self.volume, records) else { return };
             self.feed_record(&header, records);
             records = records.get(header.record_bytes()..).unwrap_or_default();
         }
@@ -166,7 +173,7 @@ impl Versions {
             return;
         }
         self.fed = header.seq;
-        seals(header, bytes, |range, seal| {
+        seals(self.volume, header, bytes, |range, seal| {
             let mark = self.key.mark(&seal).unwrap_or(Mark::UNKNOWN);
             self.overlay.insert(range, Uniform((header.seq, mark)));
             self.queue.push_back(Change { seq: header.seq, range, mark });
@@ -428,6 +435,7 @@ fn push_new(new: &mut Vec<(Range, Seal)>, part: Range, seal: Seal) {
 
 /// The seals of the parts of an answer; nothing if it is none of that range.
 pub(crate) fn seals_of_answer(
+    volume: VolumeId,
     range: Range,
     pieces: &[crate::wire::link::Piece],
     payload: &Bytes,
@@ -447,7 +455,7 @@ pub(crate) fn seals_of_answer(
                 at = wanted.end();
             }
             ReadPart::Packed { wanted, record } => {
-                seals_of(&record, wanted, |part, seal| out.push((part, seal)));
+                seals_of(volume, &record, wanted, |part, seal| out.push((part, seal)));
                 at = wanted.end();
             }
         }
