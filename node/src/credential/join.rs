@@ -8,7 +8,7 @@
 use super::authority::{Leaf, Pair, new_leaf, sign};
 use super::grant::{Kind, Role};
 use super::installation::{STORE_LIFE, change, grant, installation, own_name, store_grant};
-use super::issued::IssuedFile;
+use super::issued::{Accepted, IssuedFile};
 use super::{Credential, bare, certificate_of, directory, file, inspect};
 use crate::files;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -21,6 +21,8 @@ use time::{Duration, OffsetDateTime};
 const TOKEN_LIFE: Duration = Duration::hours(1);
 /// Largest request for a certificate, in bytes.
 const MAX_REQUEST_BYTES: usize = 4096;
+/// Longest list that is sent, in bytes: it has to fit the head of a frame.
+const MAX_LIST_BYTES: usize = 192 << 10;
 
 /// Makes a token for another store. The store of this state directory has to run when it is used.
 ///
@@ -104,6 +106,11 @@ impl Joining {
         files::create_dir(&dir)?;
         // First, since a start with the CA alone would hand out credentials of its own.
         let mut issued = IssuedFile::read(&dir)?.unwrap_or_else(|| IssuedFile::new(&[]));
+        if !signed.list.is_empty() {
+            let list: Accepted = serde_json::from_slice(&signed.list)
+                .context("the store sent no list of what is accepted")?;
+            issued.list = issued.list.merged(&list);
+        }
         let serial = inspect(&own.certificate)?.serial;
         issued.list.accepted.insert(serial, store_grant(&own.certificate, store)?);
         issued.write(&dir)?;
@@ -119,6 +126,9 @@ pub struct Signed {
     pub certificate: Vec<u8>,
     /// The key of the CA, PKCS#8.
     pub ca_key: Vec<u8>,
+    /// The certificates that are accepted, in JSON: a store that waits over a replica sees no other list. Empty if it is too
+    /// long for a frame.
+    pub list: Vec<u8>,
 }
 
 /// Takes a request for a certificate apart, and verifies that whoever made it has the key.
@@ -154,6 +164,13 @@ pub fn answer(state: &Path, token: &str, store: &str, request: &[u8]) -> Result<
         let grant = store_grant(&certificate, store)?;
         issued.list.accepted.insert(inspect(&certificate)?.serial, grant);
         let ca_key = ca.key.secret_pkcs8_der().to_vec();
-        Ok((true, Signed { certificate: certificate.to_vec(), ca_key }))
+        let mut list = serde_json::to_vec(&issued.list)?;
+        if list.len() > MAX_LIST_BYTES {
+            tracing::warn!(
+                "the list of accepted certificates is too long for a store that waits over a replica"
+            );
+            list.clear();
+        }
+        Ok((true, Signed { certificate: certificate.to_vec(), ca_key, list }))
     })
 }

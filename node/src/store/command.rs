@@ -102,10 +102,10 @@ async fn join(state: &Path, invitation: &Path) -> Result<()> {
     let request = joining.request().to_vec();
     let reply = requests.store(StoreOperation::Sign { store, request }).await;
     requests.close().await;
-    let StoreReply::Signed { certificate, ca_key } = reply? else {
+    let StoreReply::Signed { certificate, ca_key, list } = reply? else {
         bail!("the store gave an answer that does not fit: are both of the same version?");
     };
-    joining.finish(&store.to_string(), Signed { certificate, ca_key })?;
+    joining.finish(&store.to_string(), Signed { certificate, ca_key, list })?;
     tell(&format!("start this store with --state {}", state.display()));
     Ok(())
 }

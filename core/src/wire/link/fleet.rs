@@ -174,6 +174,8 @@ pub enum StoreReply {
         certificate: Vec<u8>,
         /// The key of the CA, PKCS #8.
         ca_key: Vec<u8>,
+        /// The certificates that are accepted, as the stores share them, in JSON; empty if they are too many for a frame.
+        list: Vec<u8>,
     },
     /// Answers [`StoreOperation::Renew`]: the certificate, in DER.
     Renewed(Vec<u8>),

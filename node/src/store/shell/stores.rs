@@ -215,11 +215,11 @@ impl Shell {
         let (token, id) = (&principal.serial, store.to_string());
         let signed = credential::answer(&fleet.state, token, &id, request);
         let reply = match signed {
-            Ok(credential::Signed { certificate, ca_key }) => {
+            Ok(credential::Signed { certificate, ca_key, list }) => {
                 tracing::info!("store {store} joins the installation");
                 fleet.tell = true;
                 self.look_around();
-                Ok(StoreReply::Signed { certificate, ca_key })
+                Ok(StoreReply::Signed { certificate, ca_key, list })
             }
             Err(error) => Err(VolumeError::Invalid(format!("{error:#}"))),
         };
