@@ -29,7 +29,7 @@ use crate::text;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
 use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::Write as _;
 use std::path::Path;
 
