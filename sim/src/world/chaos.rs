@@ -205,7 +205,9 @@ impl World {
             | AttachError::Fenced { .. } => {
                 // The journal is moved away for salvage.
                 self.stop_slot(host, volume);
-                self.slot(host, volume).journal = None;
+                // The table of versions stays, and is behind what only the journal knew to be committed.
+                let slot = self.slot(host, volume);
+                (slot.journal, slot.table.bereft) = (None, true);
                 self.slot(host, volume).wanted = self.finishing || self.chaos_rng.percent(30);
                 if self.slot(host, volume).wanted {
                     self.want(host, volume);
