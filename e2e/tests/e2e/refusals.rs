@@ -52,6 +52,8 @@ fn a_withdrawn_credential() {
     // The new one, in its place, delivers them.
     std::fs::copy(site.store.credential(), &old).unwrap();
     connected.start();
+    // Its key is another one than that of the epoch: an operator says that the writes are this host's.
+    connected.attach(["disk", "--take-over"]).ok();
     wait_for("the write to arrive", LIMIT, || site.export("disk")[..4096] == [1; 4096]);
     let shown = run(
         longhaul(),
