@@ -261,3 +261,21 @@ fn a_volume_over_nbd_is_for_whom_its_list_names() {
     host.control("nbd", ["deny", "disk", &other]).fails(1, &["not granted"]);
     Client::nbd(&tcp, "disk").unwrap().disconnect();
 }
+
+#[test]
+fn a_stop_during_an_attach_hands_the_volume_back() {
+    let site = Site::new();
+    let names = ["a", "b", "c"];
+    for name in names {
+        site.create(name, 8);
+    }
+    let named = ["--volume", "a", "--volume", "b", "--volume", "c"];
+    let mut host = site.host("host").with(named);
+    for _ in 0..5 {
+        host.start();
+        assert!(host.stop().success());
+    }
+    for name in names {
+        site.volume(["delete", name]).ok();
+    }
+}

@@ -158,6 +158,8 @@ pub struct Front {
     /// Whether the link's first attempt to connect is over, well or not.
     link_tried: Cell<bool>,
     stopping: Cell<bool>,
+    /// Attempts to attach that are under way.
+    attempts: Cell<usize>,
     gone: RefCell<Option<OnGone>>,
     clients: RefCell<Option<Clients>>,
     /// Names of volumes that clients may have attached.
@@ -195,6 +197,7 @@ impl Front {
             link: watch::Sender::new(0),
             link_tried: Cell::new(false),
             stopping: Cell::new(false),
+            attempts: Cell::new(0),
             gone: RefCell::default(),
             clients: RefCell::default(),
             on_demand: RefCell::default(),
@@ -334,6 +337,11 @@ impl Front {
         self.stopping.get()
     }
 
+    /// Attempts to attach that are under way: what they attach has to be handed back.
+    pub fn attempts(&self) -> usize {
+        self.attempts.get()
+    }
+
     /// No more attaches.
     pub fn stop(&self) {
         self.stopping.set(true);
@@ -401,7 +409,10 @@ impl Front {
                 () = std::future::ready(()) => {}
             }
             self.set(&name, Stage::Trying(told.clone()));
-            let failure = match attach::attach(&self, &name, take_over, &mut journal).await {
+            self.attempts.set(self.attempts.get() + 1);
+            let attempt = attach::attach(&self, &name, take_over, &mut journal).await;
+            self.attempts.set(self.attempts.get() - 1);
+            let failure = match attempt {
                 Ok(volume) => return self.attached_now(&name, volume),
                 Err(failure) => failure,
             };

@@ -206,10 +206,15 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     server.stop();
     // Before requests are refused: an initiator that stays is told so while it can still hear it.
     target.stop(args.drain_limit.min(SETTLE_LIMIT).saturating_sub(GOODBYE_LIMIT));
-    let volumes = front.volumes();
     let clients = || server.connections() + target.connections();
+    let winding = async {
+        // What is being attached would stay attached at the store.
+        let settled = Instant::now() + args.drain_limit.min(SETTLE_LIMIT);
+        until(settled, || front.attempts() == 0).await;
+        wind_down(&front.volumes(), clients, args.drain_limit).await;
+    };
     tokio::select! {
-        () = wind_down(&volumes, clients, args.drain_limit) => {}
+        () = winding => {}
         () = stop.wait() => tracing::warn!("leaving at once"),
     }
     farewell(&front);
