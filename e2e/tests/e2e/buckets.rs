@@ -455,10 +455,9 @@ fn a_host_at_another_store_over_the_same_prefix_fences_the_first() {
     }
     let (site, gateway, _faults) = site();
     let host = attached(&site, &[]);
-    let mut client = host.client("disk");
-    client.write(0, &[1; 4096]).unwrap();
-    client.flush().unwrap();
-    client.disconnect();
+    let mut first = host.client("disk");
+    first.write(0, &[1; 4096]).unwrap();
+    first.flush().unwrap();
     host.wait_drained("disk", LIMIT);
     // Whoever attaches at the second takes the volume.
     let dir = site.path("second");
@@ -475,10 +474,7 @@ fn a_host_at_another_store_over_the_same_prefix_fences_the_first() {
     client.flush().unwrap();
     other.wait_drained("disk", LIMIT);
     // The first host goes on writing.
-    let _ = host.client_or_refused("disk").map(|mut client| {
-        let _ = client.write(4096, &[3; 4096]);
-        let _ = client.flush();
-    });
+    let _ = first.write(4096, &[3; 4096]).and_then(|()| first.flush());
     wait_for("the first host to be fenced", LIMIT, || {
         host.volume_status("disk")["state"] == "fenced"
     });

@@ -283,7 +283,7 @@ fn what_opens_a_volume_is_added_and_taken_away() {
     // A clone opens with the same.
     site.snapshot(["create", "disk@base"]).ok();
     site.volume(["clone", "disk@base", "copy", "--passphrase-file", &passphrase]).ok();
-    site.volume(["export", "copy", &image, "--passphrase-file", &recovery]).ok();
+    site.volume(["export", "copy", &image, "--force", "--passphrase-file", &recovery]).ok();
     assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
     // What is taken away opens it no more; the last one stays.
     let remove = |slot: &'static str| {

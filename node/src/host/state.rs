@@ -828,7 +828,7 @@ mod tests {
         .unwrap();
         assert_eq!(state.volumes().unwrap(), [good]);
         let damaged = state.survey().unwrap().damaged;
-        assert!(damaged[0].problem.contains("no file"), "{damaged:?}");
+        assert!(damaged[0].problem.contains("not a regular file"), "{damaged:?}");
     }
 
     #[test]

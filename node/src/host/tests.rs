@@ -200,7 +200,7 @@ fn what_was_not_delivered_is_known_without_the_store() {
         front.pin("v");
         let _ = front.clone().open("v".into(), true).await;
         let report = report(&front);
-        assert_eq!((report.state.as_str(), report.lag_bytes), ("attaching", 64 << 20));
+        assert_eq!((report.state.as_str(), report.lag_bytes), ("refused", 64 << 20));
         assert!(report.reason.as_ref().unwrap().contains("journal.0003"), "{report:?}");
         let metrics = admin::prometheus(&answer(&front));
         assert!(metrics.contains("longhaul_host_lag_bytes{volume=\"v\"} 67108864"), "{metrics}");

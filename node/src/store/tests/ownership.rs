@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::credential;
-use longhaul_core::wire::link::{JournalState, KeyId, ReadError};
+use longhaul_core::wire::link::{JournalState, KeyId, ReadError, TenantLimits, TenantOperation};
 
 /// A store with the volume `acme/a`, a session of its tenant and one of the installation.
 async fn two_keys(dir: &Path) -> (Running, Requests, Requests) {
     let store = start(dir).await;
+    let (tenant, limits) = ("acme".to_owned(), TenantLimits::default());
+    store.requests().await.tenant(TenantOperation::Create { tenant, limits }).await.unwrap();
     store.volume(&["create", "acme/a", "--size", "1MiB"]).await.unwrap();
     let file = dir.join("acme.toml");
     let (tenant, role) = (Some("acme"), credential::Role::Admin);
