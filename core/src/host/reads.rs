@@ -687,7 +687,7 @@ impl Volume {
             }
             // What is not for a client can be had later, if it has changed since it was asked for.
             let later = asked.spoiled && matches!(asked.what, LinkUse::Warm(_));
-            found = if later { found } else { Err(Unfit::Damaged) };
+            found = found.and_then(|found| if later { Ok(found) } else { Err(Unfit::Damaged) });
         } else if found.is_ok() {
             self.adopt(&asked, &standing);
         }
