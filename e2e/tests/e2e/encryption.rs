@@ -126,7 +126,7 @@ fn a_store_that_hides_the_keys_gets_no_plain_text() {
     assert!(host.stop().success());
     // Commands go by the same rule.
     let image = site.path("image").display().to_string();
-    let export = ["export", "open", &image, "--key-file", &key];
+    let export = ["export", "open", &image, "--force", "--key-file", &key];
     site.volume(export).fails(1, &["not encrypted", "--plain"]);
     site.volume([&export[..], &["--plain"]].concat()).ok();
     let mut wrong = site.host("wrong").with(["--plain", "disk", "--key-file", &named]);
@@ -153,7 +153,7 @@ fn plain_text_that_a_store_hands_out_is_an_error() {
     }
     show(&hidden);
     let image = site.path("image").display().to_string();
-    let export = ["export", "disk", &image, "--key-file", &key];
+    let export = ["export", "disk", &image, "--force", "--key-file", &key];
     site.volume(export).fails(1, &["not encrypted"]);
     // The host from before has a table of versions, and refuses the attach. These have none.
     for (state, flags) in [("fresh", &[][..]), ("through", &["--write-through"])] {
@@ -213,7 +213,8 @@ fn a_volume_under_the_name_of_another_is_not_attached() {
     }
     assert!(host.stop().success());
     let image = site.path("image").display().to_string();
-    site.volume(["export", "one", &image, "--key-file", &key]).fails(1, &["keys of volume two"]);
+    site.volume(["export", "one", &image, "--force", "--key-file", &key])
+        .fails(1, &["keys of volume two"]);
     // Who has the key can say that it is meant.
     let rebind = ["key", "rebind", "one", "--key-file", &key, "--was"];
     site.volume([&rebind[..], &["three"]].concat()).fails(1, &["keys of volume two"]);
@@ -277,7 +278,7 @@ fn what_opens_a_volume_is_added_and_taken_away() {
     assert!(host.refusal("disk").contains("a passphrase"));
     assert!(host.stop().success());
     let image = site.path("image").display().to_string();
-    site.volume(["export", "disk", &image, "--passphrase-file", &passphrase]).ok();
+    site.volume(["export", "disk", &image, "--force", "--passphrase-file", &passphrase]).ok();
     assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
     // A clone opens with the same.
     site.snapshot(["create", "disk@base"]).ok();
@@ -296,10 +297,11 @@ fn what_opens_a_volume_is_added_and_taken_away() {
     remove("4").fails(1, &["no key slot 4"]);
     remove("2").fails(1, &["the last one"]);
     for flags in [["--key-file", &key], ["--passphrase-file", &recovery]] {
-        site.volume([&["export", "disk", &image][..], &flags].concat()).fails(1, &["a passphrase"]);
+        site.volume([&["export", "disk", &image, "--force"][..], &flags].concat())
+            .fails(1, &["a passphrase"]);
     }
     site.volume(["rotate-key", "disk", "--passphrase-file", &passphrase]).ok();
-    site.volume(["export", "disk", &image, "--passphrase-file", &passphrase]).ok();
+    site.volume(["export", "disk", &image, "--force", "--passphrase-file", &passphrase]).ok();
     assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
 }
 
@@ -322,7 +324,7 @@ fn everything_is_encrypted_anew_and_the_old_key_goes() {
     let image = site.path("image").display().to_string();
     let export = || {
         let _ = std::fs::remove_file(&image);
-        site.volume(["export", "disk", &image, "--key-file", &key]).ok();
+        site.volume(["export", "disk", &image, "--force", "--key-file", &key]).ok();
         std::fs::read(&image).unwrap()
     };
     let before = export();
