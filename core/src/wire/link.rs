@@ -22,9 +22,9 @@
 //!   form before.
 //! - 13: what is damaged at the store: [`ToHost::Damaged`].
 //! - 14: refusals by role: [`VolumeError::Forbidden`], [`AttachError::Forbidden`]; tokens to join with:
-//!   [`StoreOperation::Sign`]; [`StoreOperation::Renew`].
-//! - 14: an attach says whether it takes over; a release says for which key, [`LiveInfo`] by what name its host goes.
-//! - 14: why a volume cannot be used at all: [`VolumeInfo::damaged`]; packed records carry the seed of the volume read.
+//!   [`StoreOperation::Sign`]; [`StoreOperation::Renew`]; an attach says whether it takes over, a release for which key,
+//!   [`LiveInfo`] by what name its host goes; why a volume cannot be used: [`VolumeInfo::damaged`]; packed records carry
+//!   the seed of the volume that is read.
 
 mod data;
 mod fleet;

@@ -19,7 +19,6 @@ use tokio::sync::oneshot;
 
 mod http;
 mod limits;
-mod mutations;
 mod ownership;
 mod several;
 mod survey;
