@@ -8,6 +8,7 @@ use super::{Event, World};
 use crate::model::{Image, Stamp, difference};
 use crate::note;
 use longhaul_core::block::{Range, Seq, VolumeId};
+use longhaul_core::pack::Packer;
 use longhaul_core::store::gc::bundle::Bundle;
 use longhaul_core::store::log::State;
 use longhaul_core::store::root::Pins;
@@ -446,8 +447,16 @@ impl World {
                 self.coverage.snapshots_gone += 1;
                 return Ok(false);
             }
-            let part =
-                super::observe::shown(range, &frame, &mut self.packer(volume)).map_err(context)?;
+            // As a host does that serves the snapshot: what it gets is bound to that identity.
+            let of = self.volumes[volume].id;
+            let id = match &frame.message {
+                ToHost::Data { volume, .. } => *volume,
+                _ => of,
+            };
+            let mut packing = self.packing(volume);
+            packing.keys = packing.keys.map(|keys| keys.of_snapshot(of));
+            let mut packer = Packer::new(id, packing);
+            let part = super::observe::shown(range, &frame, &mut packer).map_err(context)?;
             found[range.lba as usize..range.end() as usize].copy_from_slice(&part);
             lba = range.end();
         }
