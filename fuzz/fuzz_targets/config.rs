@@ -9,12 +9,12 @@ use longhaul_fuzz::seeds;
 use std::ffi::OsString;
 
 // The node crate is a binary: its files are taken as they are.
+#[path = "../../node/src/host/accepted.rs"]
+mod accepted;
 #[path = "../../node/src/link/choice.rs"]
 mod choice;
 #[path = "../../node/src/cli.rs"]
 mod cli;
-#[path = "../../node/src/host/accepted.rs"]
-mod accepted;
 #[path = "../../node/src/pattern.rs"]
 mod pattern;
 #[path = "../../node/src/host/schedule.rs"]

@@ -43,9 +43,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
         grant("host", "host"),
         grant("store-1", "store")
     );
-    let request = rcgen::KeyPair::from_pem(KEY).and_then(|key| {
-        rcgen::CertificateParams::default().serialize_request(&key)
-    });
+    let request = rcgen::KeyPair::from_pem(KEY)
+        .and_then(|key| rcgen::CertificateParams::default().serialize_request(&key));
     vec![
         file(CERTIFICATE, KEY).into_bytes(),
         file(&CERTIFICATE[..200], KEY).into_bytes(),

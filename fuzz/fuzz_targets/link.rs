@@ -10,10 +10,10 @@ use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::Range;
 use longhaul_core::record::Fragment;
 use longhaul_core::wire::link::{
-    Announced, AttachError, Claim, FRAME_PREFIX_BYTES, Frame, HostId, KeyId, LiveInfo, MAX_HEAD_BYTES,
-    MAX_PAYLOAD_BYTES, Piece, ReadPart, Served, StoreId, StoreOperation, StoreReply, StoreReport,
-    TenantLimits, TenantOperation, ToHost, ToStore, TrashOperation, VolumeOperation, decode_data,
-    encode_data,
+    Announced, AttachError, Claim, FRAME_PREFIX_BYTES, Frame, HostId, KeyId, LiveInfo,
+    MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES, Piece, ReadPart, Served, StoreId, StoreOperation,
+    StoreReply, StoreReport, TenantLimits, TenantOperation, ToHost, ToStore, TrashOperation,
+    VolumeOperation, decode_data, encode_data,
 };
 use longhaul_fuzz::{Input, pieces, seeds, world};
 use serde::{Serialize, de::DeserializeOwned};
