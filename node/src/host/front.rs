@@ -416,6 +416,13 @@ impl Front {
                 Ok(volume) => return self.attached_now(&name, volume),
                 Err(failure) => failure,
             };
+            // The store has not been asked, or its answer is not known: the operator's word still counts.
+            if take_over
+                && failure == Failure::Link
+                && let Some(entry) = self.entries.borrow_mut().get_mut(&name)
+            {
+                entry.take_over = true;
+            }
             if told.as_ref() != Some(&failure) {
                 match &failure {
                     Failure::Link => tracing::info!(volume = name, "waiting for the store"),
