@@ -102,12 +102,6 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
     print(dir, &report, json)
 }
 
-/// The files that a check of a directory finds damaged.
-#[cfg(test)]
-pub fn damage_in(dir: &Path) -> Result<Vec<PathBuf>> {
-    Ok(check_directory(dir)?.damage.into_iter().map(|damage| damage.file).collect())
-}
-
 fn check_directory(dir: &Path) -> Result<Report> {
     if state::is_state_dir(dir) {
         check_host(dir)

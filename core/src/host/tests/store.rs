@@ -42,7 +42,7 @@ pub struct Store {
     /// What it says at attach and resume.
     pub sectors: u64,
     /// Knows what the host does with its data, so that the image can be plain.
-    packer: Packer,
+    pub packer: Packer,
 }
 
 impl Store {
