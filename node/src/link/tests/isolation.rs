@@ -54,13 +54,24 @@ impl Deaf {
     async fn connect(store: &mut Store, sessions: usize) -> Deaf {
         let mut deaf = Deaf { sessions: Vec::new() };
         for _ in 0..sessions {
-            let address = Some(store.address.to_string());
-            let link = Client::start(store.credential(), address, Transport::Tcp).unwrap();
-            store.opened().await;
+            let credential = store.credential();
+            let (link, _) = up(store, credential).await;
             deaf.sessions.push(link);
         }
         deaf
     }
+}
+
+/// A client, and its session: what it sends from now on arrives. Before it is up it drops what it is given.
+async fn up(
+    store: &mut Store,
+    credential: Credential,
+) -> ((Client, UnboundedReceiver<LinkEvent>), u64) {
+    let address = Some(store.address.to_string());
+    let (client, mut events) = Client::start(credential, address, Transport::Tcp).unwrap();
+    let session = store.opened().await;
+    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
+    ((client, events), session)
 }
 
 #[tokio::test]
@@ -89,10 +100,8 @@ async fn who_does_not_take_its_answers_is_not_listened_to_and_others_are() {
     let (tenant, role) = (Some("acme"), credential::Role::Admin);
     let wanted = credential::Wanted { name: "acme", tenant, role, volumes: vec!["*".into()] };
     credential::issue(store.dir.path(), &wanted, &file).unwrap();
-    let address = Some(store.address.to_string());
     let tenant = Credential::load(&file).unwrap();
-    let (client, _events) = Client::start(tenant, address, Transport::Tcp).unwrap();
-    let other = store.opened().await;
+    let ((client, _events), other) = up(&mut store, tenant).await;
     client.send(Lane::Read, whole(7));
     let operation = VolumeOperation::List;
     deaf.sessions[0].0.send(Lane::Control, ToStore::Volume { request: 1, operation }.into());
@@ -110,14 +119,8 @@ async fn who_does_not_take_its_answers_is_not_listened_to_and_others_are() {
         closing.spawn_blocking(move || client.close());
     }
     closing.join_all().await;
-    let address = Some(store.address.to_string());
-    let (client, _events) = Client::start(store.credential(), address, Transport::Tcp).unwrap();
-    let session = loop {
-        let event = tokio::time::timeout(LIMIT, store.listener.event()).await.unwrap().unwrap();
-        if let ListenerEvent::Opened { session, .. } = event {
-            break session;
-        }
-    };
+    let credential = store.credential();
+    let ((client, _events), session) = up(&mut store, credential).await;
     for request in 1..=40 {
         client.send(Lane::Read, whole(request));
     }
