@@ -93,7 +93,7 @@ impl Guest {
         }
         let Some(reach) = self.limits() else { return Ok(message) };
         let (there, made) = names(&message);
-        if let Some(name) = made.filter(|name| check_name(name).is_ok() && !reach.covers(name)) {
+        if let Some(name) = made.filter(|name| !reach.covers(name)) {
             let credential = self.grant.as_ref().map_or("", |grant| &grant.name);
             let why = format!(
                 "credential {credential} is not for a volume {name}: choose a name that its patterns cover, or have one \
@@ -101,7 +101,7 @@ impl Guest {
             );
             return Err(Box::new(Refused { why: Some(VolumeError::Forbidden(why)), message }));
         }
-        if there.is_some_and(|name| check_name(name).is_ok() && !reach.covers(name)) {
+        if there.is_some_and(|name| !reach.covers(name)) {
             return Err(Box::new(Refused { why: None, message }));
         }
         match reach.tenant() {

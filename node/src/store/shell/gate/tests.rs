@@ -296,6 +296,18 @@ fn what_a_credential_does_not_cover_is_not_there() {
             assert!(answer.contains("Forbidden") && answer.contains("mine"), "{answer}");
         }
         assert_eq!(said(clone("x", "db2")), not_there);
+        // Nor is what is a tenant's, whoever asks, and whatever else a name may be.
+        for odd in ["acme/db", "acme/db@s", "other/db", "db/x", "", "/", "@db", "../db"] {
+            assert_eq!(said(VolumeOperation::Show { name: odd.into() }), not_there, "{odd}");
+            let (host, journal, name) = (HostId(1), None, odd.to_owned());
+            let attach = ToStore::Attach { request: 1, name, host, journal, take_over: true };
+            let result = Err(AttachError::NotFound);
+            assert_eq!(answer(attach), ToHost::Attached { request: 1, result }, "{odd}");
+            for operation in [create(odd), clone("db", odd)] {
+                let answer = format!("{:?}", said(operation));
+                assert!(answer.contains("Forbidden"), "{odd}: {answer}");
+            }
+        }
         assert!(guest(tenant).admit(volume(create("db2"))).is_ok());
         assert!(guest(tenant).admit(volume(clone("db", "db2"))).is_ok());
     }
