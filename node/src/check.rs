@@ -102,6 +102,12 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
     print(dir, &report, json)
 }
 
+/// The files that a check of a directory finds damaged.
+#[cfg(test)]
+pub fn damage_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(check_directory(dir)?.damage.into_iter().map(|damage| damage.file).collect())
+}
+
 fn check_directory(dir: &Path) -> Result<Report> {
     if state::is_state_dir(dir) {
         check_host(dir)
@@ -305,11 +311,12 @@ fn check_store(dir: &Path) -> Result<Report> {
     let mut report = Report { kind: "store", ..Report::default() };
     match store::installation(dir) {
         Ok(Some(_)) => {}
-        Ok(None) => report.notes.push(format!(
-            "{} has no {}: no store has been started on it since it was copied here",
-            dir.display(),
-            store::MARKER
-        )),
+        Ok(None) => report.damage.push(Damage {
+            file: dir.join(store::MARKER),
+            offset: None,
+            problem: "it is not there".into(),
+            advice: "bring it back: a store refuses to start on objects without it".into(),
+        }),
         Err(error) => report.damage.push(Damage {
             file: dir.join(store::MARKER),
             offset: None,

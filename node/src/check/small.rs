@@ -123,7 +123,7 @@ fn is_there(path: &Path, report: &mut Report) -> bool {
 
 /// The files of a store's state directory, if it is one.
 pub fn store_state(dir: &Path, report: &mut Report) {
-    for name in ["lock", "shared.lock"] {
+    for name in ["lock", "shared.lock", "credentials/lock"] {
         is_there(&dir.join(name), report);
     }
     let identity = dir.join("store.json");
@@ -133,7 +133,7 @@ pub fn store_state(dir: &Path, report: &mut Report) {
         report.damaged(&identity, format!("{error:#}"), "delete it: the store gets a new identity");
     }
     let credentials = dir.join("credentials");
-    for name in ["ca.pem", "server.pem", "peer.pem"] {
+    for name in ["ca.pem", "store.pem"] {
         let path = credentials.join(name);
         if is_there(&path, report)
             && let Err(problem) = certificate(&path)

@@ -120,7 +120,12 @@ impl<'a> InPlace<'a> {
     pub fn find(all: &'a dyn Stored) -> Result<(InPlace<'a>, Role)> {
         let newest = all.list(site::PREFIX)?.into_iter().map(|meta| meta.key).max();
         let site = match newest {
-            Some(key) => site::parse(&key, &all.read(&key, 0..site::MAX_BYTES)?)?,
+            Some(key) => {
+                let shown = all.place(&key);
+                let record = all.read(&key, 0..site::MAX_BYTES);
+                let record = record.with_context(|| format!("cannot read {}", shown.display()))?;
+                site::parse(&key, &record)?
+            }
             None => Site::first(),
         };
         Ok((InPlace { all, place: site.place }, site.role))

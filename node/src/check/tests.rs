@@ -110,6 +110,12 @@ fn store_objects_that_are_none_are_placed() {
         std::fs::write(path, sealed(key, data)).unwrap();
     };
     put(&catalog::name_key("v"), &catalog::encode_spec(&spec));
+    // A store does not start on objects without the mark of the directory.
+    let unmarked = check_store(dir.path()).unwrap().damage;
+    assert_eq!(unmarked.len(), 1, "{unmarked:?}");
+    assert_eq!(unmarked[0].file, dir.path().join(store::MARKER));
+    let marker = r#"{"format": 1, "installation": "00000000000000000000000000000009", "created_by": "test"}"#;
+    std::fs::write(dir.path().join(store::MARKER), marker).unwrap();
     assert!(check_store(dir.path()).unwrap().damage.is_empty());
     put(&catalog::segment_key(spec.id, 2), b"nonsense");
     put(&catalog::checkpoint_key(spec.id, 1), b"nonsense");

@@ -237,8 +237,8 @@ pub fn set_certificate(path: &Path, certificate: &[u8]) -> Result<()> {
 fn change(path: &Path, work: impl FnOnce(&mut CredentialFile) -> Result<()>) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        files::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut file: CredentialFile = toml::from_str(&text)
         .with_context(|| format!("{} is not a credential file", path.display()))?;
     work(&mut file)?;

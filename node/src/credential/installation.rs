@@ -80,9 +80,12 @@ impl Own {
 /// Keeps other processes from changing credentials, until dropped.
 fn alone(dir: &Path) -> Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let shown = || format!("cannot lock {}", dir.display());
+    let path = dir.join("lock");
+    let shown = || format!("cannot lock {}", path.display());
     let mut options = std::fs::OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));
+    // For the other end of a pipe nobody waits.
+    options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.with_context(shown)?;
     file.lock().with_context(shown)?;
     Ok(file)

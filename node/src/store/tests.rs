@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 mod http;
 mod limits;
+mod mutations;
 mod ownership;
 mod several;
 mod survey;
