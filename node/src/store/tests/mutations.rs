@@ -107,7 +107,7 @@ impl Mutation {
             |other: &Option<PathBuf>| Some(std::fs::read(dir.join(other.as_ref()?)).unwrap());
         let new = match self {
             Mutation::Flip | Mutation::FlipEnd | Mutation::Truncate if content.is_empty() => None,
-            Mutation::Flip => Some(flipped(content.len() / 2)),
+            Mutation::Flip => Some(flipped(content.len() / 4)),
             Mutation::FlipEnd => Some(flipped(content.len() - 1 - content.len() / 16)),
             Mutation::Truncate => Some(content[..content.len() / 2].to_vec()),
             Mutation::Empty => Some(Vec::new()),
