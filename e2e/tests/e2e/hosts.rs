@@ -119,7 +119,7 @@ fn a_lost_host_is_accounted_for() {
     host.flags.clear();
     let journal = journal_of(&host);
     host.start();
-    assert!(host.refusal("disk").contains("in use"));
+    host.attach(["disk"]).fails(1, &["in use"]);
     host.attach(["disk", "--take-over"]).fails(1, &["went on without"]);
     host.stop();
     assert!(journal_of(&host) == journal, "the journal to salvage from was changed");
