@@ -5,7 +5,9 @@
 //! left behind if any epoch after its own built on less than the journal holds.
 //!
 //! What a journal holds only its host says. It is believed of the key that began the epoch, and of whoever
-//! takes over in so many words; of an epoch of another key it counts only as far as its writes arrived.
+//! takes over in so many words; of an epoch of another key it counts only as far as its writes arrived. Writes that
+//! have not arrived are those of the current epoch, so its key has to say that a journal holds them, of whichever
+//! epoch that is.
 
 use crate::block::{Epoch, Seq, VolumeId};
 use crate::wire::link::{AttachError, HostId, JournalState, KeyId};
@@ -201,12 +203,15 @@ pub fn decide(
         if promised > journal.last.max(log.committed) {
             return Err(pending);
         }
-    } else if let Some(current) = current
+    }
+    // What is missing is the current epoch's to deliver, whichever epoch the journal says it is of. Nobody but an
+    // operator knows whether another key has that journal.
+    let missing = promised.max(journal.last) > log.committed;
+    if let Some(current) = current
+        && missing
         && current.key != asker.key
         && !asker.take_over
-        && promised.max(journal.last) > log.committed
     {
-        // Nobody but an operator knows whether it is that journal.
         return Err(AttachError::Carried { epoch, key: current.key });
     }
     Ok(Granted { base: journal.last.max(log.committed), owed: journal.last })
@@ -332,6 +337,11 @@ mod tests {
             ("its journal is carried on",        &[(1, 0, 0, V), (2, 60, 50, X)],   50, 60, (1, 60), (V, true),  "base 60 owed 60"),
             ("forged of an epoch before",        &[(1, 0, 0, X), (2, 60, 50, V)],   50, 60, (1, 60), (X, false), "carried 2 1"),
             ("its own, twice",                   &[(1, 0, 0, V), (2, 60, 50, V)],   50, 60, (1, 60), (V, false), "base 60 owed 60"),
+            ("forged of the victim's before",    &[(1, 0, 0, V), (2, 60, 50, V)],   50, 60, (1, 60), (X, false), "carried 2 1"),
+            ("the same, before it announced",    &[(1, 0, 0, V), (2, 60, 50, V)],   50,  0, (1, 60), (X, false), "carried 2 1"),
+            ("the same, as an operator says",    &[(1, 0, 0, V), (2, 60, 50, V)],   50, 60, (1, 60), (X, true),  "base 60 owed 60"),
+            ("the same, and nothing is missing", &[(1, 0, 0, V), (2, 60, 50, V)],   60,  0, (1, 60), (X, false), "base 60 owed 60"),
+            ("forged once it was taken back",    &[(1, 0, 0, V), (2, 60, 50, X), (3, 60, 50, V)], 50, 60, (1, 60), (X, false), "carried 3 1"),
         ];
         for (name, history, committed, announced_last, (epoch, last), (key, take_over), expected) in
             table
