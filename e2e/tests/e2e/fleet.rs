@@ -314,7 +314,10 @@ fn commands_reach_the_store_that_has_the_volume() {
     host.kill();
     site.store.kill();
     at_other(&["delete", "disk"]).fails(1, &["not connected"]);
-    at_other(&["accept-loss", "disk"]).ok();
+    // The host may be on its way to the other store for some seconds.
+    wait_for("the loss to be accepted", LIMIT, || {
+        at_other(&["accept-loss", "disk"]).status.success()
+    });
     at_other(&["delete", "disk"]).ok();
     assert_eq!(at_other(&["list", "--json"]).ok().json()["volumes"].as_array().unwrap().len(), 1);
 }

@@ -172,7 +172,10 @@ fn what_was_not_delivered_stays_until_an_operator_gives_it_up() {
     wait_for("the store to notice", LIMIT, || {
         site.volume(["lost", "disk", "--json"]).ok().json()["connected"] == false
     });
-    site.volume(["accept-loss", "disk"]).ok();
+    // The host may be on its way back for some seconds.
+    wait_for("the loss to be accepted", LIMIT, || {
+        site.volume(["accept-loss", "disk"]).status.success()
+    });
     site.volume(["delete", "disk", "--now"]).ok();
     relay.restore();
     host.start();

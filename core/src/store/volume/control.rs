@@ -216,7 +216,7 @@ impl Volume {
     }
 
     fn begin_accept_loss(&mut self, session: SessionId, lane: Lane, request: RequestId) {
-        if let Some(host) = self.state.host().filter(|_| self.connected()) {
+        if let Some(host) = self.held_by() {
             self.reply_volume(session, lane, request, Err(VolumeError::InUse(host)));
             return;
         }

@@ -159,12 +159,17 @@ impl Volume {
         }
     }
 
-    /// The host that has the volume, if it is another one than this: connected, or perhaps on its way back.
-    pub(super) fn in_use_by_other(&self, host: HostId, key: KeyId) -> Option<AttachError> {
-        let has = self.state.host()?;
+    /// The host that has the volume: connected, or perhaps on its way back. Nobody gives up or undoes what that host
+    /// wrote, and nobody gets the volume instead of it who is not to take it over.
+    pub(super) fn held_by(&self) -> Option<HostId> {
         let awaited = !self.state.clean && self.now < self.owners.awaited;
-        let same = has == host && self.other_key(key).is_none();
-        if same || !(self.connected() || awaited) {
+        self.state.host().filter(|_| self.connected() || awaited)
+    }
+
+    /// The host that has the volume, if it is another one than this.
+    pub(super) fn in_use_by_other(&self, host: HostId, key: KeyId) -> Option<AttachError> {
+        let has = self.held_by()?;
+        if has == host && self.other_key(key).is_none() {
             return None;
         }
         let (volume, by) = (self.spec.name.clone(), self.holder_name());
@@ -185,25 +190,23 @@ impl Volume {
                 if let Some(error) = self.in_use_by_other(host, key).filter(|_| !take_over) {
                     return Err(error);
                 }
-                let other = self.connected() && self.state.host() != Some(host);
-                if !other {
+                let other = self.state.host() != Some(host) || self.other_key(key).is_some();
+                if !(self.connected() && other) {
                     return Ok(());
                 }
                 let asker = Asker { key, take_over };
                 attach::decide(self.state.lineage(), asker, journal).map(|_| ())
             }
+            // The epoch is what the peer says: it is no reason to look away from the key.
             Claim::Resume(epoch) => {
-                let current = self.state.epoch();
-                if epoch == current
-                    && let Some(key) = self.other_key(key)
-                {
-                    return Err(AttachError::OtherKey { epoch, key });
+                let (current, owner) = (self.state.epoch(), self.state.host());
+                if epoch < current || epoch == current && owner != Some(host) {
+                    let host = owner.unwrap_or(HostId(0));
+                    return Err(AttachError::Fenced { epoch: current, host });
                 }
-                match self.state.host().filter(|_| self.connected()) {
-                    Some(other) if other != host => {
-                        Err(AttachError::Fenced { epoch: current, host: other })
-                    }
-                    _ => Ok(()),
+                match self.other_key(key) {
+                    Some(key) => Err(AttachError::OtherKey { epoch: current, key }),
+                    None => Ok(()),
                 }
             }
         }

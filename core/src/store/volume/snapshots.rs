@@ -217,7 +217,7 @@ impl Volume {
 
     /// What the segment says that rolls back to that snapshot; its map is read if that has not been.
     fn may_roll_back(&mut self, snapshot: &str) -> Result<Note, VolumeError> {
-        if let Some(host) = self.state.host().filter(|_| self.connected()) {
+        if let Some(host) = self.held_by() {
             return Err(VolumeError::InUse(host));
         }
         let &Snapshot { segment, id, sectors, .. } = self.snapshot_named(snapshot)?;

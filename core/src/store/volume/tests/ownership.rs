@@ -2,7 +2,9 @@
 
 use super::scenarios::{attached, commit, opened};
 use super::*;
-use crate::wire::link::{Claim, KeyId, Moment, StageError};
+use crate::wire::link::{
+    Claim, KeyId, Moment, SnapshotOperation, StageError, VolumeError,
+};
 
 const VICTIM: KeyId = KeyId([0xaa; 32]);
 const OTHER: KeyId = KeyId([0xbb; 32]);
@@ -38,6 +40,24 @@ fn ask(
         rig.execute(objects, 0, Fate::Good);
     }
     rig.take_attached(session).expect("no answer to attach")
+}
+
+/// Asks for an operation on the volume, without timers.
+fn operate(
+    rig: &mut Rig,
+    objects: &mut Objects,
+    operation: VolumeOperation,
+) -> Result<(), VolumeError> {
+    rig.inbox.clear();
+    rig.send(9, Lane::Control, ToStore::Volume { request: 1, operation });
+    while !rig.pending.is_empty() {
+        rig.execute(objects, 0, Fate::Good);
+    }
+    let answer = rig.inbox.drain(..).find_map(|(_, _, frame)| match frame.message {
+        ToHost::Volume { result, .. } => Some(result.map(|_| ())),
+        _ => None,
+    });
+    answer.expect("no answer")
 }
 
 fn close(rig: &mut Rig, session: u64) {
@@ -302,6 +322,12 @@ fn a_volume_is_left_to_another_store_for_its_host_only() {
     assert_eq!(may(&rig, 1, OTHER, attach(false)), held);
     assert_eq!(may(&rig, 1, OTHER, Claim::Resume(1)), other_key);
     assert_eq!(may(&rig, 2, VICTIM, Claim::Resume(1)), fenced);
+    // Another epoch than the one there is, whoever asks and whatever host it says it is.
+    for (epoch, refused) in [(0, &fenced), (2, &other_key), (1 << 40, &other_key)] {
+        assert_eq!(may(&rig, 1, OTHER, Claim::Resume(epoch)), *refused);
+        assert_eq!(may(&rig, 2, OTHER, Claim::Resume(epoch)), *refused);
+    }
+    assert_eq!(may(&rig, 1, VICTIM, Claim::Resume(0)), fenced);
     for claim in [attach(false), attach(true), Claim::Resume(1)] {
         assert_eq!(may(&rig, 1, VICTIM, claim), Ok(()));
     }
@@ -309,9 +335,44 @@ fn a_volume_is_left_to_another_store_for_its_host_only() {
     rig.send(1, Lane::Control, announce(1, true, &[(8, 8, 1)]));
     let loss = Err(AttachError::LossPending { host: HostId(1), bytes: 8 * 512 });
     assert_eq!(may(&rig, 2, OTHER, attach(true)), loss);
+    assert_eq!(may(&rig, 1, OTHER, attach(true)), loss);
     close(&mut rig, 1);
     // Without its host it is for the other store to decide.
     assert_eq!(may(&rig, 2, OTHER, attach(false)), Ok(()));
     assert_eq!(may(&rig, 1, OTHER, Claim::Resume(1)), other_key);
+    assert_eq!(may(&rig, 1, OTHER, Claim::Resume(2)), other_key);
+    assert_eq!(may(&rig, 1, VICTIM, Claim::Resume(1)), Ok(()));
     rig.settle(&mut objects);
+}
+
+/// A host that may be on its way back counts as connected for whoever would give up its writes, too.
+#[test]
+fn losses_are_given_up_of_hosts_that_are_gone_for_good() {
+    let config = Config { holder_grace: Duration::from_secs(5), ..Config::default() };
+    let (mut objects, mut rig) = victim(&config);
+    snapshots::ask(&mut rig, &mut objects, snapshots::create("s", 0x70)).unwrap();
+    commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
+    close(&mut rig, 1);
+    let operation = SnapshotOperation::Rollback { snapshot: "s".into() };
+    let name = || "test".to_owned();
+    let roll_back = || VolumeOperation::Snapshot { name: name(), operation: operation.clone() };
+    let accept = || VolumeOperation::AcceptLoss { name: name() };
+    let in_use = Err(VolumeError::InUse(HostId(1)));
+    assert_eq!(operate(&mut rig, &mut objects, accept()), in_use);
+    assert_eq!(operate(&mut rig, &mut objects, roll_back()), in_use);
+    rig.now = rig.now.after(Duration::from_secs(5));
+    assert_eq!(operate(&mut rig, &mut objects, roll_back()), Ok(()));
+    meet(&mut rig, 2, VICTIM, "");
+    assert_eq!(ask(&mut rig, &mut objects, 2, 1, None, false).unwrap().epoch, 3);
+    close(&mut rig, 2);
+    assert_eq!(operate(&mut rig, &mut objects, accept()), in_use);
+    rig.now = rig.now.after(Duration::from_secs(5));
+    assert_eq!(operate(&mut rig, &mut objects, accept()), Ok(()));
+    // One that has detached is waited for by nobody.
+    meet(&mut rig, 3, VICTIM, "");
+    assert_eq!(ask(&mut rig, &mut objects, 3, 1, None, false).unwrap().epoch, 5);
+    rig.send(3, Lane::Control, ToStore::Detach { request: 4, volume: ID, epoch: 5 });
+    rig.settle(&mut objects);
+    close(&mut rig, 3);
+    assert_eq!(operate(&mut rig, &mut objects, roll_back()), Ok(()));
 }
