@@ -144,6 +144,10 @@ impl Volume {
     // --- staging ---
 
     pub(super) fn stage(&mut self, staging: Staging) {
+        // What a store can copy it can read. Nor is it believed that a range has nothing to copy.
+        if self.packer.is_encrypting() {
+            return self.reply(staging.id, Err(BlockError::Unsupported));
+        }
         self.counters.stages += 1;
         self.counters.stage_bytes += staging.range.bytes();
         let seq = self.journal.next_seq() - 1;
@@ -178,12 +182,7 @@ impl Volume {
         if !self.copies.holds(staging.watch) {
             return self.reply(staging.id, Err(BlockError::Changed));
         }
-        // What the store can copy it can read: of an encrypted volume that is nothing.
-        let data = |run: &StagedRun| matches!(run, StagedRun::Data { .. });
         match result {
-            Ok(runs) if self.packer.is_encrypting() && runs.iter().any(data) => {
-                self.reply(staging.id, Err(BlockError::Unsupported));
-            }
             Ok(runs) => match staging.pieces(&runs) {
                 Some(pieces) => self.reply(staging.id, Ok(Reply::Staged(pieces))),
                 None if asked.again => self.reply(staging.id, Err(BlockError::Medium(asked.range))),

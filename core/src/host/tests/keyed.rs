@@ -7,7 +7,7 @@ use crate::host::journal::Geometry;
 use crate::host::versions::{Rollback, Verdict};
 use crate::host::{Config, Event, Mode};
 use crate::pack::{Compression, DATA_KEY_BYTES, DataKey, Keys, Packing};
-use crate::wire::link::Changes;
+use crate::wire::link::{Changes, Lane, StagedRun, ToHost, ToStore};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -100,6 +100,26 @@ fn what_was_discarded_stays_so() {
     world.store.lie = Lie::Old;
     expect_error(&mut world, Range::new(0, 8));
     expect_error(&mut world, Range::new(8, 8));
+}
+
+/// A store said of what was written that it is a hole: a copy made a hole of it, and reported success.
+#[test]
+fn a_store_is_not_asked_what_there_is_to_copy() {
+    let mut world = World::new(20, config());
+    world.write(0, 16, false);
+    world.settle();
+    let id = world.stage(Range::new(0, 16), 64, None);
+    world.poll();
+    for frame in world.lanes.remove(&Lane::ReadAhead).into_iter().flatten() {
+        if let ToStore::Stage { request, volume, .. } = frame.message {
+            let result = Ok(vec![StagedRun::Hole(16)]);
+            world.to_host.push_back(ToHost::Staged { request, volume, result }.into());
+        }
+    }
+    world.answer();
+    world.poll();
+    assert!(world.staged.is_empty());
+    assert_eq!(world.errors, [(id, BlockError::Unsupported)]);
 }
 
 /// Sectors of a block have versions of their own once it was written in part.
