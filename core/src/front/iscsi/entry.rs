@@ -105,15 +105,25 @@ impl Target {
         if let Request::Login { tsih, .. } = pdu.header.request {
             entry.tsih = tsih;
         }
-        let mut step =
-            entry.login.handle_request(&self.config, &self.access, &pdu.header, &pdu.data);
-        let waits = entry
-            .login
-            .initiator()
-            .and_then(|initiator| self.failures.wait(self.now, &entry.peer.address, initiator));
-        if let Some(wait) = waits.filter(|_| !matches!(step, Step::Fail { .. })) {
-            step = entry.login.handle_wait(wait);
-        }
+        // While an initiator has to wait, nothing that it shows is judged: the refusal must not tell a wrong secret
+        // from the right one, whenever it got its challenge. Its name comes with the first request.
+        let (failures, now) = (&self.failures, self.now);
+        let wait = |login: &Login, peer: &Peer| {
+            let initiator = login.initiator()?;
+            failures.wait(now, &peer.address, initiator)
+        };
+        let login = &mut entry.login;
+        let step = match wait(login, &entry.peer) {
+            Some(wait) => login.handle_wait(wait),
+            None => {
+                let step =
+                    login.handle_request(&self.config, &self.access, &pdu.header, &pdu.data);
+                match wait(login, &entry.peer) {
+                    Some(wait) if !matches!(step, Step::Fail { .. }) => login.handle_wait(wait),
+                    _ => step,
+                }
+            }
+        };
         self.enter(id, step);
         true
     }

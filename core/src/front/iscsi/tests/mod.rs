@@ -5,6 +5,7 @@ mod basic;
 mod counters;
 pub(super) mod device;
 mod driver;
+mod guesses;
 mod management;
 mod random;
 mod recovery;
