@@ -102,7 +102,9 @@ impl Volume {
     pub(super) fn settle_versions(&mut self) {
         let held = self.journal.held_bytes();
         let short = held > 0
-            && (self.writes_wait() || held >= self.journal.capacity_bytes() / HELD_OF_JOURNAL);
+            && (self.writes_wait()
+                || self.journal.has_gap()
+                || held >= self.journal.capacity_bytes() / HELD_OF_JOURNAL);
         let closing = self.shutting_down || self.fenced.is_some();
         let Some(versions) = &mut self.versions.0 else { return };
         versions.settle(self.now, short, closing);

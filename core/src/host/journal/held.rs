@@ -22,6 +22,16 @@ impl Journal {
         while held.pop_front_if(|frame| frame.last <= seq).is_some() {}
     }
 
+    /// Whether the next number is not the one after what is held: somebody else had the volume since. A frame of this
+    /// epoch would name what is held as its tail, and recovery could not walk from there across the numbers that
+    /// are missing. So what is held has to be released first.
+    pub(crate) fn has_gap(&self) -> bool {
+        let held = self.held.as_ref().and_then(VecDeque::back);
+        !self.memory_only
+            && self.epoch_frame_end.is_none()
+            && held.is_some_and(|frame| frame.last + 1 < self.next_seq)
+    }
+
     /// Address space of what is held, in bytes.
     pub(crate) fn held_bytes(&self) -> u64 {
         if self.memory_only { 0 } else { self.tail() - self.kept() }

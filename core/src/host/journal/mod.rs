@@ -612,7 +612,7 @@ impl Journal {
             return self.sync_file(ids);
         }
         if self.epoch_frame_end.is_none() {
-            if !self.seal_empty(now) {
+            if self.has_gap() || !self.seal_empty(now) {
                 return None;
             }
             self.epoch_frame_end = Some(self.head);

@@ -264,6 +264,38 @@ fn a_table_whose_disk_fails_holds_nobody_up() {
     assert!(world.volume.status(world.now).versions.unwrap().failed.is_some());
 }
 
+/// What the journal holds for the table does not lie behind a frame of an epoch that others' writes came before.
+#[test]
+fn the_writes_of_others_do_not_cut_a_journal_off() {
+    for power in [false, true] {
+        let mut world = World::new(14, config());
+        world.write(0, 8, false);
+        world.flush();
+        world.bustle();
+        world.advance(Duration::from_millis(200));
+        world.bustle();
+        assert_eq!(world.store.committed, world.last());
+        let mut other = world.elsewhere(config());
+        other.write(0, 8, false);
+        other.write(16, 8, false);
+        other.settle();
+        world.come_back(power, &other);
+        world.write(32, 8, false);
+        world.flush();
+        world.bustle();
+        world.crash(power);
+        for lba in [32, 40] {
+            world.write(lba, 8, false);
+            world.flush();
+            world.settle();
+            world.crash(power);
+        }
+        world.settle();
+        assert_eq!(world.refused, []);
+        world.check_settled();
+    }
+}
+
 fn cases() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() }
 }

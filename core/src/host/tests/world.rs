@@ -217,6 +217,10 @@ pub struct World {
     pub table_fails: bool,
     /// What whoever has the keys stated last.
     pub statement: Option<Statement>,
+    /// Writes up to this number are others', which this host's journal does not have.
+    others: Seq,
+    /// What the store says of them.
+    changes: Option<Changes>,
     /// Why tables had to be given up.
     pub refused: Vec<Rollback>,
 }
@@ -263,6 +267,8 @@ impl World {
             table: TableDisk::new(),
             table_fails: false,
             statement: None,
+            others: 0,
+            changes: None,
             refused: Vec::new(),
         };
         world.open_table(&attached, None);
@@ -287,9 +293,9 @@ impl World {
         let verdict = found.map(|head| {
             let verdict = head.judge(attached, journal, self.statement, None);
             let verdict = match verdict {
-                // This store does not know.
                 Verdict::Ask(_) => {
-                    head.judge(attached, journal, self.statement, Some(Changes::Unknown))
+                    let changes = self.changes.clone().unwrap_or(Changes::Unknown);
+                    head.judge(attached, journal, self.statement, Some(changes))
                 }
                 verdict => verdict,
             };
@@ -811,6 +817,20 @@ impl World {
         panic!("the world never comes to rest: {:#?}", self.volume.status(self.now));
     }
 
+    /// Everything gets done for which no time has to pass, and nothing on the disk of the table.
+    pub fn bustle(&mut self) {
+        loop {
+            self.poll();
+            let mut moved = self.finish_mutation() | self.finish_read();
+            for lane in Lane::ALL {
+                moved |= self.deliver(lane);
+            }
+            if !(moved | self.answer()) {
+                return self.poll();
+            }
+        }
+    }
+
     /// After [`World::settle`]: everything is answered and committed, and reads agree.
     pub fn check_settled(&mut self) {
         assert_eq!(self.outstanding.len(), 0, "{:?}", self.outstanding);
@@ -849,9 +869,14 @@ impl World {
         self.table.cut(power, &mut self.rng);
         let recovered = self.recovered().expect("nothing stable was lost");
         let last = recovered.last;
-        assert!(last >= self.flushed, "flushed up to {}, recovered {last}", self.flushed);
+        let with_others = last.max(self.others);
         assert!(
-            last >= self.store.committed,
+            with_others >= self.flushed,
+            "flushed up to {}, recovered {last}",
+            self.flushed
+        );
+        assert!(
+            with_others >= self.store.committed,
             "the store has {}, recovered {last}",
             self.store.committed
         );
@@ -862,6 +887,23 @@ impl World {
             let last = last.max(self.store.committed);
             assert!(last >= acknowledged, "acknowledged up to {acknowledged}, recovered {last}");
         }
+        self.restart(recovered);
+    }
+
+    /// Its host died, another one had the volume, and now it is back.
+    pub fn come_back(&mut self, power: bool, other: &World) {
+        if power {
+            self.disk.cut(&mut self.rng);
+        }
+        self.table.cut(power, &mut self.rng);
+        let recovered = self.recovered().expect("nothing stable was lost");
+        let written = &other.log[self.store.committed as usize..];
+        self.changes = Some(Changes::Ranges(written.iter().map(|write| write.range).collect()));
+        let (image, records) = other.store.copy();
+        self.store.paste(image, records);
+        (self.store.committed, self.store.epoch) = (other.store.committed, other.store.epoch);
+        (self.log, self.torn) = (other.log.clone(), other.torn.clone());
+        (self.statement, self.others) = (other.statement, other.store.committed);
         self.restart(recovered);
     }
 

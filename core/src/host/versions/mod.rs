@@ -94,6 +94,8 @@ pub struct Versions {
     /// In order of their numbers.
     queue: VecDeque<Change>,
     overlay: ExtentMap<Uniform<(Seq, Mark)>>,
+    /// How many changes of it, or of the journal before them, are left until all that is to be forgotten is.
+    until_forgotten: usize,
     /// The last number fed.
     fed: Seq,
     committed: Seq,
@@ -118,6 +120,7 @@ impl Versions {
             table: Table::new(head, memory),
             queue: VecDeque::new(),
             overlay: ExtentMap::new(),
+            until_forgotten: forgotten.len(),
             committed,
             since: None,
             turn: None,
@@ -157,6 +160,8 @@ impl Versions {
         for Change { seq, range, mark } in forgotten {
             self.push(seq, range, mark);
         }
+        // The journal comes first, so these are the last ones.
+        self.until_forgotten = if self.until_forgotten > 0 { self.queue.len() } else { 0 };
     }
 
     /// The records of a frame, which are all there and in order.
@@ -195,8 +200,12 @@ impl Versions {
         self.committed = self.committed.max(seq);
     }
 
-    /// All writes up to this number are applied.
+    /// All writes up to this number are applied. While something is left to be forgotten that is what it was when the
+    /// table was opened: after a crash it is asked for anew only if the table does not say to have it.
     fn applied(&self) -> Seq {
+        if self.until_forgotten > 0 {
+            return self.table.head().seq;
+        }
         let next = self.queue.front().map(|change| change.seq);
         next.map_or(self.committed, |seq| self.committed.min(seq.saturating_sub(1)))
     }
@@ -253,6 +262,7 @@ impl Versions {
             change.range = Range::between(end, range.end());
             if change.range.is_empty() {
                 self.queue.pop_front();
+                self.until_forgotten = self.until_forgotten.saturating_sub(1);
             }
         }
     }

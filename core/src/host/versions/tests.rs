@@ -95,6 +95,35 @@ fn damage_is_noticed_and_forgotten() {
     assert_eq!(table.damaged_bytes(), 512);
 }
 
+/// A checkpoint on the way does not say that writes are there whose ranges are still to be forgotten.
+#[test]
+fn what_is_to_be_forgotten_holds_checkpoints_up() {
+    let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+    let mut disk = TableDisk::new();
+    let forgotten = [Range::new(0, 8), Range::new(PAGE_BLOCKS * BLOCK_SECTORS, 8)];
+    let mut versions = Versions::new(head, 200, &forgotten, 0).unwrap();
+    versions.replay(vec![Fed { seq: 100, range: forgotten[0], seal: Seal::Zero }]);
+    // The first page comes, the second one takes its time.
+    for reads in [1, 9] {
+        let mut left = reads;
+        for _ in 0..100 {
+            versions.settle(Time(0), true, true);
+            while let Some(operation) = versions.poll_disk() {
+                disk.start(operation);
+            }
+            let reads = left > 0 && !disk.reads.is_empty();
+            left -= u64::from(reads);
+            let read = if reads { disk.finish_read() } else { None };
+            if let Some(result) = read.or_else(|| disk.finish()) {
+                versions.handle_disk(result);
+            }
+        }
+        let durable = versions.durable();
+        assert!(durable == 200 || reads == 1 && durable <= 100, "durable up to {durable}");
+    }
+    assert!(versions.is_settled());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
