@@ -311,6 +311,8 @@ counters! {
     tables_kept,
     /// Ranges of tables forgotten because another host had written to them.
     versions_forgotten,
+    /// Times a keyed volume went from a host that had died to another one and back, and that host died again.
+    relays,
     /// Tables given up because the volume was rolled back, or might have been.
     rollbacks_accepted,
     /// Answers replaced by lies about keyed volumes.

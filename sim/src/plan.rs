@@ -203,6 +203,8 @@ pub struct Plan {
     pub replica: Option<ReplicaPlan>,
     /// Mean time between attempts to speak for hosts with another key, in nanoseconds; 0 for none.
     pub forgery: u64,
+    /// Whether keyed volumes go from a host that dies to another one and back.
+    pub relays: bool,
 }
 
 impl Plan {
@@ -258,6 +260,7 @@ impl Plan {
             liar: false,
             replica: None,
             forgery: 0,
+            relays: false,
         };
         for volume in &mut plan.volumes {
             volume.cache = CachePlan::new(rng);
@@ -271,6 +274,7 @@ impl Plan {
             plan.forgery = forger.spread(4 * MS, 200 * MS);
         }
         plan.liar = rng.fork(10).percent(40);
+        plan.relays = rng.fork(11).percent(60);
         let mut rng = rng.fork(8);
         plan.replica = rng.percent(40).then(|| ReplicaPlan {
             sync: rng.percent(50),

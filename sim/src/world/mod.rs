@@ -20,6 +20,7 @@ mod lone;
 mod maps;
 mod object;
 mod observe;
+mod relay;
 mod second;
 mod snapshots;
 mod storage;
@@ -91,6 +92,8 @@ enum Event {
     Audit,
     /// Somebody speaks for a host.
     Forge,
+    /// A volume may go to another host and back.
+    Relay,
     /// A host is told of damage.
     Tell,
     Finish,
@@ -227,6 +230,8 @@ pub struct World {
     snap_rng: Rng,
     damage_rng: Rng,
     forge_rng: Rng,
+    relay_rng: Rng,
+    relay: Option<relay::Relay>,
     /// Sessions of a party that has a key of its own and speaks for hosts.
     forgers: BTreeSet<u64>,
     ops: Ops,
@@ -319,6 +324,8 @@ impl World {
             snap_rng: root.fork(7),
             damage_rng: root.fork(300_000),
             forge_rng: root.fork(400_000),
+            relay_rng: root.fork(500_000),
+            relay: None,
             forgers: BTreeSet::new(),
             ops: Ops::default(),
             liar: versions::Liar::default(),
@@ -361,6 +368,9 @@ impl World {
         world.after(40 * MS, Event::Tell);
         if world.plan.forgery > 0 {
             world.after(25 * MS, Event::Forge);
+        }
+        if world.plan.relays {
+            world.after(45 * MS, Event::Relay);
         }
         let end = world.plan.chaos;
         world.after(end, Event::Finish);
@@ -456,6 +466,7 @@ impl World {
             }
             Event::Audit => self.audit(),
             Event::Forge => self.forge(),
+            Event::Relay => self.relay(),
             Event::Tell => self.tell_damage(),
             Event::Finish => self.finish(),
         }
