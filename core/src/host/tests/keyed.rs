@@ -264,6 +264,30 @@ fn a_table_whose_disk_fails_holds_nobody_up() {
     assert!(world.volume.status(world.now).versions.unwrap().failed.is_some());
 }
 
+/// A table that has failed knows nothing of what the store can have, which is no reason not to believe the store.
+#[test]
+fn the_link_may_be_lost_after_the_disk_of_a_table() {
+    let mut world = World::new(12, config());
+    world.table_fails = true;
+    push_out(&mut world);
+    world.write(0, 8, false);
+    world.flush();
+    for _ in 0..20 {
+        world.poll();
+        world.finish_mutation();
+        world.advance(Duration::from_millis(50));
+        world.poll();
+        for lane in Lane::ALL {
+            world.deliver(lane);
+        }
+    }
+    assert_eq!(world.store.committed, world.last(), "the store has it, and its host was not told");
+    world.link_down();
+    world.write(8, 8, false);
+    world.settle();
+    world.check_settled();
+}
+
 /// What the journal holds for the table does not lie behind a frame of an epoch that others' writes came before.
 #[test]
 fn the_writes_of_others_do_not_cut_a_journal_off() {

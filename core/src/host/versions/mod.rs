@@ -185,9 +185,10 @@ impl Versions {
         });
     }
 
-    /// The last number that the store can have: nothing later was given to it.
+    /// The last number that the store can have: nothing later was given to it. After a failure of the disk nothing is
+    /// known of that.
     pub(crate) fn fed(&self) -> Seq {
-        self.fed
+        if self.table.failed().is_some() { Seq::MAX } else { self.fed }
     }
 
     /// Whether nothing more should be shipped before some of it is applied.
@@ -380,6 +381,9 @@ impl Versions {
     /// Of a range that the store says has no data, how many sectors from its start may be so as far as this host
     /// knows; nothing if something has to be read first.
     pub(crate) fn zeroes(&mut self, range: Range) -> Option<u64> {
+        if self.table.failed().is_some() {
+            return Some(range.sectors);
+        }
         let mut at = range.lba;
         while at < range.end() {
             let block = (at / BLOCK_SECTORS + 1) * BLOCK_SECTORS;

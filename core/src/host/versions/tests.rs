@@ -124,6 +124,19 @@ fn what_is_to_be_forgotten_holds_checkpoints_up() {
     assert!(versions.is_settled());
 }
 
+/// What could not be read is not waited for.
+#[test]
+fn a_table_that_failed_says_nothing_against_zeroes() {
+    let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+    let mut versions = Versions::new(head, 1, &[Range::new(0, 8)], 0).unwrap();
+    assert_eq!(versions.zeroes(Range::new(8, 24)), None);
+    let Some(DiskOperation::Read { id, .. }) = versions.poll_disk() else { panic!() };
+    let error = "input/output error".to_owned();
+    assert!(versions.handle_disk(DiskResult::Failed { id, error }).is_some());
+    assert_eq!(versions.zeroes(Range::new(8, 24)), Some(24));
+    assert!(versions.take_moved());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
