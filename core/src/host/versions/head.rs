@@ -291,6 +291,14 @@ pub struct JournalEnd {
     pub last: Seq,
 }
 
+/// What of `changes` lies in a volume of that many sectors. A store may name whole blocks, and one that is not
+/// to be trusted anything; the table must not grow beyond what the volume needs.
+fn within(changes: Changes, sectors: u64) -> Changes {
+    let Changes::Ranges(ranges) = changes else { return changes };
+    let volume = Range::new(0, sectors);
+    Changes::Ranges(ranges.into_iter().filter_map(|range| range.intersect(volume)).collect())
+}
+
 impl Head {
     /// Compares what this host knows with what the store has granted. `journal` is what it holds, if there is
     /// one; `statement` the last one of anybody with the keys, `changes` the answer to [`Verdict::Ask`].
@@ -305,7 +313,7 @@ impl Head {
         statement: Option<Statement>,
         changes: Option<Changes>,
     ) -> Verdict {
-        let Attached { epoch, committed, .. } = *attached;
+        let Attached { epoch, committed, sectors, .. } = *attached;
         let known = self.seq.max(statement.map_or(0, |statement| statement.seq));
         if committed < known {
             return Verdict::Refuse(Rollback::Shorter { committed, known });
@@ -328,6 +336,7 @@ impl Head {
         let seq = last.min(committed);
         let newer = statement
             .is_some_and(|stated| (stated.epoch, stated.seq) > (self.epoch, last.max(self.seq)));
+        let changes = changes.map(|changes| within(changes, sectors));
         match changes {
             None => Verdict::Ask(Moment { epoch: self.epoch, host: self.host, seq }),
             Some(Changes::Unknown) => {

@@ -4,7 +4,7 @@ use super::table::{PAGE_BLOCKS, Table};
 use super::*;
 use crate::block::VolumeId;
 use crate::host::tests::table::{Rng, TableDisk};
-use crate::wire::link::{Attached, HostId};
+use crate::wire::link::{Attached, Changes, HostId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -135,6 +135,21 @@ fn a_table_that_failed_says_nothing_against_zeroes() {
     assert!(versions.handle_disk(DiskResult::Failed { id, error }).is_some());
     assert_eq!(versions.zeroes(Range::new(8, 24)), Some(24));
     assert!(versions.take_moved());
+}
+
+/// A store that names what no volume has does not make the table grow, or fail.
+#[test]
+fn changes_beyond_the_volume_are_none() {
+    let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+    let after = attached(3, 10);
+    let statement = Some(Statement { epoch: 2, seq: 10 });
+    let judge = |ranges| head.judge(&after, None, statement, Some(Changes::Ranges(ranges)));
+    let inside = Range::new(8, 8);
+    let far = [Range::new(1 << 52, 8), Range::new(u64::MAX - 3, 8), Range::new(u64::MAX, u64::MAX)];
+    let ranges = far.into_iter().chain([inside, Range::new(16, 0)]).collect();
+    assert_eq!(judge(ranges), Verdict::Go(vec![inside]));
+    let all = Range::new(0, after.sectors);
+    assert_eq!(judge(vec![Range::new(0, 1 << 53)]), Verdict::Go(vec![all]));
 }
 
 proptest! {
