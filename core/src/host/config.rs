@@ -13,7 +13,8 @@ use std::time::Duration;
 /// read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
 /// of journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
 /// three batches, the read cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and
-/// 16 MiB of batches, `versions_bytes` and some 20 MiB of changes if the volume is keyed, and whatever the requests that the front admits hold themselves.
+/// 16 MiB of batches, `versions_bytes` and some 20 MiB of changes if the volume is keyed (for a while after a restart, some
+/// 150 bytes for each record of the journal instead), and whatever the requests that the front admits hold themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where writes live until the store has committed them.

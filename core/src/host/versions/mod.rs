@@ -2,8 +2,9 @@
 //!
 //! Promises: what is committed and given out by the store is the version that was written last, as far as
 //! this host knows ([`Standing`]); the table on disk has all writes up to [`Versions::durable`], and the
-//! journal keeps what comes after. Memory is bounded by its pages and by [`QUEUE_MAX`] changes. It must
-//! not know requests, packing or the link.
+//! journal keeps what comes after. Memory is bounded by its pages and by [`QUEUE_MAX`] changes, with those of
+//! one batch; after a restart, until they are applied, by the records that the journal held instead. It must not know
+//! requests, packing or the link.
 //!
 //! # Life of a change
 //!

@@ -38,12 +38,18 @@ const PAGE_SPLITS: u64 = UNITS * UNIT_SPLITS;
 
 /// Writes of a checkpoint under way at a time.
 const WRITES_MAX: usize = 64;
-/// Fewest pages in memory: what one answer, or one status query, is about has to fit.
-const PAGES_MIN: usize = 64;
+/// Fewest pages in memory. What one answer, or one status query, is about has to fit into those that have not changed.
+const PAGES_MIN: usize = 1024;
+/// Most blocks that one status query is about (64 MiB).
+const STATUS_BLOCKS: u64 = 1 << 14;
 /// Pages looked at to find one that can go.
 const LOOKS: usize = 64;
 
 const _: () = assert!(UNIT_BLOCKS == 127 && UNIT_SPLITS == 15);
+// All of them may have been written in part.
+const _: () = assert!(
+    PAGES_MIN as u64 / 4 >= STATUS_BLOCKS / PAGE_BLOCKS + STATUS_BLOCKS / PAGE_SPLITS + 4
+);
 // 4 bytes and a share of the checksum for 4 KiB: below 0.1 %.
 const _: () = assert!(PAGE_BLOCKS * crate::block::BLOCK_BYTES > 1000 * PAGE_BYTES as u64);
 
@@ -138,6 +144,18 @@ impl Table {
     pub(crate) fn is_crowded(&self) -> bool {
         let dirty: usize = self.dirty.iter().map(BTreeSet::len).sum();
         dirty * 4 >= self.pages_max * 3
+    }
+
+    /// How many pages are in memory, and how many may be.
+    #[cfg(test)]
+    pub(crate) fn pages_in_memory(&self) -> (usize, usize) {
+        (self.pages.len(), self.pages_max)
+    }
+
+    /// So many pages have room in memory.
+    #[cfg(test)]
+    pub(crate) fn limit_pages(&mut self, pages: usize) {
+        self.pages_max = pages;
     }
 
     // --- marks ---
@@ -242,13 +260,17 @@ impl Table {
         self.dirty[(file - BLOCKS) as usize].contains(&page)
     }
 
-    /// Lets a page go that has not been used of late, if there is one. None goes during a checkpoint: what is being
-    /// written must not be read back before it is there.
+    /// Lets pages go that have not been used of late, until there is room for another one. None goes during a checkpoint:
+    /// what is being written must not be read back before it is there. Then the end of it makes room.
     fn make_room(&mut self) {
-        if self.pages.len() < self.pages_max || self.is_frozen() {
+        if self.is_frozen() {
             return;
         }
-        for _ in 0..LOOKS {
+        let excess = (self.pages.len() + 1).saturating_sub(self.pages_max);
+        for _ in 0..LOOKS * excess {
+            if self.pages.len() < self.pages_max {
+                return;
+            }
             let Some(id) = self.clock.pop_front() else { return };
             let dirty = self.is_page_dirty(id);
             let Some(page) = self.pages.get_mut(&id) else { continue };
@@ -256,7 +278,6 @@ impl Table {
                 self.clock.push_back(id);
             } else {
                 self.pages.remove(&id);
-                return;
             }
         }
     }
@@ -354,6 +375,7 @@ impl Table {
                 if let Some(head) = self.next.take() {
                     self.head = head;
                 }
+                self.make_room();
             }
         }
     }

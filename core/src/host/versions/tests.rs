@@ -152,6 +152,38 @@ fn changes_beyond_the_volume_are_none() {
     assert_eq!(judge(vec![Range::new(0, 1 << 53)]), Verdict::Go(vec![all]));
 }
 
+/// Pages that came in during a checkpoint go once it is done.
+#[test]
+fn pages_in_memory_are_bounded() {
+    let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+    let mut disk = TableDisk::new();
+    let mut table = Table::new(head, 0);
+    table.limit_pages(64);
+    let sector = |page: u64| page * PAGE_BLOCKS * BLOCK_SECTORS;
+    for page in 0..20 {
+        set(&mut table, &mut disk, Range::new(sector(page), BLOCK_SECTORS), Mark(9));
+    }
+    table.checkpoint(1);
+    for page in 0..400 {
+        while table.get(page * PAGE_BLOCKS).is_none() {
+            while let Some(operation) = table.poll_disk() {
+                disk.start(operation);
+            }
+            table.handle_disk(disk.finish_read().unwrap());
+        }
+    }
+    assert!(table.is_frozen());
+    run(&mut table, &mut disk);
+    assert!(!table.is_frozen());
+    let (pages, most) = table.pages_in_memory();
+    assert!(pages <= most, "{pages} pages, {most} at most");
+    for page in 0..400 {
+        get(&mut table, &mut disk, sector(page));
+        let (pages, most) = table.pages_in_memory();
+        assert!(pages <= most, "{pages} pages, {most} at most");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -166,6 +198,7 @@ proptest! {
         let mut log: Vec<(Range, Mark)> = Vec::new();
         for _ in 0..lives {
             let mut table = Table::new(head.clone(), 0);
+            table.limit_pages(64);
             for (part, mark) in &log[head.seq as usize..] {
                 set(&mut table, &mut disk, *part, *mark);
             }
@@ -205,6 +238,7 @@ proptest! {
             head = Head::newest(VOLUME, disk.file(0)).unwrap().unwrap_or(head);
         }
         let mut table = Table::new(head.clone(), 0);
+        table.limit_pages(64);
         for (part, mark) in &log[head.seq as usize..] {
             if table.is_crowded() {
                 table.checkpoint(log.len() as u64);
