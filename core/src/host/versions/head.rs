@@ -250,7 +250,8 @@ pub enum Rollback {
     },
     /// Somebody without the keys has changed it, or the store says so.
     #[error(
-        "it was changed after write {seq} of epoch {epoch}, and nobody with its keys says to have done so"
+        "it was changed after write {seq} of epoch {epoch}, and nobody with its keys says to have done so: if the disk of \
+         this host failed in that epoch, these may be its own writes"
     )]
     Changed {
         /// The last epoch of this host.
