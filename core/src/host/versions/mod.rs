@@ -38,6 +38,8 @@ use table::Table;
 
 /// Changes fed and not applied beyond which nothing is shipped.
 const QUEUE_MAX: usize = 1 << 17;
+/// Changes whose pages are asked for together: less than what fits into memory beside pages that have changed.
+const AHEAD: usize = 64;
 /// Blocks changed in one go: a discard may be as large as the volume.
 const TURN_BLOCKS: usize = 1 << 15;
 const TURN: Duration = Duration::from_millis(1);
@@ -257,6 +259,10 @@ impl Versions {
             }
             left -= 1;
             if !self.table.set(part, mark) {
+                // What the next ones need is read at the same time.
+                for Change { range, .. } in self.queue.iter().take(AHEAD) {
+                    self.table.ask(*range);
+                }
                 return;
             }
             self.since.get_or_insert(now);

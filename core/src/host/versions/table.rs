@@ -173,6 +173,16 @@ impl Table {
         Some(Err(std::array::from_fn(sector)))
     }
 
+    /// Reads what is needed to mark the first block of a range, if it is not there.
+    pub(crate) fn ask(&mut self, range: Range) {
+        let block = range.lba / BLOCK_SECTORS;
+        let part = !range.lba.is_multiple_of(BLOCK_SECTORS) || range.sectors < BLOCK_SECTORS;
+        let _ = self.get(block);
+        if part {
+            let _ = self.page((SECTORS, block / PAGE_SPLITS));
+        }
+    }
+
     /// Marks a part of one block; false if it has to be read first.
     ///
     /// # Panics

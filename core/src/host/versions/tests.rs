@@ -124,6 +124,32 @@ fn what_is_to_be_forgotten_holds_checkpoints_up() {
     assert!(versions.is_settled());
 }
 
+/// On a slow disk changes all over the volume do not wait for one page after the other.
+#[test]
+fn pages_are_read_many_at_a_time() {
+    let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+    let mut disk = TableDisk::new();
+    let mut versions = Versions::new(head, 100, &[], 0).unwrap();
+    let range = |n| Range::new(n * PAGE_BLOCKS * BLOCK_SECTORS, BLOCK_SECTORS);
+    let fed = |n| Fed { seq: n, range: range(n), seal: Seal::Zero };
+    versions.replay((1..=100).map(fed).collect());
+    let mut rounds = 0;
+    while !versions.is_settled() {
+        versions.settle(Time(0), true, false);
+        while let Some(operation) = versions.poll_disk() {
+            disk.start(operation);
+        }
+        rounds += u64::from(!disk.reads.is_empty());
+        while !disk.reads.is_empty() {
+            versions.handle_disk(disk.finish_read().unwrap());
+        }
+        while let Some(result) = disk.finish() {
+            versions.handle_disk(result);
+        }
+    }
+    assert!(rounds <= 10, "{rounds} times of waiting");
+}
+
 /// What could not be read is not waited for.
 #[test]
 fn a_table_that_failed_says_nothing_against_zeroes() {
