@@ -80,8 +80,12 @@ pub fn bare(serial: &str) -> &str {
 pub fn key_id(certificate: &CertificateDer<'_>) -> Result<String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| anyhow!("not an X.509 certificate: {error}"))?;
-    let key = digest(&SHA256, parsed.public_key().raw);
-    Ok(key.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(key_name(parsed.public_key().raw))
+}
+
+/// The same of a subject's public key info, in DER.
+fn key_name(info: &[u8]) -> String {
+    digest(&SHA256, info).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a certificate says.

@@ -4,10 +4,13 @@ use super::authority::{Leaf, Pair, new_ca, new_leaf, sign};
 use super::grant::{ALL, Grant, Kind, Role, check_credential_name, check_patterns};
 use super::issued::{Accepted, IssuedFile, stamp_of};
 use super::join::parse_request;
-use super::{Credential, OF_STORE, bare, directory, file, inspect, key_id, remove, tenant_of};
+use super::{
+    Credential, OF_STORE, bare, directory, file, inspect, key_id, key_name, remove, tenant_of,
+};
 use crate::files;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::store::tenant::check_tenant;
+use rcgen::PublicKeyData as _;
 use rustls_pki_types::CertificateDer;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -344,13 +347,17 @@ pub fn issue(state: &Path, wanted: &Wanted<'_>, file: &Path) -> Result<()> {
     })
 }
 
-/// Signs another certificate, with a new term, for the key of the credential with that serial number; `request` shows that
-/// whoever asks has the key. The earlier one stays accepted until it ends or is withdrawn.
+/// Signs another certificate, with a new term, for the key of the credential with that serial number; `key` is that key, as
+/// grants have it, and `request` shows that whoever asks has it. Takes locks and syncs. The earlier certificate stays accepted until it ends or is withdrawn.
 ///
 /// # Errors
 /// If the request is none of that key, it was renewed too often already, or a file cannot be written.
-pub fn renew(state: &Path, serial: &str, request: &[u8]) -> Result<Vec<u8>> {
+pub fn renew(state: &Path, serial: &str, key: &str, request: &[u8]) -> Result<Vec<u8>> {
     let request = parse_request(request)?;
+    // Before any file is read.
+    if key_name(&request.public_key.subject_public_key_info()) != key {
+        bail!("the request is of another key than the credential");
+    }
     let (ca, _) = installation(state)?;
     change(state, |issued| {
         let Some(old) = issued.list.accepted.get(serial).cloned() else {
@@ -377,7 +384,8 @@ pub fn renew(state: &Path, serial: &str, request: &[u8]) -> Result<Vec<u8>> {
     })
 }
 
-/// Withdraws the credential with that serial number or name, or all of a tenant. Returns how many those were.
+/// Withdraws the credential with that serial number or name, with all certificates of its key, or all of a tenant. Returns
+/// how many certificates those were.
 ///
 /// # Errors
 /// If `state` is not that of a store, nothing would be left that may do everything, or it cannot be written.

@@ -2,9 +2,11 @@
 //!
 //! Each store has the list in `issued.json`, and all of them agree by way of the location. Lists are merged: what either
 //! has is accepted, unless either has withdrawn it. So nothing that one store does is undone by what another one does at
-//! the same time, and an entry that was withdrawn never comes back.
+//! the same time, and an entry that was withdrawn never comes back. A credential of a host or an operator is withdrawn by its
+//! key: a certificate that another store has signed for that key meanwhile goes with it.
 
 use super::grant::{Grant, Kind, Reach};
+use super::installation::CLIENT_LIFE;
 use super::{OF_STORE, directory, read_if_there, tenant_of};
 use crate::files;
 use anyhow::{Context as _, Result, bail};
@@ -32,12 +34,17 @@ pub struct Accepted {
     /// Serial numbers that were withdrawn, to the end of their certificates' validity.
     #[serde(default)]
     pub withdrawn: BTreeMap<String, String>,
+    /// Keys of credentials that were withdrawn, as grants have them, to the end of every certificate that may be signed
+    /// for them before all stores know.
+    #[serde(default)]
+    pub withdrawn_keys: BTreeMap<String, String>,
 }
 
 impl Accepted {
     /// Whether it says the same, however often it has changed.
     pub fn says(&self, other: &Accepted) -> bool {
-        (&self.accepted, &self.withdrawn) == (&other.accepted, &other.withdrawn)
+        (&self.accepted, &self.withdrawn, &self.withdrawn_keys)
+            == (&other.accepted, &other.withdrawn, &other.withdrawn_keys)
     }
 
     /// What both say together.
@@ -48,27 +55,57 @@ impl Accepted {
         let theirs = |(serial, grant): (&String, &Grant)| (serial.clone(), grant.clone());
         all.accepted.extend(other.accepted.iter().map(theirs));
         all.withdrawn.extend(other.withdrawn.clone());
+        all.withdraw_keys(other.withdrawn_keys.clone());
         all.settle(OffsetDateTime::now_utc());
         all
     }
 
-    /// Withdraws those of which that is wanted. Returns how many those were.
+    /// Withdraws those of which that is wanted; of hosts and operators all certificates of the same key. Returns how many
+    /// those were.
     pub fn withdraw(&mut self, wanted: impl Fn(&str, &Grant) -> bool) -> usize {
+        let now = OffsetDateTime::now_utc();
+        self.settle(now);
+        let before = self.accepted.len();
         let gone = self.accepted.extract_if(.., |serial, grant| wanted(serial, grant));
-        let gone: Vec<_> = gone.map(|(serial, grant)| (serial, grant.not_after)).collect();
-        let count = gone.len();
-        self.withdrawn.extend(gone);
-        count
+        let gone: Vec<_> = gone.collect();
+        // Another store may sign for the key until it hears of this.
+        let latest = stamp_of(now + CLIENT_LIFE + KEPT).unwrap_or_default();
+        let clients = gone.iter().filter(|(_, grant)| is_client(grant));
+        let keys = clients.map(|(_, grant)| (grant.key.clone(), latest.clone()));
+        self.withdraw_keys(keys.collect());
+        self.withdrawn.extend(gone.into_iter().map(|(serial, grant)| (serial, grant.not_after)));
+        self.settle(now);
+        before - self.accepted.len()
+    }
+
+    /// Both stores may have withdrawn a key: the later end counts.
+    fn withdraw_keys(&mut self, keys: BTreeMap<String, String>) {
+        for (key, until) in keys {
+            let known = self.withdrawn_keys.entry(key).or_default();
+            if *known < until {
+                *known = until;
+            }
+        }
     }
 
     /// Forgets what can be shown no more.
     fn settle(&mut self, now: OffsetDateTime) {
         // All are of the same form, so that their order is that of time.
         let past = (now - KEPT).format(&Rfc3339).unwrap_or_default();
+        self.withdrawn_keys.retain(|_, until| *until > past);
+        let keys = &self.withdrawn_keys;
+        let renewed = |grant: &Grant| is_client(grant) && keys.contains_key(&grant.key);
+        let gone = self.accepted.extract_if(.., |_, grant| renewed(grant));
+        self.withdrawn.extend(gone.map(|(serial, grant)| (serial, grant.not_after)));
         self.withdrawn.retain(|_, until| *until > past);
         self.accepted
             .retain(|serial, grant| !self.withdrawn.contains_key(serial) && grant.not_after > past);
     }
+}
+
+/// Whether it is a host's or an operator's: these may be renewed, for the same key.
+fn is_client(grant: &Grant) -> bool {
+    matches!(grant.kind, Kind::Operator | Kind::Host)
 }
 
 /// What `issued.json` says.

@@ -202,6 +202,58 @@ pub fn join(one: &Path, two: &Path, store: &str) {
 }
 
 #[test]
+fn a_renewal_does_not_outlive_the_credential() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    prepare(one.path(), &addresses(), "1").unwrap();
+    join(one.path(), two.path(), "2");
+    prepare(two.path(), &addresses(), "2").unwrap();
+    let issue = |name: &str| {
+        let file = one.path().join(name);
+        let (role, volumes) = (Role::Write, vec![ALL.to_owned()]);
+        super::issue(one.path(), &Wanted { name, tenant: None, role, volumes }, &file).unwrap();
+        Credential::load(&file).unwrap()
+    };
+    let renewed = |at: &Path, credential: &Credential| {
+        let request = credential.request().unwrap();
+        let key = key_id(&credential.certificate).unwrap();
+        let certificate = renew(at, &credential.serial, &key, &request).unwrap();
+        inspect(&certificate.into()).unwrap().serial
+    };
+    let agree = || {
+        accept(one.path(), &accepted(two.path()).unwrap()).unwrap();
+        accept(two.path(), &accepted(one.path()).unwrap()).unwrap();
+    };
+    let nowhere = |serial: &str| {
+        [one.path(), two.path()].iter().all(|at| !Issued::new(at).accepts(serial))
+    };
+    // By its serial number, after a renewal: the holder has a certificate of another number.
+    let leaked = issue("leaked");
+    let other = issue("other");
+    agree();
+    let newer = renewed(one.path(), &leaked);
+    agree();
+    assert!(Issued::new(two.path()).accepts(&newer));
+    assert_eq!(revoke(two.path(), Some(&leaked.serial), None).unwrap(), 2);
+    agree();
+    assert!(nowhere(&leaked.serial) && nowhere(&newer));
+    // Renewed at one store before that hears what the other one has withdrawn.
+    let racing = issue("racing");
+    agree();
+    assert_eq!(revoke(two.path(), Some("racing"), None).unwrap(), 1);
+    let late = renewed(one.path(), &racing);
+    assert!(Issued::new(one.path()).accepts(&late));
+    agree();
+    assert!(nowhere(&late) && nowhere(&racing.serial));
+    assert!(Issued::new(two.path()).accepts(&other.serial), "another key is another credential");
+    let again = |key: &str| {
+        let request = racing.request().unwrap();
+        format!("{:#}", renew(one.path(), &late, key, &request).unwrap_err())
+    };
+    assert!(again(&key_id(&racing.certificate).unwrap()).contains("withdrawn"));
+    assert!(again(&key_id(&other.certificate).unwrap()).contains("another key"));
+}
+
+#[test]
 fn an_invited_store_has_the_same_ca_and_accepts_the_same() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = prepare(one.path(), &addresses(), "1").unwrap();

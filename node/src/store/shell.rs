@@ -47,6 +47,8 @@ use snapshots::{Snapshots, read_schedule, volume_of};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stores::Signing;
+use strangers::Strangers;
 use survey::Survey;
 use tenants::Room;
 use tokio::sync::mpsc;
@@ -107,6 +109,7 @@ pub struct Shell {
     stores: HashSet<u64>,
     guests: Guests,
     own: Arc<Own>,
+    signing: Signing,
     watch: Watch,
     room: Room,
     /// When to look for it.
@@ -221,6 +224,7 @@ impl Shell {
             stores: HashSet::new(),
             guests: Guests::new(issued),
             own,
+            signing: Signing::default(),
             watch: Watch::new(audit),
             room: Room::default(),
             look_for_room: tokio::time::interval(tenants::ROOM_INTERVAL),
@@ -723,6 +727,8 @@ impl Shell {
             Outcome::Found(found) => self.found(found),
             Outcome::Stores(asked, stores) => self.listed(asked, stores),
             Outcome::Loads(asked, reports) => self.loads(asked, reports),
+            Outcome::Signed(asked, party, result) => self.signed(asked, &party, result),
+            Outcome::Certificate(result) => self.tended_certificate(result),
             Outcome::Forgotten(asked, result) => self.forgotten(asked, result),
             Outcome::Lives(asked, reports) => self.list(asked, reports),
             Outcome::Surveyed(id, live) => self.surveyed(id, live),

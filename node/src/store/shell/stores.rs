@@ -2,6 +2,7 @@
 
 use super::{Asked, Outcome, Shell};
 use crate::credential::{self, Issued, Stamp};
+use crate::link::party;
 use crate::objects::Objects;
 use crate::store::balance::{self, Guest, Load};
 use crate::store::catalog;
@@ -61,6 +62,15 @@ impl Fleet {
     fn rate(&self, session: u64) -> u64 {
         self.traffic.get(&session).map_or(0, |(_, rate)| *rate)
     }
+}
+
+/// Certificates that are being signed or seen to.
+#[derive(Default)]
+pub(super) struct Signing {
+    /// For whom.
+    parties: BTreeSet<String>,
+    /// This store's own.
+    tending: bool,
 }
 
 /// What was found in the location.
@@ -129,7 +139,7 @@ impl Shell {
             return self.replica_operation(asked, operation);
         }
         if let StoreOperation::Renew { request } = operation {
-            return self.renew(asked, &request);
+            return self.renew(asked, request);
         }
         let Some(fleet) = &mut self.fleet else {
             let why = "this store has its data for itself: there are no others".to_owned();
@@ -163,7 +173,7 @@ impl Shell {
                 self.reply_store(asked, Err(VolumeError::Invalid(why)));
             }
             StoreOperation::Release { .. } => self.release(asked, operation),
-            StoreOperation::Sign { store, request } => self.join(asked, store, &request),
+            StoreOperation::Sign { store, request } => self.join(asked, store, request),
             StoreOperation::Drain { on } => {
                 if on && fleet.peers.list().is_empty() {
                     let why = "there is no other store to go to".to_owned();
@@ -201,29 +211,61 @@ impl Shell {
     }
 
     /// Somebody wants another certificate for the same key. The other stores hear of it when stores are reminded.
-    fn renew(&mut self, asked: Asked, request: &[u8]) {
-        let Some(principal) = self.guests.principal(asked.session) else { return };
-        let renewed = credential::renew(self.own.state(), &principal.serial, request);
-        let reply = renewed.map(StoreReply::Renewed);
-        self.reply_store(asked, reply.map_err(|error| VolumeError::Invalid(format!("{error:#}"))));
+    fn renew(&mut self, asked: Asked, request: Vec<u8>) {
+        let Some(principal) = self.guests.principal(asked.session).cloned() else { return };
+        let state = self.own.state().to_owned();
+        let key = principal.key.to_string();
+        self.sign(asked, &principal.clone(), move || {
+            credential::renew(&state, &principal.serial, &key, &request).map(StoreReply::Renewed)
+        });
     }
 
     /// Somebody with a token is to become a store.
-    fn join(&mut self, asked: Asked, store: StoreId, request: &[u8]) {
-        let Some(fleet) = &mut self.fleet else { return };
-        let Some(principal) = self.guests.principal(asked.session) else { return };
-        let (token, id) = (&principal.serial, store.to_string());
-        let signed = credential::answer(&fleet.state, token, &id, request);
-        let reply = match signed {
-            Ok(credential::Signed { certificate, ca_key, list }) => {
-                tracing::info!("store {store} joins the installation");
-                fleet.tell = true;
-                self.look_around();
-                Ok(StoreReply::Signed { certificate, ca_key, list })
-            }
-            Err(error) => Err(VolumeError::Invalid(format!("{error:#}"))),
-        };
-        self.reply_store(asked, reply);
+    fn join(&mut self, asked: Asked, store: StoreId, request: Vec<u8>) {
+        let Some(fleet) = &self.fleet else { return };
+        let Some(principal) = self.guests.principal(asked.session).cloned() else { return };
+        let (state, id) = (fleet.state.clone(), store.to_string());
+        self.sign(asked, &principal.clone(), move || {
+            let signed = credential::answer(&state, &principal.serial, &id, &request)?;
+            let credential::Signed { certificate, ca_key, list } = signed;
+            Ok(StoreReply::Signed { certificate, ca_key, list })
+        });
+    }
+
+    /// Signs something for somebody, which takes files, a lock and syncs: on another thread, one after the other for each
+    /// party.
+    fn sign(
+        &mut self,
+        asked: Asked,
+        principal: &Principal,
+        work: impl FnOnce() -> anyhow::Result<StoreReply> + Send + 'static,
+    ) {
+        let party = party(principal);
+        if !self.signing.parties.insert(party.clone()) {
+            let why = "a certificate is just being signed for this tenant, or credential; try again";
+            return self.reply_store(asked, Err(VolumeError::Store(why.to_owned())));
+        }
+        let outcomes = self.outcomes.0.clone();
+        tokio::task::spawn_blocking(move || {
+            let signed = work().map_err(|error| VolumeError::Invalid(format!("{error:#}")));
+            let _ = outcomes.send(Outcome::Signed(asked, party, signed));
+        });
+    }
+
+    /// It was signed, or not.
+    pub(super) fn signed(
+        &mut self,
+        asked: Asked,
+        party: &str,
+        result: Result<StoreReply, VolumeError>,
+    ) {
+        self.signing.parties.remove(party);
+        if let (Ok(StoreReply::Signed { .. }), Some(fleet)) = (&result, &mut self.fleet) {
+            tracing::info!("another store joins the installation");
+            fleet.tell = true;
+            self.look_around();
+        }
+        self.reply_store(asked, result);
     }
 
     /// A store is no longer one of those there are, or stays.
@@ -345,9 +387,22 @@ impl Shell {
         }
     }
 
-    /// Renews this store's certificate in time, and takes the one that was put into its place.
-    pub(super) fn tend_certificate(&self) {
-        match self.own.tend() {
+    /// Renews this store's certificate in time, and takes the one that was put into its place: on another thread, as that
+    /// takes a lock and files.
+    pub(super) fn tend_certificate(&mut self) {
+        if std::mem::replace(&mut self.signing.tending, true) {
+            return;
+        }
+        let (own, outcomes) = (self.own.clone(), self.outcomes.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let _ = outcomes.send(Outcome::Certificate(own.tend()));
+        });
+    }
+
+    /// It was seen to.
+    pub(super) fn tended_certificate(&mut self, result: anyhow::Result<bool>) {
+        self.signing.tending = false;
+        match result {
             Ok(true) => tracing::info!("this store shows another certificate from now on"),
             Ok(false) => {}
             Err(error) => tracing::error!("the certificate of this store stays: {error:#}"),

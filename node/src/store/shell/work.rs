@@ -133,6 +133,10 @@ pub(super) enum Outcome {
     /// What other stores say of themselves, for a list, and to share what there is to do.
     Stores(Asked, Vec<StoreState>),
     Loads(Option<Asked>, Vec<StoreReport>),
+    /// A certificate that a party asked for is signed, or not.
+    Signed(Asked, String, Result<StoreReply, VolumeError>),
+    /// This store's own certificate was seen to: whether it shows another one.
+    Certificate(anyhow::Result<bool>),
     /// A store that does not answer is forgotten, or not.
     Forgotten(Asked, Result<(), VolumeError>),
     /// What other stores know of volumes.
