@@ -71,6 +71,29 @@ pub const STRANGE_FRAME_BYTES: usize = 4 << 10;
 /// nobody's frame waits for more than so many of each other party.
 pub const FRAMES_OF_ONE: usize = 16;
 
+/// Requests other than reads that have no answer yet, of all sessions: attach, detach, and what commands ask. One takes some
+/// 200 bytes. A host that resumes thousands of volumes at once fits.
+pub const MAX_OPEN_REQUESTS: u64 = 64 << 10;
+/// Those of one tenant, or with one credential of the installation. A session that asks for more is ended.
+pub const MAX_OPEN_REQUESTS_OF_ONE: u64 = 16 << 10;
+
+/// Bytes of batches that have come in and are not stored, of all sessions: from when they are read off the link until their
+/// segment is. Of that a session has its part; the rest waits at the host.
+pub const BATCH_BYTES: u64 = 144 << 20;
+/// Those of one tenant, or with one credential of the installation.
+pub const BATCH_BYTES_OF_ONE: u64 = 72 << 20;
+/// Those of one session. Where it is alone it has 27 MiB: at 200 ms for a segment it writes 1.1 Gbit/s with them.
+pub const BATCH_BYTES_OF_SESSION: u64 = 48 << 20;
+/// Bytes of attaches, announcements and what else has no answer that counts, as long as they wait for something. They are
+/// apart, so that batches that wait keep nobody from a detach.
+pub const FRAMES_BYTES: u64 = 32 << 20;
+/// Those of one tenant, or with one credential of the installation.
+pub const FRAMES_BYTES_OF_ONE: u64 = 16 << 20;
+/// Those of one session.
+pub const FRAMES_BYTES_OF_SESSION: u64 = 8 << 20;
+/// What each of these, and each batch, counts for besides what it carries.
+pub const FRAME_BYTES: u64 = 1 << 10;
+
 /// Walks over maps of snapshots, for usage and differences, at a time; of one party one.
 pub const MAX_WALKS: usize = 4;
 /// Snapshots that only walks have opened and that stay open when another walk begins. One takes some 10 KiB, and

@@ -3,12 +3,12 @@
 //! ```text
 //! STATE/audit.jsonl            the newest lines
 //! STATE/audit.1.jsonl          those before, up to audit.8.jsonl; older ones are deleted
-//! STATE/audit.refused.jsonl    who was not let in, and up to audit.refused.4.jsonl
+//! STATE/audit.refused.jsonl    who was not let in, or may not do what it asked, and up to audit.refused.4.jsonl
 //! ```
 //!
 //! Each line names the SHA-256 of the line before it, also over the ends of files and over restarts: [`verify`] finds a line
-//! that was removed, moved or edited. Whoever is refused before it has shown a credential writes to files of their own, and
-//! only so much of each address: it cannot have the lines of others deleted.
+//! that was removed, moved or edited. Refusals have files of their own, with only so much of each address that has shown no
+//! credential, and of each credential: who is refused cannot have the lines of others deleted.
 //!
 //! A thread of its own writes and syncs what there is, several lines at once if they come faster than the disk takes them. Nobody
 //! waits for it: a disk that fails keeps no one from stopping an intruder. Lines that are lost that way are counted in the next one.
@@ -21,7 +21,7 @@ mod refusals;
 use anyhow::{Context as _, Result};
 use chain::{Kind, Log};
 pub use chain::{Line, Problem, read, verify};
-use refusals::Refusals;
+use refusals::{Refusals, Source};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,8 +89,13 @@ struct Shared {
     lost: [Arc<AtomicU64>; 2],
     /// Refusals that wait to be written.
     waiting: Arc<AtomicU64>,
-    refusals: Mutex<Refusals>,
+    /// Of addresses, and of credentials.
+    refusals: [Mutex<Refusals>; 2],
     writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn left_out(count: u64) -> String {
+    format!("{count} more refusals within a minute are left out")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -116,7 +121,8 @@ impl Audit {
             .spawn(move || write(logs, &waiting, &written))
             .context("cannot start the thread of the audit log")?;
         let (lines, writer) = (Mutex::new(Some(lines)), Mutex::new(Some(writer)));
-        let (waiting, refusals) = (refusals, Mutex::new(Refusals::new(Instant::now())));
+        let waiting = refusals;
+        let refusals = [(); 2].map(|()| Mutex::new(Refusals::new(Instant::now())));
         Ok(Audit(Arc::new(Shared { lines, lost, waiting, refusals, writer })))
     }
 
@@ -131,35 +137,55 @@ impl Audit {
     }
 
     fn refused_at(&self, now: Instant, peer: SocketAddr, reason: &str) {
-        let mut refusals = lock(&self.0.refusals);
-        let (summary, write) = refusals.note(now, peer.ip());
-        drop(refusals);
+        let (summary, write) = lock(&self.0.refusals[0]).note(now, peer.ip());
         self.left_out(summary);
         if write {
-            self.refusal(peer.to_string(), reason.to_owned());
+            let (action, outcome) = ("session.open".to_owned(), reason.to_owned());
+            self.refusal(Event { peer: peer.to_string(), action, outcome, ..Event::default() });
+        }
+    }
+
+    /// Somebody may not do what it asked with its credential.
+    pub fn refused_request(&self, event: Event) {
+        let source = Source::Credential(event.credential.clone().unwrap_or_default());
+        let (summary, write) = lock(&self.0.refusals[1]).note(Instant::now(), source);
+        self.requests_left_out(summary);
+        if write {
+            self.refusal(event);
         }
     }
 
     /// Every now and then: says how many refusals were left out.
     pub fn tick(&self) {
-        let summary = lock(&self.0.refusals).end(Instant::now());
+        let now = Instant::now();
+        let summary = lock(&self.0.refusals[0]).end(now);
         self.left_out(summary);
+        let summary = lock(&self.0.refusals[1]).end(now);
+        self.requests_left_out(summary);
     }
 
     fn left_out(&self, summary: Vec<(String, u64)>) {
-        for (source, count) in summary {
-            self.refusal(source, format!("{count} more refusals within a minute are left out"));
+        for (peer, count) in summary {
+            let (action, outcome) = ("session.open".to_owned(), left_out(count));
+            self.refusal(Event { peer, action, outcome, ..Event::default() });
         }
     }
 
-    fn refusal(&self, peer: String, outcome: String) {
-        let action = "session.open".to_owned();
+    fn requests_left_out(&self, summary: Vec<(String, u64)>) {
+        for (credential, count) in summary {
+            let (action, outcome) = ("request.refused".to_owned(), left_out(count));
+            let credential = Some(credential);
+            self.refusal(Event { credential, action, outcome, ..Event::default() });
+        }
+    }
+
+    fn refusal(&self, event: Event) {
         if self.0.waiting.load(Ordering::Relaxed) >= REFUSALS_WAITING {
             self.0.lost[Kind::Refused as usize].fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        self.queue(Kind::Refused, Event { peer, action, outcome, ..Event::default() });
+        self.queue(Kind::Refused, event);
     }
 
     fn queue(&self, kind: Kind, event: Event) {

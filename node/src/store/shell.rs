@@ -384,7 +384,15 @@ impl Shell {
 
     fn frame(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) {
         let Frame { message, payload } = frame;
-        self.watch.asked(session, &message);
+        let code = crate::link::CloseCode::Protocol;
+        if let Err(why) = self.watch.asked(session, &message) {
+            return self.listener.close_session(session, code, &why);
+        }
+        // What comes in another lane would neither wait where it has to nor be paid for.
+        if lane != Lane::Drain && matches!(message, ToStore::Batch { .. }) {
+            let why = "a batch came in another lane than that for batches";
+            return self.listener.close_session(session, code, why);
+        }
         let Some(message) = self.inbound(session, lane, message) else { return };
         let frame = Frame { message, payload };
         let strange = self.is_strange(&frame.message) || !self.may_see(session, &frame.message);

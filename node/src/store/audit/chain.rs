@@ -22,7 +22,7 @@ const NONE_BEFORE: &str = "00000000000000000000000000000000000000000000000000000
 pub(super) enum Kind {
     /// What was done by whom.
     Main,
-    /// Who was not let in.
+    /// Who was not let in, or may not do what it asked.
     Refused,
 }
 

@@ -1,4 +1,4 @@
-//! Which refusals are written: so many of each address a minute, and so many of all.
+//! Which refusals are written: so many of each address or credential a minute, and so many of all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 /// For so long refusals are counted together.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Lines of one address in that time, at most.
+/// Lines of one address or credential in that time, at most.
 pub(super) const OF_SOURCE: u64 = 10;
-/// Lines of all addresses in that time, at most.
+/// Lines of all of them in that time, at most.
 pub(super) const OF_ALL: u64 = 500;
-/// Addresses that are counted one by one; those of more are counted together.
+/// Addresses or credentials that are counted one by one; those of more are counted together.
 const SOURCES: usize = 1024;
-/// Addresses whose sums are written one by one.
+/// Those whose sums are written one by one.
 const SUMMARIES: usize = 32;
 
 #[derive(Default)]
@@ -25,8 +25,32 @@ struct Count {
 pub(super) struct Refusals {
     since: Instant,
     written: u64,
-    sources: HashMap<IpAddr, Count>,
+    sources: HashMap<Source, Count>,
     others: u64,
+}
+
+/// Who was refused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Source {
+    /// Somebody there, who has shown no credential.
+    Address(IpAddr),
+    /// Who has the credential of that serial number.
+    Credential(String),
+}
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Source {
+        Source::Address(network(address))
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Address(address) => address.fmt(f),
+            Source::Credential(serial) => f.write_str(serial),
+        }
+    }
 }
 
 /// Whoever has an IPv6 network has 2^64 addresses of it: they are one.
@@ -46,9 +70,13 @@ impl Refusals {
     }
 
     /// Somebody was refused: what is to be said of the time before, and whether this is to be written.
-    pub(super) fn note(&mut self, now: Instant, source: IpAddr) -> (Vec<(String, u64)>, bool) {
+    pub(super) fn note(
+        &mut self,
+        now: Instant,
+        source: impl Into<Source>,
+    ) -> (Vec<(String, u64)>, bool) {
         let summary = self.end(now);
-        let source = network(source);
+        let source = source.into();
         if self.sources.len() >= SOURCES && !self.sources.contains_key(&source) {
             self.others += 1;
             return (summary, false);
@@ -64,7 +92,7 @@ impl Refusals {
         (summary, write)
     }
 
-    /// What was left out in the minute that has ended, if one has: of each address, the most first.
+    /// What was left out in the minute that has ended, if one has: of each source, the most first.
     pub(super) fn end(&mut self, now: Instant) -> Vec<(String, u64)> {
         if now.saturating_duration_since(self.since) < WINDOW {
             return Vec::new();
@@ -73,12 +101,14 @@ impl Refusals {
         let mut left: Vec<_> =
             sources.into_iter().map(|(source, c)| (source, c.left_out)).collect();
         left.retain(|(_, count)| *count > 0);
-        left.sort_unstable_by_key(|(source, count)| (std::cmp::Reverse(*count), *source));
+        left.sort_unstable_by(|(one, ones), (other, others)| {
+            others.cmp(ones).then_with(|| one.cmp(other))
+        });
         let rest = left.split_off(left.len().min(SUMMARIES));
         let others = others + rest.into_iter().map(|(_, count)| count).sum::<u64>();
         let mut all: Vec<_> = left.into_iter().map(|(s, count)| (s.to_string(), count)).collect();
         if others > 0 {
-            all.push(("other addresses".to_owned(), others));
+            all.push(("others".to_owned(), others));
         }
         all
     }

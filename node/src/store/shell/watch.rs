@@ -1,6 +1,8 @@
 //! What goes into the audit log: what changes something, or takes or leaves a volume, with what was answered.
 
 use crate::credential::bare;
+use crate::limits::{MAX_OPEN_REQUESTS, MAX_OPEN_REQUESTS_OF_ONE, Place, Places};
+use crate::link::party;
 use crate::store::audit::{self, Audit};
 use crate::store::schedule;
 use crate::text::escaped;
@@ -12,24 +14,38 @@ use longhaul_core::wire::link::{
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Actions without an answer yet, at most; of more it is not said what came of them.
-const OPEN_MAX: usize = 4096;
 /// Attaching with leave to take the volume from a host that is connected.
 const TAKE_OVER: &str = "volume.take-over";
 /// The attribute that hosts set by themselves.
-const RESERVATIONS: &str = "reservations";
+pub(super) const RESERVATIONS: &str = "reservations";
 
 /// Sees what passes.
 pub(super) struct Watch(Mutex<Watched>);
 
 struct Watched {
     audit: Audit,
-    sessions: HashMap<u64, Who>,
-    open: HashMap<(u64, RequestId), (&'static str, String)>,
+    sessions: HashMap<u64, Session>,
+    /// Requests without an answer, of all sessions.
+    places: Places<Arc<str>>,
+}
+
+struct Session {
+    who: Who,
+    party: Arc<str>,
+    /// Requests without an answer: a number stands for one of them at a time, so that no answer is taken for another's.
+    open: HashMap<RequestId, Open>,
+}
+
+/// A request without an answer.
+struct Open {
+    answer: AnswerKind,
+    /// What goes into the log, and about what, if anything does.
+    action: Option<(&'static str, String)>,
     /// What is to be said with the answer.
-    notes: HashMap<(u64, RequestId), String>,
+    note: Option<String>,
+    _place: Place<Arc<str>>,
 }
 
 #[derive(Clone)]
@@ -38,28 +54,28 @@ struct Who {
     principal: Principal,
 }
 
-impl Watched {
-    fn write(&self, who: &Who, action: &str, object: String, outcome: String) {
-        self.audit.write(audit::Event {
-            tenant: who.principal.tenant.clone(),
-            name: Some(match who.principal.store {
+impl Who {
+    fn event(&self, action: &str, object: String, outcome: String) -> audit::Event {
+        audit::Event {
+            tenant: self.principal.tenant.clone(),
+            name: Some(match self.principal.store {
                 true => "store".to_owned(),
-                false => who.principal.name.clone(),
+                false => self.principal.name.clone(),
             }),
-            credential: Some(bare(&who.principal.serial).to_owned()),
-            peer: who.peer.to_string(),
+            credential: Some(bare(&self.principal.serial).to_owned()),
+            peer: self.peer.to_string(),
             action: action.to_owned(),
             object,
             outcome,
-        });
+        }
     }
 }
 
 impl Watch {
     /// Writes it down there.
     pub(super) fn new(audit: Audit) -> Watch {
-        let (sessions, open, notes) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Watch(Mutex::new(Watched { audit, sessions, open, notes }))
+        let places = Places::new(MAX_OPEN_REQUESTS, MAX_OPEN_REQUESTS_OF_ONE);
+        Watch(Mutex::new(Watched { audit, sessions: HashMap::new(), places }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Watched> {
@@ -75,15 +91,17 @@ impl Watch {
         software: &str,
     ) {
         let who = Who { peer, principal: principal.clone() };
+        let party = party(principal).into();
         let mut watched = self.lock();
-        watched.write(&who, "session.open", software.to_owned(), "ok".to_owned());
-        watched.sessions.insert(session, who);
+        watched.audit.write(who.event("session.open", software.to_owned(), "ok".to_owned()));
+        watched.sessions.insert(session, Session { who, party, open: HashMap::new() });
     }
 
     /// Who is at the other end of a session; nobody if it is over, or within the process.
     pub(super) fn peer(&self, session: u64) -> SessionPeer {
         let watched = self.lock();
-        let Some(Who { peer, principal }) = watched.sessions.get(&session) else {
+        let Some(Session { who: Who { peer, principal }, .. }) = watched.sessions.get(&session)
+        else {
             return SessionPeer::default();
         };
         let name = match principal.name.as_str() {
@@ -95,24 +113,24 @@ impl Watch {
 
     /// Something has happened to a volume.
     pub(super) fn event(&self, volume: &str, event: &Event) {
+        let mut watched = self.lock();
+        let Watched { audit, sessions, .. } = &mut *watched;
         match event {
             Event::Attached { session, request, former, .. } => {
-                let mut watched = self.lock();
-                let key = (session.0, *request);
-                if watched.open.get(&key).is_some_and(|(action, _)| *action == TAKE_OVER) {
+                let open = sessions.get_mut(&session.0).and_then(|of| of.open.get_mut(request));
+                let Some(open) = open else { return };
+                if open.action.as_ref().is_some_and(|(action, _)| *action == TAKE_OVER) {
                     let former = former.clone().unwrap_or_else(|| "nobody".to_owned());
-                    watched.notes.insert(key, format!("ok, taken from {former}"));
+                    open.note = Some(format!("ok, taken from {former}"));
                 }
             }
             Event::OtherKey { session, action, request, epoch, key } => {
-                let mut watched = self.lock();
+                let Some(of) = sessions.get_mut(&session.0) else { return };
                 if let Some(request) = request {
-                    watched.open.remove(&(session.0, *request));
+                    of.open.remove(request);
                 }
-                if let Some(who) = watched.sessions.get(&session.0).cloned() {
-                    let outcome = format!("refused: epoch {epoch} belongs to key {key}");
-                    watched.write(&who, action, volume.to_owned(), outcome);
-                }
+                let outcome = format!("refused: epoch {epoch} belongs to key {key}");
+                audit.write(of.who.event(action, volume.to_owned(), outcome));
             }
             _ => {}
         }
@@ -137,55 +155,112 @@ impl Watch {
     /// A session is over.
     pub(super) fn closed(&self, session: u64) {
         let mut watched = self.lock();
-        let Some(who) = watched.sessions.remove(&session) else { return };
-        let open = watched.open.keys().filter(|(of, _)| *of == session).copied();
-        for key in open.collect::<Vec<_>>() {
-            if let Some((action, object)) = watched.open.remove(&key) {
-                let ended = "the session ended before the answer".to_owned();
-                let outcome = watched.notes.remove(&key).unwrap_or(ended);
-                watched.write(&who, action, object, outcome);
-            }
+        let Some(Session { who, open, .. }) = watched.sessions.remove(&session) else { return };
+        for Open { action, note, .. } in open.into_values() {
+            let Some((action, object)) = action else { continue };
+            let ended = || "the session ended before the answer".to_owned();
+            watched.audit.write(who.event(action, object, note.unwrap_or_else(ended)));
         }
     }
 
     /// Something is asked.
-    pub(super) fn asked(&self, session: u64, message: &ToStore) {
-        let Some((request, action, object)) = action(message) else { return };
+    ///
+    /// # Errors
+    /// Why the session is to be ended and what was asked not to be done: an answer could be taken for that to something
+    /// else, or there are too many requests without one.
+    pub(super) fn asked(&self, session: u64, message: &ToStore) -> Result<(), String> {
+        let Some((request, answer)) = answered_by(message) else { return Ok(()) };
         let mut watched = self.lock();
-        let Some(who) = watched.sessions.get(&session).cloned() else { return };
-        let object = match object {
-            Object::Volume(name) => tenant::within(who.principal.tenant.as_deref(), &name),
-            Object::Other(text) => text,
+        let Watched { audit, sessions, places } = &mut *watched;
+        let Some(of) = sessions.get_mut(&session) else { return Ok(()) };
+        let refused = if of.open.contains_key(&request) {
+            format!("request {request} is asked while another one of this number has no answer")
+        } else if let Some(place) = places.take(of.party.clone()) {
+            let action = action(message).map(|(_, action, object)| {
+                (action, object.named(of.who.principal.tenant.as_deref()))
+            });
+            of.open.insert(request, Open { answer, action, note: None, _place: place });
+            return Ok(());
+        } else {
+            "too many requests of this tenant, or with this credential, have no answer".to_owned()
         };
-        if watched.open.len() >= OPEN_MAX {
-            return watched.write(&who, action, object, "not waited for".to_owned());
-        }
-        watched.open.insert((session, request), (action, object));
+        let (name, object) = match action(message) {
+            Some((_, action, object)) => {
+                (action, object.named(of.who.principal.tenant.as_deref()))
+            }
+            None => ("request.refused", subject(message).to_owned()),
+        };
+        audit.refused_request(of.who.event(name, object, format!("refused: {refused}")));
+        Err(refused)
     }
 
-    /// A session may not do what it asked: what is not written down with its answer is here.
+    /// A session may not do what it asked.
     pub(super) fn refused(&self, session: u64, message: &ToStore, why: &str) {
-        if action(message).is_some() {
-            return;
-        }
-        let watched = self.lock();
-        let Some(who) = watched.sessions.get(&session).cloned() else { return };
-        let object = match message {
-            ToStore::Store { .. } => "stores",
-            ToStore::Tenant { .. } => "tenants",
-            _ => "a volume",
-        };
-        watched.write(&who, "request.refused", object.to_owned(), why.to_owned());
+        let mut watched = self.lock();
+        let Watched { audit, sessions, .. } = &mut *watched;
+        let Some(of) = sessions.get_mut(&session) else { return };
+        // It is written here, where the rest of it is bounded, and not with its answer.
+        let open = answered_by(message).and_then(|(request, _)| of.open.get_mut(&request));
+        let action = open.and_then(|open| open.action.take());
+        let (action, object) =
+            action.unwrap_or_else(|| ("request.refused", subject(message).to_owned()));
+        audit.refused_request(of.who.event(action, object, why.to_owned()));
     }
 
     /// Something is answered.
     pub(super) fn answered(&self, session: u64, message: &ToHost) {
-        let Some((request, outcome)) = outcome(message) else { return };
+        let Some((request, answer, outcome)) = outcome(message) else { return };
         let mut watched = self.lock();
-        let Some((action, object)) = watched.open.remove(&(session, request)) else { return };
-        let outcome = watched.notes.remove(&(session, request)).unwrap_or(outcome);
-        let Some(who) = watched.sessions.get(&session).cloned() else { return };
-        watched.write(&who, action, object, outcome);
+        let Watched { audit, sessions, .. } = &mut *watched;
+        let Some(of) = sessions.get_mut(&session) else { return };
+        if of.open.get(&request).is_none_or(|open| open.answer != answer) {
+            return;
+        }
+        let Some(Open { action, note, .. }) = of.open.remove(&request) else { return };
+        if let Some((action, object)) = action {
+            audit.write(of.who.event(action, object, note.unwrap_or(outcome)));
+        }
+    }
+}
+
+/// What a request is about, of which the log says no more.
+fn subject(message: &ToStore) -> &'static str {
+    match message {
+        ToStore::Store { .. } => "stores",
+        ToStore::Tenant { .. } => "tenants",
+        _ => "a volume",
+    }
+}
+
+/// What is answered to a request that may go into the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnswerKind {
+    Attached,
+    Detached,
+    Volume,
+    Store,
+    Tenant,
+}
+
+/// The number of a request, and the kind of its answer.
+fn answered_by(message: &ToStore) -> Option<(RequestId, AnswerKind)> {
+    match message {
+        ToStore::Attach { request, .. } | ToStore::Resume { request, .. } => {
+            Some((*request, AnswerKind::Attached))
+        }
+        ToStore::Detach { request, .. } => Some((*request, AnswerKind::Detached)),
+        ToStore::Volume { request, .. } => Some((*request, AnswerKind::Volume)),
+        ToStore::Store { request, .. } => Some((*request, AnswerKind::Store)),
+        ToStore::Tenant { request, .. } => Some((*request, AnswerKind::Tenant)),
+        ToStore::Hello { .. }
+        | ToStore::Batch { .. }
+        | ToStore::Announce { .. }
+        | ToStore::Read { .. }
+        | ToStore::ReadBehind { .. }
+        | ToStore::Status { .. }
+        | ToStore::Stage { .. }
+        | ToStore::Changed { .. }
+        | ToStore::Barrier { .. } => None,
     }
 }
 
@@ -195,6 +270,16 @@ enum Object {
     Volume(String),
     /// An identity, or what is no volume.
     Other(String),
+}
+
+impl Object {
+    /// As the log has it, if that tenant asks.
+    fn named(self, tenant: Option<&str>) -> String {
+        match self {
+            Object::Volume(name) => tenant::within(tenant, &name),
+            Object::Other(text) => text,
+        }
+    }
 }
 
 /// What is asked for and about what, if it goes into the log.
@@ -319,17 +404,21 @@ fn action(message: &ToStore) -> Option<(RequestId, &'static str, Object)> {
     })
 }
 
-/// Which request a message answers, and how.
-fn outcome(message: &ToHost) -> Option<(RequestId, String)> {
+/// Which request a message answers, of which kind it is, and how.
+fn outcome(message: &ToHost) -> Option<(RequestId, AnswerKind, String)> {
     fn said<T, E: std::fmt::Display>(result: &Result<T, E>) -> String {
         result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned())
     }
-    match message {
-        ToHost::Attached { request, result } => Some((*request, said(result))),
-        ToHost::Detached { request } => Some((*request, "ok".to_owned())),
-        ToHost::Volume { request, result } => Some((*request, said(result))),
-        ToHost::Store { request, result } => Some((*request, said(result))),
-        ToHost::Tenant { request, result } => Some((*request, said(result))),
-        _ => None,
-    }
+    Some(match message {
+        ToHost::Attached { request, result } => (*request, AnswerKind::Attached, said(result)),
+        ToHost::Detached { request } => (*request, AnswerKind::Detached, "ok".to_owned()),
+        ToHost::Volume { request, result } => (*request, AnswerKind::Volume, said(result)),
+        ToHost::Store { request, result } => (*request, AnswerKind::Store, said(result)),
+        ToHost::Tenant { request, result } => (*request, AnswerKind::Tenant, said(result)),
+        _ => return None,
+    })
 }
+
+#[cfg(test)]
+#[path = "watch/tests.rs"]
+mod tests;

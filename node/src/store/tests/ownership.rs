@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::credential;
-use longhaul_core::wire::link::{JournalState, KeyId, ReadError, TenantLimits, TenantOperation};
+use longhaul_core::wire::link::{
+    JournalState, KeyId, ReadError, StoreOperation, StoreReply, TenantLimits, TenantOperation,
+};
 
 /// A store with the volume `acme/a`, a session of its tenant and one of the installation.
 async fn two_keys(dir: &Path) -> (Running, Requests, Requests) {
@@ -165,6 +167,54 @@ async fn an_epoch_is_only_spoken_for_with_its_key() {
                 && (outcome.contains(&refused) || outcome.contains(&resumed))),
             "{action}: {found:?}"
         );
+    }
+    host.close().await;
+    other.close().await;
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_number_that_is_used_again_ends_the_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, host, other) = two_keys(dir.path()).await;
+    ask(&host, "a", 7, None, false).await.unwrap();
+    let credential = Credential::load(&store.credential()).unwrap();
+    let address = Some(store.address.to_string());
+    let (client, mut events) = Client::start(credential, address, Transport::Tcp).unwrap();
+    assert!(matches!(events.recv().await, Some(LinkEvent::Up { .. })));
+    for (name, take_over) in [("acme/a", true), ("acme/x", false)] {
+        let (name, host) = (name.to_owned(), HostId(8));
+        let attach = ToStore::Attach { request: 9, name, host, journal: None, take_over };
+        client.send(Lane::Control, attach.into());
+    }
+    while !matches!(events.recv().await, Some(LinkEvent::Down { .. })) {}
+    let lines = audited(dir.path(), "volume.take-over", 1).await;
+    assert_eq!(lines[0].0, "acme/a");
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    host.close().await;
+    other.close().await;
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_for_its_own_key_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, host, other) = two_keys(dir.path()).await;
+    let own = Credential::load(&dir.path().join("acme.toml")).unwrap();
+    let admin = Credential::load(&store.credential()).unwrap();
+    let renew = async |requests: &Requests, credential: &Credential| {
+        let request = credential.request().unwrap();
+        requests.store(StoreOperation::Renew { request }).await
+    };
+    let foreign = renew(&host, &admin).await.unwrap_err().to_string();
+    assert!(foreign.contains("another key"), "{foreign}");
+    let StoreReply::Renewed(_) = renew(&host, &own).await.unwrap() else { panic!() };
+    // Two at once of one party: one is told to come again, or both have their turn.
+    let both = tokio::join!(renew(&host, &own), renew(&host, &own));
+    for result in [both.0, both.1] {
+        if let Err(error) = result {
+            assert!(error.to_string().contains("just being signed"), "{error}");
+        }
     }
     host.close().await;
     other.close().await;
