@@ -4,7 +4,7 @@
 //!
 //! - [`Strangers`]: places for who has not shown yet who they are; the oldest give way.
 //! - [`Places`]: places for who has; nobody takes all of them.
-//! - [`Budget`]: bytes for answers, shared among parties and their sessions.
+//! - [`Budget`]: bytes for answers, and for what waits to be stored, shared among parties and their sessions.
 
 mod budget;
 mod shares;
@@ -140,6 +140,6 @@ pub const MAX_ISCSI_CONNECTIONS_OF_ONE: u64 = 512;
 const _: () = assert!(MAX_STRANGERS_OF_ONE < MAX_STRANGERS, "one address leaves places");
 const _: () = assert!(MAX_NBD_STRANGERS_OF_ONE < MAX_NBD_STRANGERS, "one address leaves places");
 const _: () = assert!(
-    ANSWER_BYTES + OTHER_ANSWERS_BYTES < 512 << 20,
-    "what is not read must not take what a store is said to need"
+    ANSWER_BYTES + OTHER_ANSWERS_BYTES + BATCH_BYTES + FRAMES_BYTES < 512 << 20,
+    "what is not read or not stored must not take what a store is said to need"
 );

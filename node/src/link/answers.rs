@@ -1,13 +1,16 @@
-//! What a session has asked a store for, and not got yet: it counts from the question on, see [`Budget`].
+//! What a session has asked a store for, and not got yet, and what it has sent that is not stored: both count from when they
+//! come in, see [`Budget`].
 //!
-//! An answer is let go once the transport is done with it, when it is no answer to anything any more, and when the
+//! What was sent counts for as long as anything holds on to its payload, wherever that waits. An answer is let go once the transport is done with it, when it is no answer to anything any more, and when the
 //! session is over.
 
 use super::principal::party;
 use crate::limits::{self, Answer, Budget, Urgency};
 use bytes::Bytes;
 use longhaul_core::block::{Range, SECTOR_BYTES};
-use longhaul_core::wire::link::{Lane, Principal, RequestId, ToHost, ToStore};
+use longhaul_core::wire::link::{
+    Announced, Frame, Lane, Principal, RequestId, ToHost, ToStore, VolumeOperation,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Budgets {
     reads: Budget,
     others: Budget,
+    batches: Budget,
+    frames: Budget,
 }
 
 impl Default for Budgets {
@@ -31,6 +36,16 @@ impl Default for Budgets {
                 limits::OTHER_ANSWERS_BYTES_OF_ONE,
                 limits::OTHER_ANSWERS_BYTES_OF_SESSION,
             ),
+            batches: Budget::new(
+                limits::BATCH_BYTES,
+                limits::BATCH_BYTES_OF_ONE,
+                limits::BATCH_BYTES_OF_SESSION,
+            ),
+            frames: Budget::new(
+                limits::FRAMES_BYTES,
+                limits::FRAMES_BYTES_OF_ONE,
+                limits::FRAMES_BYTES_OF_SESSION,
+            ),
         }
     }
 }
@@ -39,6 +54,11 @@ impl Budgets {
     /// Bytes that answers count for at this moment.
     pub(super) fn out(&self) -> u64 {
         self.reads.out() + self.others.out()
+    }
+
+    /// Bytes that came in and are not stored, or wait for something else, at this moment.
+    pub(super) fn waiting(&self) -> u64 {
+        self.batches.out() + self.frames.out()
     }
 }
 
@@ -81,6 +101,32 @@ fn asked(message: &ToStore) -> Option<(RequestId, Option<u64>)> {
     }
 }
 
+/// What a message without a payload counts for as long as it waits; nothing if what its answer counts for is enough.
+fn carried(message: &ToStore) -> Option<u64> {
+    match message {
+        ToStore::Attach { .. }
+        | ToStore::Resume { .. }
+        | ToStore::Detach { .. }
+        | ToStore::Batch { .. }
+        | ToStore::Barrier { .. } => Some(0),
+        ToStore::Announce { entries, .. } => {
+            Some((entries.len() * std::mem::size_of::<Announced>()) as u64)
+        }
+        ToStore::Volume { operation: VolumeOperation::SetAttribute { data, .. }, .. } => {
+            Some(data.len() as u64)
+        }
+        ToStore::Hello { .. }
+        | ToStore::Read { .. }
+        | ToStore::ReadBehind { .. }
+        | ToStore::Status { .. }
+        | ToStore::Stage { .. }
+        | ToStore::Changed { .. }
+        | ToStore::Volume { .. }
+        | ToStore::Store { .. }
+        | ToStore::Tenant { .. } => None,
+    }
+}
+
 fn answered(message: &ToHost) -> Option<RequestId> {
     match message {
         ToHost::Data { request, .. }
@@ -117,6 +163,22 @@ impl Answers {
             }
         };
         self.begun().entry((lane as u8, request)).or_default().push(answer);
+    }
+
+    /// Something was sent: waits until there is room for it, which it takes as long as anything holds on to its payload.
+    pub(super) async fn count(&self, frame: Frame<ToStore>) -> Frame<ToStore> {
+        let Frame { message, payload } = frame;
+        let (budget, bytes) = match (payload.len() as u64, carried(&message)) {
+            (0, Some(bytes)) => (&self.budgets.frames, bytes),
+            (0, None) => return Frame { message, payload },
+            (bytes, _) => (&self.budgets.batches, bytes),
+        };
+        if self.of_store {
+            return Frame { message, payload };
+        }
+        let bytes = bytes + limits::FRAME_BYTES;
+        let room = budget.wait(&self.party, self.session, bytes, Urgency::Waited).await;
+        Frame { message, payload: counted(payload, room) }
     }
 
     /// Something is answered: what its answer counts for.

@@ -3,7 +3,8 @@
 //! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
 //! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
 //! for the drain lane, while [`Listener::pause_drain`] says so. For all sessions, and those of each party, it is by
-//! what answers count for ([`Answers`]): there is no more room for them, and what asks for the next is not taken in. Requests in datagrams have bounds of
+//! what answers, and batches that are not stored, count for ([`Answers`]): if there is no more room for them, what asks for
+//! the next answer, or the next batch, is not taken in. Requests in datagrams have bounds of
 //! their own, see [`longhaul_core::link`].
 
 use super::answers::{Answers, Budgets};
@@ -400,6 +401,11 @@ impl Listener {
         self.shared.budgets.out()
     }
 
+    /// Bytes of batches and the like that came in, and are not stored or wait for something else.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.shared.budgets.waiting()
+    }
+
     /// Ends all sessions.
     pub async fn shutdown(mut self) {
         // Over TCP each is told by itself, over QUIC all at once.
@@ -641,6 +647,7 @@ async fn serve(
                     proven = true;
                 }
                 answers.begin(lane, &frame.message).await;
+                let frame = answers.count(frame).await;
                 // Never closed. The queue takes those that wait for it in turn.
                 let _turn = turns.acquire().await.ok();
                 if events.send(ListenerEvent::Frame { session: id, lane, frame }).await.is_err() {
@@ -668,6 +675,7 @@ async fn serve(
                     proven = true;
                 }
                 answers.begin(Lane::Read, &frame.message).await;
+                let frame = answers.count(frame).await;
                 let _turn = turns.acquire().await.ok();
                 let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
                 if events.send(event).await.is_err() {

@@ -368,13 +368,16 @@ impl Objects for Replicated {
         let (shared, key) = (self.shared.clone(), key.to_owned());
         let put = self.detached(async move {
             let result = shared.home.put(&key, data.clone()).await;
+            // A copy: what came over a link counts for its session as long as anything holds on to it, and the second
+            // place may be away for long.
             let there = match &result {
-                Ok(()) => Some(&data[..]),
+                Ok(()) => Some([Bytes::from(data.concat())]),
                 Err(PutError::Exists) => None,
                 Err(PutError::Failed(_)) => return Ok(result),
             };
+            drop(data);
             let waiting = Shared::tell(&shared, false, |machine, now, wanted| {
-                machine.put(now, began, &key, there, wanted)
+                machine.put(now, began, &key, there.as_ref().map(<[Bytes; 1]>::as_slice), wanted)
             });
             match shared.ended(waiting).await {
                 Ended::Done | Ended::GivenUp => Ok(result),

@@ -11,6 +11,7 @@ mod replica;
 mod rights;
 mod snapshots;
 mod stores;
+mod strangers;
 mod survey;
 mod tenants;
 mod trash;
@@ -27,7 +28,6 @@ use super::replica::Keeper;
 use super::scrub::Scrub;
 use super::view::{Counts, FleetState, MapMemory, Question, SessionState, Snapshot, VolumeState};
 use crate::credential::{Issued, Own};
-use crate::limits::{MAX_STRANGE_BYTES, STRANGE_FRAME_BYTES};
 use crate::link::{Listener, ListenerEvent};
 use crate::objects::Objects;
 use claims::Claims;
@@ -128,39 +128,6 @@ pub struct Shell {
     second: SecondPlace,
     repairs: Repairs,
     damage: Damage,
-}
-
-/// Frames about volumes that are not known, until the location has been looked at.
-#[derive(Default)]
-struct Strangers {
-    frames: Vec<(u64, Lane, Frame<ToStore>)>,
-    /// Bytes of each session, heads included.
-    bytes: HashMap<u64, usize>,
-}
-
-impl Strangers {
-    /// Keeps a frame; gives it back if its session has as many here as it may.
-    fn put(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) -> Option<Frame<ToStore>> {
-        let bytes = self.bytes.entry(session).or_default();
-        let more = frame.payload.len() + STRANGE_FRAME_BYTES;
-        if *bytes + more > MAX_STRANGE_BYTES {
-            return Some(frame);
-        }
-        *bytes += more;
-        self.frames.push((session, lane, frame));
-        None
-    }
-
-    fn forget(&mut self, session: u64) {
-        if self.bytes.remove(&session).is_some() {
-            self.frames.retain(|(other, ..)| *other != session);
-        }
-    }
-
-    fn take(&mut self) -> Vec<(u64, Lane, Frame<ToStore>)> {
-        self.bytes.clear();
-        std::mem::take(&mut self.frames)
-    }
 }
 
 /// What a store knows of its volumes when it starts, and where it writes down what is done to them.
@@ -794,6 +761,7 @@ impl Shell {
             datagrams: self.listener.datagrams(),
             early: self.listener.early(),
             answer_bytes: self.listener.answer_bytes(),
+            waiting_bytes: self.listener.waiting_bytes(),
             cache: self.objects.cache(),
             usage: self.objects.usage(),
         }

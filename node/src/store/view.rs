@@ -50,6 +50,8 @@ pub struct Snapshot {
     pub early: u64,
     /// Bytes that answers which were begun and are not sent count for.
     pub answer_bytes: u64,
+    /// Bytes of batches and the like that came in, and are not stored or wait for something else.
+    pub waiting_bytes: u64,
     /// Memory of the volumes' maps.
     pub map: MapMemory,
     /// The cache in front of the objects, if there is one.
@@ -393,6 +395,12 @@ impl Report for View {
             "gauge",
             "Bytes that answers which were begun and are not sent count for.",
             snapshot.answer_bytes as f64,
+        );
+        out.single(
+            "longhaul_store_waiting_bytes",
+            "gauge",
+            "Bytes that came in and are not stored yet, or wait for something else.",
+            snapshot.waiting_bytes as f64,
         );
         if let Some(fleet) = snapshot.fleet {
             let draining = usize::from(fleet.draining);

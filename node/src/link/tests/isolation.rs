@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits;
+use longhaul_core::wire::link::Announced;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -135,4 +136,81 @@ async fn who_does_not_take_its_answers_is_not_listened_to_and_others_are() {
             begun += 1;
         }
     }
+}
+
+#[tokio::test]
+async fn batches_that_are_not_stored_are_bounded_and_others_go_on() {
+    let mut store = store();
+    let deaf = Deaf::connect(&mut store, 12).await;
+    let Frame { message, payload } = batch(1 << 20);
+    for (client, _) in &deaf.sessions {
+        for _ in 0..24 {
+            let (message, payload) = (message.clone(), payload.clone());
+            client.send(Lane::Drain, Frame { message, payload });
+        }
+    }
+    // As if none of them could be stored: whatever holds on to them, each counts.
+    let mut held = Vec::new();
+    let patience = |held| if held < 12 { LIMIT } else { Duration::from_millis(500) };
+    while let Ok(event) = tokio::time::timeout(patience(held.len()), store.listener.event()).await {
+        held.extend(match event {
+            Some(ListenerEvent::Frame { frame, .. }) => Some(frame),
+            _ => None,
+        });
+    }
+    let most = limits::BATCH_BYTES_OF_ONE;
+    assert!((held.len() as u64) << 20 <= most, "{} of 288 batches of 1 MiB", held.len());
+    assert!(held.len() >= 12, "{}", held.len());
+    assert!(store.listener.waiting_bytes() >= (held.len() as u64) << 20);
+    // A tenant is heard meanwhile; so is a detach of the same party.
+    let file = store.dir.path().join("acme.toml");
+    let (tenant, role) = (Some("acme"), credential::Role::Admin);
+    let wanted = credential::Wanted { name: "acme", tenant, role, volumes: vec!["*".into()] };
+    credential::issue(store.dir.path(), &wanted, &file).unwrap();
+    let tenant = Credential::load(&file).unwrap();
+    let ((client, _events), other) = up(&mut store, tenant).await;
+    client.send(Lane::Drain, batch(1 << 20));
+    let detach = ToStore::Detach { request: 1, volume: VolumeId(1), epoch: 1 };
+    deaf.sessions[0].0.send(Lane::Control, detach.into());
+    let (mut stored, mut detached) = (false, false);
+    while !(stored && detached) {
+        let event = tokio::time::timeout(LIMIT, store.listener.event()).await.unwrap();
+        if let Some(ListenerEvent::Frame { session, frame, .. }) = event {
+            stored |= session == other;
+            detached |= matches!(frame.message, ToStore::Detach { .. });
+        }
+    }
+    // What is stored leaves room for what waits: all of it comes.
+    let mut came = held.len();
+    held.clear();
+    while came < 12 * 24 {
+        let event = tokio::time::timeout(LIMIT, store.listener.event()).await.unwrap();
+        came += usize::from(matches!(event, Some(ListenerEvent::Frame { .. })));
+    }
+    store.listener.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_waits_without_a_payload_is_bounded_too() {
+    let mut store = store();
+    let credential = store.credential();
+    let ((client, _events), _) = up(&mut store, credential).await;
+    let range = Range::new(0, 8);
+    let entries: Vec<Announced> = (0..1000).map(|seq| Announced { range, seq }).collect();
+    for _ in 0..1000 {
+        let entries = entries.clone();
+        let message = ToStore::Announce { volume: VolumeId(1), epoch: 1, replace: true, entries };
+        client.send(Lane::Control, message.into());
+    }
+    let mut held = Vec::new();
+    let patience = |held| if held < 12 { LIMIT } else { Duration::from_millis(500) };
+    while let Ok(event) = tokio::time::timeout(patience(held.len()), store.listener.event()).await {
+        held.extend(event);
+    }
+    let bytes = held.len() as u64 * 1000 * std::mem::size_of::<Announced>() as u64;
+    assert!(bytes <= limits::FRAMES_BYTES_OF_SESSION, "{} announcements", held.len());
+    drop(held);
+    let next = tokio::time::timeout(LIMIT, store.listener.event()).await;
+    assert!(matches!(next.unwrap(), Some(ListenerEvent::Frame { .. })));
+    store.listener.shutdown().await;
 }

@@ -40,7 +40,8 @@ struct State {
     pending: bool,
     /// For this frame, unless its session has ended since.
     asker: Option<Waiting>,
-    /// Frames that came meanwhile, or while it is being let go; and reads that came before their Resume.
+    /// Frames that came meanwhile, or while it is being let go; and reads that came before their Resume. What bounds them is
+    /// that each counts at the link, for itself or with its answer.
     waiting: VecDeque<Waiting>,
     /// Where it was found.
     elsewhere: Option<(StoreId, Vec<String>, Instant)>,

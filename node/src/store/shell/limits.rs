@@ -5,7 +5,8 @@
 //! found out as for any other frame.
 //!
 //! The control lane never waits, nor do other stores, which take one that keeps them waiting to be gone: what comes there is
-//! paid for afterwards. So memory is bounded: of reads by those that a session may have open, of batches by [`HELD_MAX`].
+//! paid for afterwards; batches come in their own lane only. So memory is bounded: of reads by those that a session may have
+//! open, of batches by [`HELD_MAX`] for each session, and for a party and all by what batches count for at the link.
 
 use super::{Outcome, Shell};
 use crate::store::tenants;
