@@ -1,5 +1,6 @@
 //! What changes the catalog or lies beside the volumes' logs: creations, deletions, attributes.
 
+use super::watch::RESERVATIONS;
 use super::{Asked, Job, Outcome, Shell, Work};
 use crate::store::catalog::{self, Entry, NotCreated};
 use crate::store::{schedule, tenants, trash};
@@ -7,6 +8,19 @@ use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperation, VolumeReply};
+
+/// The attributes that volumes may have: so their number, and what they take, is bounded.
+const ATTRIBUTES: [&str; 4] = [crate::keys::ATTRIBUTE, schedule::ATTRIBUTE, RESERVATIONS, "versions"];
+
+fn is_kept(attribute: &str) -> Result<(), VolumeError> {
+    match ATTRIBUTES.contains(&attribute) {
+        true => Ok(()),
+        false => Err(VolumeError::Invalid(format!(
+            "a volume has no attribute {attribute}; there are {}",
+            ATTRIBUTES.join(", ")
+        ))),
+    }
+}
 
 impl Shell {
     /// Why there is no volume of that name to do something with.
@@ -77,6 +91,7 @@ impl Shell {
                 };
                 let allowed = self
                     .attribute_is_known(*volume, attribute, data.len())
+                    .and_then(|()| is_kept(attribute))
                     .and_then(|()| self.epoch_is_current(*volume, *epoch));
                 self.attribute_job(asked, allowed, work);
                 None
@@ -266,5 +281,19 @@ impl Shell {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hosts_and_commands_set_is_kept() {
+        for name in [crate::keys::ATTRIBUTE, crate::host::VERSIONS_ATTRIBUTE, "schedule", "reservations"] {
+            is_kept(name).unwrap();
+        }
+        let refused = is_kept("keyz").unwrap_err().to_string();
+        assert!(refused.contains("keyz") && refused.contains("keys, schedule"), "{refused}");
     }
 }

@@ -3,10 +3,10 @@
 use super::{Asked, Outcome, Shell};
 use crate::limits::QUOTA_GRACE_BYTES;
 use crate::store::tenants;
-use longhaul_core::block::VolumeId;
+use longhaul_core::block::{MAX_STAGE_SECTORS, SECTOR_BYTES, VolumeId};
 use longhaul_core::store::tenant::tenant_of;
 use longhaul_core::wire::link::{
-    Frame, Lane, TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError,
+    Frame, Lane, StageError, TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError,
     VolumeOperation,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,12 +36,25 @@ pub(super) struct Room {
 struct Stored {
     /// Bytes at the last look, and how many there may be. Nothing before the first look.
     seen: Option<(u64, Option<u64>)>,
-    /// Bytes of batches that were taken since that look began.
+    /// Bytes of batches and copies that were taken since that look began.
     since: u64,
     /// How many of those were taken before the present look began.
     before: u64,
-    /// Batches that wait until there is room for them, in their order, with their sessions.
-    waiting: VecDeque<(u64, Frame<ToStore>)>,
+    /// Batches that wait until there is room for them, and copies until it is known whether there is, in their order, with
+    /// sessions and lanes.
+    waiting: VecDeque<(u64, Lane, Frame<ToStore>)>,
+}
+
+/// What a frame adds to what the tenant of a volume has stored: a batch, or a copy that is made ready in its directory.
+fn adds(frame: &Frame<ToStore>) -> Option<(VolumeId, u64)> {
+    match &frame.message {
+        ToStore::Batch { volume, .. } => Some((*volume, frame.payload.len() as u64)),
+        // A larger one is refused.
+        ToStore::Stage { into, range, .. } => {
+            Some((*into, range.sectors.min(MAX_STAGE_SECTORS) * SECTOR_BYTES))
+        }
+        _ => None,
+    }
 }
 
 impl Stored {
@@ -114,53 +127,72 @@ impl Shell {
         });
     }
 
-    /// Takes a batch of a tenant that has stored more than it may, until there is room; gives any other frame back.
+    /// Takes a batch or a copy of a tenant that has stored more than it may, a batch until there is room; gives any other
+    /// frame back.
     pub(super) fn keep_to_quota(
         &mut self,
         session: u64,
         lane: Lane,
         frame: Frame<ToStore>,
     ) -> Option<Frame<ToStore>> {
-        let ToStore::Batch { volume, epoch, .. } = frame.message else { return Some(frame) };
+        let Some((volume, bytes)) = adds(&frame) else { return Some(frame) };
         let tenant = self.names.get(&volume).and_then(|name| tenant_of(name));
         // It was looked at where it came in.
         let Some(tenant) = tenant.filter(|_| !self.stores.contains(&session)) else {
             return Some(frame);
         };
         let tenant = tenant.to_owned();
-        let stored = self.room.stored.entry(tenant.clone()).or_default();
-        let bytes = frame.payload.len() as u64;
-        if stored.waiting.is_empty() && stored.takes(bytes) {
+        let stored = stored_of(&mut self.room, &tenant);
+        let first = stored.seen.is_none();
+        let copies = matches!(frame.message, ToStore::Stage { .. });
+        if (copies || stored.waiting.is_empty()) && stored.takes(bytes) {
             stored.since = stored.since.saturating_add(bytes);
             self.notice_room(&tenant);
             return Some(frame);
         }
-        if lane != Lane::Drain {
-            let reason = "the tenant has stored as much as it may, and batches wait".to_owned();
-            self.send(session, lane, ToHost::BatchRefused { volume, epoch, reason }.into());
+        if copies && !first {
+            self.refuse_copy(session, lane, frame.message);
             return None;
         }
-        let first = stored.seen.is_none();
-        self.hold_drain(session, bytes);
-        stored_of(&mut self.room, &tenant).waiting.push_back((session, frame));
+        if lane == Lane::Drain {
+            self.hold_drain(session, bytes);
+        }
+        stored_of(&mut self.room, &tenant).waiting.push_back((session, lane, frame));
         if first {
             self.look_for_room();
         }
         None
     }
 
+    /// There is no room for a copy: who wants it reads and writes, which waits until there is.
+    fn refuse_copy(&self, session: u64, lane: Lane, message: ToStore) {
+        if let ToStore::Stage { request, volume, .. } = message {
+            let result = Err(StageError::Unsupported);
+            self.send(session, lane, ToHost::Staged { request, volume, result }.into());
+        }
+    }
+
     /// Lets go on what waits for room, as far as there is any, or it is known that there is no quota.
     fn release_for_room(&mut self, tenant: &str) {
         while let Some(stored) = self.room.stored.get_mut(tenant)
-            && let Some((_, frame)) = stored.waiting.front()
-            && stored.takes(frame.payload.len() as u64)
-            && let Some((session, frame)) = stored.waiting.pop_front()
+            && let Some((.., frame)) = stored.waiting.front()
         {
-            let bytes = frame.payload.len() as u64;
+            let bytes = adds(frame).map_or(0, |(_, bytes)| bytes);
+            let fits = stored.takes(bytes);
+            if !fits && !matches!(frame.message, ToStore::Stage { .. }) {
+                return;
+            }
+            let Some((session, lane, frame)) = stored.waiting.pop_front() else { return };
+            if !fits {
+                self.refuse_copy(session, lane, frame.message);
+                continue;
+            }
             stored.since = stored.since.saturating_add(bytes);
-            self.let_drain(session, bytes);
-            if let Some(frame) = self.hold(session, Lane::Drain, frame) {
-                self.allowed_frame(session, Lane::Drain, frame);
+            if lane == Lane::Drain {
+                self.let_drain(session, bytes);
+            }
+            if let Some(frame) = self.hold(session, lane, frame) {
+                self.allowed_frame(session, lane, frame);
             }
         }
     }
@@ -168,7 +200,7 @@ impl Shell {
     /// A session is over: nobody waits for what it sent.
     pub(super) fn forget_waiting_for_room(&mut self, session: u64) {
         for stored in self.room.stored.values_mut() {
-            stored.waiting.retain(|(of, _)| *of != session);
+            stored.waiting.retain(|(of, ..)| *of != session);
         }
     }
 
@@ -178,16 +210,19 @@ impl Shell {
         for stored in self.room.stored.values_mut() {
             let of = |frame: &Frame<ToStore>| match &frame.message {
                 ToStore::Batch { volume, .. } => *volume == id,
+                ToStore::Stage { volume, into, .. } => *volume == id || *into == id,
                 _ => false,
             };
             let (go, stay): (VecDeque<_>, VecDeque<_>) =
-                stored.waiting.drain(..).partition(|(_, frame)| of(frame));
+                stored.waiting.drain(..).partition(|(.., frame)| of(frame));
             stored.waiting = stay;
             gone.extend(go);
         }
-        for (session, frame) in gone {
-            self.let_drain(session, frame.payload.len() as u64);
-            self.allowed_frame(session, Lane::Drain, frame);
+        for (session, lane, frame) in gone {
+            if lane == Lane::Drain {
+                self.let_drain(session, adds(&frame).map_or(0, |(_, bytes)| bytes));
+            }
+            self.allowed_frame(session, lane, frame);
         }
     }
 

@@ -224,3 +224,69 @@ async fn an_import_shows_what_is_committed() {
     observer.close().await;
     store.stop().await;
 }
+
+#[tokio::test]
+async fn batches_come_in_their_lane_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, requests) = limited(dir.path(), TenantLimits::default()).await;
+    let (host, mut events) = attached(&store).await;
+    let (volume, epoch) = (host.volume, host.epoch);
+    let mut payload = BytesMut::new();
+    record::encode_data(volume, epoch, 1, Range::new(0, 8), &[5; 4096], &mut payload);
+    let message = ToStore::Batch { volume, epoch, first: 1, last: 1 };
+    host.client.send(Lane::Control, Frame { message, payload: payload.freeze() });
+    loop {
+        let event = tokio::time::timeout(Duration::from_secs(120), events.recv()).await.unwrap();
+        match event.unwrap() {
+            LinkEvent::Down { .. } => break,
+            LinkEvent::Frame(frame) => {
+                assert!(!matches!(frame.message, ToHost::Committed { .. }), "{frame:?}");
+            }
+            _ => {}
+        }
+    }
+    tokio::task::spawn_blocking(move || host.client.close()).await.unwrap();
+    requests.close().await;
+    store.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_keep_to_the_quota() {
+    let dir = tempfile::tempdir().unwrap();
+    // All that there is room for: the copies below add up to more.
+    let limits = TenantLimits { max_stored: Some(8 << 20), ..TenantLimits::default() };
+    let (store, requests) = limited(dir.path(), limits).await;
+    let (host, mut events) = attached(&store).await;
+    host.ship(4);
+    let mut committed = 0;
+    while committed < 4 {
+        let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
+        if let ToHost::Committed { seq, .. } = frame.message {
+            committed = seq;
+        }
+    }
+    let (volume, epoch, range) = (host.volume, host.epoch, Range::new(2048, 8192));
+    let most = ((8 << 20) + crate::limits::QUOTA_GRACE_BYTES) >> 22;
+    let (mut staged, mut refused) = (0, 0);
+    for request in 0..2 * most {
+        let object = STAGED_BIT | (request + 1);
+        let stage =
+            ToStore::Stage { request, volume, epoch, range, into: volume, lba: 0, object };
+        host.client.send(Lane::ReadAhead, stage.into());
+        let result = loop {
+            let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
+            if let ToHost::Staged { result, .. } = frame.message {
+                break result;
+            }
+        };
+        match result {
+            Ok(_) => staged += 1,
+            Err(StageError::Unsupported) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(staged > 0 && staged <= most && refused > 0, "{staged} copies, {refused} refused");
+    tokio::task::spawn_blocking(move || host.client.close()).await.unwrap();
+    requests.close().await;
+    store.stop().await;
+}
