@@ -13,9 +13,10 @@ use crate::limits::{MAX_IDLE_SNAPSHOTS, MAX_WALKS};
 use crate::link::party;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::extent::Extent as _;
+use longhaul_core::store::tenant::tenant_of;
 use longhaul_core::store::{Account, Places, SHELL_SESSION, differences};
 use longhaul_core::wire::link::{
-    Lane, MAX_CHANGED_RANGES, MAX_MAPS_COUNTED, ReadError, RequestId, SnapshotError, SnapshotKey,
+    Lane, MAX_CHANGED_RANGES, MAX_MAPS_COUNTED, Principal, ReadError, RequestId, SnapshotError, SnapshotKey,
     SnapshotReply, ToStore, VolumeError, VolumeReply,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -121,11 +122,18 @@ impl Shell {
         if range.is_empty() {
             return self.reply(&[asked], &Err(VolumeError::Invalid("the range is empty".into())));
         }
-        let party = self.guests.principal(asked.session).map(party).unwrap_or_default();
+        let party = self.walker(asked.session, volume);
         let snapshots = snapshots.to_vec();
         let walk = Waiting { party, asked, volume, snapshots, whole, range, finds };
         self.walks.waiting.push_back(walk);
         self.next_walks();
+    }
+
+    /// Whose a walk over a volume is, that was asked for in a session.
+    fn walker(&self, session: u64, volume: VolumeId) -> String {
+        let Some(principal) = self.guests.principal(session) else { return String::new() };
+        let tenant = self.names.get(&volume).and_then(|name| tenant_of(name));
+        walker(principal, tenant)
     }
 
     /// Begins what may be: of each party one. Those whose volume is not open yet wait until it is.
@@ -342,6 +350,16 @@ impl Walk {
     }
 }
 
+/// Whose a walk over a volume of that tenant is. What another store passes on it has from many: then it is the tenant's, as
+/// nobody else asks about the volume but who may see all.
+fn walker(principal: &Principal, tenant: Option<&str>) -> String {
+    let of = tenant.filter(|_| principal.store).map(str::to_owned);
+    match of {
+        tenant @ Some(_) => party(&Principal { tenant, ..principal.clone() }),
+        None => party(principal),
+    }
+}
+
 /// Leaves what is from a sector on.
 fn drop_before(places: &mut Places, lba: u64) {
     let gone = places.partition_point(|(part, _)| part.end() <= lba);
@@ -358,6 +376,20 @@ fn drop_before(places: &mut Places, lba: u64) {
 mod tests {
     use super::*;
     use longhaul_core::store::map::Place;
+
+    #[test]
+    fn what_a_store_passes_on_is_whose_volume_it_is_about() {
+        let store =
+            Principal { store: true, serial: "store:1".into(), ..Principal::embedded() };
+        let (one, other) = (walker(&store, Some("one")), walker(&store, Some("other")));
+        assert_ne!(one, other);
+        let host = Principal { tenant: Some("one".into()), ..Principal::embedded() };
+        assert_eq!(one, party(&host), "here and there it is the same");
+        assert_eq!(walker(&host, Some("one")), one);
+        assert_eq!(walker(&store, None), party(&store));
+        let operator = Principal { serial: "07".into(), ..Principal::embedded() };
+        assert_eq!(walker(&operator, Some("one")), "07");
+    }
 
     #[test]
     fn what_is_left_of_a_part_is_still_part_of_its_record() {
