@@ -94,7 +94,11 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
     Some((what, yes.yes))
 }
 
-fn ask(what: &str) -> Result<()> {
+/// Asks whether that is meant, on the terminal.
+///
+/// # Errors
+/// If the answer is no, or nobody can be asked.
+pub fn ask(what: &str) -> Result<()> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         bail!(Usage(format!(
             "{what}: say --yes if that is meant, as there is no terminal on which to ask"

@@ -166,9 +166,9 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
             client.accept_loss(name).await.with_context(|| named(name))?;
             done(args.json, &format!("volume {name} can be attached without what was lost"))
         }
-        VolumeCommand::Import { name, file } => {
+        VolumeCommand::Import { name, file, yes } => {
             let link = client.link().await?;
-            let outcome = import::run(link, name, file, &given, !args.json).await?;
+            let outcome = import::run(link, name, file, &given, (!args.json, yes.yes)).await?;
             if args.json {
                 return print(&pretty(&outcome)?);
             }

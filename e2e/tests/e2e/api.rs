@@ -426,7 +426,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
     site.volume(["rotate-key", "secret", "--key-file", key]).ok();
     site.volume(["export", "disk", image]).ok();
     site.volume(["import", "secret", image, "--key-file", key]).ok();
-    site.snapshot(["send", "disk@monday", image]).ok();
+    site.snapshot(["send", "disk@monday", image, "--force"]).ok();
     assert_eq!(requests(&site), before);
     // So does what becomes of the keys of a clone.
     site.snapshot(["create", "secret@a"]).ok();

@@ -91,6 +91,9 @@ fn files_are_not_written_over_and_streams_not_to_a_terminal() {
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 8 << 20);
     site.volume(["export", "disk", "/dev/null"]).ok();
     site.snapshot(["create", "disk@a"]).ok();
+    site.snapshot(["send", "disk@a", name]).fails(1, &["exists", "--force"]);
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 8 << 20);
+    site.snapshot(["send", "disk@a", "/dev/null"]).ok();
     let said = on_terminal(&site, &["snapshot", "send", "disk@a", "-"], "");
     assert_eq!(said.status.code(), Some(2), "{said}");
     assert!(said.stdout.contains("not for a terminal"), "{said}");
@@ -159,7 +162,8 @@ fn a_list_says_what_is_missing_after_a_restart() {
 /// An import of standard input, of which `mib` MiB have come.
 fn importing(site: &Site, mib: usize) -> Child {
     let mut import = command(longhaul());
-    import.args(["volume", "import", "disk", "-", "--credential"]).arg(site.store.credential());
+    import.args(["volume", "import", "disk", "-", "--yes", "--credential"]);
+    import.arg(site.store.credential());
     import.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut import = import.spawn().unwrap();
     let data = vec![7; mib << 20];
@@ -195,7 +199,7 @@ fn an_import_that_is_stopped_is_in_nobodys_way() {
     std::fs::write(&image, vec![9; 1 << 20]).unwrap();
     // A host that may only have lost its connection has a moment to come back.
     wait_for("another import", LIMIT, || {
-        site.volume(["import", "disk", image.to_str().unwrap()]).status.success()
+        site.volume(["import", "disk", image.to_str().unwrap(), "--yes"]).status.success()
     });
     let table = site.volume(["list"]).ok().stdout;
     assert!(table.contains("detached"), "{table}");

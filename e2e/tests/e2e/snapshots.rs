@@ -500,7 +500,8 @@ fn what_differs_is_listed_and_sent_and_received() {
     let (all, tuesday) = (file("all"), file("tuesday"));
     site.snapshot(["send", "disk@monday", &all]).ok();
     site.snapshot(["send", "disk@tuesday", &tuesday, "--since", "monday"]).ok();
-    site.snapshot(["send", "disk@monday", &all, "--since", "tuesday"])
+    site.snapshot(["send", "disk@monday", &all, "--since", "tuesday"]).fails(1, &["--force"]);
+    site.snapshot(["send", "disk@monday", &all, "--since", "tuesday", "--force"])
         .fails(1, &["not taken after"]);
     let sizes = [&all, &tuesday].map(|file| std::fs::metadata(file).unwrap().len());
     assert!((64 << 10..80 << 10).contains(&sizes[0]), "{sizes:?}");
@@ -518,7 +519,8 @@ fn what_differs_is_listed_and_sent_and_received() {
     site.snapshot(["receive", "copy", &all]).fails(1, &["attached"]);
     host.wait_drained("disk", LIMIT);
     assert!(host.stop().success());
-    site.snapshot(["receive", "copy", &all]).ok();
+    site.snapshot(["receive", "copy", &all]).fails(2, &["has data", "--yes"]);
+    site.snapshot(["receive", "copy", &all, "--yes"]).ok();
     assert!(site.export("copy") == site.export("disk@monday"));
     site.snapshot(["receive", "copy", &tuesday]).ok();
     assert!(site.export("copy") == site.export("disk@tuesday"));

@@ -92,11 +92,15 @@ pub enum SnapshotCommand {
         /// Name of an earlier snapshot of the volume, which the receiver has.
         #[arg(long, value_name = "SNAPSHOT")]
         since: Option<String>,
+        /// Write over a file or device that is there.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         keys: KeyArgs,
     },
     /// Make a volume what a stream of `longhaul snapshot send` says, and take the same snapshot of it. A stream since an
-    /// earlier snapshot goes into a volume that has received that one and has not been written to.
+    /// earlier snapshot goes into a volume that has received that one and has not been written to. Of any other, what the volume
+    /// has is discarded.
     Receive {
         /// Into which volume; no host may have it attached.
         volume: String,
@@ -104,6 +108,8 @@ pub enum SnapshotCommand {
         file: PathBuf,
         #[command(flatten)]
         keys: KeyArgs,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// Make a volume what it was when a snapshot was taken. What was written since is gone, unless another
     /// snapshot has it. No host may have the volume attached.

@@ -120,12 +120,14 @@ pub enum VolumeCommand {
         /// Which.
         name: String,
     },
-    /// Copy a raw image file into a volume.
+    /// Copy a raw image file into a volume. What the volume has is discarded.
     Import {
         /// Into which volume; it must be at least as large as the file and not attached.
         name: String,
         /// The file, or `-` for standard input.
         file: PathBuf,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// Copy what is committed of a volume, or a snapshot, into a raw image file.
     Export {

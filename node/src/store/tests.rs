@@ -370,7 +370,9 @@ async fn an_image_comes_out_as_it_went_in() {
     let store = start(dir.path()).await;
     std::fs::write(dir.path().join("second"), [3; 5000]).unwrap();
     let second = dir.path().join("second");
-    store.volume(&["import", "a", second.to_str().unwrap()]).await.unwrap();
+    let asked = said(store.volume(&["import", "a", second.to_str().unwrap()]).await);
+    assert!(asked.contains("has data") && asked.contains("--yes"), "{asked}");
+    store.volume(&["import", "a", second.to_str().unwrap(), "--yes"]).await.unwrap();
     store.volume(&["export", "a", out, "--json", "--force"]).await.unwrap();
     let mut expected = vec![3; 5000];
     expected.resize(64 << 20, 0);

@@ -193,6 +193,21 @@ fn is_stream(path: &Path) -> bool {
     })
 }
 
+/// Opens a file to write to, over what is there if that is forced or nothing is overwritten.
+///
+/// # Errors
+/// If it exists, or cannot be written.
+pub(super) fn create(path: &Path, force: bool) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true);
+    match force || is_stream(path) {
+        true => options.create(true).truncate(true),
+        // Somebody may have made one since it was looked for.
+        false => options.create_new(true),
+    };
+    options.open(path)
+}
+
 /// Where the image goes.
 enum Target {
     /// Where nothing is written there is a hole.
@@ -209,14 +224,7 @@ impl Target {
             return Ok(Target::Stream { out: Box::new(std::io::stdout()), at: 0 });
         }
         let open = || -> std::io::Result<Target> {
-            let mut options = File::options();
-            options.write(true);
-            match force || is_stream(path) {
-                true => options.create(true).truncate(true),
-                // Somebody may have made one since it was looked for.
-                false => options.create_new(true),
-            };
-            let file = options.open(path)?;
+            let file = create(path, force)?;
             if file.metadata()?.is_file() {
                 Ok(Target::Sparse(file))
             } else {

@@ -3,6 +3,7 @@
 //!
 //! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
 
+use super::export::status;
 use super::{progress, show, tell};
 use crate::host::{VERSIONS_ATTRIBUTE, state_versions};
 use crate::keys::{self, Given};
@@ -43,7 +44,7 @@ const WINDOW_BYTES: usize = 32 << 20;
 /// How long a command that is interrupted waits for what is under way, and for the store to confirm its end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Imports `file` into the volume `name`.
+/// Imports `file` into the volume `name`. What that has is discarded: with `yes` nobody is asked whether it may be.
 ///
 /// # Errors
 /// If the file does not fit or cannot be read, the volume is attached, or the store fails.
@@ -52,9 +53,9 @@ pub async fn run(
     name: &str,
     file: &Path,
     given: &Given<'_>,
-    shown: bool,
+    (shown, yes): (bool, bool),
 ) -> Result<Value> {
-    run_with(requests, name, file, given, progress(0, shown)).await
+    run_with(requests, name, file, given, (progress(0, shown), yes)).await
 }
 
 /// The same, with a bar that shows how much of the image is committed.
@@ -63,7 +64,7 @@ pub(crate) async fn run_with(
     name: &str,
     file: &Path,
     given: &Given<'_>,
-    bar: ProgressBar,
+    (bar, yes): (ProgressBar, bool),
 ) -> Result<Value> {
     let source = Source::open(file)?;
     let info = show(requests, name).await?;
@@ -77,6 +78,7 @@ pub(crate) async fn run_with(
             length.next_multiple_of(u64::from(info.block_bytes))
         );
     }
+    agree_to_discard(requests, &info, "the import", yes).await?;
     let mut stop = Stop::listen()?;
     let mut writer = attach(requests, &info, given).await?;
     bar.set_length(source.length.unwrap_or(size));
@@ -85,7 +87,7 @@ pub(crate) async fn run_with(
     let result = until(&mut stop, copy(&mut writer, source, sectors)).await;
     bar.finish_and_clear();
     if let Err(error) = result {
-        tell(&format!("volume {name} is incomplete now: import again"));
+        tell(&format!("volume {name} is incomplete now: import again, with --yes"));
         writer.leave(&mut stop).await;
         return Err(error);
     }
@@ -121,15 +123,38 @@ pub(super) fn is_import(volume: &str, host: &str) -> bool {
     (host >> 64) as u64 == mark(VolumeId(volume))
 }
 
-/// Attaches a volume that no host has attached, to be written to.
+/// Asks whether what a volume has may be discarded, if it has anything.
 ///
 /// # Errors
-/// If one has, the keys are not to be had, or the store fails.
-pub(super) async fn attach<'a>(
-    requests: &'a Requests,
+/// If it may not, nobody can be asked, a host has the volume, or the store fails.
+pub(super) async fn agree_to_discard(
+    requests: &Requests,
     info: &VolumeInfo,
-    given: &Given<'_>,
-) -> Result<Writer<'a>> {
+    by: &str,
+    yes: bool,
+) -> Result<()> {
+    refuse_used(info)?;
+    if yes || !has_data(requests, info).await? {
+        return Ok(());
+    }
+    let what = format!("volume {} has data, and {by} discards all of it", info.name);
+    let asked = tokio::task::spawn_blocking(move || crate::confirm::ask(&what)).await;
+    asked.context("the question on the terminal failed: say --yes")?
+}
+
+async fn has_data(requests: &Requests, info: &VolumeInfo) -> Result<bool> {
+    let mut live = info.live.clone();
+    if live.is_none() {
+        // Asking for a part opens it.
+        let first = Range::new(0, u64::from(info.block_bytes) / SECTOR_BYTES);
+        status(requests, info.id, first).await?;
+        live = show(requests, &info.name).await?.live;
+    }
+    Ok(live.is_none_or(|live| live.mapped_bytes > 0))
+}
+
+/// Refuses a volume that a host has attached, or owes something.
+fn refuse_used(info: &VolumeInfo) -> Result<()> {
     let name = &info.name;
     let owed = |live: &LiveInfo, host: HostId| {
         let import = is_import(&info.id.to_string(), &host.to_string());
@@ -149,6 +174,20 @@ pub(super) async fn attach<'a>(
         };
         bail!("host {host} has volume {name} attached: {advice}");
     }
+    Ok(())
+}
+
+/// Attaches a volume that no host has attached, to be written to.
+///
+/// # Errors
+/// If one has, the keys are not to be had, or the store fails.
+pub(super) async fn attach<'a>(
+    requests: &'a Requests,
+    info: &VolumeInfo,
+    given: &Given<'_>,
+) -> Result<Writer<'a>> {
+    let name = &info.name;
+    refuse_used(info)?;
     // Before anyone is fenced off.
     keys::of_volume(requests, info, given).await?;
     let host = HostId(u128::from(mark(info.id)) << 64 | (random::identity()? >> 64));

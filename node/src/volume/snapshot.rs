@@ -69,13 +69,13 @@ async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Resu
             }
             if json { print("{}\n") } else { Ok(()) }
         }
-        SnapshotCommand::Send { snapshot, file, since, keys } => {
+        SnapshotCommand::Send { snapshot, file, since, force, keys } => {
             let (link, given) = (client.link().await?, Given::new(keys));
-            transfer::send(link, snapshot, since.as_deref(), file, &given, json).await
+            transfer::send(link, snapshot, since.as_deref(), (file, *force), &given, json).await
         }
-        SnapshotCommand::Receive { volume, file, keys } => {
+        SnapshotCommand::Receive { volume, file, keys, yes } => {
             let link = client.link().await?;
-            transfer::receive(link, volume, file, &Given::new(keys), json).await
+            transfer::receive(link, volume, file, &Given::new(keys), (json, yes.yes)).await
         }
         SnapshotCommand::Schedule { volume, schedule } => {
             let parse = |text: &String| text.parse().map_err(Usage);

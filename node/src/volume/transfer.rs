@@ -4,8 +4,8 @@
 //! from the volume that it is of: so it is known, wherever it is, whether what comes next goes on from it.
 
 use super::diff::{Differs, find, later};
-use super::export::{read, status};
-use super::import::{PIECE_BYTES, Writer, attach, until};
+use super::export::{create, read, refuse_existing, status};
+use super::import::{PIECE_BYTES, Writer, agree_to_discard, attach, until};
 use super::stream::{Header, Piece, Receiver, Sender, Taken};
 use super::{done, pretty, print, progress, show, snapshot, tell};
 use crate::cli::SnapshotName;
@@ -31,18 +31,21 @@ const PIECE_SECTORS: u64 = PIECE_BYTES as u64 / SECTOR_BYTES;
 /// Reads under way: with 1 MiB each, enough for 1 Gbit/s over 250 ms.
 const READS: usize = 32;
 
-/// Writes what differs between two snapshots, or all of one, to `file`.
+/// Writes what differs between two snapshots, or all of one, to `file`, over what is there if that is forced.
 ///
 /// # Errors
-/// If the snapshots are not there, the file cannot be written, the store fails or what it has is damaged.
+/// If the snapshots are not there, the file is there or cannot be written, the store fails or what it has is damaged.
 pub async fn send(
     requests: &Requests,
     name: &SnapshotName,
     since: Option<&str>,
-    file: &Path,
+    (file, force): (&Path, bool),
     given: &Given<'_>,
     as_json: bool,
 ) -> Result<()> {
+    if !force {
+        refuse_existing(file)?;
+    }
     let volume = show(requests, &name.volume).await?;
     let snapshot = find(requests, &name.volume, &name.snapshot).await?;
     let earlier = match since {
@@ -70,7 +73,7 @@ pub async fn send(
     let disk = match file.as_os_str() == "-" {
         true => None,
         false => {
-            let created = File::create(file);
+            let created = create(file, force);
             Some(created.with_context(|| format!("cannot write {}", file.display()))?)
         }
     };
@@ -191,16 +194,17 @@ fn cut(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// Makes of a volume what a stream says, and takes a snapshot of that.
+/// Makes of a volume what a stream says, and takes a snapshot of that. What the volume has is discarded if the stream goes on
+/// from nothing: with `yes` nobody is asked whether it may be.
 ///
 /// # Errors
-/// If the volume is attached, or is not what the stream goes on from, the stream is damaged, or the store fails.
+/// If the volume is attached, what it has is to stay, or is not what the stream goes on from, the stream is damaged, or the store fails.
 pub async fn receive(
     requests: &Requests,
     name: &str,
     file: &Path,
     given: &Given<'_>,
-    as_json: bool,
+    (as_json, yes): (bool, bool),
 ) -> Result<()> {
     let from: Box<dyn Read + Send> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin())
@@ -227,6 +231,9 @@ pub async fn receive(
         bail!("volume {name} is too small: `longhaul volume resize {name} {size}` first");
     }
     let base = base(&header, &info, &there)?;
+    if base.is_none() {
+        agree_to_discard(requests, &info, "the stream", yes).await?;
+    }
     let mut stop = Stop::listen()?;
     let mut writer = attach(requests, &info, given).await?;
     let written = write(&mut writer, &header, &info, base, receiver, !as_json);
@@ -318,7 +325,7 @@ async fn write(
             "volume {name} may have a part of it now: `longhaul snapshot rollback {name}@{}`, and receive it again",
             base.name
         ),
-        None => format!("volume {name} is incomplete now: receive it again"),
+        None => format!("volume {name} is incomplete now: receive it again, with --yes"),
     })
 }
 

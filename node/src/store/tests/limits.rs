@@ -204,7 +204,7 @@ async fn an_import_shows_what_is_committed() {
         let none = crate::cli::KeyArgs::default();
         let given = crate::keys::Given::new(&none);
         let import =
-            crate::volume::import::run_with(&requests, "acme/a", &image, &given, bar.clone());
+            crate::volume::import::run_with(&requests, "acme/a", &image, &given, (bar.clone(), false));
         let mut import = std::pin::pin!(import);
         loop {
             tokio::select! {
