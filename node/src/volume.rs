@@ -214,9 +214,9 @@ pub(crate) fn done(json: bool, message: &str) -> Result<()> {
     Ok(())
 }
 
-/// A message for people.
+/// A message for people. A store may have said some of it.
 pub(crate) fn tell(message: &str) {
-    eprintln!("{message}");
+    eprintln!("{}", text::escaped_lines(message));
 }
 
 /// Data, to stdout.

@@ -460,7 +460,8 @@ pub fn looks_like_object(name: &str) -> bool {
     last.split('-').all(numbered) || described
 }
 
-/// Never waits for the other end of a pipe, and follows no link out of the directory.
+/// Never waits for the other end of a pipe, and takes no link for an object. Links in place of directories are followed: an
+/// operator may have moved one to another disk.
 const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW);
 

@@ -5,6 +5,7 @@ use crate::cli::{CredentialArgs, CredentialCommand, RoleArg};
 use crate::credential::{self, Credential, Grant, Role, Wanted};
 use crate::keys;
 use crate::store::api::client::Client;
+use crate::text::escaped;
 use anyhow::{Result, bail};
 use longhaul_core::wire::link::{StoreOperation, StoreReply};
 use serde_json::json;
@@ -87,7 +88,9 @@ fn refresh(file: &Path) -> Result<()> {
     }
     credential::set_stores(file, &stores)?;
     tell(&format!("{} has the addresses of the stores that there are:", file.display()));
-    print(&(stores.join("\n") + "\n"))
+    // A store says them.
+    let shown: Vec<String> = stores.iter().map(|store| escaped(store)).collect();
+    print(&(shown.join("\n") + "\n"))
 }
 
 /// Has another certificate signed for the key of a credential.
