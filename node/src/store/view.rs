@@ -390,18 +390,7 @@ impl Report for View {
             "Volumes that are open: those in use, and for a minute after.",
             snapshot.open as f64,
         );
-        out.single(
-            "longhaul_store_answer_bytes",
-            "gauge",
-            "Bytes that answers which were begun and are not sent count for.",
-            snapshot.answer_bytes as f64,
-        );
-        out.single(
-            "longhaul_store_waiting_bytes",
-            "gauge",
-            "Bytes that came in and are not stored yet, or wait for something else.",
-            snapshot.waiting_bytes as f64,
-        );
+        limits::bytes(&mut out, snapshot.answer_bytes, snapshot.waiting_bytes);
         if let Some(fleet) = snapshot.fleet {
             let draining = usize::from(fleet.draining);
             for (name, help, value) in [

@@ -1,8 +1,24 @@
-//! What tenants with limits on operations and bytes a second do, and what waits.
+//! What tenants with limits on operations and bytes a second do, and what waits; and bytes that parties share.
 
 use super::TenantState;
 use crate::admin::Metrics;
 use serde_json::{Value, json};
+
+/// Bytes of answers that are not sent, and of what came in and waits.
+pub(super) fn bytes(out: &mut Metrics, answers: u64, waiting: u64) {
+    out.single(
+        "longhaul_store_answer_bytes",
+        "gauge",
+        "Bytes that answers which were begun and are not sent count for.",
+        answers as f64,
+    );
+    out.single(
+        "longhaul_store_waiting_bytes",
+        "gauge",
+        "Bytes that came in and are not stored yet, or wait for something else.",
+        waiting as f64,
+    );
+}
 
 /// Samples of each tenant.
 pub(super) fn metrics(out: &mut Metrics, tenants: &[TenantState]) {
