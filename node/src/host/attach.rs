@@ -473,6 +473,7 @@ fn start(
     (cache, table): (Option<CacheFile>, Option<VersionTable>),
 ) -> Result<Rc<Volume>, Failure> {
     let options = &front.options;
+    let journal = opened.as_ref().map(|opened| opened.kept.file.journal_id.clone());
     let (mode, recovered, backing) = match opened {
         None => (engine::Mode::WriteThrough, None, Backing::None),
         Some(Opened { kept, files, recovered, zero: (from, fresh), .. }) => {
@@ -520,6 +521,9 @@ fn start(
     };
     let uplink = front.router.clone();
     let volume = Volume::new(name.into(), attached, front.clock, engine, backing, uplink, on_event);
+    if let Some(id) = journal {
+        volume.set_journal(id);
+    }
     if let Some(cache) = cache {
         volume.set_cache(cache);
     }
@@ -614,6 +618,14 @@ fn refuse_undelivered(state: &StateDir, info: &VolumeInfo) -> Result<(), Failure
             info.name,
             state.volume_dir(info.id).display()
         ))),
+        // It was fenced off with them.
+        Some(file) if !file.delivered => Err(Failure::Refused(format!(
+            "volume {0} has a journal in {1} with writes that were not delivered before another host attached the \
+             volume: move that directory away to keep them for salvage, or give them up with `longhaul detach {0} \
+             --drop-undelivered`",
+            info.name,
+            state.volume_dir(info.id).display()
+        ))),
         _ => Ok(()),
     }
 }
@@ -633,7 +645,7 @@ async fn prepare(
         first => first,
     };
     let unused = |file: &VolumeFile| {
-        front.options.write_through && file.released || front.state.is_half_freed(file)
+        front.options.write_through && file.released && file.delivered || front.state.is_half_freed(file)
     };
     let Some(file) = file.filter(|file| !unused(file)) else {
         *journal = None;

@@ -89,6 +89,10 @@ fn host(store: &Path, state: &Path) -> Rc<Front> {
 }
 
 fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<Front> {
+    host_with(store, state, at, false)
+}
+
+fn host_with(store: &Path, state: &Path, at: Option<String>, write_through: bool) -> Rc<Front> {
     let credential = Credential::load(&credential(store)).unwrap();
     let (client, events) = Client::start(credential, at, Transport::Auto).unwrap();
     let options = Options {
@@ -96,7 +100,7 @@ fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<Front> {
         cache_bytes: 0,
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
-        write_through: false,
+        write_through,
         compression: Compression::None,
         locks: Locks::default(),
         accept_rollback: Vec::new(),
@@ -573,4 +577,53 @@ fn what_waits_for_the_line_goes_with_the_first_flight() {
         let metrics = admin::prometheus(&answer(&front));
         assert!(metrics.contains("longhaul_host_link_early_accepted_total 1"), "{metrics}");
     });
+}
+
+#[test]
+fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, state) = (dir.path().join("store"), dir.path().join("host"));
+    let kept = || {
+        let files = StateDir::open(&state).unwrap().volumes().unwrap();
+        (files[0].released, files[0].delivered)
+    };
+    process(async {
+        let (stop, stopped) = store(&data).await;
+        create(&data, "v").await;
+        let front = host(&data, &state);
+        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        stop.send(()).unwrap();
+        stopped.await.unwrap();
+        write_and_flush(&volume).await;
+    });
+    // As it is when another host has taken the volume meanwhile.
+    let opened = StateDir::open(&state).unwrap();
+    let mut file = opened.volumes().unwrap().remove(0);
+    file.released = true;
+    opened.save_volume(&file).unwrap();
+    let journal = opened.volume_dir(file.volume_id().unwrap());
+    drop(opened);
+    process(async {
+        let _store = store(&data).await;
+        let front = host_with(&data, &state, None, true);
+        let refusal = front.clone().open("v".into(), true).await.err().unwrap();
+        assert!(refusal.message.contains("--drop-undelivered"), "{}", refusal.message);
+        let error = front.detach("v", false).await.unwrap_err().to_string();
+        assert!(error.contains("may not be at the store"), "{error}");
+    });
+    assert_eq!(kept(), (true, false));
+    // A journal that the volume does not use may come while it is attached.
+    let aside = dir.path().join("aside");
+    std::fs::rename(&journal, &aside).unwrap();
+    process(async {
+        let _store = store(&data).await;
+        let front = host_with(&data, &state, None, true);
+        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        std::fs::rename(&aside, &journal).unwrap();
+        volume.with(|now, engine| engine.handle_shutdown(now));
+        while !volume.is_detached() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert_eq!(kept(), (true, false));
 }

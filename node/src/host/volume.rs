@@ -16,7 +16,7 @@ use longhaul_core::block::{BlockError, Reply, Request, Seq, Time, VolumeId};
 use longhaul_core::host::cache::Pins;
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult, Event};
 use longhaul_core::wire::link::{Attached, Frame, Lane, RequestId, ToHost, ToStore};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -196,6 +196,8 @@ pub struct Volume {
     uplink: Rc<dyn Uplink>,
     on_event: OnEvent,
     detached: Cell<bool>,
+    /// The name of its journal, if it has one.
+    journal: OnceCell<String>,
     /// [`Volume::run`] is to return.
     ended: Cell<bool>,
     trouble: RefCell<Option<String>>,
@@ -248,6 +250,7 @@ impl Volume {
             uplink,
             on_event: Box::new(on_event),
             detached: Cell::new(false),
+            journal: OnceCell::new(),
             ended: Cell::new(false),
             trouble: RefCell::default(),
         })
@@ -284,6 +287,17 @@ impl Volume {
             inner.versions = Some(table.disk);
         }
         self.turn(now);
+    }
+
+    /// Names the journal that its writes are in (`journal_id` of `volume.json`), before its first request.
+    pub fn set_journal(&self, id: String) {
+        // It has one journal for as long as it lives.
+        let _ = self.journal.set(id);
+    }
+
+    /// The name of its journal; `None` if every write waits for the store.
+    pub fn journal(&self) -> Option<&str> {
+        self.journal.get().map(String::as_str)
     }
 
     /// The name it was attached by.

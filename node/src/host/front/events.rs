@@ -171,6 +171,11 @@ impl Front {
         let (name, lag) = (volume.name().to_owned(), volume.status().0.lag_bytes);
         let kept = if lag == 0 {
             "everything was delivered before".into()
+        } else if volume.journal().is_none() {
+            format!(
+                "{} that were not delivered are lost: there is no journal to keep them",
+                show_bytes(lag)
+            )
         } else {
             format!(
                 "{} that were not delivered are kept in {}",
@@ -250,9 +255,14 @@ impl Front {
         }
     }
 
+    /// Notes that nothing of the volume's journal has to be delivered any more. `delivered`: the store
+    /// has everything in it. Of a journal that the volume did not use this says nothing: it stays as it is.
     pub(super) fn release(&self, volume: &Volume, delivered: bool) {
+        let Some(journal) = volume.journal() else { return };
         let released = || -> anyhow::Result<()> {
-            if let Some(mut file) = self.state.volume(volume.attached().volume)? {
+            if let Some(mut file) = self.state.volume(volume.attached().volume)?
+                && file.journal_id == journal
+            {
                 (file.released, file.delivered) = (true, delivered);
                 self.state.save_volume(&file)?;
             }
