@@ -126,6 +126,8 @@ struct Entry {
     pinned: bool,
     /// Commands that asked for it.
     asked: u64,
+    /// How many had asked when one gave up last: what they wanted does not count any more.
+    cancelled: u64,
     /// The next attempt may take it from a host that is connected.
     take_over: bool,
     /// A command does not want it any more.
@@ -135,6 +137,13 @@ struct Entry {
     /// What there is here of the volume; counts until it is attached.
     kept: Option<Kept>,
     fenced_by: Option<FencedBy>,
+}
+
+impl Entry {
+    /// Whether a command that asked for it has not given up.
+    fn is_asked(&self) -> bool {
+        self.asked > self.cancelled
+    }
 }
 
 /// Told that a volume has a new size, in sectors.
@@ -354,6 +363,7 @@ impl Front {
             stage: watch::Sender::new(Stage::Trying(None)),
             pinned: false,
             asked: 0,
+            cancelled: 0,
             take_over: false,
             leaving: None,
             wake: Rc::default(),
@@ -416,10 +426,12 @@ impl Front {
                 Ok(volume) => return self.attached_now(&name, volume),
                 Err(failure) => failure,
             };
-            // The store has not been asked, or its answer is not known: the operator's word still counts.
+            // The store has not been asked, or its answer is not known: the operator's word still counts, unless it was
+            // taken back meanwhile.
             if take_over
                 && failure == Failure::Link
                 && let Some(entry) = self.entries.borrow_mut().get_mut(&name)
+                && entry.cancelled < asked
             {
                 entry.take_over = true;
             }
@@ -441,15 +453,18 @@ impl Front {
             }
             let wait_for_link = failure == Failure::Link && !self.router.is_up();
             let link_may_come = self.link_may_come(&failure);
-            let Some((pinned, asked_now)) =
-                self.entries.borrow().get(&name).map(|entry| (entry.pinned, entry.asked))
+            let Some((pinned, asked_now, wanted)) = self
+                .entries
+                .borrow()
+                .get(&name)
+                .map(|entry| (entry.pinned, entry.asked, entry.is_asked()))
             else {
                 return;
             };
             if asked_now > asked {
                 continue;
             }
-            let waits = failure == Failure::Link && asked > 0;
+            let waits = failure == Failure::Link && wanted;
             let gone = matches!(failure, Failure::NotFound(_));
             self.set(&name, Stage::Waiting(failure));
             if gone {
@@ -492,7 +507,7 @@ impl Front {
         let (mut by_command, mut leaving) = (false, None);
         if let Some(entry) = self.entries.borrow_mut().get_mut(name) {
             leaving = entry.leaving.take();
-            by_command = entry.asked > 0 && leaving.is_none();
+            by_command = entry.is_asked() && leaving.is_none();
             entry.fenced_by = None;
         }
         // Before anybody is told: a command has not succeeded if a restart forgets it.

@@ -627,3 +627,40 @@ fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
     });
     assert_eq!(kept(), (true, false));
 }
+
+#[test]
+fn who_gives_up_takes_nothing_over_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("store");
+    process(async {
+        let _store = store(&data).await;
+        create(&data, "v").await;
+        let target = Credential::load(&credential(&data)).unwrap().stores[0].parse().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let cut = Shape { cut: true, ..Shape::default() };
+        let relay = Relay::start(any, target, cut).unwrap();
+        let one = host(&data, &dir.path().join("one"));
+        let (_, volume) = one.clone().open("v".into(), true).await.unwrap();
+        let two = host_at(&data, &dir.path().join("two"), Some(relay.address().to_string()));
+        // It waits for the volume by itself, and takes it from nobody.
+        two.pin("v");
+        two.attach_now("v", true).unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        two.cancel_attach("v");
+        relay.change(|shape| shape.cut = false);
+        let reason = loop {
+            let report = report(&two);
+            if report.state == "refused" || report.state == "attached" {
+                break report.reason;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert!(reason.is_some_and(|reason| reason.contains("in use")));
+        assert!(!volume.is_fenced());
+        // A command that means it still does.
+        two.attach_now("v", true).unwrap();
+        while !volume.is_fenced() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}

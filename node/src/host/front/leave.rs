@@ -62,10 +62,15 @@ impl Front {
         }
     }
 
-    /// The command that asked for a volume does not wait for it any more.
+    /// The command that asked for a volume does not wait for it any more. Its leave to take the volume from
+    /// another host ends with it, also where the volume is waited for all the same.
     pub fn cancel_attach(&self, name: &str) {
         let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(name).filter(|entry| !entry.pinned) else { return };
+        let Some(entry) = entries.get_mut(name) else { return };
+        (entry.take_over, entry.cancelled) = (false, entry.asked);
+        if entry.pinned {
+            return;
+        }
         entry.leaving = Some(Leaving::Cancelled);
         entry.wake.notify_one();
     }
