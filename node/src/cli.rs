@@ -359,13 +359,19 @@ pub enum IscsiCommand {
         #[arg(long, value_name = "USER")]
         chap_user: Option<String>,
     },
-    /// Withdraw that; its sessions end.
+    /// Withdraw that; its sessions end. When no initiator is left, nobody may use the volume: `open` ends
+    /// its list.
     Deny {
         /// Which volume.
         volume: String,
         /// iSCSI name of the initiator.
         #[arg(value_name = "IQN")]
         initiator: String,
+    },
+    /// End the list of a volume: everybody may use it over loopback from now on, and nobody from elsewhere.
+    Open {
+        /// Which volume.
+        volume: String,
     },
     /// Give CHAP users their secrets, or remove them.
     User {

@@ -259,6 +259,10 @@ fn a_volume_over_nbd_is_for_whom_its_list_names() {
         host.control("nbd", ["deny", "disk", client]).ok();
     }
     host.control("nbd", ["deny", "disk", &other]).fails(1, &["not granted"]);
+    assert!(host.control("nbd", ["list"]).ok().stdout.contains("(nobody)"));
+    let refused = Client::nbd(&tcp, "disk").err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|error| error.contains("not for this client")));
+    host.control("nbd", ["open", "disk"]).ok();
     Client::nbd(&tcp, "disk").unwrap().disconnect();
 }
 

@@ -125,10 +125,10 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     {
         all.push(vec!["credential", command]);
     }
-    for command in ["allow", "deny", "user", "move", "list", "sessions"] {
+    for command in ["allow", "deny", "open", "user", "move", "list", "sessions"] {
         all.push(vec!["iscsi", command]);
     }
-    for command in ["allow", "deny", "list"] {
+    for command in ["allow", "deny", "open", "list"] {
         all.push(vec!["nbd", command]);
     }
     for command in ["record", "stop", "replay", "delete", "list"] {

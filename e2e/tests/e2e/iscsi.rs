@@ -200,7 +200,9 @@ fn rights_are_kept_and_withdrawn() {
     }
     longhaul_iscsi(&host, ["deny", "disk", INITIATOR]).ok();
     longhaul_iscsi(&host, ["deny", "disk", INITIATOR]).fails(1, &["not granted", "iscsi list"]);
-    assert!(inquiry(other), "nobody is named any more");
+    assert!(!inquiry(other), "nobody is named any more, and nobody may use it");
+    longhaul_iscsi(&host, ["open", "disk"]).ok();
+    assert!(inquiry(other) && listed(other), "it has no list any more");
     longhaul_iscsi(&host, ["allow", "disk", "not-a-name"]).fails(1, &["no iscsi name"]);
     longhaul_iscsi(&host, ["allow", "disk", INITIATOR, "--chap-user", "nobody"])
         .fails(1, &["no user nobody", "user set"]);

@@ -28,12 +28,18 @@ pub enum NbdCommand {
         /// certificate with this common name or alternative name.
         client: String,
     },
-    /// Withdraw that; its connections end.
+    /// Withdraw that; its connections end. When no client is left, nobody may use the volume: `open` ends
+    /// its list.
     Deny {
         /// Which volume.
         volume: String,
         /// The client, as it was allowed.
         client: String,
+    },
+    /// End the list of a volume: whoever reaches an address may use it, from now on.
+    Open {
+        /// Which volume.
+        volume: String,
     },
     /// Show who may use what.
     List {

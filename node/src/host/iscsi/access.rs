@@ -294,6 +294,11 @@ pub enum Change {
         /// iSCSI name.
         initiator: String,
     },
+    /// A volume has no list any more.
+    Open {
+        /// Which volume.
+        volume: String,
+    },
     /// A user gets a secret.
     SetUser {
         /// Who.
@@ -331,6 +336,9 @@ impl Change {
             }
             Change::Deny { volume, initiator } => {
                 format!("{initiator} may not use volume {volume} any more")
+            }
+            Change::Open { volume } => {
+                format!("volume {volume} has no list: everybody may use it over loopback")
             }
             Change::SetUser { name, .. } => format!("user {name} has a secret"),
             Change::RemoveUser { name, .. } => format!("user {name} is removed"),
@@ -492,6 +500,16 @@ impl Rights {
                 self.allow(&mut kept, volume, &initiator, user)?;
             }
             Change::Deny { volume, initiator } => self.deny(&mut kept, &volume, &initiator)?,
+            Change::Open { volume } => {
+                ensure!(
+                    !self.fixed.access.volumes.contains_key(&volume),
+                    "the config file has a list of volume {volume}: change it there and reload the host (SIGHUP)"
+                );
+                ensure!(
+                    kept.volumes.remove(&volume).is_some(),
+                    "volume {volume} has no list: `longhaul iscsi list` shows all of them"
+                );
+            }
             Change::SetUser { name, secret, target } => {
                 check_user(&name)?;
                 check_secret(from_hex(&secret)?)?;
@@ -568,7 +586,6 @@ impl Rights {
             found,
             "volume {volume} is not granted to {initiator}: `longhaul iscsi list` shows all grants"
         );
-        kept.volumes.retain(|_, grants| !grants.is_empty());
         Ok(())
     }
 
@@ -625,10 +642,13 @@ impl Rights {
             }));
         }
         for (volume, grants) in &self.kept.volumes {
-            report.grants.extend(grants.iter().map(|grant| GrantReport {
+            let fixed = self.fixed.access.volumes.get(volume);
+            let nobody = grants.is_empty() && fixed.is_none_or(Vec::is_empty);
+            let some = grants.iter().map(Some).chain(nobody.then_some(None));
+            report.grants.extend(some.map(|grant| GrantReport {
                 volume: volume.clone(),
-                initiator: Some(grant.initiator.clone()),
-                chap_user: grant.user.clone(),
+                initiator: grant.map(|grant| grant.initiator.clone()),
+                chap_user: grant.and_then(|grant| grant.user.clone()),
                 from_config: false,
             }));
         }

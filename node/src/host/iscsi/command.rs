@@ -27,6 +27,7 @@ pub fn run(args: &IscsiArgs) -> Result<()> {
         IscsiCommand::Deny { volume, initiator } => {
             Change::Deny { volume: volume.clone(), initiator: initiator.clone() }
         }
+        IscsiCommand::Open { volume } => Change::Open { volume: volume.clone() },
         IscsiCommand::User { command: UserCommand::Set { name, secret_file, target } } => {
             let Secret(secret) = secret(secret_file.as_deref())?;
             let secret = access::hex(&secret);

@@ -1,6 +1,6 @@
 //! The target over real sockets, with an initiator of a few lines; and rights in files.
 
-use super::access::{check_secret, new_token, read_secret};
+use super::access::{GrantReport, check_secret, new_token, read_secret};
 use super::*;
 use crate::host::null::volume;
 use longhaul_core::front::iscsi::Grant;
@@ -312,7 +312,16 @@ async fn rights_of_config_and_commands_add_up() {
     let gone = Change::RemoveUser { name: "alice".into(), target: false };
     let access = rights_.change(gone).await.unwrap();
     assert_eq!(access, rights(dir.path(), TABLE).unwrap().access().unwrap());
-    assert!(!access.volumes.contains_key("new"), "nobody is named any more");
+    assert!(access.volumes["new"].is_empty(), "nobody is named any more, and nobody may use it");
+    let nobody = |grant: &GrantReport| grant.volume == "new" && grant.initiator.is_none();
+    assert_eq!(rights_.report(Vec::new()).grants.iter().filter(|grant| nobody(grant)).count(), 1);
+    let open = |volume: &str| Change::Open { volume: volume.into() };
+    let error = rights_.change(open("db")).await.unwrap_err().to_string();
+    assert!(error.contains("config file"), "{error}");
+    let access = rights_.change(open("new")).await.unwrap();
+    assert!(!access.volumes.contains_key("new"));
+    let error = rights_.change(open("new")).await.unwrap_err().to_string();
+    assert!(error.contains("no list"), "{error}");
 }
 
 #[test]

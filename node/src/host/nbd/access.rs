@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A volume without a list is for whoever reaches the address that serves it; over a unix socket that
-//! is the host's own user and root. A volume with a list is for those on it, wherever they connect.
+//! is the host's own user and root. A volume with a list is for those on it, wherever they connect. A list
+//! from which the last client was taken is empty and lets nobody in: only [`Change::Open`] ends it.
 //!
 //! Promises: what the state directory holds is replaced whole or not at all, before it has any
 //! effect.
@@ -185,6 +186,11 @@ pub enum Change {
         /// From whom.
         client: Grant,
     },
+    /// A volume has no list any more.
+    Open {
+        /// Which volume.
+        volume: String,
+    },
 }
 
 impl Change {
@@ -194,6 +200,9 @@ impl Change {
             Change::Allow { volume, client } => format!("{client} may use volume {volume}"),
             Change::Deny { volume, client } => {
                 format!("{client} may not use volume {volume} any more")
+            }
+            Change::Open { volume } => {
+                format!("volume {volume} has no list: whoever reaches an address may use it")
             }
         }
     }
@@ -302,7 +311,16 @@ impl Rights {
                     grants.is_some_and(|grants| grants.remove(&client)),
                     "volume {volume} is not granted to {client}: `longhaul nbd list` shows all grants"
                 );
-                kept.volumes.retain(|_, grants| !grants.is_empty());
+            }
+            Change::Open { volume } => {
+                ensure!(
+                    !self.fixed.0.contains_key(&volume),
+                    "the config file has a list of volume {volume}: change it there and reload the host (SIGHUP)"
+                );
+                ensure!(
+                    kept.volumes.remove(&volume).is_some(),
+                    "volume {volume} has no list: `longhaul nbd list` shows all of them"
+                );
             }
         }
         Ok(kept)
@@ -321,9 +339,12 @@ impl Rights {
             }));
         }
         for (volume, clients) in &self.kept.volumes {
-            grants.extend(clients.iter().cloned().map(|client| GrantReport {
+            let nobody =
+                clients.is_empty() && self.fixed.0.get(volume).is_none_or(BTreeSet::is_empty);
+            let some = clients.iter().cloned().map(Some).chain(nobody.then_some(None));
+            grants.extend(some.map(|client| GrantReport {
                 volume: volume.clone(),
-                client: Some(client),
+                client,
                 from_config: false,
             }));
         }
@@ -412,6 +433,26 @@ mod tests {
         rights.change(deny("cert:c")).await.unwrap();
         let error = rights.change(deny("cert:c")).await.unwrap_err().to_string();
         assert!(error.contains("not granted"), "{error}");
+        // Whoever withdraws the last grant does not want everybody in.
+        let (volume, client): (String, Grant) = ("solo".into(), "cert:c".parse().unwrap());
+        let allow = Change::Allow { volume: volume.clone(), client: client.clone() };
+        rights.change(allow).await.unwrap();
+        let deny = Change::Deny { volume: volume.clone(), client };
+        let access = rights.change(deny).await.unwrap();
+        for client in [Identity::default(), user(OWNER), user(0)] {
+            assert!(!access.may_use("solo", &client, OWNER), "{client}");
+        }
+        let mut rights = Rights::open(dir.path(), rights.fixed).unwrap();
+        assert_eq!(rights.access(), access, "as after a restart");
+        let nobody = |grant: &&GrantReport| grant.volume == "solo" && grant.client.is_none();
+        assert_eq!(rights.report().grants.iter().filter(nobody).count(), 1);
+        let access = rights.change(Change::Open { volume: volume.clone() }).await.unwrap();
+        assert!(access.may_use("solo", &Identity::default(), OWNER));
+        let error = rights.change(Change::Open { volume }).await.unwrap_err().to_string();
+        assert!(error.contains("no list"), "{error}");
+        let db = Change::Open { volume: "db".into() };
+        let error = rights.change(db).await.unwrap_err().to_string();
+        assert!(error.contains("config file"), "{error}");
         std::fs::write(&config, "[nbd.volumes]\ndb = [\"bob\"]\n").unwrap();
         assert!(format!("{:#}", load(Some(&config)).unwrap_err()).contains("[nbd]"));
         std::fs::write(dir.path().join("nbd.json"), "{").unwrap();

@@ -21,6 +21,7 @@ pub fn run(args: &NbdArgs) -> Result<()> {
         NbdCommand::Deny { volume, client } => {
             Change::Deny { volume: volume.clone(), client: grant(client)? }
         }
+        NbdCommand::Open { volume } => Change::Open { volume: volume.clone() },
     };
     let body = serde_json::to_string(&change)?;
     status::post(&args.admin, "/nbd", &token(&args.admin)?, &body)
