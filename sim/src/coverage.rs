@@ -319,6 +319,8 @@ counters! {
     lies,
     /// Lies that hosts found out.
     lies_found,
+    /// Answers that deny what was written while a host was away.
+    changes_denied,
     /// Bytes that were pinned and in the cache when a host process ended.
     cache_pinned,
     /// Bytes that commands brought into caches.

@@ -3,7 +3,7 @@
 //! ```text
 //! ┌────────┬────────┬──────┬───┬──────┬──────────┬─────────────────┐
 //! │ head A │ head B │ page │ … │ page │ slot 0   │ slot 1 …        │
-//! │        │        │ 4 KiB│   │ 4 KiB│ 16,448 B │                 │
+//! │        │        │ 4 KiB│   │ 4 KiB│ 16,608 B │                 │
 //! └────────┴────────┴──────┴───┴──────┴──────────┴─────────────────┘
 //! ```
 //!
@@ -14,7 +14,9 @@
 //! `docs/formats.md` draws the fields.
 
 use super::index::{Entry, Index, LINE_BLOCKS, Slot, WAYS_MAX};
+use super::sealed::BlockVersion;
 use crate::block::{BLOCK_BYTES, VolumeId};
+use crate::pack::SEAL_BYTES;
 use crate::wire::link::{HostId, Moment};
 use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -33,7 +35,9 @@ pub const SLOT_BYTES: u64 = LINE_BLOCKS * RECORD_BYTES as u64;
 /// Bytes of a page of the index.
 pub const PAGE_BYTES: usize = 4096;
 
-const TRAILER_BYTES: usize = 16;
+const TRAILER_BYTES: usize = 16 + SEAL_BYTES;
+/// Bytes of what a sealed block is bound to.
+const CONTEXT_BYTES: usize = 16 + 8 + 4 + size_of::<BlockVersion>();
 const SETS_PER_PAGE: usize = 4;
 const PAGE_SLOTS: usize = SETS_PER_PAGE * WAYS_MAX;
 const HEAD_MAGIC: u32 = u32::from_le_bytes(*b"LHCA");
@@ -56,7 +60,8 @@ struct RawHead {
     round: U64,
     epoch: U64,
     seq: U64,
-    reserved: [u8; 36],
+    sealed: u8,
+    reserved: [u8; 35],
     crc: U32,
 }
 
@@ -200,6 +205,8 @@ pub(super) struct Head {
     pub moment: Option<Moment>,
     /// The next stamp, but for those given away since.
     pub stamp: u32,
+    /// Whether the blocks are encrypted.
+    pub sealed: bool,
     /// For each page the low half of the round in which it was written last, 0 for never.
     pub rounds: Vec<u32>,
 }
@@ -219,7 +226,8 @@ impl Head {
             round: self.round.into(),
             epoch: moment.epoch.into(),
             seq: moment.seq.into(),
-            reserved: [0; 36],
+            sealed: self.sealed.into(),
+            reserved: [0; 35],
             crc: 0.into(),
         };
         let mut out = BytesMut::with_capacity(self.geometry.head_bytes());
@@ -257,6 +265,7 @@ impl Head {
             round: raw.round.get(),
             moment: (moment.epoch > 0).then_some(moment),
             stamp: raw.stamp.get(),
+            sealed: raw.sealed != 0,
             rounds: rounds.iter().map(|round| round.get()).collect(),
         })
     }
@@ -335,20 +344,51 @@ pub(super) fn restore_page(
     Some(header.round.get())
 }
 
-/// Appends a block, numbered from the start of the volume, with what says which one it is.
-pub(super) fn put_block(tag: u128, block: u64, stamp: u32, data: &[u8], out: &mut BytesMut) {
+/// Appends a block, numbered from the start of the volume, with what says which one it is. `data` is what goes to
+/// the disk: encrypted, if there is a seal.
+pub(super) fn put_block(
+    tag: u128,
+    (block, stamp): (u64, u32),
+    data: &[u8],
+    seal: &[u8; SEAL_BYTES],
+    out: &mut BytesMut,
+) {
     out.extend_from_slice(data);
     out.put_u64_le(block);
     out.put_u32_le(stamp);
-    out.put_u32_le(block_crc(tag, block, stamp, data));
+    out.put_u32_le(block_crc(tag, block, stamp, data, seal));
+    out.extend_from_slice(seal);
 }
 
-fn block_crc(tag: u128, block: u64, stamp: u32, data: &[u8]) -> u32 {
+fn block_crc(tag: u128, block: u64, stamp: u32, data: &[u8], seal: &[u8; SEAL_BYTES]) -> u32 {
     let mut head = [0; 28];
     head[..16].copy_from_slice(&tag.to_le_bytes());
     head[16..24].copy_from_slice(&block.to_le_bytes());
     head[24..].copy_from_slice(&stamp.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&head), data)
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&head), seal);
+    crc32c::crc32c_append(crc, data)
+}
+
+/// What a sealed block is bound to: file, place, time, and the version that it is.
+pub(super) fn context(
+    tag: u128,
+    (block, stamp): (u64, u32),
+    version: &BlockVersion,
+) -> [u8; CONTEXT_BYTES] {
+    let mut context = [0; CONTEXT_BYTES];
+    context[..16].copy_from_slice(&tag.to_le_bytes());
+    context[16..24].copy_from_slice(&block.to_le_bytes());
+    context[24..28].copy_from_slice(&stamp.to_le_bytes());
+    for (bytes, mark) in context[28..].chunks_exact_mut(4).zip(version) {
+        bytes.copy_from_slice(&mark.to_le_bytes());
+    }
+    context
+}
+
+/// The stamp and the seal of a record that is a block.
+pub(super) fn seal_of(record: &[u8]) -> Option<(u32, &[u8; SEAL_BYTES])> {
+    let (raw, _) = RawTrailer::ref_from_prefix(record.get(BLOCK_BYTES as usize..)?).ok()?;
+    Some((raw.stamp.get(), &raw.seal))
 }
 
 /// Whether `record` is that block, written with a stamp of that low half.
@@ -357,7 +397,7 @@ pub(super) fn is_block(tag: u128, block: u64, stamp: u16, record: &[u8]) -> bool
     let Ok((raw, _)) = RawTrailer::ref_from_prefix(trailer) else { return false };
     raw.block.get() == block
         && raw.stamp.get() as u16 == stamp
-        && raw.crc.get() == block_crc(tag, block, raw.stamp.get(), data)
+        && raw.crc.get() == block_crc(tag, block, raw.stamp.get(), data, &raw.seal)
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -366,6 +406,7 @@ struct RawTrailer {
     block: U64,
     stamp: U32,
     crc: U32,
+    seal: [u8; SEAL_BYTES],
 }
 
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);

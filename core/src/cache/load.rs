@@ -22,6 +22,8 @@ pub struct Loaded {
     pub bad_pages: usize,
     /// Heads that are damaged; one of the two may always be, after a power cut.
     pub bad_heads: usize,
+    /// Whether the blocks are encrypted.
+    pub sealed: bool,
     /// Bytes of valid blocks, as far as the index knows.
     pub valid_bytes: u64,
 }
@@ -117,6 +119,7 @@ impl Load {
             heads.clone().filter(|bytes| !blank(bytes) && parse(bytes).is_none()).count();
         self.head = heads.filter_map(parse).max_by_key(|head| head.round);
         self.loaded.found = self.head.is_some();
+        self.loaded.sealed = self.head.as_ref().is_some_and(|head| head.sealed);
     }
 
     /// What was found, once all is read.

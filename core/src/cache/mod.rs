@@ -27,7 +27,9 @@ mod index;
 mod load;
 mod parts;
 mod pins;
+mod reading;
 mod rounds;
+mod sealed;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -38,11 +40,13 @@ pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
 pub use index::LINE_BLOCKS;
 pub use load::{Load, Loaded, StoredBlock};
 pub use pins::Pins;
+pub use sealed::{BlockVersion, Version, VersionOf};
 pub use status::{CacheCounters, CacheStatus};
 
-use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, SECTOR_BYTES, Time, VolumeId};
+use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, Time, VolumeId};
 use crate::disk::{DiskOperation, DiskResult};
 use crate::extent::RangeSet;
+use crate::pack::Sealer;
 use crate::wire::link::{Changes, Moment};
 use bytes::{Bytes, BytesMut};
 use format::Head;
@@ -186,6 +190,8 @@ pub enum Unusable {
 pub struct Cache {
     head: Head,
     index: Index,
+    /// With what blocks are encrypted, if they are.
+    sealer: Option<Sealer>,
     phase: Phase,
     /// The next stamp.
     stamp: u32,
@@ -222,7 +228,8 @@ impl Cache {
     #[must_use]
     pub fn fresh(geometry: Geometry, volume: VolumeId, tag: u128) -> Cache {
         let rounds = vec![0; geometry.pages()];
-        let head = Head { geometry, volume, tag, round: 0, moment: None, stamp: 1, rounds };
+        let (round, stamp, sealed) = (0, 1, false);
+        let head = Head { geometry, volume, tag, round, moment: None, stamp, sealed, rounds };
         Cache::new(head, geometry.index())
     }
 
@@ -264,6 +271,7 @@ impl Cache {
             phase,
             head,
             index,
+            sealer: None,
         }
     }
 
@@ -308,7 +316,8 @@ impl Cache {
             }
             let stamp = line.1.and_then(|slot| self.index.stamp(slot, block % LINE_BLOCKS));
             let found = match (stamp, line.1) {
-                (Some(0), _) => Found::Zero,
+                (Some(0), _) if self.believes_zeroes() => Found::Zero,
+                (Some(0), _) => Found::Absent,
                 (Some(_), Some(slot)) => {
                     Found::At(self.head.geometry.block_at(slot, block % LINE_BLOCKS))
                 }
@@ -335,20 +344,6 @@ impl Cache {
             }
         }
         runs
-    }
-
-    /// Reads a run that [`Cache::cover`] has just found at this byte of the file.
-    pub fn read(&mut self, what: Reader, range: Range, at: u64) {
-        let stamps: Vec<u16> = blocks_touched(range)
-            .map(|block| {
-                let slot = self.index.find(block / LINE_BLOCKS);
-                slot.and_then(|slot| self.index.stamp(slot, block % LINE_BLOCKS)).unwrap_or(0)
-            })
-            .collect();
-        let id = self.id();
-        let bytes = stamps.len() * RECORD_BYTES;
-        self.reads.insert(id, Reading { what, range, stamps });
-        self.out.push_back(DiskOperation::Read { id, file: 0, offset: at, bytes });
     }
 
     /// `range` is written: what is here of it is old.
@@ -413,8 +408,21 @@ impl Cache {
     }
 
     /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in order.
-    /// False if it would have taken more were its disk not behind.
+    /// False if it would have taken more were its disk not behind. A cache that is sealed takes nothing.
     pub fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) -> bool {
+        self.offer_versions(now, source, range, pieces, &mut |_| Version::Unknown)
+    }
+
+    /// As [`Cache::offer`]; a cache that is sealed takes the blocks of which `version` knows the newest version, which
+    /// has to be what is offered. False, too, if it cannot be said now.
+    pub fn offer_versions(
+        &mut self,
+        now: Time,
+        source: Source,
+        range: Range,
+        pieces: &[ReadPiece],
+        version: VersionOf<'_>,
+    ) -> bool {
         if self.phase != Phase::Ready {
             return true;
         }
@@ -426,7 +434,7 @@ impl Cache {
         while block < end {
             let line = block / LINE_BLOCKS;
             let stop = ((line + 1) * LINE_BLOCKS).min(end);
-            self.offer_line(now, source, line, block..stop, &mut content);
+            self.offer_line((now, source), line, block..stop, &mut content, version);
             block = stop;
         }
         self.counters.behind_bytes == behind
@@ -453,11 +461,11 @@ impl Cache {
 
     fn offer_line(
         &mut self,
-        now: Time,
-        source: Source,
+        (now, source): (Time, Source),
         line: u64,
         blocks: std::ops::Range<u64>,
         content: &mut Content<'_>,
+        version: VersionOf<'_>,
     ) {
         let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
         let there = self.index.find(line);
@@ -486,25 +494,32 @@ impl Cache {
             let n = block % LINE_BLOCKS;
             let known = have & (1 << n) != 0;
             let data = if known { None } else { content.block(block) };
-            match data {
-                Some(Block::Data(data)) => {
-                    let stamp = self.next_stamp();
-                    let (_, stamps, out) = run.get_or_insert_with(|| {
-                        (
-                            n,
-                            Vec::new(),
-                            BytesMut::with_capacity(RECORD_BYTES * LINE_BLOCKS as usize),
-                        )
-                    });
-                    stamps.push(stamp as u16);
-                    format::put_block(self.head.tag, block, stamp, &data, out);
-                    continue;
-                }
-                Some(Block::Zero) => {
+            let data = match data {
+                Some(Block::Data(data)) => Some(data),
+                Some(Block::Zero) if self.believes_zeroes() => {
                     self.index.set(slot, n, 0);
                     self.mark(now, slot);
+                    None
                 }
-                None => {}
+                Some(Block::Zero) => Some(vec![0; BLOCK_BYTES as usize]),
+                None => None,
+            };
+            if let Some(data) = data {
+                let stamp = self.next_stamp();
+                match self.sealed((block, stamp), data, version) {
+                    Ok((data, seal)) => {
+                        let (_, stamps, out) = run.get_or_insert_with(|| {
+                            let bytes = RECORD_BYTES * LINE_BLOCKS as usize;
+                            (n, Vec::new(), BytesMut::with_capacity(bytes))
+                        });
+                        stamps.push(stamp as u16);
+                        let tag = self.head.tag;
+                        format::put_block(tag, (block, stamp), &data, &seal, out);
+                        continue;
+                    }
+                    Err(Version::Later) => self.counters.behind_bytes += BLOCK_BYTES,
+                    Err(_) => self.counters.refused_bytes += BLOCK_BYTES,
+                }
             }
             self.fill(slot, run.take());
         }
@@ -596,8 +611,18 @@ impl Cache {
         self.out.pop_front()
     }
 
-    /// Takes the outcome of an operation.
+    /// Takes the outcome of an operation. A cache that is sealed gives nothing out.
     pub fn handle_disk(&mut self, now: Time, result: DiskResult) -> Outcome {
+        self.handle_disk_versions(now, result, &mut |_| Version::Unknown)
+    }
+
+    /// As [`Cache::handle_disk`]; a cache that is sealed gives out the blocks that are of the newest version.
+    pub fn handle_disk_versions(
+        &mut self,
+        now: Time,
+        result: DiskResult,
+        version: VersionOf<'_>,
+    ) -> Outcome {
         let (id, outcome) = match result {
             DiskResult::Done { id } => (id, Ok(None)),
             DiskResult::Data { id, data } => (id, Ok(Some(data))),
@@ -605,7 +630,7 @@ impl Cache {
         };
         if let Some(reading) = self.reads.remove(&id) {
             let outcome = outcome.map(Option::unwrap_or_default);
-            return self.was_read(now, reading, outcome);
+            return self.was_read(now, reading, outcome, version);
         }
         if self.phase == Phase::Off {
             return Outcome::None;
@@ -628,57 +653,6 @@ impl Cache {
             }
         }
         self.mark(now, fill.slot);
-    }
-
-    fn was_read(&mut self, now: Time, reading: Reading, outcome: Result<Bytes, String>) -> Outcome {
-        let Reading { what, range, stamps } = reading;
-        let first = range.lba / BLOCK_SECTORS;
-        let (failed, data) = match outcome {
-            Ok(data) => (None, data),
-            Err(error) => (Some(error), Bytes::new()),
-        };
-        let mut whole = BytesMut::new();
-        let mut problem = None;
-        for ((n, block), stamp) in (0..).zip(first..).zip(&stamps) {
-            let record = data.get(n * RECORD_BYTES..(n + 1) * RECORD_BYTES).unwrap_or_default();
-            if format::is_block(self.head.tag, block, *stamp, record) {
-                if stamps.len() > 1 {
-                    whole.extend_from_slice(&record[..BLOCK_BYTES as usize]);
-                }
-                continue;
-            }
-            // Whoever replaced it meanwhile has given it another stamp, or none.
-            let slot = self.index.find(block / LINE_BLOCKS);
-            let n = block % LINE_BLOCKS;
-            if let Some(slot) = slot.filter(|slot| self.index.stamp(*slot, n) == Some(*stamp)) {
-                self.clear(now, slot, 1 << n);
-                self.lack(block_range(block));
-                self.counters.damaged_blocks += 1;
-                let what = || "it is not the block that was written there".to_owned();
-                problem = Some(Unusable::Damaged(failed.clone().unwrap_or_else(what)));
-            } else {
-                problem = problem.or(Some(Unusable::Replaced));
-            }
-        }
-        if let Some(error) = failed {
-            self.failures += 1;
-            if self.failures >= FAILURES_MAX && self.phase != Phase::Off {
-                let Outcome::Failed(error, mut reads) = self.fail(error) else {
-                    return Outcome::None;
-                };
-                reads.push((what, range));
-                return Outcome::Failed(error, reads);
-            }
-        }
-        if let Some(problem) = problem {
-            // It was not one after all.
-            self.counters.hit_bytes -= range.bytes().min(self.counters.hit_bytes);
-            self.counters.miss_bytes += range.bytes();
-            return Outcome::Read(what, range, Err(problem));
-        }
-        let blocks = if stamps.len() > 1 { whole.freeze() } else { data };
-        let start = ((range.lba - first * BLOCK_SECTORS) * SECTOR_BYTES) as usize;
-        Outcome::Read(what, range, Ok(blocks.slice(start..start + range.bytes() as usize)))
     }
 
     /// The disk is given up. What is in the file stays true as of the moment in its head.

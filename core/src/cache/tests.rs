@@ -1,6 +1,7 @@
 //! The cache over a file in memory; what the volume does with it is the simulator's business.
 
 use super::*;
+use crate::pack::{DATA_KEY_BYTES, DataKey, Keys, SEAL_BYTES};
 use crate::wire::link::HostId;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ pub(super) struct Rig {
     reads: BTreeMap<u64, Result<Bytes, Unusable>>,
     failed: Option<String>,
     broken: bool,
+    /// Of all blocks.
+    version: Version,
 }
 
 impl Rig {
@@ -30,6 +33,7 @@ impl Rig {
             reads: BTreeMap::new(),
             failed: None,
             broken: false,
+            version: Version::Unknown,
         }
     }
 
@@ -54,7 +58,8 @@ impl Rig {
                     }
                 }
             };
-            match self.cache.handle_disk(NOW, result) {
+            let version = self.version;
+            match self.cache.handle_disk_versions(NOW, result, &mut |_| version) {
                 Outcome::None => {}
                 Outcome::Read(reader, _, result) => {
                     self.reads.insert(reader.read, result);
@@ -66,7 +71,8 @@ impl Rig {
     }
 
     fn offer(&mut self, source: Source, range: Range) {
-        self.cache.offer(NOW, source, range, &[ReadPiece::Data(content(range))]);
+        let (version, piece) = (self.version, ReadPiece::Data(content(range)));
+        self.cache.offer_versions(NOW, source, range, &[piece], &mut |_| version);
         self.run();
     }
 
@@ -305,4 +311,131 @@ fn memory_is_a_thousandth_of_the_file() {
     }
     assert_eq!(Geometry::for_size(1 << 19), None);
     assert_eq!(Geometry::for_size(MAX_CACHE_BYTES + 1), None);
+}
+
+// --- sealed ---
+
+const OLD: Version = Version::Is([5; 8]);
+const NEW: Version = Version::Is([5, 5, 5, 5, 5, 5, 5, 6]);
+
+/// Of one opening of the keys: no two have the same salt.
+fn sealer(salt: u8) -> Option<Sealer> {
+    let keys = BTreeMap::from([(1, DataKey::new([3; DATA_KEY_BYTES]))]);
+    Some(Sealer::new(VOLUME, Keys::new([salt; 12], keys).unwrap()))
+}
+
+fn sealed_rig() -> Rig {
+    let mut rig = Rig::new(3, 4);
+    rig.cache.set_interval(Duration::from_secs(1));
+    rig.cache.seal(sealer(1));
+    rig.version = OLD;
+    rig.run();
+    rig
+}
+
+impl Rig {
+    /// What of a range is given out.
+    fn given(&mut self, range: Range) -> Option<Vec<u8>> {
+        let mut all = Vec::new();
+        for (_, outcome) in self.read(range) {
+            all.extend_from_slice(&outcome?.ok()?);
+        }
+        Some(all)
+    }
+
+    fn restart_sealed(&mut self, salt: u8) -> Loaded {
+        let loaded = self.restart(true);
+        self.cache.seal(sealer(salt));
+        self.cache.handle_changes(NOW, &Changes::Ranges(Vec::new()));
+        loaded
+    }
+}
+
+fn is_there(file: &[u8], data: &[u8]) -> bool {
+    file.windows(data.len()).any(|window| window == data)
+}
+
+#[test]
+fn what_is_sealed_is_not_on_the_disk_in_plain_text_and_comes_back() {
+    let mut rig = sealed_rig();
+    rig.offer(Source::Read, Range::new(0, 64));
+    assert!(!(0..64).any(|lba| is_there(&rig.file, &content(Range::new(lba, 1))[..64])));
+    for range in [Range::new(0, 64), Range::new(5, 1), Range::new(3, 30)] {
+        assert_eq!(rig.given(range), Some(content(range).to_vec()));
+    }
+    let loaded = rig.restart_sealed(2);
+    assert!(loaded.sealed && loaded.valid_bytes == 32 << 10);
+    assert_eq!(rig.given(Range::new(0, 64)), Some(content(Range::new(0, 64)).to_vec()));
+    assert_eq!(rig.cache.status().counters.damaged_blocks, 0);
+    let zeroes = line(20);
+    rig.cache.offer_versions(NOW, Source::Read, zeroes, &[ReadPiece::Zeroes(32)], &mut |_| OLD);
+    rig.run();
+    assert!(rig.cache.cover(zeroes).iter().all(|(_, found)| matches!(found, Found::At(_))));
+    assert_eq!(rig.given(zeroes), Some(vec![0; 16 << 10]));
+}
+
+#[test]
+fn an_older_version_is_a_miss_also_if_nobody_said_that_it_was_written() {
+    let mut rig = sealed_rig();
+    rig.offer(Source::Read, line(0));
+    rig.restart_sealed(2);
+    rig.version = Version::Unknown;
+    assert_eq!(rig.given(line(0)), None);
+    rig.version = OLD;
+    assert!(rig.given(line(0)).is_some(), "what is not known may come to be");
+    rig.version = NEW;
+    let outcome = rig.read(Range::new(8, 8)).remove(0).1;
+    assert_eq!(outcome, Some(Err(Unusable::Replaced)));
+    assert_eq!(rig.cache.cover(Range::new(8, 8))[0].1, Found::Absent);
+    rig.version = OLD;
+    assert_eq!(rig.given(Range::new(8, 8)), None, "it does not come back");
+    assert!(rig.given(Range::new(0, 8)).is_some());
+    assert_eq!(rig.cache.status().counters.damaged_blocks, 0);
+}
+
+#[test]
+fn what_has_no_known_version_is_not_taken() {
+    let mut rig = sealed_rig();
+    for (version, taken) in [(Version::Unknown, true), (Version::Later, false)] {
+        let data = [ReadPiece::Data(content(line(0)))];
+        let offered =
+            rig.cache.offer_versions(NOW, Source::Warm, line(0), &data, &mut |_| version);
+        assert_eq!(offered, taken, "{version:?}");
+    }
+    rig.cache.offer(NOW, Source::Read, line(0), &[ReadPiece::Data(content(line(0)))]);
+    rig.run();
+    assert_eq!(rig.cache.status().valid_bytes, 0);
+}
+
+#[test]
+fn a_cache_of_the_other_kind_is_empty() {
+    let mut rig = rig();
+    rig.version = OLD;
+    rig.offer(Source::Read, line(0));
+    rig.cache.offer(NOW, Source::Read, line(1), &[ReadPiece::Zeroes(32)]);
+    rig.run();
+    assert!(!rig.restart_sealed(2).sealed);
+    assert_eq!(rig.cache.status().valid_bytes, 0);
+    rig.offer(Source::Read, line(0));
+    assert!(rig.restart(true).sealed);
+    rig.cache.seal(None);
+    rig.cache.handle_changes(NOW, &Changes::Ranges(Vec::new()));
+    assert_eq!((rig.given(line(0)), rig.cache.status().valid_bytes), (None, 0));
+}
+
+#[test]
+fn damage_of_a_sealed_block_is_a_miss() {
+    let mut rig = sealed_rig();
+    for n in 0..RECORD_BYTES {
+        if n % 97 != 0 && n < RECORD_BYTES - 16 - SEAL_BYTES {
+            continue;
+        }
+        rig.offer(Source::Read, Range::new(0, 8));
+        let [(range, Found::At(at))] = rig.cache.cover(Range::new(0, 8))[..] else { panic!() };
+        rig.file[at as usize + n] ^= 1 << (n % 8);
+        rig.cache.read(Reader { read: 0, slot: 0 }, range, at);
+        rig.run();
+        assert!(matches!(rig.reads.remove(&0), Some(Err(Unusable::Damaged(_)))), "byte {n}");
+        assert_eq!(rig.cache.cover(range)[0].1, Found::Absent);
+    }
 }

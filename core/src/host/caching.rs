@@ -3,7 +3,8 @@
 //!
 //! What is offered is always the newest acknowledged content: an answer of the store only if nothing was
 //! written to its range that the store may not have had, and a write once it is committed and only as
-//! far as nothing newer came. Commits come in bursts, and the cache's disk is slower than the journal's when
+//! far as nothing newer came. So the version that the table of versions has for it is its version: a cache that is
+//! sealed binds it to that, and nothing is given out before the table has said that it still is. Commits come in bursts, and the cache's disk is slower than the journal's when
 //! both are one: writes wait for it, within limits, and leave half of its queue to what is read.
 
 use super::cache::{
@@ -14,6 +15,7 @@ use super::reads::{LinkUse, Slot};
 use super::repair::Repairs;
 use super::volume::Volume;
 use crate::block::{BLOCK_SECTORS, Range, ReadPiece, Seq, Time};
+use crate::pack::{Keys, Sealer};
 use crate::record::{self, Kind, Record};
 use crate::wire::link::{Changes, Moment, ReadError, RequestId};
 use bytes::Bytes;
@@ -29,6 +31,8 @@ pub(super) struct Caching {
     /// Batches under way to the store, or committed and not all offered.
     shipped: VecDeque<Shipped>,
     shipped_bytes: u64,
+    /// Outcomes of reads that wait for the table of versions: no more than there are reads of the cache.
+    parked: Vec<DiskResult>,
 }
 
 /// A batch that is to be offered.
@@ -86,6 +90,16 @@ impl Caching {
         }
     }
 
+    pub(super) fn set_keys(&mut self, keys: &Keys) {
+        if let Some(cache) = &mut self.cache {
+            cache.set_keys(keys.clone());
+        }
+    }
+
+    pub(super) fn take_parked(&mut self) -> Vec<DiskResult> {
+        std::mem::take(&mut self.parked)
+    }
+
     pub(super) fn set_pins(&mut self, pins: Pins) -> bool {
         self.cache.as_mut().map(|cache| cache.set_pins(pins)).is_some()
     }
@@ -127,11 +141,14 @@ impl Caching {
 
 impl Volume {
     /// Gives the volume a read cache, before its first request. What the cache held in an earlier life
-    /// is used once the store has said what was written since.
+    /// is used once the store has said what was written since. If the volume is encrypted, the cache is
+    /// sealed, and is of use with a [table of versions](Volume::set_versions) only.
     ///
     /// What is pinned is for [`Volume::handle_pins`] to say, here and whenever it changes.
     pub fn set_cache(&mut self, now: Time, mut cache: Cache) {
         self.now = self.now.max(now);
+        let keys = self.packer.keys().cloned();
+        cache.seal(keys.map(|keys| Sealer::new(self.volume, keys)));
         // What the journal has and the store has not, the store cannot tell.
         for (range, _) in self.dirty.uncommitted(0, self.journal.tail()) {
             cache.forget(self.now, range);
@@ -178,8 +195,12 @@ impl Volume {
 
     /// Takes the outcome of an operation on the cache file.
     pub(super) fn cache_done(&mut self, result: DiskResult) {
+        if self.cache_waits(&result) {
+            return self.caching.parked.push(result);
+        }
         let Some(cache) = &mut self.caching.cache else { return };
-        match cache.handle_disk(self.now, result) {
+        let version = &mut |block| self.versions.version(block);
+        match cache.handle_disk_versions(self.now, result, version) {
             Outcome::None => self.cache_committed(),
             Outcome::Read(reader, _, Ok(data)) if Repairs::reads(reader) => {
                 self.repair_read(reader, Some(data));
@@ -230,13 +251,15 @@ impl Volume {
         let Some(cache) = &mut self.caching.cache else { return };
         cache.missed(range.bytes());
         if !spoiled {
-            cache.offer(self.now, Source::Read, range, pieces);
+            let version = &mut |block| self.versions.version_offered(block);
+            cache.offer_versions(self.now, Source::Read, range, pieces, version);
         }
     }
 
     /// What had been read ahead was of use.
     pub(super) fn cache_used(&mut self, used: Vec<(Range, ReadPiece)>) {
         let Some(cache) = &mut self.caching.cache else { return };
+        let version = &mut |block| self.versions.version_offered(block);
         let mut run: Option<(Range, Vec<ReadPiece>)> = None;
         for (range, piece) in used {
             match &mut run {
@@ -246,13 +269,13 @@ impl Volume {
                 }
                 _ => {
                     if let Some((whole, pieces)) = run.replace((range, vec![piece])) {
-                        cache.offer(self.now, Source::Read, whole, &pieces);
+                        cache.offer_versions(self.now, Source::Read, whole, &pieces, version);
                     }
                 }
             }
         }
         if let Some((whole, pieces)) = run {
-            cache.offer(self.now, Source::Read, whole, &pieces);
+            cache.offer_versions(self.now, Source::Read, whole, &pieces, version);
         }
     }
 
@@ -293,6 +316,7 @@ impl Volume {
             .map(|(part, _)| part)
             .collect();
         let Some(cache) = &mut self.caching.cache else { return range.sectors };
+        let version = &mut |block| self.versions.version_offered(block);
         for part in newest.into_iter().filter(|part| part.sectors >= BLOCK_SECTORS) {
             if cache.is_busy() {
                 return Range::between(range.lba, part.lba).sectors;
@@ -315,7 +339,8 @@ impl Volume {
                 let from = Range::between(part.lba, at).bytes() as usize;
                 let to = Range::between(part.lba, end).bytes() as usize;
                 let piece = ReadPiece::Data(data.slice(from..to));
-                cache.offer(self.now, Source::Write, Range::between(at, end), &[piece]);
+                let part = Range::between(at, end);
+                cache.offer_versions(self.now, Source::Write, part, &[piece], version);
                 at = end;
             }
         }

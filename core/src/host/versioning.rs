@@ -9,7 +9,8 @@ use super::io::{DiskOperation, DiskResult, Event};
 use super::reads::{Asked, LinkUse, Target};
 use super::versions::{Standing, Versions, VersionsStatus, seals_of_answer};
 use super::volume::Volume;
-use crate::block::{BlockState, Range, StatusRun, Time};
+use crate::block::{BLOCK_SECTORS, BlockState, Range, StatusRun, Time};
+use crate::cache::Version;
 use crate::wire::link::{Piece, ReadError};
 use bytes::Bytes;
 
@@ -52,6 +53,27 @@ impl Versioning {
 
     pub(super) fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.0.as_mut()?.poll_disk()
+    }
+
+    /// The newest version of a block that the read cache gives.
+    pub(super) fn version(&mut self, block: u64) -> Version {
+        self.0.as_mut().map_or(Version::Unknown, |versions| versions.version(block))
+    }
+
+    /// The newest version of a block that the read cache is offered.
+    pub(super) fn version_offered(&mut self, block: u64) -> Version {
+        let busy = self.0.as_ref().is_some_and(|versions| versions.is_busy());
+        match self.version(block) {
+            Version::Unknown if busy => Version::Later,
+            version => version,
+        }
+    }
+
+    /// Whether something has to be read before the versions of a range are known.
+    fn is_later(&mut self, range: Range) -> bool {
+        let blocks = range.lba / BLOCK_SECTORS..range.end().div_ceil(BLOCK_SECTORS);
+        // All of them, so that what has to be read is read at once.
+        blocks.fold(false, |later, block| later | (self.version(block) == Version::Later))
     }
 
     /// A frame with these records is shipped.
@@ -110,6 +132,9 @@ impl Volume {
         versions.settle(self.now, short, closing);
         self.journal.release(versions.durable());
         if versions.take_moved() {
+            for result in self.caching.take_parked() {
+                self.cache_done(result);
+            }
             for (request, asked, parked) in self.reads.take_parked() {
                 match parked {
                     Parked::Data(pieces, payload) => {
@@ -119,6 +144,13 @@ impl Volume {
                 }
             }
         }
+    }
+
+    /// Whether the outcome of an operation of the read cache has to wait for the table.
+    pub(super) fn cache_waits(&mut self, result: &DiskResult) -> bool {
+        let DiskResult::Data { id, .. } = result else { return false };
+        let range = self.caching.get().and_then(|cache| cache.needs_versions(*id));
+        range.is_some_and(|range| self.versions.is_later(range))
     }
 
     /// What an answer is; [`Standing::Newest`] if nothing can be said about it.

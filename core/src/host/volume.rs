@@ -376,6 +376,7 @@ impl Volume {
     /// with which new writes are encrypted. Nothing happens if the volume is not encrypted.
     pub fn handle_keys(&mut self, now: Time, keys: Keys) {
         self.input(now);
+        self.caching.set_keys(&keys);
         self.packer.set_keys(keys);
     }
 

@@ -307,7 +307,10 @@ impl Volume {
         };
         self.warm_landed(whose, range);
         let taken = match self.caching.ready() {
-            Some(cache) if !spoiled => cache.offer(self.now, Source::Warm, range, &pieces),
+            Some(cache) if !spoiled => {
+                let version = &mut |block| self.versions.version_offered(block);
+                cache.offer_versions(self.now, Source::Warm, range, &pieces, version)
+            }
             _ => false,
         };
         if !taken {

@@ -143,6 +143,17 @@ impl Keys {
         key.map(LessSafeKey::new)
     }
 
+    /// A key for AES-256-GCM from a data key, a salt and what it is for; `None` if the data key is not there.
+    pub(super) fn derive(&self, lock: &Lock, info: &[&[u8]]) -> Option<LessSafeKey> {
+        let data_key = self.keys.get(&lock.key)?;
+        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, &lock.salt).extract(data_key.bytes());
+        let mut bytes = [0; DATA_KEY_BYTES];
+        secret.expand(info, &AES_256_GCM).ok()?.fill(&mut bytes).ok()?;
+        let key = UnboundKey::new(&AES_256_GCM, &bytes).ok();
+        bytes.zeroize();
+        key.map(LessSafeKey::new)
+    }
+
     /// With what new writes are encrypted.
     pub(super) fn lock(&self) -> Lock {
         Lock { key: self.newest, salt: self.salt }
@@ -189,7 +200,8 @@ impl Subkeys {
     fn get(&mut self, keys: &Keys, lock: &Lock, place: &Place) -> Option<&LessSafeKey> {
         let at = (*lock, place.epoch);
         if self.0.get(&at).is_none_or(|(volume, _)| *volume != place.volume) {
-            let key = derive(keys.keys.get(&lock.key)?, lock, place)?;
+            let (volume, epoch) = (place.volume.0.to_le_bytes(), place.epoch.to_le_bytes());
+            let key = keys.derive(lock, &[INFO, &volume, &epoch])?;
             if self.0.len() >= SUBKEYS_MAX {
                 self.0.clear();
             }
@@ -242,17 +254,6 @@ impl Subkeys {
         }
         Err(RecordError::Sealed(range))
     }
-}
-
-fn derive(key: &DataKey, lock: &Lock, place: &Place) -> Option<LessSafeKey> {
-    let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, &lock.salt).extract(key.bytes());
-    let (volume, epoch) = (place.volume.0.to_le_bytes(), place.epoch.to_le_bytes());
-    let info: [&[u8]; 3] = [INFO, &volume, &epoch];
-    let mut bytes = [0; DATA_KEY_BYTES];
-    secret.expand(&info, &AES_256_GCM).ok()?.fill(&mut bytes).ok()?;
-    let key = UnboundKey::new(&AES_256_GCM, &bytes).ok();
-    bytes.zeroize();
-    key.map(LessSafeKey::new)
 }
 
 const _: () = assert!(TAG_BYTES == 16 && SALT_BYTES == NONCE_LEN);

@@ -16,11 +16,15 @@
 //! says that it was written there, not that nothing was written since. The host's table of
 //! [versions](crate::host::versions) says that.
 
+mod cached;
 mod keys;
 #[cfg(test)]
 mod tests;
 
+pub use cached::{SEAL_BYTES, Sealer};
 pub use keys::{DATA_KEY_BYTES, DataKey, Keys};
+
+pub(crate) use cached::{Seal, UNSEALED};
 
 use crate::block::{BLOCK_BYTES, Epoch, Range, SECTOR_BYTES, Seq, VolumeId};
 use crate::record::RecordError;
@@ -157,6 +161,12 @@ impl Packer {
     #[must_use]
     pub fn key(&self) -> Option<u32> {
         self.packing.keys.as_ref().map(Keys::newest)
+    }
+
+    /// The keys, if data is encrypted.
+    #[must_use]
+    pub fn keys(&self) -> Option<&Keys> {
+        self.packing.keys.as_ref()
     }
 
     /// The keys are these from now on: new writes use the newest of them.

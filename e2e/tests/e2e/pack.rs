@@ -1,11 +1,13 @@
 //! Compression and encryption end to end: what the store and the disks hold, and who can read it.
 
+use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, longhaul, run};
-use longhaul_e2e::site::{Site, files_below};
+use longhaul_e2e::site::{Host, Relay, Site, files_below, metric};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use longhaul_e2e::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const BLOCKS: usize = 4096;
@@ -58,8 +60,11 @@ fn what_is_encrypted_is_nowhere_in_plain_text_and_for_whoever_has_the_key_file()
     assert!(!holds_secret(site.store.dir()), "the store");
     let status = host.volume_status("disk");
     assert_eq!(status["encryption_key"], 1, "{status}");
-    assert_eq!(status["cache"], serde_json::Value::Null, "what was read is kept in plain text");
-    assert!(!files_below(host.state()).iter().any(|path| path.ends_with("cache.0000")));
+    wait_for("what was written is in the cache", LIMIT, || {
+        host.volume_status("disk")["cache"]["valid_bytes"].as_u64() >= Some(1 << 20)
+    });
+    assert_eq!(client.read(0, 4096).unwrap(), text);
+    assert!(!holds_secret(host.state()), "journal and cache");
     assert_eq!(status["counters"]["packed_zero_bytes"], 1 << 20);
     // The host is gone with all it had.
     host.kill();
@@ -187,4 +192,125 @@ fn compression_says_what_it_brings() {
         let host = site.host("wrong").with(["--compression", wrong]);
         host.run_to_failure().fails(2, &["--compression"]);
     }
+}
+
+fn cache_file(host: &Host) -> PathBuf {
+    let files = files_below(host.state());
+    files.into_iter().find(|path| path.ends_with("cache.0000")).expect("there is a cache")
+}
+
+/// A host that has attached the volume, and its cache has been compared with the store.
+fn start(host: &mut Host) -> Client {
+    host.start();
+    let client = host.client("disk");
+    wait_for("the cache is ready", LIMIT, || {
+        host.volume_status("disk")["cache"]["state"] == "ready"
+    });
+    client
+}
+
+/// Blocks of the secret, each with its number and a byte of its own.
+fn secret_block(block: u64, byte: u8) -> Vec<u8> {
+    let mut data = SECRET.repeat(256);
+    data[..8].copy_from_slice(&block.to_le_bytes());
+    data[8] = byte;
+    data
+}
+
+const SECRET_BLOCKS: u64 = 1024;
+
+fn read_secrets(client: &mut Client, byte: impl Fn(u64) -> u8) {
+    for block in 0..SECRET_BLOCKS {
+        let data = client.read(block * 4096, 4096).unwrap();
+        assert!(data == secret_block(block, byte(block)), "block {block}");
+    }
+    // A part of a block, and across two.
+    let data = client.read(4096 * 5 + 512, 1024).unwrap();
+    assert_eq!(data, secret_block(5, byte(5))[512..1536]);
+    let data = client.read(4096 * 8 - 512, 1024).unwrap();
+    assert_eq!(data[..512], secret_block(7, byte(7))[3584..]);
+}
+
+#[test]
+fn an_encrypted_volume_is_read_from_its_cache_which_nobody_else_can_read() {
+    let (site, key) = encrypted("disk");
+    let mut first = site.host("first").with(["--key-file", &key, "--volume", "disk"]);
+    first.start();
+    let mut client = first.client("disk");
+    for block in 0..SECRET_BLOCKS {
+        client.write(block * 4096, &secret_block(block, 0)).unwrap();
+    }
+    client.flush().unwrap();
+    client.disconnect();
+    first.wait_drained("disk", LIMIT);
+    assert!(first.stop().success());
+
+    let relay = Relay::start(&site, []);
+    let store = ["--store", relay.address.as_str(), "--cache-size", "64MiB"];
+    let mut host = site.host("host").with(["--key-file", &key, "--volume", "disk"]).with(store);
+    drop(start(&mut host));
+    let cache = |host: &Host, args: &[&str]| {
+        run(longhaul(), ["cache"].iter().chain(args).chain(&["--admin", host.admin.as_str()])).ok()
+    };
+    cache(&host, &["pin", "disk", "0-1MiB"]);
+    cache(&host, &["warm", "disk", "0-4MiB"]);
+    relay.cut();
+    let mut client = host.client("disk");
+    read_secrets(&mut client, |_| 0);
+    let status = host.volume_status("disk");
+    assert!(status["cache"]["hit_bytes"].as_u64() >= Some(4 << 20), "{status}");
+    let valid = metric(&host.admin, "longhaul_cache_valid_bytes{volume=\"disk\"}");
+    assert!(valid >= f64::from(4 << 20), "{valid}");
+    assert_eq!(status["cache"]["pinned_valid_bytes"], 1 << 20, "{status}");
+    let shown = run(longhaul(), ["status", "--admin", host.admin.as_str()]).ok().stdout;
+    assert!(shown.contains("4 MiB of"), "{shown}");
+    relay.restore();
+    client.disconnect();
+    assert!(host.stop().success());
+    assert!(!holds_secret(host.state()), "a cache that was filled by reads");
+
+    // It is warm after a restart, and after a crash; what was written meanwhile is not what was read before.
+    let mut client = start(&mut host);
+    relay.cut();
+    read_secrets(&mut client, |_| 0);
+    relay.restore();
+    let rewritten = |block: u64| u8::from(block % 3 == 0);
+    for block in (0..SECRET_BLOCKS).step_by(3) {
+        client.write(block * 4096, &secret_block(block, 1)).unwrap();
+    }
+    client.flush().unwrap();
+    host.wait_drained("disk", LIMIT);
+    read_secrets(&mut client, rewritten);
+    host.kill();
+    let mut client = start(&mut host);
+    read_secrets(&mut client, rewritten);
+
+    // The next key is used for what is cached from then on; what was there stays.
+    site.volume(["rotate-key", "disk", "--key-file", &key]).ok();
+    wait_for("the host takes the new key", LIMIT, || {
+        host.volume_status("disk")["encryption_key"] == 2
+    });
+    client.write(0, &secret_block(0, 2)).unwrap();
+    client.flush().unwrap();
+    host.wait_drained("disk", LIMIT);
+    let rotated = |block: u64| if block == 0 { 2 } else { rewritten(block) };
+    relay.cut();
+    read_secrets(&mut client, rotated);
+    relay.restore();
+    client.disconnect();
+    assert!(host.stop().success());
+    assert!(!holds_secret(host.state()), "a cache that was filled by writes");
+
+    // Whatever becomes of the file is a miss.
+    let path = cache_file(&host);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    for offset in (1 << 20..64 << 20).step_by(5000) {
+        file.write_all_at(&[0xee; 40], offset).unwrap();
+    }
+    let mut client = start(&mut host);
+    read_secrets(&mut client, rotated);
+    assert!(host.volume_status("disk")["cache"]["damaged_blocks"].as_u64() > Some(0));
+    client.disconnect();
+    assert!(host.stop().success());
+    assert!(!holds_secret(host.state()));
 }

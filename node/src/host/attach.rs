@@ -378,7 +378,7 @@ fn claim(state: &StateDir, file: &mut VolumeFile) -> Result<Option<VolumeFile>, 
 }
 
 /// Opens the read cache of a volume before the store is asked for the volume: it may take a while.
-/// An encrypted volume has none: what would be in it is what was read, in plain text.
+/// That of an encrypted volume is encrypted.
 async fn open_cache(
     front: &Rc<Front>,
     name: &str,
@@ -388,13 +388,10 @@ async fn open_cache(
     if front.options.write_through {
         return None;
     }
-    let (state, mut bytes) = (front.state.clone(), front.options.cache_bytes);
-    if encrypted && bytes > 0 {
-        tracing::info!(volume = name, "no read cache: the volume is encrypted");
-        bytes = 0;
-    }
+    let (state, bytes) = (front.state.clone(), front.options.cache_bytes);
     let label = name.to_owned();
-    let opened = tokio::task::spawn_blocking(move || cache::open(&state, &label, id, bytes)).await;
+    let open = move || cache::open(&state, (&label, id), bytes, encrypted);
+    let opened = tokio::task::spawn_blocking(open).await;
     // Reads go to the store, then.
     opened.unwrap_or_default()
 }

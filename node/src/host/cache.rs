@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Promises: a cache that cannot be made, or not as large as asked for, is a warning and no more; nothing
-//! that is not a cache of this volume is used. What is in the file is the engine's business.
+//! that is not a cache of this volume is used; no plain text stays in the file of an encrypted volume. What is in the file is the engine's business.
 
 use super::disk::Disk;
 use super::state::{StateDir, free_bytes, random};
@@ -13,7 +13,9 @@ use crate::commands::Usage;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::VolumeId;
-use longhaul_core::host::cache::{Cache, Geometry, Load, MAX_CACHE_BYTES, MIN_CACHE_BYTES, Pins};
+use longhaul_core::host::cache::{
+    Cache, Geometry, Load, Loaded, MAX_CACHE_BYTES, MIN_CACHE_BYTES, Pins,
+};
 use longhaul_core::host::{DiskOperation, DiskResult};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -56,10 +58,17 @@ pub fn path(dir: &Path) -> PathBuf {
     dir.join("cache.0000")
 }
 
-/// Opens the cache of a volume, or makes one; `None` if there is to be none or there can be none. Blocks.
-pub fn open(state: &StateDir, name: &str, volume: VolumeId, bytes: u64) -> Option<CacheFile> {
+/// Opens the cache of a volume, or makes one; `None` if there is to be none or there can be none. `sealed`: what is in
+/// it has to be encrypted. Blocks.
+pub fn open(
+    state: &StateDir,
+    (name, volume): (&str, VolumeId),
+    bytes: u64,
+    sealed: bool,
+) -> Option<CacheFile> {
     let dir = state.volume_dir(volume);
-    let opened = if bytes == 0 { remove(&dir) } else { open_file(&dir, name, volume, bytes) };
+    let opened =
+        if bytes == 0 { remove(&dir) } else { open_file(&dir, (name, volume), bytes, sealed) };
     opened.unwrap_or_else(|error| {
         tracing::warn!(volume = name, "there is no read cache: {error:#}");
         None
@@ -76,7 +85,12 @@ fn remove(dir: &Path) -> Result<Option<CacheFile>> {
     }
 }
 
-fn open_file(dir: &Path, name: &str, volume: VolumeId, wanted: u64) -> Result<Option<CacheFile>> {
+fn open_file(
+    dir: &Path,
+    (name, volume): (&str, VolumeId),
+    wanted: u64,
+    sealed: bool,
+) -> Result<Option<CacheFile>> {
     let started = Instant::now();
     let path = path(dir);
     let cannot = || format!("cannot use {}", path.display());
@@ -98,8 +112,10 @@ fn open_file(dir: &Path, name: &str, volume: VolumeId, wanted: u64) -> Result<Op
     let Some(geometry) = Geometry::for_size(bytes).filter(|_| bytes >= MIN_CACHE_BYTES) else {
         return remove(dir);
     };
-    if have != bytes {
-        // What is in the file was laid out for another size.
+    let (mut cache, mut loaded) = load(&file, geometry, volume)?;
+    let plain = sealed && have > 0 && !loaded.sealed;
+    if have != bytes || plain {
+        // What is in the file was laid out for another size, or may be plain text that must not be there.
         file.set_len(0).with_context(cannot)?;
         if let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             remove(dir)?;
@@ -107,13 +123,13 @@ fn open_file(dir: &Path, name: &str, volume: VolumeId, wanted: u64) -> Result<Op
                 format!("{} has no room for {}", dir.display(), show_bytes(bytes))
             });
         }
+        (cache, loaded) = load(&file, geometry, volume)?;
     }
-    let (cache, valid) = load(&file, geometry, volume)?;
     tracing::info!(
         volume = name,
         "opened a read cache of {} with {} in {:.2} s",
         show_bytes(bytes),
-        show_bytes(valid),
+        show_bytes(loaded.valid_bytes),
         started.elapsed().as_secs_f64()
     );
     let names = path.with_extension("").display().to_string();
@@ -134,7 +150,7 @@ pub fn fitting(wanted: u64, free: u64) -> u64 {
     if bytes >= MIN_CACHE_BYTES { bytes } else { 0 }
 }
 
-fn load(file: &File, geometry: Geometry, volume: VolumeId) -> Result<(Cache, u64)> {
+fn load(file: &File, geometry: Geometry, volume: VolumeId) -> Result<(Cache, Loaded)> {
     let mut load = Load::new(geometry, Some(volume));
     run_load(&mut load, file);
     let report = load.report();
@@ -144,7 +160,7 @@ fn load(file: &File, geometry: Geometry, volume: VolumeId) -> Result<(Cache, u64
             report.bad_pages
         );
     }
-    Ok((load.finish(volume, random()?), report.valid_bytes))
+    Ok((load.finish(volume, random()?), report))
 }
 
 /// Gives a load what it asks for until it wants nothing more.
@@ -187,16 +203,20 @@ mod tests {
         std::fs::create_dir_all(state.volume_dir(volume)).unwrap();
         let path = path(&state.volume_dir(volume));
         let length = || std::fs::metadata(&path).map(|meta| meta.len()).ok();
-        assert!(open(&state, "v", volume, 64 << 20).is_some());
+        assert!(open(&state, ("v", volume), 64 << 20, false).is_some());
         assert_eq!(length(), Some(64 << 20));
         std::fs::write(&path, vec![0xa5; 64 << 20]).unwrap();
-        assert!(open(&state, "v", volume, 64 << 20).is_some(), "rubbish is no reason to fail");
-        assert!(open(&state, "v", volume, 65 << 20).is_some());
+        assert!(open(&state, ("v", volume), 64 << 20, false).is_some(), "rubbish is no reason to fail");
+        let rubbish = || std::fs::read(&path).unwrap().iter().any(|byte| *byte == 0xa5);
+        assert!(rubbish());
+        assert!(open(&state, ("v", volume), 64 << 20, true).is_some());
+        assert!(!rubbish(), "what may be plain text does not stay in the file of an encrypted volume");
+        assert!(open(&state, ("v", volume), 65 << 20, false).is_some());
         assert_eq!(length(), Some(65 << 20));
-        assert!(open(&state, "v", volume, 0).is_none());
+        assert!(open(&state, ("v", volume), 0, false).is_none());
         assert_eq!(length(), None);
         std::fs::create_dir(&path).unwrap();
-        assert!(open(&state, "v", volume, 64 << 20).is_none());
+        assert!(open(&state, ("v", volume), 64 << 20, false).is_none());
     }
 
     #[test]

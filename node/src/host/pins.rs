@@ -128,9 +128,6 @@ impl Front {
         let name = volume.name();
         match pins(volume) {
             Some(pins) => Ok(pins),
-            None if volume.status().0.key.is_some() => bail!(
-                "volume {name} is encrypted, and has no read cache for that: it would hold what was read in plain text"
-            ),
             None if self.options.write_through => {
                 bail!("volume {name} has no read cache: this host runs with --write-through")
             }

@@ -186,7 +186,6 @@ fn row(volume: &VolumeReport) -> Vec<String> {
         behind,
         journal,
         match &volume.cache {
-            None if volume.encryption_key.is_some() => "none (encrypted)".into(),
             None => "none".into(),
             Some(cache) if cache.state == "ready" => {
                 format!("{} of {}", show_bytes(cache.valid_bytes), show_bytes(cache.capacity_bytes))

@@ -5,8 +5,9 @@ use crate::disk::Disk;
 use crate::note;
 use crate::rng::Rng;
 use bytes::Bytes;
-use longhaul_core::host::cache::{self, Geometry, Load};
+use longhaul_core::host::cache::{self, Geometry, Load, RECORD_BYTES};
 use longhaul_core::host::{DiskOperation, DiskResult};
+use longhaul_core::pack::SEAL_BYTES;
 use std::collections::VecDeque;
 
 /// A cache file and what is under way on it.
@@ -124,7 +125,11 @@ impl World {
             let delay = cache.rng.spread(latency / 4 + 1, latency * 2 + 2);
             return self.after(delay, Event::CacheRead(at, id, offset, bytes));
         }
+        let plain = matches!(&operation, DiskOperation::Write { data, .. } if is_plain(data));
         cache.queue.push_back(operation);
+        if plain && self.packing(volume).keys.is_some() {
+            return self.fail(format!("host {host} keeps plain text of volume {volume} in its cache"));
+        }
         self.next_cache(host, volume);
     }
 
@@ -213,4 +218,13 @@ impl World {
         self.next_cache(host, volume);
         self.pump_host(host, volume);
     }
+}
+
+/// Whether these are blocks of which one is not encrypted: then its seal is zeroes. Whatever else is in a cache file is
+/// written in multiples of 4 KiB.
+fn is_plain(data: &[u8]) -> bool {
+    data.len() % 4096 != 0
+        && data
+            .chunks(RECORD_BYTES)
+            .any(|record| record[record.len() - SEAL_BYTES..].iter().all(|byte| *byte == 0))
 }

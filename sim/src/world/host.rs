@@ -42,7 +42,7 @@ impl World {
     }
 
     /// What hosts of a volume do to data. The salt is the same in all attachments, so what keeps
-    /// nonces apart here is that epochs are.
+    /// nonces of records apart here is that epochs are; those of caches come again.
     pub(super) fn packing(&self, volume: usize) -> Packing {
         let plan = self.plan.volumes[volume];
         let key = |number: u8| (number.into(), DataKey::new([number; DATA_KEY_BYTES]));
@@ -432,6 +432,7 @@ impl World {
                 let range = self.slot(host, volume).asked.remove(request);
                 self.perhaps_lie((host, volume), range, frame)
             }
+            ToHost::Changed { .. } => self.perhaps_deny_changes((host, volume), frame),
             _ => frame,
         };
         match &mut self.slot(host, volume).state {

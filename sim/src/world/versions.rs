@@ -368,6 +368,30 @@ impl World {
     }
 }
 
+impl World {
+    /// A host asks for its cache what was written while it was away. A store that lies says: nothing.
+    pub(super) fn perhaps_deny_changes(
+        &mut self,
+        (host, volume): (usize, usize),
+        mut frame: Frame<ToHost>,
+    ) -> Frame<ToHost> {
+        let liar = self.plan.liar && self.has_versions(volume);
+        // The table of versions asks while it attaches; what it does not know it believes.
+        let cache = matches!(self.slot(host, volume).state, State::Running(_));
+        if let ToHost::Changed { result: Ok(changes), .. } = &mut frame.message
+            && liar
+            && cache
+            && *changes != Changes::Ranges(Vec::new())
+            && self.chaos_rng.percent(70)
+        {
+            note!(self, "a store tells h{host} v{volume} that nothing was written");
+            *changes = Changes::Ranges(Vec::new());
+            self.coverage.changes_denied += 1;
+        }
+        frame
+    }
+}
+
 /// The record of each sector of an answer; `None` for zeroes. Nothing if it has plain text.
 fn sectors(
     volume: VolumeId,

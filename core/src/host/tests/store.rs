@@ -5,8 +5,8 @@ use crate::block::{BlockState, Range, Seq, StatusRun};
 use crate::pack::{Packer, Packing};
 use crate::record::{self, Kind, packed};
 use crate::wire::link::{
-    self, AttachError, Attached, Frame, HostId, ReadError, ReadPart, StageError, StagedRun, ToHost,
-    ToStore,
+    self, AttachError, Attached, Changes, Frame, HostId, ReadError, ReadPart, StageError,
+    StagedRun, ToHost, ToStore,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -188,6 +188,11 @@ impl Store {
                     },
                 });
                 Some(ToHost::Status { request, volume, result: Ok(runs.collect()) }.into())
+            }
+            // That may be a lie.
+            ToStore::Changed { request, volume, .. } => {
+                let result = Ok(Changes::Ranges(Vec::new()));
+                Some(ToHost::Changed { request, volume, result }.into())
             }
             ToStore::Detach { request, .. } => {
                 assert!(self.announced.is_empty());

@@ -28,6 +28,7 @@ pub(crate) use mark::{Seal, seals, seals_of};
 
 use super::io::{DiskOperation, DiskResult};
 use crate::block::{BLOCK_SECTORS, Range, Seq, Time, VolumeId};
+use crate::cache::Version;
 use crate::extent::{ExtentMap, Uniform};
 use crate::record::{self, Header};
 use bytes::Bytes;
@@ -233,7 +234,8 @@ impl Versions {
             self.apply(now);
         }
         let applied = self.applied();
-        let behind = applied > self.table.head().seq;
+        // What was seen for the first time is no write of this host, and is to be kept all the same.
+        let behind = applied > self.table.head().seq || self.since.is_some();
         let due = self.since.is_some_and(|since| since.after(INTERVAL) <= now);
         let wanted = (behind && (short || due || closing)) || self.table.is_crowded();
         if wanted && !self.table.is_frozen() {
@@ -280,15 +282,16 @@ impl Versions {
         if self.table.failed().is_some() {
             return None;
         }
-        let behind = self.applied() > self.table.head().seq && !self.table.is_frozen();
-        let due = self.since.map(|since| since.after(INTERVAL)).filter(|_| behind);
+        let due = self.since.map(|since| since.after(INTERVAL));
+        let due = due.filter(|_| !self.table.is_frozen());
         [self.turn, due].into_iter().flatten().min()
     }
 
     /// Whether the table on disk has all that is committed.
     pub(crate) fn is_settled(&self) -> bool {
         let failed = self.table.failed().is_some();
-        failed || (!self.table.is_frozen() && self.table.head().seq >= self.committed)
+        let kept = self.since.is_none() && self.table.head().seq >= self.committed;
+        failed || (!self.table.is_frozen() && kept)
     }
 
     // --- comparing ---
@@ -378,6 +381,44 @@ impl Versions {
                 self.since.get_or_insert(now);
             }
         }
+    }
+
+    /// The newest version of a block, for the read cache. Sectors that are zeroes have the mark of zeroes, however it
+    /// came to be known.
+    pub(crate) fn version(&mut self, block: u64) -> Version {
+        if self.table.failed().is_some() {
+            return Version::Unknown;
+        }
+        let whole = Range::new(block * BLOCK_SECTORS, BLOCK_SECTORS);
+        let over: Vec<_> = self.overlay.cover(whole).collect();
+        let mut marks = [Mark::UNKNOWN; BLOCK_SECTORS as usize];
+        if over.iter().any(|(_, over)| over.is_none()) {
+            marks = match self.table.get(block) {
+                None => return Version::Later,
+                Some(Ok(mark)) => [mark; BLOCK_SECTORS as usize],
+                Some(Err(split)) => split,
+            };
+        }
+        for (part, over) in over {
+            let first = (part.lba - whole.lba) as usize;
+            if let Some(Uniform((_, mark))) = over {
+                marks[first..first + part.sectors as usize].fill(mark);
+            }
+        }
+        let complete = self.table.head().complete;
+        for mark in &mut marks {
+            match *mark {
+                Mark::BLANK if complete => *mark = Mark::ZERO,
+                Mark::BLANK | Mark::UNKNOWN => return Version::Unknown,
+                _ => {}
+            }
+        }
+        Version::Is(marks.map(|mark| mark.0))
+    }
+
+    /// Whether what is seen for the first time cannot be noted now.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.table.is_frozen() || self.table.is_crowded()
     }
 
     fn is_unknown(&mut self, block: u64) -> bool {
