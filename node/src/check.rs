@@ -3,6 +3,7 @@
 //! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `check_checkpoint`); here files
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
+mod keys;
 mod map;
 mod small;
 mod stored;
@@ -16,6 +17,7 @@ use crate::store::site::Role;
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
+use keys::DataKeys;
 use longhaul_core::block::Range;
 use longhaul_core::host::cache::{Geometry, Load, RECORD_BYTES};
 use longhaul_core::host::journal::{JournalError, Recovery};
@@ -67,6 +69,9 @@ struct Checked {
     /// Journal frames or segments.
     parts: u64,
     bytes: u64,
+    /// Of a store's encrypted volume: bytes of records in its objects by the number of their data key, live or not.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    data_keys: BTreeMap<u32, u64>,
     /// In words.
     found: String,
 }
@@ -204,6 +209,7 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
         last_seq: 0,
         parts: 0,
         bytes: 0,
+        data_keys: BTreeMap::new(),
         found: String::new(),
     };
     match state::open_journal(dir, volume, false) {
@@ -525,6 +531,7 @@ fn check_volume(
     map.check_roots_of(spec.begins_after(), Some(&log).filter(|log| log.is_whole()), report);
     let mut resized = BTreeMap::new();
     let mut bytes = 0;
+    let mut data_keys = DataKeys::default();
     // Segments that an old root was made of may have been given back: they are looked at one by one, and the log is
     // followed from that root.
     let base = map.base(report);
@@ -538,7 +545,10 @@ fn check_volume(
             bytes += object.len() as u64;
             let segment = segment::verify(&object).map_err(|error| error.to_string())?;
             match (segment.header.volume, segment.header.number) == (spec.id, number) {
-                true => Ok(segment),
+                true => {
+                    data_keys.segment(spec.id, &segment, &object);
+                    Ok(segment)
+                }
                 false => Err("it is another segment, or another volume's".to_owned()),
             }
         });
@@ -561,6 +571,9 @@ fn check_volume(
             Ok(object) => {
                 bytes += object.len() as u64;
                 let checked = log.handle_segment(&object);
+                if let Ok(segment) = &checked {
+                    data_keys.segment(spec.id, segment, &object);
+                }
                 if let Ok(Segment { header, .. }) = &checked
                     && header.sectors > 0
                 {
@@ -615,6 +628,7 @@ fn check_volume(
         }
     }
     check_staged(objects, spec, log.table(), report)?;
+    data_keys.bundles(objects, spec.id)?;
     let state = log.state();
     let ok = report.damage.len() == before;
     let outstanding = match (ok, state.clean) {
@@ -630,6 +644,7 @@ fn check_volume(
         last_seq: state.committed,
         parts: segments.len() as u64,
         bytes,
+        data_keys: data_keys.into_bytes(),
         found: format!("{found}; {outstanding}"),
     });
     Ok(())
@@ -767,6 +782,7 @@ fn in_words(report: &Report) -> String {
         ]
     }));
     let mut out = columns(&rows);
+    out += &keys::in_words(report);
     for note in &report.notes {
         out += &format!("note: {note}\n");
     }

@@ -3,8 +3,8 @@
 //! On a terminal the question is asked there. Without one there is nobody to ask: then it takes `--yes`.
 
 use crate::cli::{
-    Command, CredentialCommand, DetachArgs, ReplicaCommand, SnapshotCommand, StoreCommand,
-    TenantCommand, VolumeCommand,
+    Command, CredentialCommand, DetachArgs, KeyCommand, ReplicaCommand, SnapshotCommand,
+    StoreCommand, TenantCommand, VolumeCommand,
 };
 use crate::commands::Usage;
 use crate::units::show_bytes;
@@ -46,6 +46,9 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
                 ),
                 yes,
             ),
+            VolumeCommand::Key(KeyCommand::Remove { name, slot, yes }) => {
+                (format!("what key slot {slot} is for opens volume {name} no more"), yes)
+            }
             _ => return None,
         },
         Command::Detach(DetachArgs { name, drop_undelivered: true, yes, .. }) => {

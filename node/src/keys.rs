@@ -7,12 +7,14 @@
 
 pub mod given;
 mod list;
+mod progress;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use given::Given;
 pub use list::{KeyList, Owner};
+pub use progress::{PROGRESS_ATTRIBUTE, Progress};
 pub use slots::{Opener, Secret, Slot};
 
 use crate::files;
@@ -67,10 +69,16 @@ pub fn open(
     if data.is_empty() {
         return Ok(None);
     }
-    let Unlocked { keys, parents, secret } = KeyList::parse(data)?.unlock(owner, openers, known)?;
+    let unlocked = KeyList::parse(data)?.unlock(owner, openers, known)?;
+    Ok(Some((attachment(&unlocked)?, unlocked.secret)))
+}
+
+/// The keys of a list, for a new attachment.
+fn attachment(unlocked: &Unlocked) -> Result<Keys> {
+    let Unlocked { keys, parents, retires, .. } = unlocked;
     let salt: [u8; SALT_BYTES] = random::bytes()?;
-    let keys = Keys::new(salt, keys).context("the volume is encrypted and has no keys")?;
-    Ok(Some((keys.with_parents(parents), secret)))
+    let keys = Keys::new(salt, keys.clone()).context("the volume is encrypted and has no keys")?;
+    Ok(keys.with_parents(parents.clone()).with_retiring(*retires))
 }
 
 /// The keys of a volume, for a command.
@@ -104,7 +112,8 @@ pub async fn of_volume(
 /// If the store is too old or fails, or the volume has been attached meanwhile.
 pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener]) -> Result<()> {
     let keys = BTreeMap::from([(1, DataKey::new(random::secret()?))]);
-    let unlocked = Unlocked { keys, parents: Vec::new(), secret: Secret::draw()? };
+    let secret = Secret::draw()?;
+    let unlocked = Unlocked { keys, parents: Vec::new(), secret, retires: false };
     let slots = (1..).zip(openers);
     let slots: Result<_> =
         slots.map(|(number, opener)| Slot::wrap(number, &unlocked.secret, opener)).collect();
@@ -135,6 +144,8 @@ pub async fn for_clones(
     let list = KeyList::parse(&data)?;
     let mut unlocked = list.unlock(&owner(requests, info), given.required()?, None)?;
     unlocked.parents.insert(0, info.id);
+    // A clone that is not asked to shares what it began as.
+    unlocked.retires = false;
     Ok(Some(Heritage { slots: list.slots, unlocked }))
 }
 
@@ -184,10 +195,47 @@ impl<'a> Change<'a> {
     /// # Errors
     /// If the store fails.
     pub async fn rotate(mut self) -> Result<u32> {
-        let newest = self.unlocked.keys.keys().next_back().copied().unwrap_or(0) + 1;
-        self.unlocked.keys.insert(newest, DataKey::new(random::secret()?));
+        let newest = self.draw()?;
         self.save().await?;
         Ok(newest)
+    }
+
+    /// Asks the host that has the volume attached, and every later one, to encrypt anew what is under other data keys than
+    /// the newest one, which is drawn if there is only one. Its number.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn begin_retiring(mut self) -> Result<u32> {
+        let newest = match self.numbers()[..] {
+            [_] => self.draw()?,
+            ref several => several.iter().copied().max().unwrap_or(0),
+        };
+        self.unlocked.retires = true;
+        self.save().await?;
+        Ok(newest)
+    }
+
+    fn draw(&mut self) -> Result<u32> {
+        let newest = self.unlocked.keys.keys().next_back().copied().unwrap_or(0) + 1;
+        self.unlocked.keys.insert(newest, DataKey::new(random::secret()?));
+        Ok(newest)
+    }
+
+    /// Whether hosts are asked to encrypt anew what is under other data keys than the newest one.
+    pub fn retires(&self) -> bool {
+        self.unlocked.retires
+    }
+
+    /// What the host that has the volume attached says of that, if it was said in this epoch.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn progress(&self) -> Result<Option<Progress>> {
+        let data = attributes::get(self.requests, self.info, PROGRESS_ATTRIBUTE).await;
+        let data = data.context("cannot ask how far the host is")?;
+        let said = Progress::open(&attachment(&self.unlocked)?, self.info.id, &data);
+        let newest = self.numbers().into_iter().max();
+        Ok(said.filter(|said| said.epoch == epoch(self.info) && Some(said.key) == newest))
     }
 
     /// Numbers of the data keys.
@@ -203,7 +251,8 @@ impl<'a> Change<'a> {
         let Some((newest, key)) = self.unlocked.keys.pop_last() else { return Ok(Vec::new()) };
         let older: Vec<u32> = self.unlocked.keys.keys().copied().collect();
         self.unlocked.keys = BTreeMap::from([(newest, key)]);
-        if !older.is_empty() {
+        let asked = std::mem::take(&mut self.unlocked.retires);
+        if !older.is_empty() || asked {
             self.save().await?;
         }
         Ok(older)

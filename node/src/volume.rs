@@ -142,9 +142,10 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
             tell(&format!("volume {name} has {size}"));
             Ok(())
         }
-        VolumeCommand::RotateKey { name, rewrite: true, .. } => {
+        VolumeCommand::RotateKey { name, rewrite: true, wait, .. } => {
             let link = client.link().await?;
-            rewrite::run(link, name, &given, args.json).await.with_context(|| named(name))
+            let how = rewrite::How { wait: *wait, as_json: args.json };
+            rewrite::run(link, name, &given, how).await.with_context(|| named(name))
         }
         VolumeCommand::RotateKey { name, new_key_file, .. } => {
             keys::rotate(client, name, new_key_file.as_deref(), &given, args.json).await

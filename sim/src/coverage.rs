@@ -331,6 +331,10 @@ counters! {
     written_back,
     /// Of them those with data.
     written_back_data,
+    /// Ranges that hosts wrote again under a newer data key.
+    rewritten,
+    /// Times a volume was all under the newest data key.
+    encrypted_anew,
     /// Logs replayed and compared at the end.
     logs_verified,
     /// Operations that were done at the second place as well.

@@ -135,6 +135,25 @@ pub enum Event {
         /// The last one.
         last: Seq,
     },
+    /// What was under an older data key was written again.
+    Rewritten {
+        /// The sectors.
+        range: Range,
+        /// The first number that this took.
+        first: Seq,
+        /// The last one.
+        last: Seq,
+    },
+    /// All of the volume was looked at for what is under older data keys.
+    EncryptedAnew {
+        /// Number of the key that it is under now.
+        key: u32,
+        /// Bytes that were written again.
+        bytes: u64,
+        /// Bytes that the store could not give. If there are none, nothing is under an older key any more; else everything
+        /// is looked at again later.
+        failed_bytes: u64,
+    },
     /// What the store had lost has been looked at, or given up.
     Repaired {
         /// Bytes that it had lost.

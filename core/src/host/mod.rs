@@ -30,6 +30,7 @@ mod quota;
 mod readahead;
 mod reads;
 mod repair;
+mod rewriting;
 mod ship;
 mod status;
 #[cfg(test)]
@@ -44,6 +45,7 @@ pub use crate::cache;
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
 pub use readahead::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace};
+pub use rewriting::RewriteStatus;
 pub use status::{Counters, Status};
 pub use versions::{Versions, VersionsStatus};
 pub use volume::Volume;

@@ -27,6 +27,15 @@ pub(super) enum Unfit {
     Plain,
 }
 
+impl From<RecordError> for Unfit {
+    fn from(error: RecordError) -> Unfit {
+        match error {
+            RecordError::Plain(_) => Unfit::Plain,
+            _ => Unfit::Damaged,
+        }
+    }
+}
+
 /// The pieces of a store's answer, if they are what the range demands and match their checksums, and are encrypted
 /// where the volume is.
 pub(super) fn verified(
@@ -35,20 +44,16 @@ pub(super) fn verified(
     payload: Bytes,
     packer: &mut Packer,
 ) -> Result<Vec<ReadPiece>, Unfit> {
-    let unfit = |error| match error {
-        RecordError::Plain(_) => Unfit::Plain,
-        _ => Unfit::Damaged,
-    };
     let parts = link::decode_data(range, pieces, payload).map_err(|_| Unfit::Damaged)?;
     let piece = |part| match part {
         ReadPart::Hole(sectors) | ReadPart::Zero(sectors) => Ok(ReadPiece::Zeroes(sectors)),
         ReadPart::Data { .. } if packer.is_encrypting() => Err(Unfit::Plain),
         ReadPart::Data { wanted, fragment } => {
-            fragment.verify().map_err(unfit)?;
+            fragment.verify().map_err(Unfit::from)?;
             Ok(ReadPiece::Data(fragment.sectors(wanted)))
         }
         ReadPart::Packed { wanted, record } => {
-            packer.unpack(&record, wanted).map(ReadPiece::Data).map_err(unfit)
+            packer.unpack(&record, wanted).map(ReadPiece::Data).map_err(Unfit::from)
         }
     };
     parts.into_iter().map(piece).collect()

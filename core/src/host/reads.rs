@@ -100,6 +100,9 @@ pub(super) enum LinkUse {
     Changes(Moment),
     /// Content for the cache.
     Warm(For),
+    /// What has content, and then that content, to be encrypted anew; the rest is with [`super::rewriting`].
+    Look(u64),
+    Rewrite(u64),
 }
 
 #[derive(Debug)]
@@ -135,6 +138,16 @@ pub(super) struct Reads {
     parked: Vec<(RequestId, Asked, Parked)>,
     /// By the number that has to be committed, and in the order of their coming.
     uncommitted: BTreeMap<Seq, Vec<Uncommitted>>,
+}
+
+impl LinkUse {
+    /// Whether no client waits for it, but only what this host does by itself.
+    fn is_ours(&self) -> bool {
+        matches!(
+            self,
+            LinkUse::Prefetch | LinkUse::Warm(_) | LinkUse::Look(_) | LinkUse::Rewrite(_)
+        )
+    }
 }
 
 impl Target {
@@ -173,14 +186,14 @@ impl Reads {
 
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()
-            && self.all_asked().all(|asked| {
-                matches!(asked.what, LinkUse::Prefetch | LinkUse::Changes(_) | LinkUse::Warm(_))
-            })
+            && self
+                .all_asked()
+                .all(|asked| asked.what.is_ours() || matches!(asked.what, LinkUse::Changes(_)))
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        let waits = |asked: &&Asked| !matches!(asked.what, LinkUse::Prefetch | LinkUse::Warm(_));
-        (self.reads.len() + self.all_asked().filter(waits).count()) as u64
+        let waits = self.all_asked().filter(|asked| !asked.what.is_ours());
+        (self.reads.len() + waits.count()) as u64
     }
 
     /// Whether the read has not been answered.
@@ -217,10 +230,9 @@ impl Reads {
         for asked in std::mem::take(&mut self.asked).into_values().chain(parked) {
             match asked.what {
                 LinkUse::Status { id, .. } | LinkUse::Stage(Staging { id, .. }) => ids.push(id),
-                LinkUse::Read { .. }
-                | LinkUse::Prefetch
-                | LinkUse::Changes(_)
-                | LinkUse::Warm(_) => {}
+                LinkUse::Read { .. } | LinkUse::Changes(_) => {}
+                LinkUse::Prefetch | LinkUse::Warm(_) => {}
+                LinkUse::Look(_) | LinkUse::Rewrite(_) => {}
             }
         }
         self.uncommitted.clear();
@@ -556,6 +568,9 @@ impl Volume {
         let Some(runs) = self.true_runs(asked.range, &runs) else {
             return self.reads.park(request, asked, Parked::Status(runs));
         };
+        if let LinkUse::Look(number) = asked.what {
+            return self.rewrite_looked(number, asked.range, &runs);
+        }
         let Asked { range, what: LinkUse::Status { id, local }, again, .. } = asked else {
             return;
         };
@@ -609,7 +624,10 @@ impl Volume {
         };
         let (lane, message) = match asked.what {
             LinkUse::Read { .. } => (Lane::Read, read),
-            LinkUse::Prefetch | LinkUse::Warm(_) => (Lane::ReadAhead, read),
+            LinkUse::Prefetch | LinkUse::Warm(_) | LinkUse::Rewrite(_) => (Lane::ReadAhead, read),
+            LinkUse::Look(_) => {
+                (Lane::ReadAhead, ToStore::Status { request, volume, epoch, range })
+            }
             LinkUse::Status { .. } => {
                 (Lane::Read, ToStore::Status { request, volume, epoch, range })
             }
@@ -675,6 +693,9 @@ impl Volume {
         if let LinkUse::Prefetch = asked.what {
             return self.ahead_came(request, asked, result, (payload, &standing));
         }
+        if let LinkUse::Rewrite(number) = asked.what {
+            return self.rewrite_came((number, asked), result, (payload, &standing));
+        }
         let pieces = match result {
             Ok(pieces) => pieces,
             Err(error) => return self.store_refused(asked, error),
@@ -712,11 +733,15 @@ impl Volume {
                 let Asked { range, spoiled, again, .. } = asked;
                 self.warm_came(whose, range, found.ok(), spoiled, again);
             }
-            (LinkUse::Prefetch, _) => {}
+            (LinkUse::Prefetch | LinkUse::Rewrite(_), _) => {}
             // An answer of the wrong kind: asked again, it may come right.
-            (what @ (LinkUse::Status { .. } | LinkUse::Stage(_) | LinkUse::Changes(_)), _) => {
-                self.ask(asked.range, what, true);
-            }
+            (
+                what @ (LinkUse::Status { .. }
+                | LinkUse::Stage(_)
+                | LinkUse::Changes(_)
+                | LinkUse::Look(_)),
+                _,
+            ) => self.ask(asked.range, what, true),
         }
     }
 
@@ -756,6 +781,7 @@ impl Volume {
                         self.reply(staging.id, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Warm(whose) => self.warm_failed(whose, asked.range),
+                    LinkUse::Look(number) | LinkUse::Rewrite(number) => self.rewrite_failed(number),
                     LinkUse::Prefetch => {}
                     LinkUse::Changes(_) => self.cache_changes(&Changes::Unknown),
                 }

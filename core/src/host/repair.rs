@@ -130,7 +130,7 @@ impl Volume {
     }
 
     /// Whether nobody could have to wait for what is written back, and it would get to the store.
-    fn may_repair(&self) -> bool {
+    pub(super) fn may_repair(&self) -> bool {
         let ends = self.shutting_down || self.stopped || self.fenced.is_some();
         let stuck = self.latched || self.behind || self.full || self.writes_wait();
         let free = self.journal.used_bytes() <= self.journal.capacity_bytes() / FREE_OF_JOURNAL;

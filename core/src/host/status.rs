@@ -2,6 +2,7 @@
 
 use super::cache::CacheStatus;
 use super::readahead::ReadAheadStatus;
+use super::rewriting::RewriteStatus;
 use super::versions::VersionsStatus;
 use super::volume::{Link, Volume};
 use super::warming::WarmStatus;
@@ -66,6 +67,8 @@ pub struct Status {
     pub cache: Option<CacheStatus>,
     /// The last warming by command, if there was one.
     pub warming: Option<WarmStatus>,
+    /// Encrypting anew, if the keys ask for it.
+    pub rewriting: Option<RewriteStatus>,
     /// Since the attach.
     pub counters: Counters,
     /// What packing has made of the data written since the attach.
@@ -161,6 +164,7 @@ impl Volume {
             cache: self.caching.status(),
             warming: self.warming.status(),
             versions: self.versions.status(),
+            rewriting: self.rewriting.status(self.sectors()),
             counters: self.counters,
             packed: self.packer.counters,
             key: self.packer.key(),

@@ -17,6 +17,7 @@ use super::journal::{Finished, Journal, Recovered};
 use super::readahead::ReadAhead;
 use super::reads::Reads;
 use super::repair::Repairs;
+use super::rewriting::Rewriting;
 use super::status::Counters;
 use super::versioning::Versioning;
 use super::versions::Fed;
@@ -71,6 +72,7 @@ pub struct Volume {
     pub(super) caching: Caching,
     pub(super) warming: Warming,
     pub(super) repairs: Repairs,
+    pub(super) rewriting: Rewriting,
     pub(super) versions: Versioning,
     /// What the journal held of a keyed volume, until the table of versions is there.
     pub(super) replayed: Vec<Fed>,
@@ -165,6 +167,7 @@ impl Volume {
             caching: Caching::default(),
             warming: Warming::default(),
             repairs: Repairs::default(),
+            rewriting: Rewriting::default(),
             versions: Versioning::default(),
             replayed,
             reads: Reads::default(),
@@ -200,6 +203,7 @@ impl Volume {
             config,
         };
         volume.announcer.restart();
+        volume.rewrite_begin();
         // A journal may hold more than it needs.
         let (most, tail) = (volume.config.map_entries_max, volume.journal.tail());
         volume.dirty.make_room(0, most, tail);
@@ -373,11 +377,13 @@ impl Volume {
     }
 
     /// The keys of the volume are these from now on: all that there were, and perhaps a newer one,
-    /// with which new writes are encrypted. Nothing happens if the volume is not encrypted.
+    /// with which new writes are encrypted. If they say that the older ones are to be [given up](Keys::retires), what is
+    /// under these is encrypted anew. Nothing happens if the volume is not encrypted.
     pub fn handle_keys(&mut self, now: Time, keys: Keys) {
         self.input(now);
         self.caching.set_keys(&keys);
         self.packer.set_keys(keys);
+        self.rewrite_begin();
     }
 
     pub(super) fn touch(&mut self) {
@@ -447,8 +453,9 @@ impl Volume {
         let replay = self.readahead.deadline(self.now).filter(|_| up);
         let warm = self.warm_deadline().filter(|_| up);
         let repair = self.repair_deadline().filter(|_| up);
+        let rewrite = self.rewrite_deadline().filter(|_| up);
         let ship = self.ship_deadline();
-        [sync, resume, announce, ship, retry, cache, versions, replay, warm, repair]
+        [sync, resume, announce, ship, retry, cache, versions, replay, warm, repair, rewrite]
             .into_iter()
             .flatten()
             .filter(|at| *at > self.now)
@@ -536,6 +543,7 @@ impl Volume {
             if !self.shutting_down {
                 self.replay_on();
                 self.warm_on();
+                self.rewrite_on();
             }
             self.end_epoch();
         }
@@ -744,6 +752,7 @@ impl Volume {
         self.readahead.link_lost();
         self.warming = Warming::default();
         self.repairs = Repairs::default();
+        self.rewriting = Rewriting::default();
         ids.extend(self.copies.fail_all());
         for id in ids {
             self.reply(id, Err(error));

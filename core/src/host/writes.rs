@@ -211,6 +211,7 @@ impl Volume {
         self.caching.forget(self.now, range);
         self.reads.spoil(range, self.caching.is_on() || self.versions.is_on());
         self.copies.written(range);
+        self.rewriting.written(range);
         if self.config.mode != Mode::WriteThrough && self.link == Link::Up {
             self.announcer.add(self.now, range, seq);
         }

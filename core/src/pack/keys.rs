@@ -72,6 +72,7 @@ pub struct Keys {
     keys: BTreeMap<u32, DataKey>,
     newest: u32,
     parents: Vec<VolumeId>,
+    retires: bool,
 }
 
 impl Keys {
@@ -80,13 +81,31 @@ impl Keys {
     #[must_use]
     pub fn new(salt: [u8; SALT_BYTES], keys: BTreeMap<u32, DataKey>) -> Option<Keys> {
         let newest = *keys.keys().next_back()?;
-        (!keys.contains_key(&0)).then_some(Keys { salt, keys, newest, parents: Vec::new() })
+        (!keys.contains_key(&0)).then_some(Keys {
+            salt,
+            keys,
+            newest,
+            parents: Vec::new(),
+            retires: false,
+        })
     }
 
     /// The same for a volume whose blocks may have been written as these others' before.
     #[must_use]
     pub fn with_parents(self, parents: Vec<VolumeId>) -> Keys {
         Keys { parents, ..self }
+    }
+
+    /// The same, and whether all but the newest one are to be given up: what is under them is to be encrypted anew.
+    #[must_use]
+    pub fn with_retiring(self, retires: bool) -> Keys {
+        Keys { retires, ..self }
+    }
+
+    /// Whether all but the newest one are to be given up.
+    #[must_use]
+    pub fn retires(&self) -> bool {
+        self.retires
     }
 
     /// The same for a snapshot of that volume, whose keys these are.

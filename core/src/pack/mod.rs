@@ -169,6 +169,12 @@ impl Packer {
         self.packing.keys.as_ref()
     }
 
+    /// Whether what is under older keys is to be encrypted anew.
+    #[must_use]
+    pub fn retires(&self) -> bool {
+        self.packing.keys.as_ref().is_some_and(Keys::retires)
+    }
+
     /// The keys are these from now on: new writes use the newest of them.
     pub fn set_keys(&mut self, keys: Keys) {
         if self.packing.keys.is_some() {

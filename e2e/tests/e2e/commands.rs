@@ -52,6 +52,7 @@ fn what_destroys_something_asks_or_wants_to_be_told() {
         &["volume", "delete", "disk", "--now"],
         &["volume", "resize", "disk", "4MiB", "--force"],
         &["volume", "accept-loss", "disk"],
+        &["volume", "key", "remove", "disk", "1"],
         &["snapshot", "delete", "disk@a"],
         &["snapshot", "rollback", "disk@a"],
         &["tenant", "delete", "t"],

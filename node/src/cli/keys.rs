@@ -1,5 +1,6 @@
 //! What opens encrypted volumes, and which volumes have to be encrypted.
 
+use super::YesArg;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -84,6 +85,8 @@ pub enum KeyCommand {
         name: String,
         /// Number of the slot, as `longhaul volume key list` shows it.
         slot: u32,
+        #[command(flatten)]
+        yes: YesArg,
     },
     /// Say that a volume is meant to have the name that it has, after it was brought back under another one.
     Rebind {

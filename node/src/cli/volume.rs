@@ -48,10 +48,15 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "FILE")]
         new_key_file: Option<PathBuf>,
         /// Encrypt what was written with older data keys anew, and take these from the list once no snapshot can need
-        /// them. No host may have the volume attached. A new data key is drawn unless an earlier rotation is still to be
-        /// completed; if it is cut short, the same command goes on.
+        /// them. A new data key is drawn unless an earlier rotation is still to be completed. If a host has the volume
+        /// attached, it does the work while clients use the volume; the command returns at once, and the same command
+        /// later says how far it is, and takes the older keys from the list. Otherwise the command does the work itself;
+        /// if it is cut short, the same command goes on.
         #[arg(long, conflicts_with = "new_key_file")]
         rewrite: bool,
+        /// With --rewrite: wait until a host that has the volume attached has done it.
+        #[arg(long, requires = "rewrite")]
+        wait: bool,
     },
     /// List, add and remove what opens an encrypted volume: key files, passphrases, recovery keys.
     #[command(subcommand)]

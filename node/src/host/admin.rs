@@ -3,7 +3,7 @@
 
 use super::metrics::Kind;
 use super::ready;
-use super::report::{Answer, CacheReport, Question, VolumeReport};
+use super::report::{Answer, CacheReport, Question, RewriteReport, VolumeReport};
 use crate::admin::{self, Metrics, Refusal, Unready};
 use crate::limits::{ADMIN_BODY_BYTES, ADMIN_SMALL_BODY_BYTES};
 use anyhow::{Context as _, Result};
@@ -287,6 +287,21 @@ const COUNTERS: [(&str, &str, &str); 32] = [
     ("journal_syncs", "longhaul_host_journal_syncs_total", "Syncs of the journal."),
 ];
 
+/// A number of encrypting anew: name, help, value.
+type RewriteNumber = (&'static str, &'static str, fn(&RewriteReport) -> u64);
+
+const REWRITE: [RewriteNumber; 5] = [
+    ("longhaul_rewrite_done", "Whether everything is under the newest data key.", |r| {
+        u64::from(r.done)
+    }),
+    ("longhaul_rewrite_total_bytes", "Bytes to be looked at for older data keys.", |r| {
+        r.total_bytes
+    }),
+    ("longhaul_rewrite_looked_at_bytes", "Bytes of these that were.", |r| r.done_bytes),
+    ("longhaul_rewrite_rewritten_bytes", "Bytes that were encrypted anew.", |r| r.rewritten_bytes),
+    ("longhaul_rewrite_failed_bytes", "Bytes that the store could not give.", |r| r.failed_bytes),
+];
+
 /// A number of a read cache: name, type, help, value.
 type CacheNumber = (&'static str, &'static str, &'static str, fn(&CacheReport) -> u64);
 
@@ -364,6 +379,14 @@ pub(super) fn prometheus(answer: &Answer) -> String {
         for volume in volumes {
             if let Some(cache) = &volume.cache {
                 family.sample(&[("volume", &volume.name)], value(cache) as f64);
+            }
+        }
+    }
+    for (name, help, value) in REWRITE {
+        let mut family = metrics.family(name, "gauge", help);
+        for volume in volumes {
+            if let Some(rewrite) = &volume.rewrite {
+                family.sample(&[("volume", &volume.name)], value(rewrite) as f64);
             }
         }
     }

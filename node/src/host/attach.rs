@@ -14,7 +14,7 @@ use super::state::{
 use super::uplink::LinkLost;
 use super::versions::{self, VersionTable};
 use super::volume::{Backing, Volume};
-use crate::keys::{self, Secret};
+use crate::keys::{self, PROGRESS_ATTRIBUTE, Progress, Secret};
 use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
 use longhaul_core::block::VolumeId;
@@ -33,6 +33,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How often an encrypted volume that is attached is looked at for new keys.
 const KEYS_INTERVAL: Duration = Duration::from_secs(20);
+/// The same while it encrypts something anew, and says how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,15 +324,26 @@ async fn open_keys(
 async fn follow_keys(
     front: Weak<Front>,
     volume: Weak<Volume>,
-    (mut known, mut secret): (Vec<u8>, Option<Secret>),
+    (mut known, mut secret, mut present): (Vec<u8>, Option<Secret>, Keys),
 ) {
+    let mut interval = KEYS_INTERVAL;
+    let mut said = None;
     loop {
-        tokio::time::sleep(KEYS_INTERVAL).await;
+        tokio::time::sleep(interval).await;
         let (Some(front), Some(volume)) = (front.upgrade(), volume.upgrade()) else { return };
         if volume.is_fenced() || volume.is_detached() {
             return;
         }
         let attached = volume.attached();
+        let progress = volume.status().0.rewriting;
+        let progress = progress.map(|status| Progress::new(attached.epoch, &status));
+        let under_way = progress.is_some_and(|progress| !progress.done);
+        interval = if under_way { PROGRESS_INTERVAL } else { KEYS_INTERVAL };
+        if let Some(progress) = progress.filter(|progress| said != Some(*progress))
+            && say(&front, attached.volume, &present, progress).await
+        {
+            said = Some(progress);
+        }
         let (id, attribute) = (attached.volume, keys::ATTRIBUTE.to_owned());
         let operation = VolumeOperation::GetAttribute { volume: id, attribute };
         let asked = front.router.call(|request| ToStore::Volume { request, operation }).await;
@@ -353,7 +366,9 @@ async fn follow_keys(
                 if versions::put(&front, name, attached, &keys).await.is_err() {
                     continue;
                 }
+                present = keys.clone();
                 volume.with(|now, engine| engine.handle_keys(now, keys));
+                interval = PROGRESS_INTERVAL;
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(
@@ -363,6 +378,15 @@ async fn follow_keys(
         }
         known = data;
     }
+}
+
+/// Says at the store how far this host is with encrypting a volume anew; false if it could not.
+async fn say(front: &Front, volume: VolumeId, keys: &Keys, progress: Progress) -> bool {
+    let Ok(data) = progress.seal(keys, volume) else { return false };
+    let (epoch, attribute) = (progress.epoch, PROGRESS_ATTRIBUTE.to_owned());
+    let operation = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
+    let set = front.router.call(|request| ToStore::Volume { request, operation }).await;
+    matches!(set, Ok(ToHost::Volume { result: Ok(_), .. }))
 }
 
 /// Notes that the volume is in use here before the store is asked for it, and returns what to go
@@ -435,7 +459,7 @@ async fn ask(
         keys = open_keys(front, volume, read_only, journal.as_ref(), known).await?;
     }
     let VolumeKeys { data, keys, secret } = keys;
-    let encrypted = keys.is_some();
+    let follow = keys.clone().map(|keys| (data, secret, keys));
     let ends = journal.as_ref().map(|opened| opened.recovered.ends());
     let table = match &keys {
         Some(keys) if !read_only => {
@@ -444,8 +468,7 @@ async fn ask(
         _ => None,
     };
     let volume = start(front, name, attached, journal.take(), keys, (cache, table))?;
-    if encrypted && !read_only {
-        let known = (data, secret);
+    if let Some(known) = follow.filter(|_| !read_only) {
         let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
         tokio::task::spawn_local(follow);
     }

@@ -14,7 +14,7 @@ use crate::link::LinkStatus;
 use longhaul_core::host as engine;
 use longhaul_core::host::VersionsStatus;
 use longhaul_core::host::cache::CacheStatus;
-use longhaul_core::host::{WarmState, WarmStatus};
+use longhaul_core::host::{RewriteStatus, WarmState, WarmStatus};
 use longhaul_core::wire::link::SecondState;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -181,6 +181,9 @@ pub struct VolumeReport {
     /// The table of versions, if the volume is encrypted and has one.
     #[serde(default)]
     pub versions: Option<VersionsReport>,
+    /// Encrypting anew what is under older data keys, if `rotate-key --rewrite` asked for it.
+    #[serde(default)]
+    pub rewrite: Option<RewriteReport>,
     /// Totals since the attach.
     pub counters: std::collections::BTreeMap<String, u64>,
 }
@@ -244,6 +247,31 @@ impl From<VersionsStatus> for VersionsReport {
         };
         let VersionsStatus { durable, outdated, damaged_bytes, .. } = status;
         VersionsReport { state: state.into(), durable, outdated, damaged_bytes }
+    }
+}
+
+/// Encrypting a volume anew in `/status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RewriteReport {
+    /// Number of the data key that everything is to be under.
+    pub key: u32,
+    /// Whether everything is, and the store has it.
+    pub done: bool,
+    /// Bytes of the volume.
+    pub total_bytes: u64,
+    /// Bytes of it that have been looked at.
+    pub done_bytes: u64,
+    /// Bytes that were encrypted anew since the attach, or since the store could not give something.
+    pub rewritten_bytes: u64,
+    /// Bytes that the store could not give; they are tried again.
+    pub failed_bytes: u64,
+}
+
+impl From<RewriteStatus> for RewriteReport {
+    fn from(status: RewriteStatus) -> RewriteReport {
+        let RewriteStatus { key, done, total_bytes, done_bytes, rewritten_bytes, failed_bytes } =
+            status;
+        RewriteReport { key, done, total_bytes, done_bytes, rewritten_bytes, failed_bytes }
     }
 }
 
@@ -479,6 +507,7 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     let warming = status.warming.map(WarmReport::from);
     report.cache = status.cache.map(|cache| CacheReport { warming, ..CacheReport::from(cache) });
     report.versions = status.versions.map(VersionsReport::from);
+    report.rewrite = status.rewriting.map(RewriteReport::from);
     let read = hits + counters.store_read_bytes;
     if status.latched && status.fenced.is_none() && !status.memory_only {
         report.state = "stopped".into();

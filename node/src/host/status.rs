@@ -115,6 +115,16 @@ fn table(report: &Report) -> String {
             let (done, total) = (show_bytes(warming.done_bytes), show_bytes(warming.total_bytes));
             out += &format!("{}: {done} of {total} warmed\n", volume.name);
         }
+        if let Some(rewrite) = &volume.rewrite {
+            let (done, total) = (show_bytes(rewrite.done_bytes), show_bytes(rewrite.total_bytes));
+            out += &match rewrite.done {
+                true => format!("{}: all of it is under data key {}\n", volume.name, rewrite.key),
+                false => format!(
+                    "{}: {done} of {total} looked at for what is to be encrypted anew with data key {}\n",
+                    volume.name, rewrite.key
+                ),
+            };
+        }
         if volume.readahead.recording {
             out += &format!("{}: a trace is being recorded\n", volume.name);
         }

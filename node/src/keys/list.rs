@@ -47,6 +47,9 @@ pub struct KeyList {
     /// What opens it.
     pub slots: Vec<Slot>,
     keys: Vec<WrappedKey>,
+    /// Whether all keys but the newest one are to be given up: what is under them is encrypted anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    retires: bool,
     /// HMAC-SHA256 of the rest, in hexadecimal digits.
     mac: String,
 }
@@ -74,6 +77,8 @@ pub struct Unlocked {
     pub parents: Vec<VolumeId>,
     /// What they are wrapped with.
     pub secret: Secret,
+    /// Whether all keys but the newest one are to be given up.
+    pub retires: bool,
 }
 
 impl KeyList {
@@ -140,7 +145,7 @@ impl KeyList {
     /// # Errors
     /// If the random numbers give out.
     pub fn seal(owner: &Owner, unlocked: &Unlocked, slots: Vec<Slot>) -> Result<KeyList> {
-        let Unlocked { keys, parents, secret } = unlocked;
+        let Unlocked { keys, parents, secret, retires } = unlocked;
         let wrapping = cipher(&*secret.derive("longhaul wrapped data keys 2")?)?;
         let wrap = |(number, key): (&u32, &DataKey)| {
             let purpose = purpose(owner.volume, *number);
@@ -155,6 +160,7 @@ impl KeyList {
             parents: parents.iter().map(VolumeId::to_string).collect(),
             slots,
             keys: keys.iter().map(wrap).collect::<Result<_>>()?,
+            retires: *retires,
             mac: String::new(),
         };
         list.mac = hex(hmac::sign(&authenticator(secret)?, &list.authenticated()).as_ref());
@@ -208,7 +214,7 @@ impl KeyList {
             keys.insert(*number, DataKey::new(key));
         }
         let parents = self.parents.iter().map(|id| identity(id)).collect::<Result<_>>()?;
-        Ok(Unlocked { keys, parents, secret })
+        Ok(Unlocked { keys, parents, secret, retires: self.retires })
     }
 
     /// The secret, and the number of the slot that one of these opens.
@@ -249,6 +255,11 @@ impl KeyList {
         self.keys.iter().map(|key| key.number).collect()
     }
 
+    /// Whether all keys but the newest one are to be given up, as far as it is authentic.
+    pub fn retires(&self) -> bool {
+        self.retires
+    }
+
     fn is_of(&self, secret: &Secret) -> Result<bool> {
         let mac = unhex(&self.mac).unwrap_or_default();
         Ok(hmac::verify(&authenticator(secret)?, &self.authenticated(), &mac).is_ok())
@@ -274,6 +285,9 @@ impl KeyList {
         for WrappedKey { number, wrapped } in &self.keys {
             field(&number.to_le_bytes());
             field(wrapped.as_bytes());
+        }
+        if self.retires {
+            field(b"retires");
         }
         out
     }

@@ -25,7 +25,12 @@ fn owner(name: &str, id: u128) -> Owner {
 fn unlocked(parents: &[u128]) -> Unlocked {
     let key = |number: u32| (number, DataKey::new([number as u8; DATA_KEY_BYTES]));
     let parents = parents.iter().map(|id| VolumeId(*id)).collect();
-    Unlocked { keys: [key(1), key(2)].into(), parents, secret: Secret::draw().unwrap() }
+    Unlocked {
+        keys: [key(1), key(2)].into(),
+        parents,
+        secret: Secret::draw().unwrap(),
+        retires: false,
+    }
 }
 
 fn list(owner: &Owner, unlocked: &Unlocked, openers: &[&Opener]) -> KeyList {

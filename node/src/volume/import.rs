@@ -133,7 +133,7 @@ pub(super) async fn agree_to_discard(
     by: &str,
     yes: bool,
 ) -> Result<()> {
-    refuse_used(info)?;
+    refuse_attached(info)?;
     if yes || !has_data(requests, info).await? {
         return Ok(());
     }
@@ -153,8 +153,11 @@ async fn has_data(requests: &Requests, info: &VolumeInfo) -> Result<bool> {
     Ok(live.is_none_or(|live| live.mapped_bytes > 0))
 }
 
-/// Refuses a volume that a host has attached, or owes something.
-fn refuse_used(info: &VolumeInfo) -> Result<()> {
+/// Refuses a volume that a host has, or owes something.
+///
+/// # Errors
+/// If one does: what to do about it.
+pub(super) fn refuse_attached(info: &VolumeInfo) -> Result<()> {
     let name = &info.name;
     let owed = |live: &LiveInfo, host: HostId| {
         let import = is_import(&info.id.to_string(), &host.to_string());
@@ -186,8 +189,8 @@ pub(super) async fn attach<'a>(
     info: &VolumeInfo,
     given: &Given<'_>,
 ) -> Result<Writer<'a>> {
+    refuse_attached(info)?;
     let name = &info.name;
-    refuse_used(info)?;
     // Before anyone is fenced off.
     keys::of_volume(requests, info, given).await?;
     let host = HostId(u128::from(mark(info.id)) << 64 | (random::identity()? >> 64));

@@ -1,16 +1,17 @@
 //! `longhaul volume rotate-key --rewrite`: everything that a volume holds is encrypted with its newest data key.
 //!
-//! Works on a volume that no host has attached, in an epoch of its own: nobody else writes meanwhile, and whoever
-//! attaches the volume ends it. What is encrypted with the newest key already is read and not written, so that a run
-//! that was cut short goes on with the next one. Older keys leave the list once no snapshot can need them.
+//! A host that has the volume attached is asked to do it, in the list of keys, and says how far it is in an
+//! [attribute](crate::keys::Progress) of the volume. Without one it is done here, in an epoch of its own: nobody else writes
+//! meanwhile, and whoever attaches the volume ends it. What is encrypted with the newest key already is read and not written,
+//! so that a run that was cut short goes on with the next one. Older keys leave the list here, once no snapshot can need them.
 
 use super::export::status;
-use super::import::{Writer, attach};
-use super::{pretty, print, progress, show, snapshot, tell};
-use crate::keys::{Change, Given};
+use super::import::{Writer, attach, is_import, refuse_attached};
+use super::{attributes, pretty, print, progress, show, snapshot, tell};
+use crate::keys::{Change, Given, Progress};
 use crate::link::Requests;
 use crate::units::show_bytes;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
@@ -19,21 +20,119 @@ use longhaul_core::wire::link::{
     Lane, MAX_READ_SECTORS, ReadPart, ToHost, ToStore, VolumeInfo, decode_data,
 };
 use serde_json::json;
+use std::time::Duration;
 
 /// Reads under way.
 const READS: usize = 16;
+/// How often is asked how far a host is.
+const ASK_INTERVAL: Duration = Duration::from_secs(2);
 /// The epoch of an observer.
 const OBSERVER: u64 = 0;
 
-/// Rewrites what is encrypted with older keys, and takes them from the list.
+/// How it is done.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    /// Until a host has done it.
+    pub(super) wait: bool,
+    pub(super) as_json: bool,
+}
+
+/// Rewrites what is encrypted with older keys, or has that done, and takes them from the list.
 pub(super) async fn run(
     requests: &Requests,
     name: &str,
     given: &Given<'_>,
-    as_json: bool,
+    how: How,
 ) -> Result<()> {
     given.required()?;
+    // A store that opens the volume only now does not know at once whether a host has it.
+    attributes::epoch(requests, name).await?;
     let info = show(requests, name).await?;
+    match is_attached(&info) {
+        true => by_host(requests, name, given, how).await,
+        false => here(requests, info, given, how.as_json).await,
+    }
+}
+
+/// Whether a host has it attached that can do the work; an import cannot.
+fn is_attached(info: &VolumeInfo) -> bool {
+    let Some(live) = info.live.as_ref().filter(|live| live.connected) else { return false };
+    let host = live.host.map(|host| host.to_string());
+    host.is_some_and(|host| !is_import(&info.id.to_string(), &host))
+}
+
+/// Asks the host that has the volume attached to do it, or how far it is.
+async fn by_host(requests: &Requests, name: &str, given: &Given<'_>, how: How) -> Result<()> {
+    let bar = progress(0, how.wait && !how.as_json);
+    loop {
+        let info = show(requests, name).await?;
+        if !is_attached(&info) {
+            bail!("its host has let go of it: the same command does the rest");
+        }
+        let change = Change::begin(requests, &info, given, None).await?;
+        let mut said = None;
+        if change.retires() {
+            said = change.progress().await?;
+            if let Some(done) = said.filter(|said| said.done) {
+                bar.finish_and_clear();
+                let retired = retire(requests, name, change).await?;
+                return report(name, done.rewritten_bytes, &retired, how.as_json);
+            }
+        } else {
+            let key = change.begin_retiring().await?;
+            if !how.as_json {
+                tell(&format!("new writes to volume {name} are encrypted with key {key}"));
+            }
+        }
+        if !how.wait {
+            return on_its_way(name, said, how.as_json);
+        }
+        if let Some(said) = said {
+            bar.set_length(said.total_bytes);
+            bar.set_position(said.done_bytes);
+        }
+        tokio::time::sleep(ASK_INTERVAL).await;
+    }
+}
+
+fn on_its_way(name: &str, said: Option<Progress>, as_json: bool) -> Result<()> {
+    if as_json {
+        return print(&pretty(&json!({ "done": false, "progress": said }))?);
+    }
+    let how_far = match said {
+        None => "the host that has it begins within 30 s to encrypt what is under older keys anew"
+            .to_owned(),
+        Some(Progress { done_bytes, total_bytes, failed_bytes, .. }) => {
+            let failed = match failed_bytes {
+                0 => String::new(),
+                failed => format!(
+                    "; the store could not give {}, which is tried again",
+                    show_bytes(failed)
+                ),
+            };
+            format!(
+                "{} of {} are looked at{failed}",
+                show_bytes(done_bytes),
+                show_bytes(total_bytes)
+            )
+        }
+    };
+    tell(&format!(
+        "volume {name}: {how_far}; `longhaul status` on the host says how far it is; when it is done, the same command takes \
+         the older keys from the list"
+    ));
+    Ok(())
+}
+
+/// Does it in an epoch of this command.
+async fn here(
+    requests: &Requests,
+    info: VolumeInfo,
+    given: &Given<'_>,
+    as_json: bool,
+) -> Result<()> {
+    let name = &*info.name;
+    refuse_attached(&info)?;
     let change = Change::begin(requests, &info, given, None).await?;
     // Several: an earlier run, or an earlier rotation, is to be completed.
     if change.numbers().len() == 1 {
@@ -49,7 +148,13 @@ pub(super) async fn run(
     let rewritten = async {
         let rewritten = rewritten?;
         writer.finish().await?;
-        let retired = retire(requests, name, given).await?;
+        // In the epoch that has rewritten everything: if another one has begun, this fails.
+        let info = show(requests, name).await?;
+        let change = Change::begin(requests, &info, given, None).await?;
+        if change.numbers().into_iter().max() != writer.key() {
+            bail!("somebody has drawn another data key meanwhile");
+        }
+        let retired = retire(requests, name, change).await?;
         anyhow::Ok((rewritten, retired))
     };
     let rewritten = rewritten.await;
@@ -58,10 +163,14 @@ pub(super) async fn run(
         format!("volume {name} has blocks under older keys: the same command goes on from there")
     })?;
     detached?;
+    report(name, bytes, &retired, as_json)
+}
+
+fn report(name: &str, bytes: u64, retired: &Retired, as_json: bool) -> Result<()> {
     if as_json {
-        let Retired { keys, snapshots } = &retired;
+        let Retired { keys, snapshots } = retired;
         return print(&pretty(&json!({
-            "rewritten_bytes": bytes, "retired_keys": keys, "snapshots": snapshots,
+            "done": true, "rewritten_bytes": bytes, "retired_keys": keys, "snapshots": snapshots,
         }))?);
     }
     tell(&format!("{} of volume {name} were encrypted anew", show_bytes(bytes)));
@@ -85,14 +194,13 @@ struct Retired {
     snapshots: usize,
 }
 
-async fn retire(requests: &Requests, name: &str, given: &Given<'_>) -> Result<Retired> {
-    // In the epoch that has rewritten everything: if another one has begun, this fails.
-    let info = show(requests, name).await?;
+/// Takes the older keys from a list, whose newest one everything is under.
+async fn retire(requests: &Requests, name: &str, change: Change<'_>) -> Result<Retired> {
+    // One that is taken from now on has nothing under an older key.
     let snapshots = snapshot::listed(requests, name, true).await?.len();
     if snapshots > 0 {
         return Ok(Retired { keys: Vec::new(), snapshots });
     }
-    let change = Change::begin(requests, &info, given, None).await?;
     Ok(Retired { keys: change.retire().await?, snapshots })
 }
 

@@ -91,7 +91,8 @@ impl World {
     ) {
         let now = self.now;
         note!(self, "h{host} v{volume} attached {attached:?}");
-        let config = self.host_config(volume);
+        let mut config = self.host_config(volume);
+        config.packing = self.packing_in(volume, attached.epoch);
         let slot = self.slot(host, volume);
         let State::Attaching(attaching) = std::mem::replace(&mut slot.state, State::Down) else {
             return;

@@ -46,17 +46,17 @@ impl World {
         self.take_down(session, ToHost::Damaged { volume, epoch, ranges }.into());
     }
 
-    /// A host has written what it had in its cache: what the volume held by then.
+    /// A host has written what the volume held by then: what it had in its cache, or encrypted anew. Whether that is zeroes.
     pub(super) fn written_back(
         &mut self,
         host: usize,
         volume: usize,
         range: Range,
         (first, last): (Seq, Seq),
-    ) {
+    ) -> bool {
         let epoch = self.hosts[host].slots[volume].epoch;
         let plan = self.plan.volumes[volume];
-        let Some(branch) = self.branches.get_mut(&(volume, epoch)) else { return };
+        let Some(branch) = self.branches.get_mut(&(volume, epoch)) else { return false };
         let content = branch.newest(range, &self.ops);
         let before = branch.log.len() as Seq;
         let zero = content.iter().all(|stamp| *stamp == Default::default());
@@ -74,13 +74,12 @@ impl World {
         }
         let now = branch.log.len() as Seq;
         if (before + 1, now) != (first, last) {
-            return self.fail(format!(
+            self.fail(format!(
                 "host {host} wrote {range} back as {first} to {last}, and not as {} to {now}",
                 before + 1
             ));
         }
         note!(self, "h{host} v{volume} wrote {range} back, {first} to {last}");
-        self.coverage.written_back += 1;
-        self.coverage.written_back_data += u64::from(!zero);
+        zero
     }
 }

@@ -35,6 +35,14 @@ pub struct Attaching {
     pub(super) granted: Option<(Attached, u64)>,
 }
 
+/// Most data keys of a volume.
+const KEYS_MAX: u8 = 8;
+
+fn keys(volume: usize, newest: u8) -> Option<Keys> {
+    let key = |number: u8| (number.into(), DataKey::new([number; DATA_KEY_BYTES]));
+    Keys::new([volume as u8; 12], (1..=newest).map(key).collect())
+}
+
 impl World {
     pub(super) fn geometry(&self, volume: usize) -> Geometry {
         let plan = self.plan.volumes[volume];
@@ -45,10 +53,20 @@ impl World {
     /// nonces of records apart here is that epochs are; those of caches come again.
     pub(super) fn packing(&self, volume: usize) -> Packing {
         let plan = self.plan.volumes[volume];
-        let key = |number: u8| (number.into(), DataKey::new([number; DATA_KEY_BYTES]));
-        let keys =
-            Keys::new([volume as u8; 12], [key(1), key(2)].into()).filter(|_| plan.encrypted);
+        let keys = keys(volume, KEYS_MAX).filter(|_| plan.encrypted);
         Packing { compression: plan.compression, keys }
+    }
+
+    /// The same for who begins an epoch. Of some volumes every other one has a new key, under which everything is to be
+    /// brought.
+    pub(super) fn packing_in(&self, volume: usize, epoch: Epoch) -> Packing {
+        let plan = self.plan.volumes[volume];
+        let mut packing = self.packing(volume);
+        if plan.encrypted && plan.files % 2 == 1 {
+            let newest = (1 + epoch / 2).min(KEYS_MAX.into()) as u8;
+            packing.keys = keys(volume, newest).map(|keys| keys.with_retiring(true));
+        }
+        packing
     }
 
     pub(super) fn host_config(&self, volume: usize) -> Config {
@@ -606,7 +624,16 @@ impl World {
             }
             host::Event::Detached => slot.detached = true,
             host::Event::WrittenBack { range, first, last } => {
+                let zero = self.written_back(host, volume, *range, (*first, *last));
+                self.coverage.written_back += 1;
+                self.coverage.written_back_data += u64::from(!zero);
+            }
+            host::Event::Rewritten { range, first, last } => {
                 self.written_back(host, volume, *range, (*first, *last));
+                self.coverage.rewritten += 1;
+            }
+            host::Event::EncryptedAnew { failed_bytes: 0, .. } => {
+                self.coverage.encrypted_anew += 1;
             }
             host::Event::Resized { .. } => self.coverage.resizes_told += 1,
             host::Event::Warmed { bytes, .. } => self.coverage.cache_warmed += bytes,

@@ -10,6 +10,7 @@ mod plain;
 mod random;
 mod recovery;
 mod repair;
+mod rewriting;
 mod shipping;
 mod store;
 pub(crate) mod table;

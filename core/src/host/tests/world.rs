@@ -15,7 +15,7 @@ use crate::block::{
 use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
 use crate::host::versions::{HEAD_BYTES, Head, JournalEnd, Rollback, Statement, Verdict, Versions};
 use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
-use crate::pack::Packing;
+use crate::pack::{Keys, Packing};
 use crate::wire::link::{Attached, Changes, Frame, HostId, Lane, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -393,9 +393,7 @@ impl World {
                 self.lanes.entry(lane).or_default().push_back(frame);
             }
         }
-        while let Some(event) = self.volume.poll_event() {
-            self.events.push(event);
-        }
+        self.poll_events();
         let status = self.volume.status(self.now);
         self.max_memory = self.max_memory.max(status.memory_bytes);
         // A frame without records may exceed the limit by its page.
@@ -405,6 +403,44 @@ impl World {
         assert!(ahead <= self.config.readahead_bytes, "{ahead} bytes ahead");
         let timeout = self.volume.poll_timeout();
         assert!(timeout.is_none_or(|at| at > self.now), "a timeout that is due would spin");
+    }
+
+    fn poll_events(&mut self) {
+        while let Some(event) = self.volume.poll_event() {
+            if let Event::Rewritten { range, first, last } = event {
+                self.rewritten(range, first, last);
+            }
+            self.events.push(event);
+        }
+    }
+
+    /// The engine has written again what a range holds: it has taken the next numbers for that, and what it wrote is what was
+    /// written there last.
+    fn rewritten(&mut self, range: Range, first: Seq, last: Seq) {
+        let before = self.last();
+        assert_eq!(first, before + 1, "{range} is rewritten in the order of all writes");
+        let content: Vec<u8> =
+            (range.lba..range.end()).flat_map(|lba| self.expected(lba, before)).collect();
+        let content = Bytes::from(content);
+        let longest = if first == last { SECTORS } else { self.record_sectors() };
+        let mut at = range.lba;
+        while at < range.end() {
+            let end = ((at + longest) / 8 * 8).min(range.end());
+            let part = Range::between(at, end);
+            let skip = ((at - range.lba) * 512) as usize;
+            let data = content.slice(skip..skip + part.bytes() as usize);
+            self.log.push(Submitted { range: part, content: Content::Copy(data) });
+            at = end;
+        }
+        assert_eq!(self.last(), last);
+        self.torn.extend(first..last);
+    }
+
+    /// New writes are under another key from now on, and all that there is is to be.
+    pub fn rotate(&mut self, keys: Keys) {
+        self.config.packing.keys = Some(keys.clone());
+        self.store.packer.set_keys(keys.clone());
+        self.volume.handle_keys(self.now, keys);
     }
 
     /// Whatever becomes of this write, recovery must not need what it overwrites: a durable frame
@@ -730,6 +766,10 @@ impl World {
     pub fn answer(&mut self) -> bool {
         let Some(frame) = self.to_host.pop_front() else { return false };
         self.volume.handle_message(self.now, frame);
+        if self.config.packing.keys.as_ref().is_some_and(Keys::retires) {
+            // What it has written by itself has its place in the order.
+            self.poll_events();
+        }
         true
     }
 

@@ -159,6 +159,20 @@ impl Front {
                 show_bytes(told_bytes),
                 show_bytes(written_bytes)
             ),
+            Event::Rewritten { range, .. } => {
+                tracing::debug!(volume = name, "{range} encrypted anew");
+            }
+            Event::EncryptedAnew { key, bytes, failed_bytes: 0 } => tracing::info!(
+                volume = name,
+                "everything is encrypted with key {key}: {} were encrypted anew",
+                show_bytes(bytes)
+            ),
+            Event::EncryptedAnew { key, bytes, failed_bytes } => tracing::warn!(
+                volume = name,
+                "{} were encrypted anew with key {key}; the store could not give {}, which is tried again",
+                show_bytes(bytes),
+                show_bytes(failed_bytes)
+            ),
             Event::Detached => {
                 tracing::info!(volume = name, "detached");
                 self.release(volume, true);
