@@ -82,6 +82,8 @@ struct Pass {
     written: VecDeque<(Seq, u64)>,
     written_bytes: u64,
     rest: Option<Time>,
+    /// The last write found none: the tail of the journal has to move on, although nobody else may ask for it.
+    wants_room: bool,
     rewritten_bytes: u64,
     failed_bytes: u64,
 }
@@ -97,6 +99,11 @@ struct AskedPiece {
 impl Rewriting {
     fn running(&mut self) -> Option<&mut Pass> {
         self.pass.as_deref_mut().filter(|pass| !pass.done)
+    }
+
+    /// Whether the journal has to make room for a write.
+    pub(super) fn wants_room(&self) -> bool {
+        self.pass.as_deref().is_some_and(|pass| !pass.done && pass.wants_room)
     }
 
     fn next_number(&mut self) -> u64 {
@@ -341,6 +348,7 @@ impl Volume {
             let rest = Range::between(written.end(), range.end());
             let (now, last) = (self.now, self.journal.next_seq() - 1);
             let Some(pass) = self.rewriting.running() else { return };
+            pass.wants_room = !whole;
             if !whole {
                 pass.left.insert(rest, Uniform(()));
                 pass.rest = Some(now.after(PAUSE));

@@ -123,8 +123,9 @@ impl Volume {
 
     pub(super) fn settle_versions(&mut self) {
         let held = self.journal.held_bytes();
+        let waits = self.writes_wait() || self.rewriting.wants_room();
         let short = held > 0
-            && (self.writes_wait()
+            && (waits
                 || self.journal.has_gap()
                 || held >= self.journal.capacity_bytes() / HELD_OF_JOURNAL);
         let closing = self.shutting_down || self.fenced.is_some();

@@ -569,6 +569,7 @@ impl Volume {
         !self.stable_waiters.is_empty()
             || self.awaited().is_some_and(|seq| seq > self.journal.stable_seq())
             || !self.waiting.is_empty()
+            || self.rewriting.wants_room()
             || self.shutting_down
             // What was acknowledged is kept for salvage.
             || self.fenced.is_some()
