@@ -223,9 +223,8 @@ fn a_renewal_does_not_outlive_the_credential() {
         accept(one.path(), &accepted(two.path()).unwrap()).unwrap();
         accept(two.path(), &accepted(one.path()).unwrap()).unwrap();
     };
-    let nowhere = |serial: &str| {
-        [one.path(), two.path()].iter().all(|at| !Issued::new(at).accepts(serial))
-    };
+    let nowhere =
+        |serial: &str| [one.path(), two.path()].iter().all(|at| !Issued::new(at).accepts(serial));
     // By its serial number, after a renewal: the holder has a certificate of another number.
     let leaked = issue("leaked");
     let other = issue("other");

@@ -10,7 +10,8 @@ use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperation, VolumeReply};
 
 /// The attributes that volumes may have: so their number, and what they take, is bounded.
-const ATTRIBUTES: [&str; 4] = [crate::keys::ATTRIBUTE, schedule::ATTRIBUTE, RESERVATIONS, "versions"];
+const ATTRIBUTES: [&str; 4] =
+    [crate::keys::ATTRIBUTE, schedule::ATTRIBUTE, RESERVATIONS, "versions"];
 
 fn is_kept(attribute: &str) -> Result<(), VolumeError> {
     match ATTRIBUTES.contains(&attribute) {
@@ -290,7 +291,9 @@ mod tests {
 
     #[test]
     fn what_hosts_and_commands_set_is_kept() {
-        for name in [crate::keys::ATTRIBUTE, crate::host::VERSIONS_ATTRIBUTE, "schedule", "reservations"] {
+        for name in
+            [crate::keys::ATTRIBUTE, crate::host::VERSIONS_ATTRIBUTE, "schedule", "reservations"]
+        {
             is_kept(name).unwrap();
         }
         let refused = is_kept("keyz").unwrap_err().to_string();

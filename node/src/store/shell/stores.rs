@@ -242,7 +242,8 @@ impl Shell {
     ) {
         let party = party(principal);
         if !self.signing.parties.insert(party.clone()) {
-            let why = "a certificate is just being signed for this tenant, or credential; try again";
+            let why =
+                "a certificate is just being signed for this tenant, or credential; try again";
             return self.reply_store(asked, Err(VolumeError::Store(why.to_owned())));
         }
         let outcomes = self.outcomes.0.clone();

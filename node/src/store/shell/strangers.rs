@@ -14,7 +14,12 @@ pub(super) struct Strangers {
 
 impl Strangers {
     /// Keeps a frame; gives it back if its session has as many here as it may.
-    pub(super) fn put(&mut self, session: u64, lane: Lane, frame: Frame<ToStore>) -> Option<Frame<ToStore>> {
+    pub(super) fn put(
+        &mut self,
+        session: u64,
+        lane: Lane,
+        frame: Frame<ToStore>,
+    ) -> Option<Frame<ToStore>> {
         let bytes = self.bytes.entry(session).or_default();
         let more = frame.payload.len() + STRANGE_FRAME_BYTES;
         if *bytes + more > MAX_STRANGE_BYTES {

@@ -6,8 +6,8 @@ use crate::store::tenants;
 use longhaul_core::block::{MAX_STAGE_SECTORS, SECTOR_BYTES, VolumeId};
 use longhaul_core::store::tenant::tenant_of;
 use longhaul_core::wire::link::{
-    Frame, Lane, StageError, TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError,
-    VolumeOperation,
+    Frame, Lane, StageError, TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore,
+    VolumeError, VolumeOperation,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -16,8 +16,8 @@ use longhaul_core::extent::Extent as _;
 use longhaul_core::store::tenant::tenant_of;
 use longhaul_core::store::{Account, Places, SHELL_SESSION, differences};
 use longhaul_core::wire::link::{
-    Lane, MAX_CHANGED_RANGES, MAX_MAPS_COUNTED, Principal, ReadError, RequestId, SnapshotError, SnapshotKey,
-    SnapshotReply, ToStore, VolumeError, VolumeReply,
+    Lane, MAX_CHANGED_RANGES, MAX_MAPS_COUNTED, Principal, ReadError, RequestId, SnapshotError,
+    SnapshotKey, SnapshotReply, ToStore, VolumeError, VolumeReply,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -379,8 +379,7 @@ mod tests {
 
     #[test]
     fn what_a_store_passes_on_is_whose_volume_it_is_about() {
-        let store =
-            Principal { store: true, serial: "store:1".into(), ..Principal::embedded() };
+        let store = Principal { store: true, serial: "store:1".into(), ..Principal::embedded() };
         let (one, other) = (walker(&store, Some("one")), walker(&store, Some("other")));
         assert_ne!(one, other);
         let host = Principal { tenant: Some("one".into()), ..Principal::embedded() };

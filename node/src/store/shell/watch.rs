@@ -185,9 +185,7 @@ impl Watch {
             "too many requests of this tenant, or with this credential, have no answer".to_owned()
         };
         let (name, object) = match action(message) {
-            Some((_, action, object)) => {
-                (action, object.named(of.who.principal.tenant.as_deref()))
-            }
+            Some((_, action, object)) => (action, object.named(of.who.principal.tenant.as_deref())),
             None => ("request.refused", subject(message).to_owned()),
         };
         audit.refused_request(of.who.event(name, object, format!("refused: {refused}")));

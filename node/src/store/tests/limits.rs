@@ -203,8 +203,13 @@ async fn an_import_shows_what_is_committed() {
     {
         let none = crate::cli::KeyArgs::default();
         let given = crate::keys::Given::new(&none);
-        let import =
-            crate::volume::import::run_with(&requests, "acme/a", &image, &given, (bar.clone(), false));
+        let import = crate::volume::import::run_with(
+            &requests,
+            "acme/a",
+            &image,
+            &given,
+            (bar.clone(), false),
+        );
         let mut import = std::pin::pin!(import);
         loop {
             tokio::select! {
@@ -270,8 +275,7 @@ async fn copies_keep_to_the_quota() {
     let (mut staged, mut refused) = (0, 0);
     for request in 0..2 * most {
         let object = STAGED_BIT | (request + 1);
-        let stage =
-            ToStore::Stage { request, volume, epoch, range, into: volume, lba: 0, object };
+        let stage = ToStore::Stage { request, volume, epoch, range, into: volume, lba: 0, object };
         host.client.send(Lane::ReadAhead, stage.into());
         let result = loop {
             let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };

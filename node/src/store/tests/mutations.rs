@@ -284,7 +284,7 @@ async fn build(dir: &Path) -> BTreeMap<&'static str, Image> {
             }
             let copied = image[&20];
             image.insert(44 + round, copied);
-            for (attribute, data) in [("notes", "one"), ("schedule-x", "two")] {
+            for (attribute, data) in [("reservations", "one"), ("versions", "two")] {
                 let operation = VolumeOperation::SetAttribute {
                     volume,
                     epoch,

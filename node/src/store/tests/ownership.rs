@@ -206,14 +206,14 @@ async fn a_certificate_is_renewed_for_its_own_key_only() {
         let request = credential.request().unwrap();
         requests.store(StoreOperation::Renew { request }).await
     };
-    let foreign = renew(&host, &admin).await.unwrap_err().to_string();
+    let foreign = format!("{:#}", renew(&host, &admin).await.unwrap_err());
     assert!(foreign.contains("another key"), "{foreign}");
     let StoreReply::Renewed(_) = renew(&host, &own).await.unwrap() else { panic!() };
     // Two at once of one party: one is told to come again, or both have their turn.
     let both = tokio::join!(renew(&host, &own), renew(&host, &own));
     for result in [both.0, both.1] {
         if let Err(error) = result {
-            assert!(error.to_string().contains("just being signed"), "{error}");
+            assert!(format!("{error:#}").contains("just being signed"), "{error:#}");
         }
     }
     host.close().await;
