@@ -166,6 +166,8 @@ impl Heritage {
 pub struct Change<'a> {
     requests: &'a Requests,
     info: &'a VolumeInfo,
+    /// As the store gave it out.
+    found: Vec<u8>,
     list: KeyList,
     unlocked: Unlocked,
     owner: Owner,
@@ -183,11 +185,12 @@ impl<'a> Change<'a> {
         was: Option<&str>,
     ) -> Result<Change<'a>> {
         let openers = given.required()?;
-        let list = read(requests, info).await?;
+        let found = get(requests, info).await?;
+        let list = parse(&found)?;
         let owner = owner(requests, info);
         let name = was.map_or(owner.name.clone(), |was| requests.canonical(was));
         let unlocked = list.unlock(&Owner { name, ..owner.clone() }, openers, None)?;
-        Ok(Change { requests, info, list, unlocked, owner })
+        Ok(Change { requests, info, found, list, unlocked, owner })
     }
 
     /// A new data key for new writes; its number.
@@ -326,7 +329,15 @@ impl<'a> Change<'a> {
         self.save().await
     }
 
+    /// What somebody else changed since the list was read must not be lost: it may be a key that a host writes with. The store
+    /// does not compare, so one round trip is left in which that is not noticed.
     async fn save(self) -> Result<()> {
+        if get(self.requests, self.info).await? != self.found {
+            bail!(
+                "the list of the volume's keys has been changed meanwhile, and this command has changed nothing: look at it \
+                 (`longhaul volume key list`), and give the command again"
+            );
+        }
         let list = KeyList::seal(&self.owner, &self.unlocked, self.list.slots)?;
         set(self.requests, self.info, epoch(self.info), &list).await
     }
@@ -337,11 +348,14 @@ impl<'a> Change<'a> {
 /// # Errors
 /// If the volume is not encrypted, the list makes no sense, or the store fails.
 pub async fn read(requests: &Requests, info: &VolumeInfo) -> Result<KeyList> {
-    let data = get(requests, info).await?;
+    parse(&get(requests, info).await?)
+}
+
+fn parse(data: &[u8]) -> Result<KeyList> {
     if data.is_empty() {
         bail!("it is not encrypted");
     }
-    KeyList::parse(&data)
+    KeyList::parse(data)
 }
 
 /// Whether the store says that a volume is encrypted.

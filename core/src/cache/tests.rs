@@ -398,8 +398,7 @@ fn what_has_no_known_version_is_not_taken() {
     let mut rig = sealed_rig();
     for (version, taken) in [(Version::Unknown, true), (Version::Later, false)] {
         let data = [ReadPiece::Data(content(line(0)))];
-        let offered =
-            rig.cache.offer_versions(NOW, Source::Warm, line(0), &data, &mut |_| version);
+        let offered = rig.cache.offer_versions(NOW, Source::Warm, line(0), &data, &mut |_| version);
         assert_eq!(offered, taken, "{version:?}");
     }
     rig.cache.offer(NOW, Source::Read, line(0), &[ReadPiece::Data(content(line(0)))]);

@@ -274,7 +274,7 @@ fn an_encrypted_volume_is_read_from_its_cache_which_nobody_else_can_read() {
     relay.cut();
     read_secrets(&mut client, |_| 0);
     relay.restore();
-    let rewritten = |block: u64| u8::from(block % 3 == 0);
+    let rewritten = |block: u64| u8::from(block.is_multiple_of(3));
     for block in (0..SECRET_BLOCKS).step_by(3) {
         client.write(block * 4096, &secret_block(block, 1)).unwrap();
     }

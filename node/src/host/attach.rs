@@ -665,7 +665,8 @@ async fn prepare(
         first => first,
     };
     let unused = |file: &VolumeFile| {
-        front.options.write_through && file.released && file.delivered || front.state.is_half_freed(file)
+        front.options.write_through && file.released && file.delivered
+            || front.state.is_half_freed(file)
     };
     let Some(file) = file.filter(|file| !unused(file)) else {
         *journal = None;

@@ -128,7 +128,8 @@ impl World {
         let plain = matches!(&operation, DiskOperation::Write { data, .. } if is_plain(data));
         cache.queue.push_back(operation);
         if plain && self.packing(volume).keys.is_some() {
-            return self.fail(format!("host {host} keeps plain text of volume {volume} in its cache"));
+            return self
+                .fail(format!("host {host} keeps plain text of volume {volume} in its cache"));
         }
         self.next_cache(host, volume);
     }
@@ -223,7 +224,7 @@ impl World {
 /// Whether these are blocks of which one is not encrypted: then its seal is zeroes. Whatever else is in a cache file is
 /// written in multiples of 4 KiB.
 fn is_plain(data: &[u8]) -> bool {
-    data.len() % 4096 != 0
+    !data.len().is_multiple_of(4096)
         && data
             .chunks(RECORD_BYTES)
             .any(|record| record[record.len() - SEAL_BYTES..].iter().all(|byte| *byte == 0))

@@ -116,8 +116,7 @@ impl Target {
         let step = match wait(login, &entry.peer) {
             Some(wait) => login.handle_wait(wait),
             None => {
-                let step =
-                    login.handle_request(&self.config, &self.access, &pdu.header, &pdu.data);
+                let step = login.handle_request(&self.config, &self.access, &pdu.header, &pdu.data);
                 match wait(login, &entry.peer) {
                     Some(wait) if !matches!(step, Step::Fail { .. }) => login.handle_wait(wait),
                     _ => step,

@@ -910,11 +910,7 @@ impl World {
         let recovered = self.recovered().expect("nothing stable was lost");
         let last = recovered.last;
         let with_others = last.max(self.others);
-        assert!(
-            with_others >= self.flushed,
-            "flushed up to {}, recovered {last}",
-            self.flushed
-        );
+        assert!(with_others >= self.flushed, "flushed up to {}, recovered {last}", self.flushed);
         assert!(
             with_others >= self.store.committed,
             "the store has {}, recovered {last}",

@@ -47,9 +47,8 @@ const LOOKS: usize = 64;
 
 const _: () = assert!(UNIT_BLOCKS == 127 && UNIT_SPLITS == 15);
 // All of them may have been written in part.
-const _: () = assert!(
-    PAGES_MIN as u64 / 4 >= STATUS_BLOCKS / PAGE_BLOCKS + STATUS_BLOCKS / PAGE_SPLITS + 4
-);
+const _: () =
+    assert!(PAGES_MIN as u64 / 4 >= STATUS_BLOCKS / PAGE_BLOCKS + STATUS_BLOCKS / PAGE_SPLITS + 4);
 // 4 bytes and a share of the checksum for 4 KiB: below 0.1 %.
 const _: () = assert!(PAGE_BLOCKS * crate::block::BLOCK_BYTES > 1000 * PAGE_BYTES as u64);
 

@@ -194,7 +194,9 @@ pub enum VolumeError {
     #[error("{0}")]
     Invalid(String),
     /// A host has it attached: it is connected, or may be on its way back.
-    #[error("host {0} has the volume attached; stop that host first, or wait for 10 s if it is gone")]
+    #[error(
+        "host {0} has the volume attached; stop that host first, or wait for 10 s if it is gone"
+    )]
     InUse(HostId),
     /// The store failed.
     #[error("the store could not do it: {0}")]

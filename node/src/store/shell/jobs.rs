@@ -10,8 +10,13 @@ use longhaul_core::store::catalog::is_attribute_name;
 use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperation, VolumeReply};
 
 /// The attributes that volumes may have: so their number, and what they take, is bounded.
-const ATTRIBUTES: [&str; 4] =
-    [crate::keys::ATTRIBUTE, schedule::ATTRIBUTE, RESERVATIONS, "versions"];
+const ATTRIBUTES: [&str; 5] = [
+    crate::keys::ATTRIBUTE,
+    crate::keys::PROGRESS_ATTRIBUTE,
+    crate::host::VERSIONS_ATTRIBUTE,
+    schedule::ATTRIBUTE,
+    RESERVATIONS,
+];
 
 fn is_kept(attribute: &str) -> Result<(), VolumeError> {
     match ATTRIBUTES.contains(&attribute) {
@@ -291,12 +296,10 @@ mod tests {
 
     #[test]
     fn what_hosts_and_commands_set_is_kept() {
-        for name in
-            [crate::keys::ATTRIBUTE, crate::host::VERSIONS_ATTRIBUTE, "schedule", "reservations"]
-        {
+        for name in ["keys", "rewrite", "versions", "schedule", "reservations"] {
             is_kept(name).unwrap();
         }
         let refused = is_kept("keyz").unwrap_err().to_string();
-        assert!(refused.contains("keyz") && refused.contains("keys, schedule"), "{refused}");
+        assert!(refused.contains("keyz") && refused.contains("keys, rewrite"), "{refused}");
     }
 }

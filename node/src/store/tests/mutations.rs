@@ -434,7 +434,7 @@ async fn serve(dir: &Path, images: &BTreeMap<&'static str, Image>) -> (Served, S
         let _ = stop.send(());
         found
     };
-    let both = async { tokio::join!(running, look) };
+    let both = Box::pin(async { tokio::join!(running, look) });
     let (ended, found) = tokio::time::timeout(3 * LIMIT, both).await.expect("the store hangs");
     ended.unwrap();
     found

@@ -39,7 +39,8 @@ impl Guesser {
 
     /// Sends a text that wants to leave the security stage; gives back the status, and the text of the answer.
     fn send(&mut self, id: ConnectionId, text: &str) -> (u16, String) {
-        let mut out = Out::new(opcode::LOGIN, true, 0x81, 7).data(text.replace('|', "\0").as_bytes());
+        let mut out =
+            Out::new(opcode::LOGIN, true, 0x81, 7).data(text.replace('|', "\0").as_bytes());
         out.bhs[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, id as u8]);
         let mut input = BytesMut::from(&out.encode(&parameters())[..]);
         self.target.handle_input(self.now, id, &mut input);

@@ -2,9 +2,7 @@
 
 use super::scenarios::{attached, commit, opened};
 use super::*;
-use crate::wire::link::{
-    Claim, KeyId, Moment, SnapshotOperation, StageError, VolumeError,
-};
+use crate::wire::link::{Claim, KeyId, Moment, SnapshotOperation, StageError, VolumeError};
 
 const VICTIM: KeyId = KeyId([0xaa; 32]);
 const OTHER: KeyId = KeyId([0xbb; 32]);
