@@ -314,7 +314,7 @@ impl Head {
         statement: Option<Statement>,
         changes: Option<Changes>,
     ) -> Verdict {
-        let Attached { epoch, committed, sectors, .. } = *attached;
+        let Attached { epoch, committed, .. } = *attached;
         let known = self.seq.max(statement.map_or(0, |statement| statement.seq));
         if committed < known {
             return Verdict::Refuse(Rollback::Shorter { committed, known });
@@ -337,7 +337,7 @@ impl Head {
         let seq = last.min(committed);
         let newer = statement
             .is_some_and(|stated| (stated.epoch, stated.seq) > (self.epoch, last.max(self.seq)));
-        let changes = changes.map(|changes| within(changes, sectors));
+        let changes = changes.map(|changes| within(changes, attached.sectors));
         match changes {
             None => Verdict::Ask(Moment { epoch: self.epoch, host: self.host, seq }),
             Some(Changes::Unknown) => {
