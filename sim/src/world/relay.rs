@@ -45,8 +45,10 @@ impl World {
             return;
         }
         for host in [relay.first, relay.second] {
-            self.slot(host, relay.volume).client.quiet = false;
-            self.wake_client(host, relay.volume);
+            if self.runs(host, relay.volume) {
+                self.slot(host, relay.volume).client.quiet = false;
+                self.wake_client(host, relay.volume);
+            }
         }
     }
 
