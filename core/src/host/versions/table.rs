@@ -42,8 +42,6 @@ const WRITES_MAX: usize = 64;
 const PAGES_MIN: usize = 1024;
 /// Most blocks that one status query is about (64 MiB).
 const STATUS_BLOCKS: u64 = 1 << 14;
-/// Pages looked at to find one that can go.
-const LOOKS: usize = 64;
 
 const _: () = assert!(UNIT_BLOCKS == 127 && UNIT_SPLITS == 15);
 // All of them may have been written in part.
@@ -275,8 +273,8 @@ impl Table {
         if self.is_frozen() {
             return;
         }
-        let excess = (self.pages.len() + 1).saturating_sub(self.pages_max);
-        for _ in 0..LOOKS * excess {
+        // The first round of the clock takes the marks of use, the second the pages.
+        for _ in 0..2 * self.clock.len() {
             if self.pages.len() < self.pages_max {
                 return;
             }
