@@ -185,7 +185,7 @@ pub(super) fn refuse_existing(path: &Path) -> Result<()> {
 }
 
 /// Whether what is written to a path is taken and overwrites nothing: a pipe, a terminal, /dev/null.
-fn is_stream(path: &Path) -> bool {
+pub(super) fn is_stream(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     std::fs::metadata(path).is_ok_and(|metadata| {
         let kind = metadata.file_type();

@@ -4,7 +4,7 @@
 //! from the volume that it is of: so it is known, wherever it is, whether what comes next goes on from it.
 
 use super::diff::{Differs, find, later};
-use super::export::{create, read, refuse_existing, status};
+use super::export::{create, is_stream, read, refuse_existing, status};
 use super::import::{PIECE_BYTES, Writer, agree_to_discard, attach, until};
 use super::stream::{Header, Piece, Receiver, Sender, Taken};
 use super::{done, pretty, print, progress, show, snapshot, tell};
@@ -106,7 +106,7 @@ pub async fn send(
         }
         let Outgoing { sender, bytes, .. } = outgoing;
         sender.finish()?;
-        if let Some(disk) = &disk {
+        if let Some(disk) = disk.as_ref().filter(|_| !is_stream(file)) {
             disk.sync_all()?;
         }
         anyhow::Ok(bytes)
