@@ -107,7 +107,10 @@ fn a_lost_host_is_accounted_for() {
     let refusal = fresh.refusal("disk");
     assert!(refusal.contains("never arrived") && refusal.contains("accept-loss"), "{refusal}");
     assert_eq!(lost(&site).1, blocks, "asking has changed the account");
-    site.volume(["accept-loss", "disk"]).ok();
+    // The host may be on its way back for some seconds.
+    wait_for("the loss to be accepted", LIMIT, || {
+        site.volume(["accept-loss", "disk"]).status.success()
+    });
     assert!(lost(&site).1.is_empty());
     let seen = read_all(&mut fresh.client("disk"), history.bytes()).unwrap();
     assert!(seen == image, "what is served is not what was at the store");
