@@ -64,6 +64,17 @@ fn what_destroys_something_asks_or_wants_to_be_told() {
     }
     assert_eq!(site.show("disk")["size_bytes"], 8 << 20);
     asking(&site, &["volume", "resize", "disk", "16MiB"]).ok();
+    // What a volume has is discarded by what is to be in it instead; one that has nothing loses nothing.
+    let (image, stream) = (site.path("image"), site.path("stream"));
+    let (image, stream) = (image.to_str().unwrap(), stream.to_str().unwrap());
+    std::fs::write(image, vec![7; 1 << 20]).unwrap();
+    site.snapshot(["send", "disk@a", stream]).ok();
+    site.create("copy", 8);
+    asking(&site, &["volume", "import", "copy", image]).ok();
+    for args in [&["volume", "import", "copy", image][..], &["snapshot", "receive", "copy", stream]]
+    {
+        asking(&site, args).fails(2, &["has data", "--yes"]);
+    }
 
     // On a terminal it is asked; what is no yes is a no.
     for answer in ["n\\n", "\\n"] {
