@@ -42,7 +42,8 @@ fn made(parents: &[u128], count: usize) -> Vec<u8> {
     let slots = (1..).zip(&openers()[..count]).map(slot).collect();
     let parents = parents.iter().map(|id| VolumeId(*id)).collect();
     let keys = [(1, DataKey::new([1; 32])), (2, DataKey::new([2; 32]))].into();
-    let unlocked = list::Unlocked { keys, parents, secret };
+    let retires = count > 1;
+    let unlocked = list::Unlocked { keys, parents, secret, retires };
     let list = list::KeyList::seal(&owner(), &unlocked, slots).expect("it is small");
     list.encode().expect("it is small")
 }
