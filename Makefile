@@ -19,7 +19,7 @@ MUTANTS ?=
 NAME ?=
 OLD ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-cache lab iscsi-conformance deny
+.PHONY: help demo test check build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,11 @@ bench-map: ## Measure the store's map by itself (BENCH='--written 1TiB --map-mem
 bench-isolation: ## Flood a store and a host, and measure what others notice
 	cargo build --locked --release --workspace --bins
 	LONGHAUL_BIN=$(CURDIR)/target/release/longhaul cargo test --locked --workspace --test e2e -- --nocapture floods_cost_others_little
+
+bench-encryption: ## Measure an encrypted volume beside a plain one, over NBD; some two minutes
+	@scripts/packages bench
+	cargo build --locked --release --workspace --bins
+	scripts/bench-encryption
 
 bench-cache: ## Measure the read cache against foyer (DIR=where the files go); some two minutes
 	cargo run --locked --release --manifest-path bench/cache/Cargo.toml --target-dir target/bench-cache -- $(DIR)
