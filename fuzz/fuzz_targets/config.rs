@@ -25,7 +25,7 @@ mod span;
 mod units;
 
 mod host {
-    pub use crate::accepted::Accepted;
+    pub use crate::accepted::{Accepted, Expected};
     pub use crate::schedule::Schedule;
 }
 

@@ -1,5 +1,5 @@
 //! Heads and pages of a table of versions that are anything: a head that is accepted is what it was written as, a
-//! verdict is given whatever it says, and a volume with such a table answers every read, with zeroes, which is what
+//! verdict is given whatever it says, a root or none comes out, and a volume with such a table answers every read, with zeroes, which is what
 //! the store has, or with an error.
 //!
 //! Input: settings (bit 0: put the checksums of heads right), three numbers of 8 bytes (epoch and committed number that are
@@ -8,7 +8,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, ReadPiece, Reply, Request, Time};
-use longhaul_core::host::versions::{HEAD_BYTES, Head, JournalEnd, Statement, Verdict};
+use longhaul_core::host::versions::{
+    HEAD_BYTES, Head, JournalEnd, Rooting, STATEMENT_BYTES, Statement, Verdict,
+};
 use longhaul_core::host::{Config, DiskOperation, DiskResult, Mode, Versions, Volume};
 use longhaul_core::wire::link::{Changes, ReadPart, ToStore, encode_data};
 use longhaul_fuzz::{seeds, world};
@@ -63,11 +65,11 @@ fuzz_target!(init: seeds("versions", make_seeds), |data: &[u8]| {
             head[124..128].copy_from_slice(&crc.to_le_bytes());
         }
     }
-    let _ = Statement::parse(&heads);
+    let _ = heads.get(..STATEMENT_BYTES).and_then(Statement::parse);
     let Ok(Some(head)) = Head::newest(world::VOLUME, &heads) else { return };
     assert_eq!(Head::newest(world::VOLUME, &head.encode()), Ok(Some(head.clone())));
     let attached = world::attached(epoch, committed);
-    let statement = Some(Statement { epoch: stated, seq: stated });
+    let statement = Some(Statement { epoch: stated, seq: stated, key: head.key(), root: None });
     let journal = Some(JournalEnd { before: stated, last: committed });
     if let Verdict::Ask(moment) = head.judge(&attached, journal, statement, None) {
         assert!(moment.seq <= committed);
@@ -77,6 +79,11 @@ fuzz_target!(init: seeds("versions", make_seeds), |data: &[u8]| {
         }
     }
     let (blocks, sectors) = pages.split_at(pages.len().min(PAGE));
+    if let Some(mut rooting) = Rooting::new(&head) {
+        let taken: Result<(), ()> = rooting.take(0, blocks, |_| Ok(sectors.to_vec()));
+        taken.expect("there is no error");
+        let _ = rooting.finish();
+    }
     let files = [heads, blocks.to_vec(), sectors.to_vec()];
     let now = Time(1);
     let attached = world::attached(1, 5);

@@ -36,7 +36,7 @@ pub use stores::{ModeArg, ReplicaCommand, StoreCommand, StoresArgs};
 pub use tenant::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
 pub use volume::{VolumeArgs, VolumeCommand};
 
-use crate::host::{Accepted, Schedule};
+use crate::host::{Accepted, Expected, Schedule};
 use crate::link::Transport;
 use crate::pattern::Pattern;
 use crate::span::{self, Span};
@@ -269,7 +269,7 @@ pub struct HostArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
     pub journal_size: u64,
     /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It is given less where
-    /// there is not enough room, and takes 1 MiB of memory for each GiB. Encrypted volumes have none.
+    /// there is not enough room, and takes 1 MiB of memory for each GiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
     pub cache_size: u64,
     /// What a flush waits for: the journal on this host's disk, the store, or the store and its replica; where it has none, the
@@ -291,6 +291,11 @@ pub struct HostArgs {
     /// rolled it back, made it smaller, or gave up losses. The refused attach says the token. Repeat for several.
     #[arg(long, value_name = "NAME=TOKEN")]
     pub accept_rollback: Vec<Accepted>,
+    /// Attach this encrypted volume, of which this host knows nothing, only if all of it is what the root HASH is of
+    /// (`longhaul volume show NAME --key-file FILE`). All its data is read first. With `any`, whatever the store has is
+    /// learned in the same way, and nothing else is believed later. Repeat for several.
+    #[arg(long, value_name = "NAME=HASH")]
+    pub expect_root: Vec<Expected>,
     /// Memory of each volume for what is read ahead; 0 for no reading ahead, not even when a client
     /// asks for it. It should be twice the bandwidth times the round trip [default: 32MiB, or 0 with
     /// --write-through].

@@ -9,6 +9,7 @@ pub mod given;
 mod list;
 mod progress;
 mod slots;
+mod stated;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,9 @@ pub use given::Given;
 pub use list::{KeyList, Owner};
 pub use progress::{PROGRESS_ATTRIBUTE, Progress};
 pub use slots::{Opener, Secret, Slot};
+pub use stated::{
+    VERSIONS_ATTRIBUTE, next as next_statement, open as open_statement, seal as seal_statement,
+};
 
 use crate::files;
 use crate::link::Requests;

@@ -10,6 +10,7 @@ pub(crate) mod import;
 mod keys;
 pub mod lost;
 mod rewrite;
+mod root;
 pub mod snapshot;
 mod stream;
 mod transfer;
@@ -127,10 +128,21 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
         }
         VolumeCommand::Show { name } => {
             let volume = client.volume(name).await.with_context(|| named(name))?;
+            let root = match given.is_any() {
+                true => {
+                    Some(root::of_volume(client, name, &given).await.with_context(|| named(name))?)
+                }
+                false => None,
+            };
             if args.json {
-                return print(&pretty(&serde_json::to_value(volume)?)?);
+                let mut shown = serde_json::to_value(volume)?;
+                if let (Some(shown), Some(root)) = (shown.as_object_mut(), &root) {
+                    shown.insert("root".into(), root.to_json());
+                }
+                return print(&pretty(&shown)?);
             }
-            print(&details(&volume))
+            let root = root.map(|root| fields(&[("root", root.to_string())]));
+            print(&(details(&volume) + &root.unwrap_or_default()))
         }
         VolumeCommand::Resize { name, size, force, .. } => {
             let resized = client.resize_volume(name, *size, *force).await;

@@ -619,6 +619,12 @@ impl Volume {
         }
     }
 
+    /// The keys of an encrypted volume, as they are now.
+    #[must_use]
+    pub fn keys(&self) -> Option<&Keys> {
+        self.packer.keys()
+    }
+
     fn refusal(&self) -> Option<BlockError> {
         if self.fenced.is_some() {
             Some(BlockError::Fenced)

@@ -36,6 +36,7 @@ mod refusals;
 mod repair;
 mod replica;
 mod resize;
+mod root;
 mod snapshots;
 mod space;
 mod store_cache;

@@ -67,7 +67,8 @@ pub enum VolumeCommand {
         #[arg(long)]
         deleted: bool,
     },
-    /// Show one volume.
+    /// Show one volume. With --key-file or --passphrase-file, also the root that the last host stated of an encrypted one: a
+    /// host that does not know the volume can be told to expect it (`longhaul host --expect-root`).
     Show {
         /// Which.
         name: String,

@@ -1,5 +1,6 @@
-//! What an operator accepts of a volume that is not as a host left it.
+//! What an operator says of the state of encrypted volumes: a rollback that is accepted, a root that is expected.
 
+use longhaul_core::host::versions::{ROOT_BYTES, RootHash};
 use std::str::FromStr;
 
 /// A rollback that the operator accepts: `NAME=TOKEN`, with the token that the refused attach gave.
@@ -27,5 +28,62 @@ impl FromStr for Accepted {
             format!("`{text}` is not NAME=TOKEN, with the token that the refused attach gave")
         })?;
         Ok(Accepted { name: name.into(), token: token.to_ascii_lowercase() })
+    }
+}
+
+/// What a volume has to be that this host does not know: `NAME=HASH`, or `NAME=any`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    name: String,
+    /// `None`: what the store has now, all of it at once.
+    root: ExpectedRoot,
+}
+
+/// What is expected of a volume.
+pub type ExpectedRoot = Option<RootHash>;
+
+impl Expected {
+    /// What is expected of that volume, if this is about it.
+    pub fn of(&self, name: &str) -> Option<ExpectedRoot> {
+        (self.name == name).then_some(self.root)
+    }
+}
+
+impl FromStr for Expected {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Expected, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is not NAME=HASH, with the {} hexadecimal digits of `longhaul volume show`, or NAME=any",
+                2 * ROOT_BYTES
+            )
+        };
+        let (name, root) =
+            text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+        let root = match root {
+            "any" => None,
+            root => Some(root.parse().map_err(|_| wrong())?),
+        };
+        Ok(Expected { name: name.into(), root })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected_is_a_root_or_anything() {
+        let hash = "0a".repeat(ROOT_BYTES);
+        let expected: Expected = format!("acme/db={hash}").parse().unwrap();
+        assert_eq!(expected.of("acme/db"), Some(Some(RootHash([10; ROOT_BYTES]))));
+        assert_eq!(expected.of("db"), None);
+        let any: Expected = "db=any".parse().unwrap();
+        assert_eq!(any.of("db"), Some(None));
+        let (long, short) = (format!("db={hash}0a"), format!("db={}", &hash[1..]));
+        for wrong in ["db", "db=", &format!("={hash}"), &long, &short, "db=all"] {
+            assert!(wrong.parse::<Expected>().unwrap_err().contains("NAME=HASH"), "{wrong}");
+        }
     }
 }

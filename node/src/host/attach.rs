@@ -19,6 +19,7 @@ use crate::units::show_bytes;
 use anyhow::{Context as _, Result};
 use longhaul_core::block::VolumeId;
 use longhaul_core::host::journal::{self, Recovered, Recovery};
+use longhaul_core::host::versions::Statement;
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult};
 use longhaul_core::pack::{Compression, Keys, Packing};
 use longhaul_core::wire::link::{
@@ -208,6 +209,10 @@ async fn try_attach(
             return Err(failure);
         }
     };
+    if let Err(failure) = may_expect(front, name, read_only, keys.keys.is_some()) {
+        undo(front, name, restore, journal);
+        return Err(failure);
+    }
     let cache =
         if read_only { None } else { open_cache(front, name, info.id, keys.keys.is_some()).await };
     let asked = ask(front, name, (&info, &volume), take_over, journal, keys, cache).await;
@@ -215,6 +220,19 @@ async fn try_attach(
         undo(front, name, restore, journal);
     }
     asked
+}
+
+/// A root is expected of what can have one.
+fn may_expect(front: &Front, name: &str, read_only: bool, encrypted: bool) -> Result<(), Failure> {
+    let why = match (read_only, encrypted) {
+        _ if front.expected(name).is_none() => return Ok(()),
+        (true, _) => "snapshots have none",
+        (false, true) => return Ok(()),
+        (false, false) => {
+            "the store says that it is not encrypted, and only encrypted volumes have one"
+        }
+    };
+    Err(Failure::Refused(format!("volume {name}: a root is expected of it, and {why}")))
 }
 
 /// The volume of which a name names a snapshot.
@@ -325,13 +343,14 @@ async fn follow_keys(
     front: Weak<Front>,
     volume: Weak<Volume>,
     (mut known, mut secret, mut present): (Vec<u8>, Option<Secret>, Keys),
+    statement: Statement,
 ) {
     let mut interval = KEYS_INTERVAL;
     let mut said = None;
     loop {
         tokio::time::sleep(interval).await;
         let (Some(front), Some(volume)) = (front.upgrade(), volume.upgrade()) else { return };
-        if volume.is_fenced() || volume.is_detached() {
+        if volume.is_fenced() || volume.has_ended() {
             return;
         }
         let attached = volume.attached();
@@ -362,8 +381,12 @@ async fn follow_keys(
                     "new writes are encrypted with key {}",
                     keys.newest()
                 );
+                // The end of the epoch states more than this.
+                if volume.has_ended() {
+                    return;
+                }
                 // With all the keys there are: the next attach may find only the newest ones.
-                if versions::put(&front, name, attached, &keys).await.is_err() {
+                if versions::put(&front, (name, id), &statement, &keys).await.is_err() {
                     continue;
                 }
                 present = keys.clone();
@@ -461,15 +484,14 @@ async fn ask(
     let VolumeKeys { data, keys, secret } = keys;
     let follow = keys.clone().map(|keys| (data, secret, keys));
     let ends = journal.as_ref().map(|opened| opened.recovered.ends());
-    let table = match &keys {
-        Some(keys) if !read_only => {
-            versions::open(front, name, &attached, keys, ends, ends.is_some()).await?
-        }
-        _ => None,
-    };
+    let (mut table, mut stated) = (None, None);
+    if let Some(keys) = keys.as_ref().filter(|_| !read_only) {
+        let opened = versions::open(front, name, &attached, keys, ends, ends.is_some()).await?;
+        (table, stated) = (opened.0, Some(opened.1));
+    }
     let volume = start(front, name, attached, journal.take(), keys, (cache, table))?;
-    if let Some(known) = follow.filter(|_| !read_only) {
-        let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known);
+    if let Some((known, stated)) = follow.zip(stated) {
+        let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known, stated);
         tokio::task::spawn_local(follow);
     }
     tracing::info!(volume = name, epoch = volume.attached().epoch, "attached");

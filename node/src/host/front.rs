@@ -12,9 +12,10 @@ mod leave;
 mod lookup;
 mod reservations;
 
-use super::accepted::Accepted;
+use super::accepted::{Accepted, Expected, ExpectedRoot};
 use super::ahead::{Ahead, Limits};
 use super::attach::{self, Failure, Kept};
+use super::learn::Lessons;
 use super::locks::Locks;
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
@@ -68,6 +69,8 @@ pub struct Options {
     pub locks: Locks,
     /// Rollbacks of encrypted volumes that are accepted.
     pub accept_rollback: Vec<Accepted>,
+    /// What encrypted volumes have to be that this host does not know.
+    pub expect_root: Vec<Expected>,
     /// Memory of a volume for what is read ahead, in bytes.
     pub readahead_bytes: u64,
     /// Limits of volumes that no command has given others.
@@ -175,6 +178,8 @@ pub struct Front {
     on_demand: RefCell<Vec<Pattern>>,
     /// Volumes that commands attached, as the state directory has them.
     remembered: RefCell<BTreeSet<String>>,
+    /// What is being learned of volumes whose roots are expected.
+    pub(super) lessons: Lessons,
     /// Volumes whose space is being given back.
     freeing: RefCell<BTreeSet<VolumeId>>,
 }
@@ -211,6 +216,7 @@ impl Front {
             clients: RefCell::default(),
             on_demand: RefCell::default(),
             remembered: RefCell::default(),
+            lessons: Lessons::default(),
             freeing: RefCell::default(),
         })
     }
@@ -349,6 +355,17 @@ impl Front {
     /// Attempts to attach that are under way: what they attach has to be handed back.
     pub fn attempts(&self) -> usize {
         self.attempts.get()
+    }
+
+    /// What an encrypted volume has to be, if the operator says that.
+    pub(super) fn expected(&self, name: &str) -> Option<ExpectedRoot> {
+        self.options.expect_root.iter().find_map(|one| one.of(name))
+    }
+
+    /// Whether an attempt to attach a volume is not to go on: the host stops, or a command wants it no more.
+    pub(super) fn gives_up(&self, name: &str) -> bool {
+        let entries = self.entries.borrow();
+        self.stopping.get() || entries.get(name).is_none_or(|entry| entry.leaving.is_some())
     }
 
     /// No more attaches.

@@ -17,6 +17,7 @@ pub mod disk;
 mod extents;
 mod front;
 mod iscsi;
+mod learn;
 mod locks;
 mod metrics;
 mod nbd;
@@ -35,7 +36,7 @@ mod uplink;
 mod versions;
 mod volume;
 
-pub use accepted::Accepted;
+pub use accepted::{Accepted, Expected};
 pub use attach::{lengths, run_recovery};
 pub use attach_command::{attach, detach};
 pub use cache_command::cache;
@@ -45,7 +46,6 @@ pub use nbd::run as nbd;
 pub use run::run;
 pub use schedule::Schedule;
 pub use status::{columns, get, status};
-pub use versions::{ATTRIBUTE as VERSIONS_ATTRIBUTE, state as state_versions};
 
 use anyhow::{Context as _, Result};
 use longhaul_core::front::nbd::ExportInfo;

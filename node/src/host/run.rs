@@ -11,6 +11,7 @@ use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use crate::cli::{Command, DurabilityArg, HostArgs, OnJournalFailureArg};
+use crate::commands::Usage;
 use crate::credential::{Credential, tenant_of};
 use crate::link::Client;
 use crate::reload::{self, Reload, Settings};
@@ -59,6 +60,11 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
     let mut stop = Stop::listen()?;
     let reload = Reload::listen()?;
     let (_, settings) = reload::read()?;
+    if args.write_through && !args.expect_root.is_empty() {
+        bail!(Usage(
+            "--write-through keeps no table of versions, which --expect-root is for: leave one of them out".into()
+        ));
+    }
     let mut credential = Credential::load(&args.credential)?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
@@ -75,6 +81,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         write_through: args.write_through,
         compression: args.compression,
         accept_rollback: args.accept_rollback.clone(),
+        expect_root: args.expect_root.clone(),
         locks: Locks::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
         // Without a journal it is what there was before anything was done about distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),

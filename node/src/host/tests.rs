@@ -104,6 +104,7 @@ fn host_with(store: &Path, state: &Path, at: Option<String>, write_through: bool
         compression: Compression::None,
         locks: Locks::default(),
         accept_rollback: Vec::new(),
+        expect_root: Vec::new(),
         readahead_bytes: 32 << 20,
         limits: Limits::default(),
         warm: None,

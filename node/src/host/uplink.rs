@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 enum Asker {
     /// The shell.
     Shell(oneshot::Sender<ToHost>),
-    /// The shell, about what has changed of a volume that no engine has yet.
-    Changes(VolumeId, oneshot::Sender<ToHost>),
+    /// The shell, about a volume that no engine has yet.
+    Early(VolumeId, oneshot::Sender<Frame<ToHost>>),
     /// A volume, which knows the request by this number.
     Volume(VolumeId, RequestId),
 }
@@ -136,20 +136,32 @@ impl Router {
         epoch: Epoch,
         since: Moment,
     ) -> Result<Changes, LinkLost> {
-        if !self.up.get() {
-            return Err(LinkLost);
-        }
-        let (sender, reply) = oneshot::channel();
-        let request = self.ask(Asker::Changes(volume, sender));
-        let message = ToStore::Changed { request, volume, epoch, since };
-        self.client.send(Lane::Control, message.into());
-        match reply.await {
+        let ask = |request| ToStore::Changed { request, volume, epoch, since };
+        let answer = self.ask_early(Lane::Control, volume, ask)?.await;
+        match answer.map(|frame| frame.message) {
             Ok(ToHost::Changed { result: Ok(changes), .. }) => Ok(changes),
             Ok(ToHost::Changed { result: Err(ReadError::NotAttached), .. }) | Err(_) => {
                 Err(LinkLost)
             }
             Ok(_) => Ok(Changes::Unknown),
         }
+    }
+
+    /// Asks something of a volume that was just attached and has no engine yet. The answer fails to come if the link
+    /// goes down. It has to be waited for: an engine that follows would take it for one to its own request.
+    pub fn ask_early(
+        &self,
+        lane: Lane,
+        volume: VolumeId,
+        message: impl FnOnce(RequestId) -> ToStore,
+    ) -> Result<oneshot::Receiver<Frame<ToHost>>, LinkLost> {
+        if !self.up.get() {
+            return Err(LinkLost);
+        }
+        let (sender, reply) = oneshot::channel();
+        let request = self.ask(Asker::Early(volume, sender));
+        self.client.send(lane, message(request).into());
+        Ok(reply)
     }
 
     fn ask(&self, asker: Asker) -> RequestId {
@@ -162,13 +174,15 @@ impl Router {
     /// The volume that a frame is for, as the volume expects it; nothing if the shell waited for it
     /// or nobody does.
     pub fn route(&self, mut frame: Frame<ToHost>) -> Option<(VolumeId, Frame<ToHost>)> {
-        if let ToHost::Changed { request, volume, .. } = &frame.message
+        if let ToHost::Changed { request, volume, .. }
+        | ToHost::Data { request, volume, .. }
+        | ToHost::Status { request, volume, .. } = &frame.message
             && let Entry::Occupied(asked) = self.askers.borrow_mut().entry(*request)
-            && matches!(asked.get(), Asker::Changes(of, _) if of == volume)
+            && matches!(asked.get(), Asker::Early(of, _) if of == volume)
         {
-            if let Asker::Changes(_, sender) = asked.remove() {
+            if let Asker::Early(_, sender) = asked.remove() {
                 // Whoever asked may have given up waiting.
-                let _ = sender.send(frame.message);
+                let _ = sender.send(frame);
             }
             return None;
         }
@@ -198,11 +212,13 @@ impl Router {
                 *request = number;
                 Some((volume, frame))
             }
-            Asker::Shell(sender) | Asker::Changes(_, sender) => {
+            Asker::Shell(sender) => {
                 // Whoever asked may have given up waiting.
                 let _ = sender.send(frame.message);
                 None
             }
+            // An answer that is none to what was asked: whoever waits is told that none comes.
+            Asker::Early(..) => None,
         }
     }
 }

@@ -10,27 +10,32 @@
 //! It lies beside the directories of journals and not in them: an operator who moves a journal away still wants to
 //! be told that the store has rolled the volume back. What is in the files is the engine's business.
 
+use super::accepted::ExpectedRoot;
 use super::attach::Failure;
 use super::disk::Disk;
 use super::front::Front;
+use super::learn;
 use super::state::StateDir;
-use crate::{files, random};
+use super::volume::Volume;
+use crate::{files, keys};
 use anyhow::{Context as _, Result};
 use longhaul_core::block::{Range, VolumeId};
-use longhaul_core::host::versions::{FILES, HEAD_BYTES, Head, JournalEnd, Statement, Verdict};
+use longhaul_core::host::versions::{
+    BLOCKS, FILES, HEAD_BYTES, Head, JournalEnd, PAGE_BYTES, Root, Rooting, SECTORS, Statement,
+    Verdict,
+};
 use longhaul_core::host::{Config, Mode, Versions};
 use longhaul_core::pack::Keys;
 use longhaul_core::wire::link::{
     Attached, LiveInfo, ToHost, ToStore, VolumeInfo, VolumeOperation, VolumeReply,
 };
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// Name of the attribute in which whoever has the keys states what there is.
-pub const ATTRIBUTE: &str = "versions";
 
 /// A table and the disk it is on.
 pub struct VersionTable {
@@ -55,7 +60,7 @@ fn path(dir: &Path, file: u32) -> PathBuf {
 }
 
 /// The head of the table of a volume, if there is one.
-fn head(dir: &Path, volume: VolumeId) -> Result<Option<Head>> {
+pub(super) fn head(dir: &Path, volume: VolumeId) -> Result<Option<Head>> {
     let path = path(dir, 0);
     let mut heads = Vec::new();
     match File::open(&path) {
@@ -78,7 +83,8 @@ async fn statement(
     (name, volume): (&str, VolumeId),
     keys: &Keys,
 ) -> Result<Option<Statement>, Failure> {
-    let operation = VolumeOperation::GetAttribute { volume, attribute: ATTRIBUTE.into() };
+    let attribute = keys::VERSIONS_ATTRIBUTE.into();
+    let operation = VolumeOperation::GetAttribute { volume, attribute };
     let reply = front.router.call(|request| ToStore::Volume { request, operation }).await?;
     let data = match reply {
         ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. } => data,
@@ -89,7 +95,7 @@ async fn statement(
         }
         _ => return Err(Failure::Refused("the store gave an answer that does not fit".into())),
     };
-    let opened = keys.unseal(volume, &data).and_then(|plain| Statement::parse(&plain));
+    let opened = keys::open_statement(keys, volume, &data);
     if opened.is_none() && !data.is_empty() {
         tracing::warn!(
             volume = name,
@@ -99,28 +105,18 @@ async fn statement(
     Ok(opened)
 }
 
-/// The attribute that states what `attached` grants.
-///
-/// # Errors
-/// If it cannot be sealed.
-pub fn state(keys: &Keys, attached: &Attached) -> Result<Vec<u8>> {
-    let statement = Statement { epoch: attached.epoch, seq: attached.committed };
-    let sealed = keys.seal(attached.volume, random::bytes()?, &statement.encode());
-    sealed.context("a statement cannot be sealed")
-}
-
-/// States at the store what `attached` grants: also when there are new keys, since the old ones may be given up.
+/// States something at the store: also when there are new keys, since the old ones may be given up.
 ///
 /// # Errors
 /// If the store does not take it.
 pub async fn put(
     front: &Front,
-    name: &str,
-    attached: &Attached,
+    (name, volume): (&str, VolumeId),
+    statement: &Statement,
     keys: &Keys,
 ) -> Result<(), Failure> {
-    let Attached { volume, epoch, .. } = *attached;
-    let (attribute, data) = (ATTRIBUTE.to_owned(), state(keys, attached)?);
+    let (epoch, attribute) = (statement.epoch, keys::VERSIONS_ATTRIBUTE.to_owned());
+    let data = keys::seal_statement(keys, volume, statement)?;
     let operation = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
     match front.router.call(|request| ToStore::Volume { request, operation }).await? {
         ToHost::Volume { result: Ok(_), .. } => Ok(()),
@@ -136,17 +132,34 @@ pub async fn put(
 /// # Errors
 /// If so.
 pub async fn look(front: &Rc<Front>, info: &VolumeInfo, keys: &Keys) -> Result<(), Failure> {
-    let Some(head) = head(&dir(&front.state, info.id), info.id)? else { return Ok(()) };
+    let head = head(&dir(&front.state, info.id), info.id)?;
     let Some(LiveInfo { epoch, committed, .. }) = info.live else { return Ok(()) };
     let VolumeInfo { id: volume, sectors, block_bytes, .. } = *info;
     let attached = Attached { volume, sectors, block_bytes, epoch: epoch + 1, committed };
+    let wanted = lesson(front, &info.name, head.as_ref());
+    if wanted.is_none() && head.is_none() {
+        return Ok(());
+    }
     let stated = statement(front, (&info.name, volume), keys).await?;
-    let verdict = head.judge(&attached, None, stated, None);
-    match verdict {
+    if let Some(expected) = wanted {
+        return learn::look(front, &info.name, &attached, (stated, expected));
+    }
+    let Some(head) = head else { return Ok(()) };
+    match head.judge(&attached, None, stated, None) {
         Verdict::Refuse(why) if !is_accepted(front, &info.name, &head) => {
             Err(refusal(&info.name, &head, &why.to_string()))
         }
         _ => Ok(()),
+    }
+}
+
+/// What a volume has to be, if that is to be learned: what this host knows of it is not all, or nothing.
+fn lesson(front: &Front, name: &str, head: Option<&Head>) -> Option<ExpectedRoot> {
+    let expected = front.expected(name)?;
+    match head {
+        None => Some(expected),
+        // What it knows counts for more than whatever is there, and for less than all.
+        Some(head) => expected.filter(|_| !head.complete).map(Some),
     }
 }
 
@@ -164,7 +177,7 @@ fn refusal(name: &str, head: &Head, why: &str) -> Failure {
 }
 
 /// Opens the table of a volume that was just attached, or makes one, and states at the store that whoever has the
-/// keys has it. With `table` unset there is only the statement.
+/// keys has it; also what was stated. With `table` unset there is only the statement.
 ///
 /// # Errors
 /// If the volume is not what this host knows of it; then the epoch is ended.
@@ -175,7 +188,7 @@ pub async fn open(
     keys: &Keys,
     journal: Option<JournalEnd>,
     table: bool,
-) -> Result<Option<VersionTable>, Failure> {
+) -> Result<(Option<VersionTable>, Statement), Failure> {
     let opened = try_open(front, name, attached, keys, journal, table).await;
     // With undelivered writes here the epoch must not count as ended in order.
     let delivered = journal.is_none_or(|journal| journal.last <= attached.committed);
@@ -196,22 +209,24 @@ async fn try_open(
     keys: &Keys,
     journal: Option<JournalEnd>,
     table: bool,
-) -> Result<Option<VersionTable>, Failure> {
+) -> Result<(Option<VersionTable>, Statement), Failure> {
     let Attached { volume, epoch, committed, .. } = *attached;
     let dir = dir(&front.state, volume);
     let found = if table { head(&dir, volume)? } else { None };
+    let stated = statement(front, (name, volume), keys).await?;
+    let host = front.state.host();
     let mut start = None;
-    if let Some(head) = found {
-        let stated = statement(front, (name, volume), keys).await?;
+    if let Some(expected) = lesson(front, name, found.as_ref()).filter(|_| table) {
+        let learned = learn::learn(front, name, attached, (stated, expected), &dir).await?;
+        start = Some((learned.attached(attached, host), Vec::new()));
+    } else if let Some(head) = found {
         let mut verdict = head.judge(attached, journal, stated, None);
         if let Verdict::Ask(since) = verdict {
             let changes = front.router.changes(volume, epoch, since).await?;
             verdict = head.judge(attached, journal, stated, Some(changes));
         }
         match verdict {
-            Verdict::Go(ranges) => {
-                start = Some((head.attached(attached, front.state.host()), ranges))
-            }
+            Verdict::Go(ranges) => start = Some((head.attached(attached, host), ranges)),
             Verdict::Refuse(why) if is_accepted(front, name, &head) => {
                 tracing::warn!(volume = name, "{why}: accepted, and all versions are forgotten");
             }
@@ -219,31 +234,33 @@ async fn try_open(
             Verdict::Ask(_) => return Err(refusal(name, &head, "the store does not say")),
         }
     }
+    let mut statement = keys::next_statement(stated.as_ref(), epoch, committed)?;
+    if let Some((head, _)) = &start
+        && head.key() != statement.key
+    {
+        // A root is one of marks made with the same key.
+        (statement.key, statement.root) = (head.key(), None);
+    }
     // Before anything is written under the epoch: who comes back after somebody else has to know that.
-    put(front, name, attached, keys).await?;
+    put(front, (name, volume), &statement, keys).await?;
     if !table {
-        return Ok(None);
+        return Ok((None, statement));
     }
     let (head, forgotten, new) = match start {
         Some((head, ranges)) => (head, ranges, false),
         None => {
             let complete = committed == 0 && keys.parents().is_empty();
-            let host = front.state.host();
-            (Head::new(attached, host, complete, random::secret()?), Vec::new(), true)
+            (Head::new(attached, host, complete, statement.key), Vec::new(), true)
         }
     };
     let opened =
         tokio::task::spawn_blocking(move || open_files(&dir, head, committed, &forgotten, new));
-    Ok(Some(opened.await.context("the thread that opens a table of versions failed")??))
+    let opened = opened.await.context("the thread that opens a table of versions failed")??;
+    Ok((Some(opened), statement))
 }
 
-fn open_files(
-    dir: &Path,
-    head: Head,
-    committed: u64,
-    forgotten: &[Range],
-    new: bool,
-) -> Result<VersionTable> {
+/// Creates or opens the files of a table, and writes its head.
+pub(super) fn create_files(dir: &Path, head: &Head, new: bool) -> Result<Vec<File>> {
     let shown = dir.display();
     let open = || -> std::io::Result<Vec<File>> {
         let mut options = OpenOptions::new();
@@ -261,13 +278,115 @@ fn open_files(
         Ok(files)
     };
     files::create_dir(dir)?;
-    let files = open().with_context(|| format!("cannot open the table of versions in {shown}"))?;
-    let memory = Config::new(Mode::WriteThrough).versions_bytes;
-    let versions = Versions::new(head, committed, forgotten, memory)
-        .with_context(|| format!("the table of versions in {shown} has no key"))?;
+    open().with_context(|| format!("cannot open the table of versions in {shown}"))
+}
+
+/// Memory for the pages of a table, in bytes.
+pub(super) fn memory() -> u64 {
+    Config::new(Mode::WriteThrough).versions_bytes
+}
+
+/// Starts what carries out the operations on files of a table.
+pub(super) fn start_disk(dir: &Path, files: Vec<File>) -> Result<Disk> {
     let names = dir.join("versions").display().to_string();
-    let disk = Disk::start_sparse(files, names).context("cannot start its thread")?;
-    Ok(VersionTable { versions, disk })
+    Disk::start_sparse(files, names).context("cannot start its thread")
+}
+
+fn open_files(
+    dir: &Path,
+    head: Head,
+    committed: u64,
+    forgotten: &[Range],
+    new: bool,
+) -> Result<VersionTable> {
+    let files = create_files(dir, &head, new)?;
+    let versions = Versions::new(head, committed, forgotten, memory());
+    let versions = versions
+        .with_context(|| format!("the table of versions in {} has no key", dir.display()))?;
+    Ok(VersionTable { versions, disk: start_disk(dir, files)? })
+}
+
+/// Works out the root of a table that is at rest; `None` if it does not know the version of every block.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn root_of(dir: &Path, volume: VolumeId) -> Result<Option<(Head, Root)>> {
+    let Some(head) = head(dir, volume)? else { return Ok(None) };
+    let Some(mut rooting) = Rooting::new(&head) else { return Ok(None) };
+    let mut work = || -> std::io::Result<()> {
+        let (blocks, sectors) = (File::open(path(dir, BLOCKS))?, File::open(path(dir, SECTORS))?);
+        let page = PAGE_BYTES as u64;
+        let mut next = 0;
+        // The files are sparse, and as large as the volume makes them.
+        while let Some(start) = data_from(&blocks, next * page)? {
+            let number = start / page;
+            let data = read_page(&blocks, number)?;
+            rooting.take(number, &data, |number| read_page(&sectors, number))?;
+            next = number + 1;
+        }
+        Ok(())
+    };
+    work().with_context(|| format!("cannot read the table of versions in {}", dir.display()))?;
+    Ok(rooting.finish().map(|root| (head, root)))
+}
+
+/// Where there is data in a file, from an offset on.
+fn data_from(file: &File, offset: u64) -> std::io::Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => Ok(Some(start)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A page; what lies beyond the end of the file is left out.
+fn read_page(file: &File, number: u64) -> std::io::Result<Vec<u8>> {
+    let mut page = vec![0; PAGE_BYTES];
+    let mut have = 0;
+    while have < page.len() {
+        match file.read_at(&mut page[have..], number * PAGE_BYTES as u64 + have as u64)? {
+            0 => break,
+            read => have += read,
+        }
+    }
+    page.truncate(have);
+    Ok(page)
+}
+
+/// The epoch of a volume has ended, and all of it is in the table: states its root. What goes wrong costs no more than
+/// that.
+pub async fn conclude(front: &Rc<Front>, volume: &Volume) {
+    let (name, &Attached { volume: id, epoch, .. }) = (volume.name(), volume.attached());
+    let (Some(keys), dir) = (volume.keys(), dir(&front.state, id)) else { return };
+    let worked_out = tokio::task::spawn_blocking(move || root_of(&dir, id)).await;
+    let (head, root) = match worked_out.context("its thread failed").flatten() {
+        Ok(Some(found)) => found,
+        Ok(None) => {
+            return tracing::info!(
+                volume = name,
+                "it has no root: this host does not know the version of all its blocks"
+            );
+        }
+        Err(error) => {
+            return tracing::warn!(volume = name, "its root is not known: {error:#}");
+        }
+    };
+    // A table that failed ends earlier.
+    if root.seq != volume.status().0.committed {
+        return;
+    }
+    let statement = Statement { epoch, seq: root.seq, key: head.key(), root: Some(root) };
+    match put(front, (name, id), &statement, &keys).await {
+        Ok(()) => {
+            tracing::info!(volume = name, "its root after write {} is {}", root.seq, root.hash)
+        }
+        Err(failure) => tracing::warn!(
+            volume = name,
+            "its root after write {} is {}, which the store was not told: {failure:?}",
+            root.seq,
+            root.hash
+        ),
+    }
 }
 
 #[cfg(test)]

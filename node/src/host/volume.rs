@@ -15,6 +15,7 @@ use bytes::Bytes;
 use longhaul_core::block::{BlockError, Reply, Request, Seq, Time, VolumeId};
 use longhaul_core::host::cache::Pins;
 use longhaul_core::host::{self as engine, DiskOperation, DiskResult, Event};
+use longhaul_core::pack::Keys;
 use longhaul_core::wire::link::{Attached, Frame, Lane, RequestId, ToHost, ToStore};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -196,6 +197,8 @@ pub struct Volume {
     uplink: Rc<dyn Uplink>,
     on_event: OnEvent,
     detached: Cell<bool>,
+    /// Something is still to be said of it at the store.
+    concluding: Cell<bool>,
     /// The name of its journal, if it has one.
     journal: OnceCell<String>,
     /// [`Volume::run`] is to return.
@@ -250,6 +253,7 @@ impl Volume {
             uplink,
             on_event: Box::new(on_event),
             detached: Cell::new(false),
+            concluding: Cell::new(false),
             journal: OnceCell::new(),
             ended: Cell::new(false),
             trouble: RefCell::default(),
@@ -606,9 +610,29 @@ impl Volume {
         (inner.engine.status(self.clock.now()), disk, metrics)
     }
 
-    /// Whether the store has everything and confirmed the end of the epoch.
+    /// Whether the store has everything and confirmed the end of the epoch, and all was said that is to be said of it.
     pub fn is_detached(&self) -> bool {
+        self.detached.get() && !self.concluding.get()
+    }
+
+    /// Whether the store has confirmed the end of the epoch.
+    pub fn has_ended(&self) -> bool {
         self.detached.get()
+    }
+
+    /// Whether something is still to be said of it at the store after the end of its epoch.
+    pub fn set_concluding(&self, concluding: bool) {
+        self.concluding.set(concluding);
+    }
+
+    /// Whether it has a table of versions.
+    pub fn has_versions(&self) -> bool {
+        self.inner.borrow().versions.is_some()
+    }
+
+    /// Its keys as they are now, if it is encrypted.
+    pub fn keys(&self) -> Option<Keys> {
+        self.inner.borrow().engine.keys().cloned()
     }
 
     /// Whether another host has attached it: nothing of it reaches the store any more.

@@ -4,9 +4,10 @@
 //! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
 
 use super::export::status;
-use super::{progress, show, tell};
-use crate::host::{VERSIONS_ATTRIBUTE, state_versions};
-use crate::keys::{self, Given};
+use super::{attributes, progress, show, tell};
+use crate::keys::{
+    self, Given, VERSIONS_ATTRIBUTE, next_statement, open_statement, seal_statement,
+};
 use crate::link::Requests;
 use crate::random;
 use crate::service::Stop;
@@ -209,13 +210,13 @@ pub(super) async fn attach<'a>(
     let keys = keys::of_volume(requests, info, given).await?;
     if let Some(keys) = &keys {
         // A host that knows the volume believes in changes that somebody with the keys states.
-        let data = state_versions(keys, &attached)?;
-        let set = VolumeOperation::SetAttribute {
-            volume: attached.volume,
-            epoch: attached.epoch,
-            attribute: VERSIONS_ATTRIBUTE.into(),
-            data,
-        };
+        let Attached { volume, epoch, committed, .. } = attached;
+        let last = attributes::get(requests, info, VERSIONS_ATTRIBUTE).await?;
+        let last = open_statement(keys, volume, &last);
+        let statement = next_statement(last.as_ref(), epoch, committed)?;
+        let (attribute, data) =
+            (VERSIONS_ATTRIBUTE.into(), seal_statement(keys, volume, &statement)?);
+        let set = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
         let stated = requests.volume(set).await;
         stated.context("the store does not keep what is stated of the volume")?;
     }

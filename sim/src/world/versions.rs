@@ -215,7 +215,8 @@ impl World {
         forgotten: &[Range],
         new: bool,
     ) {
-        let statement = Statement { epoch: attached.epoch, seq: attached.committed };
+        let (epoch, seq, key) = (attached.epoch, attached.committed, head.key());
+        let statement = Statement { epoch, seq, key, root: None };
         self.volumes[volume].statement = Some(statement);
         let table = &mut self.slot(host, volume).table;
         table.bereft = false;

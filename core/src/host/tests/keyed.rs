@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-fn config() -> Config {
+pub fn config() -> Config {
     let keys = BTreeMap::from([(1, DataKey::new([3; DATA_KEY_BYTES]))]);
     Config {
         packing: Packing { compression: Compression::None, keys: Keys::new([9; 12], keys) },

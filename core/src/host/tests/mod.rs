@@ -11,6 +11,7 @@ mod random;
 mod recovery;
 mod repair;
 mod rewriting;
+mod root;
 mod shipping;
 mod store;
 pub(crate) mod table;

@@ -104,7 +104,7 @@ impl Store {
         self.attached()
     }
 
-    fn attached(&self) -> Attached {
+    pub fn attached(&self) -> Attached {
         Attached {
             volume: VOLUME,
             sectors: self.sectors,

@@ -311,7 +311,8 @@ impl World {
             Some((_, Verdict::Ask(_))) => panic!("asked twice"),
             None => (Head::new(attached, HOST, attached.committed == 0, [5; 32]), Vec::new()),
         };
-        self.statement = Some(Statement { epoch: attached.epoch, seq: attached.committed });
+        let Attached { epoch, committed: seq, .. } = *attached;
+        self.statement = Some(Statement { epoch, seq, key: head.key(), root: None });
         self.table.write(0, head.slot() as usize * HEAD_BYTES, &head.encode());
         self.table.sync(0);
         // So little that pages have to go.

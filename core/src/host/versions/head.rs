@@ -2,6 +2,7 @@
 //! back makes of it.
 
 use super::mark::{MarkKey, TABLE_KEY_BYTES};
+use super::root::{ROOT_BYTES, Root, RootHash};
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use crate::wire::link::{Attached, Changes, HostId, Moment};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -85,7 +86,8 @@ pub enum HeadError {
 }
 
 impl Head {
-    /// Of a new table: `key` must be random. With `complete`, nothing has ever been written to the volume.
+    /// Of a new table: `key` is that of the last [`Statement`], or random. With `complete`, nothing was ever written to
+    /// the volume, or all of it is about to be [learned](super::Learner).
     #[must_use]
     pub fn new(
         attached: &Attached,
@@ -106,6 +108,12 @@ impl Head {
 
     pub(super) fn next(&self, seq: Seq) -> Head {
         Head { seq, generation: self.generation.wrapping_add(1), ..self.clone() }
+    }
+
+    /// The key of its marks, for a [`Statement`].
+    #[must_use]
+    pub fn key(&self) -> [u8; TABLE_KEY_BYTES] {
+        self.key
     }
 
     pub(super) fn mark_key(&self) -> Option<MarkKey> {
@@ -193,33 +201,69 @@ impl Head {
 }
 
 /// What whoever has the keys stated last about the volume, under the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Statement {
     /// In this epoch.
     pub epoch: Epoch,
     /// All writes up to this number were committed.
     pub seq: Seq,
+    /// The key of tables, which all hosts of the volume share: else they would have different roots.
+    pub key: [u8; TABLE_KEY_BYTES],
+    /// The last root that was worked out, of a host that let the volume go in order.
+    pub root: Option<Root>,
+}
+
+impl std::fmt::Debug for Statement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Statement")
+            .field("epoch", &self.epoch)
+            .field("seq", &self.seq)
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawStatement {
+    epoch: U64,
+    seq: U64,
+    key: [u8; TABLE_KEY_BYTES],
+    root_seq: U64,
+    /// Zeroes if there is none.
+    root: [u8; ROOT_BYTES],
 }
 
 /// Bytes of a statement.
-const STATEMENT_BYTES: usize = 16;
+pub const STATEMENT_BYTES: usize = size_of::<RawStatement>();
+const _: () = assert!(STATEMENT_BYTES == 88);
 
 impl Statement {
     /// Its bytes, to be sealed with [`crate::pack::Keys::seal`].
     #[must_use]
     pub fn encode(&self) -> [u8; STATEMENT_BYTES] {
-        let mut out = [0; STATEMENT_BYTES];
-        out[..8].copy_from_slice(&self.epoch.to_le_bytes());
-        out[8..].copy_from_slice(&self.seq.to_le_bytes());
-        out
+        let none = Root { seq: 0, hash: RootHash([0; ROOT_BYTES]) };
+        let root = self.root.unwrap_or(none);
+        zerocopy::transmute!(RawStatement {
+            epoch: self.epoch.into(),
+            seq: self.seq.into(),
+            key: self.key,
+            root_seq: root.seq.into(),
+            root: root.hash.0,
+        })
     }
 
     /// Takes the bytes of an opened one apart; `None` if they are none.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Statement> {
-        let (epoch, seq) = bytes.split_first_chunk::<8>()?;
-        let (epoch, seq) = (u64::from_le_bytes(*epoch), u64::from_le_bytes(seq.try_into().ok()?));
-        Some(Statement { epoch, seq })
+        let raw = RawStatement::read_from_bytes(bytes).ok()?;
+        let root = Root { seq: raw.root_seq.get(), hash: RootHash(raw.root) };
+        Some(Statement {
+            epoch: raw.epoch.get(),
+            seq: raw.seq.get(),
+            key: raw.key,
+            root: Some(root).filter(|_| raw.root != [0; ROOT_BYTES]),
+        })
     }
 }
 

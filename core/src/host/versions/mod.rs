@@ -13,16 +13,21 @@
 //! it is applied a change stands in an overlay, so an answer is always compared with the newest.
 
 mod head;
+mod learn;
 mod mark;
+mod root;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use head::{
-    HEAD_BYTES, Head, HeadError, JournalEnd, Rollback, Statement, VERSIONS_VERSION, Verdict,
+    HEAD_BYTES, Head, HeadError, JournalEnd, Rollback, STATEMENT_BYTES, Statement,
+    VERSIONS_VERSION, Verdict,
 };
+pub use learn::{Learned, Learner};
 pub use mark::TABLE_KEY_BYTES;
-pub use table::FILES;
+pub use root::{ROOT_BYTES, Root, RootHash, Rooting};
+pub use table::{BLOCKS, FILES, PAGE_BYTES, SECTORS};
 
 pub(crate) use mark::{Seal, seals, seals_of};
 

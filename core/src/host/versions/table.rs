@@ -19,8 +19,10 @@ pub const FILES: u32 = 3;
 pub const PAGE_BYTES: usize = 4096;
 
 const HEADS: u32 = 0;
-const BLOCKS: u32 = 1;
-const SECTORS: u32 = 2;
+/// The file of the marks of blocks.
+pub const BLOCKS: u32 = 1;
+/// The file of the marks of sectors.
+pub const SECTORS: u32 = 2;
 
 /// A page has eight units, each with a checksum: a power cut does not tear them.
 const UNIT_BYTES: usize = 512;
@@ -34,7 +36,7 @@ const SPLIT_BYTES: usize = MARK_BYTES * BLOCK_SECTORS as usize;
 const UNIT_SPLITS: u64 = ((UNIT_BYTES - CRC_BYTES) / SPLIT_BYTES) as u64;
 /// Blocks of a page of [`BLOCKS`].
 pub(crate) const PAGE_BLOCKS: u64 = UNITS * UNIT_BLOCKS;
-const PAGE_SPLITS: u64 = UNITS * UNIT_SPLITS;
+pub(crate) const PAGE_SPLITS: u64 = UNITS * UNIT_SPLITS;
 
 /// Writes of a checkpoint under way at a time.
 const WRITES_MAX: usize = 64;
@@ -159,15 +161,12 @@ impl Table {
 
     /// The marks of a block: one for all of it, or each sector's; nothing if it has to be read first.
     pub(crate) fn get(&mut self, block: u64) -> Option<Result<Mark, Split>> {
-        let (page, at) = (block / PAGE_BLOCKS, block_offset(block));
-        let mark = read_mark(&self.page((BLOCKS, page))?.data[at..]);
+        let mark = block_mark(&self.page((BLOCKS, block / PAGE_BLOCKS))?.data, block);
         if mark != Mark::MIXED {
             return Some(Ok(mark));
         }
-        let (page, at) = (block / PAGE_SPLITS, split_offset(block));
-        let page = self.page((SECTORS, page))?;
-        let sector = |n: usize| read_mark(&page.data[at + MARK_BYTES * n..]);
-        Some(Err(std::array::from_fn(sector)))
+        let page = self.page((SECTORS, block / PAGE_SPLITS))?;
+        Some(Err(sector_marks(&page.data, block)))
     }
 
     /// Reads what is needed to mark the first block of a range, if it is not there.
@@ -244,20 +243,8 @@ impl Table {
 
     fn loaded(&mut self, id: PageId, data: &[u8]) {
         self.wanted.remove(&id);
-        let mut page = Box::new([0; PAGE_BYTES]);
-        for (n, (unit, from)) in
-            page.chunks_mut(UNIT_BYTES).zip(data.chunks(UNIT_BYTES)).enumerate()
-        {
-            unit[..from.len()].copy_from_slice(from);
-            let blank = unit.iter().all(|byte| *byte == 0);
-            if !blank && unit[..CRC_BYTES] != unit_crc(id, n, unit).to_le_bytes() {
-                // What it said is not known any more.
-                self.damaged_bytes += UNIT_BYTES as u64;
-                for mark in unit[CRC_BYTES..].chunks_exact_mut(MARK_BYTES) {
-                    write_mark(mark, Mark::UNKNOWN);
-                }
-            }
-        }
+        let (page, damaged) = verified(id, data);
+        self.damaged_bytes += damaged;
         self.make_room();
         self.pages.insert(id, Page { data: page, used: true });
         self.clock.push_back(id);
@@ -398,6 +385,33 @@ impl Table {
         let (id, file) = (self.next_id(), HEADS);
         self.disk.push_back(DiskOperation::Write { id, file, offset, data, sync: true });
     }
+}
+
+/// A page as it was read, in which damaged units say that nothing is known; and how many bytes are damaged.
+pub(crate) fn verified(id: PageId, data: &[u8]) -> (Box<[u8; PAGE_BYTES]>, u64) {
+    let (mut page, mut damaged) = (Box::new([0; PAGE_BYTES]), 0);
+    for (n, (unit, from)) in page.chunks_mut(UNIT_BYTES).zip(data.chunks(UNIT_BYTES)).enumerate() {
+        unit[..from.len()].copy_from_slice(from);
+        let blank = unit.iter().all(|byte| *byte == 0);
+        if !blank && unit[..CRC_BYTES] != unit_crc(id, n, unit).to_le_bytes() {
+            damaged += UNIT_BYTES as u64;
+            for mark in unit[CRC_BYTES..].chunks_exact_mut(MARK_BYTES) {
+                write_mark(mark, Mark::UNKNOWN);
+            }
+        }
+    }
+    (page, damaged)
+}
+
+/// The mark of a block in its page.
+pub(crate) fn block_mark(page: &[u8; PAGE_BYTES], block: u64) -> Mark {
+    read_mark(&page[block_offset(block)..])
+}
+
+/// The marks of the sectors of a block in their page.
+pub(crate) fn sector_marks(page: &[u8; PAGE_BYTES], block: u64) -> Split {
+    let at = split_offset(block);
+    std::array::from_fn(|n| read_mark(&page[at + MARK_BYTES * n..]))
 }
 
 fn block_offset(block: u64) -> usize {

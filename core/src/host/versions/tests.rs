@@ -66,9 +66,20 @@ fn heads_are_written_in_turn_and_the_newest_counts() {
 
 #[test]
 fn statements_are_what_they_were() {
-    let statement = Statement { epoch: 3, seq: 900 };
-    assert_eq!(Statement::parse(&statement.encode()), Some(statement));
-    assert_eq!(Statement::parse(&[0; 15]), None);
+    let key = [7; TABLE_KEY_BYTES];
+    for root in [None, Some(Root { seq: 899, hash: RootHash([9; ROOT_BYTES]) })] {
+        let statement = Statement { epoch: 3, seq: 900, key, root };
+        assert_eq!(Statement::parse(&statement.encode()), Some(statement));
+    }
+    assert_eq!(Statement::parse(&[0; STATEMENT_BYTES - 1]), None);
+    let hash = RootHash([0x0a; ROOT_BYTES]);
+    assert_eq!(hash.to_string().parse(), Ok(hash));
+    assert_eq!("0A".repeat(ROOT_BYTES).parse(), Ok(hash));
+    for wrong in
+        [String::new(), "0a".repeat(ROOT_BYTES - 1), "0g".repeat(ROOT_BYTES), "é".repeat(32)]
+    {
+        assert!(wrong.parse::<RootHash>().is_err(), "{wrong}");
+    }
 }
 
 /// A damaged unit is as if nothing had been known of it; its neighbours are not concerned.
@@ -168,7 +179,7 @@ fn a_table_that_failed_says_nothing_against_zeroes() {
 fn changes_beyond_the_volume_are_none() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
     let after = attached(3, 10);
-    let statement = Some(Statement { epoch: 2, seq: 10 });
+    let statement = Some(Statement { epoch: 2, seq: 10, key: head.key(), root: None });
     let judge = |ranges| head.judge(&after, None, statement, Some(Changes::Ranges(ranges)));
     let inside = Range::new(8, 8);
     let far = [Range::new(1 << 52, 8), Range::new(u64::MAX - 3, 8), Range::new(u64::MAX, u64::MAX)];

@@ -2,6 +2,7 @@
 
 use super::{FencedBy, Front, Stage};
 use crate::host::attach::Failure;
+use crate::host::versions;
 use crate::host::volume::Volume;
 use crate::units::show_bytes;
 use longhaul_core::block::SECTOR_BYTES;
@@ -176,8 +177,21 @@ impl Front {
             Event::Detached => {
                 tracing::info!(volume = name, "detached");
                 self.release(volume, true);
+                self.conclude(volume);
             }
         }
+    }
+
+    /// The epoch of an encrypted volume is over: its root is worked out and stated at the store.
+    fn conclude(self: &Rc<Self>, volume: &Volume) {
+        let of = self.by_id.borrow().get(&volume.attached().volume).cloned();
+        let Some(volume) = of.filter(|volume| volume.has_versions()) else { return };
+        volume.set_concluding(true);
+        let front = self.clone();
+        tokio::task::spawn_local(async move {
+            versions::conclude(&front, &volume).await;
+            volume.set_concluding(false);
+        });
     }
 
     /// Another host has the volume. Clients are told so from now on.

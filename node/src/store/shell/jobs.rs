@@ -13,7 +13,7 @@ use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperatio
 const ATTRIBUTES: [&str; 5] = [
     crate::keys::ATTRIBUTE,
     crate::keys::PROGRESS_ATTRIBUTE,
-    crate::host::VERSIONS_ATTRIBUTE,
+    crate::keys::VERSIONS_ATTRIBUTE,
     schedule::ATTRIBUTE,
     RESERVATIONS,
 ];

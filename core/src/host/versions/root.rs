@@ -1,0 +1,160 @@
+//! The root of a table: one hash of what every sector of the volume has to be.
+//!
+//! Promises: two tables of one volume with one key have the same root exactly if they expect the same version of
+//! every sector, after the same write. Whoever knows a root can tell whether a store gives out that state of the
+//! volume, without a table of his own. It must not know where pages come from.
+
+use super::head::Head;
+use super::mark::Mark;
+use super::table::{
+    BLOCKS, PAGE_BLOCKS, PAGE_BYTES, PAGE_SPLITS, SECTORS, block_mark, sector_marks, verified,
+};
+use crate::block::{BLOCK_SECTORS, Seq};
+use ring::hmac;
+use std::str::FromStr;
+
+/// Bytes of a root.
+pub const ROOT_BYTES: usize = 32;
+
+/// More than the marks of one page take.
+const BUFFER_BYTES: usize = 128 << 10;
+/// In the number of a block.
+const SPLIT: u64 = 1 << 63;
+const _: () = assert!(PAGE_BLOCKS as usize * (8 + 4 * BLOCK_SECTORS as usize) < BUFFER_BYTES / 2);
+
+const LABEL: &[u8] = b"longhaul root 1\n";
+
+/// What a volume has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// It has all writes up to this number, and no later one.
+    pub seq: Seq,
+    /// HMAC-SHA256, with the key of the marks, over the number and the marks of all that is not zeroes.
+    pub hash: RootHash,
+}
+
+/// The hash of a root; as text it is hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootHash(pub [u8; ROOT_BYTES]);
+
+impl std::fmt::Display for RootHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text is no hash of a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a root is {} hexadecimal digits", 2 * ROOT_BYTES)]
+pub struct NoRoot;
+
+impl FromStr for RootHash {
+    type Err = NoRoot;
+
+    fn from_str(text: &str) -> Result<RootHash, NoRoot> {
+        let digit =
+            |byte: u8| char::from(byte).to_digit(16).and_then(|digit| digit.try_into().ok());
+        let mut hash = [0_u8; ROOT_BYTES];
+        if text.len() != 2 * ROOT_BYTES {
+            return Err(NoRoot);
+        }
+        for (byte, pair) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let (high, low): (u8, u8) =
+                (digit(pair[0]).ok_or(NoRoot)?, digit(pair[1]).ok_or(NoRoot)?);
+            *byte = high << 4 | low;
+        }
+        Ok(RootHash(hash))
+    }
+}
+
+/// Works a root out, page by page.
+#[derive(Debug)]
+pub struct Rooting {
+    context: hmac::Context,
+    /// What is to be hashed next: in small pieces that would take longer.
+    buffer: Vec<u8>,
+    seq: Seq,
+    /// The page of sectors that was needed last, and its number.
+    sectors: Option<(u64, Box<[u8; PAGE_BYTES]>)>,
+    known: bool,
+}
+
+impl Rooting {
+    /// Of the table with that head, if it knows the version of every block and all of it is on the disk.
+    #[must_use]
+    pub fn new(head: &Head) -> Option<Rooting> {
+        if !head.complete {
+            return None;
+        }
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &head.key());
+        let mut context = hmac::Context::with_key(&key);
+        context.update(LABEL);
+        context.update(&head.volume.0.to_le_bytes());
+        context.update(&head.seq.to_le_bytes());
+        let buffer = Vec::with_capacity(BUFFER_BYTES);
+        Some(Rooting { context, buffer, seq: head.seq, sectors: None, known: true })
+    }
+
+    /// Takes page `number` of the file [`BLOCKS`]. Pages come in order; those left out are zeroes. `sectors` gives
+    /// pages of the file [`SECTORS`]: what lies beyond the end of the file is zeroes.
+    ///
+    /// # Errors
+    /// What `sectors` fails with.
+    pub fn take<E>(
+        &mut self,
+        number: u64,
+        page: &[u8],
+        mut sectors: impl FnMut(u64) -> Result<Vec<u8>, E>,
+    ) -> Result<(), E> {
+        let (page, _) = verified((BLOCKS, number), page);
+        for block in number * PAGE_BLOCKS..(number + 1) * PAGE_BLOCKS {
+            let marks = match block_mark(&page, block) {
+                Mark::BLANK | Mark::ZERO => continue,
+                Mark::MIXED => {
+                    let wanted = block / PAGE_SPLITS;
+                    let page = match self.sectors.take() {
+                        Some((number, page)) if number == wanted => page,
+                        _ => verified((SECTORS, wanted), &sectors(wanted)?).0,
+                    };
+                    let marks = sector_marks(&page, block);
+                    self.sectors = Some((wanted, page));
+                    // However it came to be known that there are zeroes.
+                    marks.map(|mark| if mark == Mark::BLANK { Mark::ZERO } else { mark })
+                }
+                mark => [mark; BLOCK_SECTORS as usize],
+            };
+            self.known &= !marks.contains(&Mark::UNKNOWN);
+            if marks.iter().all(|mark| *mark == Mark::ZERO) {
+                continue;
+            }
+            // A block has one mark, or, with the highest bit of its number set, eight.
+            let uniform = marks.iter().all(|mark| *mark == marks[0]);
+            let name = if uniform { block } else { block | SPLIT };
+            self.buffer.extend_from_slice(&name.to_le_bytes());
+            for mark in &marks[..if uniform { 1 } else { marks.len() }] {
+                self.buffer.extend_from_slice(&mark.0.to_le_bytes());
+            }
+        }
+        if self.buffer.len() >= BUFFER_BYTES / 2 {
+            self.hash();
+        }
+        Ok(())
+    }
+
+    fn hash(&mut self) {
+        self.context.update(&self.buffer);
+        self.buffer.clear();
+    }
+
+    /// The root; `None` if the version of some block is not known.
+    #[must_use]
+    pub fn finish(mut self) -> Option<Root> {
+        if !self.known {
+            return None;
+        }
+        self.hash();
+        let tag = self.context.sign();
+        let hash = RootHash(tag.as_ref().try_into().ok()?);
+        Some(Root { seq: self.seq, hash })
+    }
+}
