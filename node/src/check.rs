@@ -175,6 +175,7 @@ fn check_host(dir: &Path) -> Result<Report> {
         });
     }
     small::host_state(dir, &mut report);
+    small::tables(dir, &mut report)?;
     let volumes = dir.join("volumes");
     for path in directories(&volumes)? {
         let description = path.join("volume.json");

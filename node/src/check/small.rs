@@ -9,6 +9,7 @@ use crate::files;
 use crate::host::{self, state};
 use crate::store;
 use anyhow::Result;
+use longhaul_core::block::VolumeId;
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, ACCEPTED_PREFIX};
 use longhaul_core::store::lease::Lease;
@@ -17,6 +18,7 @@ use longhaul_core::store::tenant::{self, TENANTS_PREFIX};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -203,6 +205,11 @@ pub fn host_state(dir: &Path, report: &mut Report) {
             json(&path, advice, report);
         }
     }
+    let encrypted = dir.join("encrypted");
+    if encrypted.exists() && !encrypted.is_dir() {
+        let advice = "move it away, and bring the directory back from a copy: it says which volumes are encrypted";
+        report.damaged(&encrypted, "it is no directory".to_owned(), advice);
+    }
     let rights = dir.join("iscsi.json");
     if is_there(&rights, report)
         && let Err(error) = host::iscsi_rights(dir)
@@ -211,6 +218,27 @@ pub fn host_state(dir: &Path, report: &mut Report) {
             "restore it, or remove it and grant again: the host does not start iSCSI with it";
         report.damaged(&rights, format!("{error:#}"), advice);
     }
+}
+
+/// The tables of versions of encrypted volumes.
+pub fn tables(dir: &Path, report: &mut Report) -> Result<()> {
+    for path in super::directories(&dir.join("versions"))? {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let Ok(volume) = state::parse_id(name).map(VolumeId) else {
+            report.notes.push(format!(
+                "{} is no table of versions that counts: it can be removed",
+                path.display()
+            ));
+            continue;
+        };
+        for (file, offset, problem) in host::versions_problems(&path, volume) {
+            let advice = "bring the directory back from a copy; else the host does not attach the volume, or believes what \
+                          the store has of these blocks"
+                .to_owned();
+            report.damage.push(Damage { file, offset, problem, advice });
+        }
+    }
+    Ok(())
 }
 
 /// The files of a volume beside its description and its journal, which have been looked at.

@@ -35,6 +35,30 @@ fn an_intact_host_passes_and_damage_is_placed() {
 }
 
 #[test]
+fn tables_of_versions_are_checked() {
+    let (dir, _) = host();
+    let versions = dir.path().join("versions");
+    let table = versions.join(VolumeId(7).to_string());
+    std::fs::create_dir_all(versions.join(format!("{}.new", VolumeId(7)))).unwrap();
+    std::fs::create_dir_all(&table).unwrap();
+    for file in 0..3 {
+        std::fs::write(table.join(format!("versions.{file:04}")), b"").unwrap();
+    }
+    let report = check_host(dir.path()).unwrap();
+    assert!(report.damage.is_empty() && report.notes[0].contains(".new"), "{report:?}");
+    std::fs::write(table.join("versions.0000"), [3; 4096]).unwrap();
+    std::fs::write(table.join("versions.0001"), [3; 8192]).unwrap();
+    std::fs::remove_file(table.join("versions.0002")).unwrap();
+    let report = check_host(dir.path()).unwrap();
+    let of = |file: u32| {
+        report.damage.iter().filter(move |d| d.file.ends_with(format!("versions.{file:04}")))
+    };
+    assert_eq!([of(0).count(), of(1).count(), of(2).count()], [1, 2, 1], "{report:?}");
+    std::fs::write(dir.path().join("encrypted"), b"").unwrap();
+    assert_eq!(check_host(dir.path()).unwrap().damage.len(), 5);
+}
+
+#[test]
 fn a_directory_in_use_or_of_someone_else_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     assert!(check(dir.path(), false).unwrap_err().to_string().contains("neither"));

@@ -46,6 +46,7 @@ pub use nbd::run as nbd;
 pub use run::run;
 pub use schedule::Schedule;
 pub use status::{columns, get, status};
+pub use versions::problems as versions_problems;
 
 use anyhow::{Context as _, Result};
 use longhaul_core::front::nbd::ExportInfo;

@@ -213,7 +213,7 @@ pub fn random() -> Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-fn parse_id(text: &str) -> Result<u128> {
+pub fn parse_id(text: &str) -> Result<u128> {
     match u128::from_str_radix(text, 16) {
         Ok(id) if text.len() == 32 => Ok(id),
         _ => bail!("`{text}` is not an identity: 32 hexadecimal digits are expected"),

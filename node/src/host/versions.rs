@@ -22,14 +22,14 @@ use anyhow::{Context as _, Result};
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::host::versions::{
     BLOCKS, FILES, HEAD_BYTES, Head, JournalEnd, PAGE_BYTES, Root, Rooting, SECTORS, Statement,
-    Verdict,
+    Verdict, damaged_bytes,
 };
 use longhaul_core::host::{Config, Mode, Versions};
 use longhaul_core::pack::Keys;
 use longhaul_core::wire::link::{
     Attached, LiveInfo, ToHost, ToStore, VolumeInfo, VolumeOperation, VolumeReply,
 };
-use rustix::fs::SeekFrom;
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
@@ -63,7 +63,7 @@ fn path(dir: &Path, file: u32) -> PathBuf {
 pub(super) fn head(dir: &Path, volume: VolumeId) -> Result<Option<Head>> {
     let path = path(dir, 0);
     let mut heads = Vec::new();
-    match File::open(&path) {
+    match files::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.and_then(|file| file.take(2 * HEAD_BYTES as u64).read_to_end(&mut heads)),
     }
@@ -266,7 +266,9 @@ pub(super) fn create_files(dir: &Path, head: &Head, new: bool) -> Result<Vec<Fil
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(new).mode(0o600);
         // The heads go first, and come last.
-        let files = (0..FILES).map(|file| options.open(path(dir, file)));
+        // Nobody waits for the other end of a pipe in the place of one.
+        options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let files = (0..FILES).map(|file| regular(options.open(path(dir, file))?));
         let files: Vec<File> = files.collect::<Result<_, _>>()?;
         for file in files.iter().rev() {
             file.sync_all()?;
@@ -279,6 +281,46 @@ pub(super) fn create_files(dir: &Path, head: &Head, new: bool) -> Result<Vec<Fil
     };
     files::create_dir(dir)?;
     open().with_context(|| format!("cannot open the table of versions in {shown}"))
+}
+
+fn regular(file: File) -> std::io::Result<File> {
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::new(ErrorKind::InvalidData, "it is not a regular file")),
+    }
+}
+
+/// What is wrong with the files of a table: which, where, and how.
+pub fn problems(dir: &Path, volume: VolumeId) -> Vec<(PathBuf, Option<u64>, String)> {
+    let mut problems = Vec::new();
+    if let Err(error) = head(dir, volume) {
+        problems.push((path(dir, 0), None, format!("{error:#}")));
+    }
+    for file in [BLOCKS, SECTORS] {
+        let path = path(dir, file);
+        let mut look = || -> std::io::Result<()> {
+            let open = files::open(&path)?;
+            let mut next = 0;
+            while let Some(start) = data_from(&open, next)? {
+                let number = start / PAGE_BYTES as u64;
+                next = (number + 1) * PAGE_BYTES as u64;
+                let damaged = damaged_bytes(file, number, &read_page(&open, number)?);
+                if damaged > 0 {
+                    let place = Some(number * PAGE_BYTES as u64);
+                    problems.push((
+                        path.clone(),
+                        place,
+                        format!("{damaged} bytes of marks are damaged"),
+                    ));
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = look() {
+            problems.push((path.clone(), None, format!("it cannot be read: {error}")));
+        }
+    }
+    problems
 }
 
 /// Memory for the pages of a table, in bytes.
@@ -314,7 +356,8 @@ pub(super) fn root_of(dir: &Path, volume: VolumeId) -> Result<Option<(Head, Root
     let Some(head) = head(dir, volume)? else { return Ok(None) };
     let Some(mut rooting) = Rooting::new(&head) else { return Ok(None) };
     let mut work = || -> std::io::Result<()> {
-        let (blocks, sectors) = (File::open(path(dir, BLOCKS))?, File::open(path(dir, SECTORS))?);
+        let (blocks, sectors) =
+            (files::open(&path(dir, BLOCKS))?, files::open(&path(dir, SECTORS))?);
         let page = PAGE_BYTES as u64;
         let mut next = 0;
         // The files are sparse, and as large as the volume makes them.
@@ -394,6 +437,7 @@ mod tests {
     use super::super::accepted::Accepted;
     use super::*;
     use longhaul_core::wire::link::HostId;
+    use rustix::fs::{FileType, Mode};
 
     #[test]
     fn what_is_accepted_is_named_and_changes_with_the_table() {
@@ -430,9 +474,25 @@ mod tests {
         assert_eq!(head(&dir, volume).unwrap(), Some(second));
         assert_eq!(std::fs::metadata(path(&dir, 1)).unwrap().len(), 4096);
         drop(open_files(&dir, first.clone(), 0, &[], true).unwrap());
-        assert_eq!(head(&dir, volume).unwrap(), Some(first));
+        assert_eq!(head(&dir, volume).unwrap(), Some(first.clone()));
         assert_eq!(std::fs::metadata(path(&dir, 1)).unwrap().len(), 0);
         assert!(head(&dir, VolumeId(8)).is_err());
+        assert_eq!(problems(&dir, volume), []);
+        std::fs::write(path(&dir, 2), [7; 512]).unwrap();
+        let found = problems(&dir, volume);
+        assert_eq!((&found[0].0, found[0].1), (&path(&dir, 2), Some(0)), "{found:?}");
+        // In a pipe nobody ever writes anything.
+        for file in 0..FILES {
+            let path = path(&dir, file);
+            let kept = std::fs::read(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+            assert!(problems(&dir, volume).iter().any(|(of, ..)| *of == path));
+            assert!(create_files(&dir, &first, false).is_err());
+            assert!(file > 0 || head(&dir, volume).is_err());
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, kept).unwrap();
+        }
         std::fs::write(path(&dir, 0), [7; 8192]).unwrap();
         let error = format!("{:#}", head(&dir, volume).unwrap_err());
         assert!(error.contains("move that directory away"), "{error}");

@@ -27,7 +27,7 @@ pub use head::{
 pub use learn::{Learned, Learner};
 pub use mark::TABLE_KEY_BYTES;
 pub use root::{ROOT_BYTES, Root, RootHash, Rooting};
-pub use table::{BLOCKS, FILES, PAGE_BYTES, SECTORS};
+pub use table::{BLOCKS, FILES, PAGE_BYTES, SECTORS, damaged_bytes};
 
 pub(crate) use mark::{Seal, seals, seals_of};
 

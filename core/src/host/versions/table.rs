@@ -403,6 +403,12 @@ pub(crate) fn verified(id: PageId, data: &[u8]) -> (Box<[u8; PAGE_BYTES]>, u64) 
     (page, damaged)
 }
 
+/// How many bytes of a page of that file are damaged.
+#[must_use]
+pub fn damaged_bytes(file: u32, number: u64, page: &[u8]) -> u64 {
+    verified((file, number), page).1
+}
+
 /// The mark of a block in its page.
 pub(crate) fn block_mark(page: &[u8; PAGE_BYTES], block: u64) -> Mark {
     read_mark(&page[block_offset(block)..])
