@@ -140,6 +140,8 @@ struct Entry {
     /// What there is here of the volume; counts until it is attached.
     kept: Option<Kept>,
     fenced_by: Option<FencedBy>,
+    /// Why it is fenced, while a command tries to attach it again.
+    fenced: Option<String>,
 }
 
 impl Entry {
@@ -289,9 +291,17 @@ impl Front {
                 bail!("volume {name} is being detached: try again when that is done")
             }
             Some(Stage::Ended(Failure::Disk(why))) => bail!("{why}"),
-            Some(Stage::Ended(_)) => {
+            Some(Stage::Ended(failure)) => {
                 self.end(name);
-                self.entries.borrow_mut().remove(name);
+                let ended = self.entries.borrow_mut().remove(name);
+                self.begin(name, Wish::Command { take_over });
+                if let (Failure::Fenced(why), Some(entry)) =
+                    (failure, self.entries.borrow_mut().get_mut(name))
+                {
+                    entry.fenced = Some(why);
+                    entry.fenced_by = ended.and_then(|ended| ended.fenced_by);
+                }
+                return Ok(());
             }
             _ => {}
         }
@@ -386,6 +396,7 @@ impl Front {
             wake: Rc::default(),
             kept: None,
             fenced_by: None,
+            fenced: None,
         });
         match wish {
             Wish::Start => entry.pinned = true,
@@ -493,10 +504,7 @@ impl Front {
                 tokio::select! {
                     biased;
                     () = wake.notified() => {}
-                    () = tokio::time::sleep(shown) => {
-                        self.entries.borrow_mut().remove(&name);
-                        return;
-                    }
+                    () = tokio::time::sleep(shown) => return self.forget(&name),
                 }
                 continue;
             }
@@ -519,13 +527,26 @@ impl Front {
         Some((entry.asked, std::mem::take(&mut entry.take_over)))
     }
 
+    /// Nobody wants a volume any more that is not attached. One that was fenced is so again.
+    fn forget(&self, name: &str) {
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.get_mut(name) else { return };
+        match entry.fenced.take() {
+            None => drop(entries.remove(name)),
+            Some(why) => {
+                (entry.leaving, entry.take_over) = (None, false);
+                entry.stage.send_replace(Stage::Ended(Failure::Fenced(why)));
+            }
+        }
+    }
+
     fn attached_now(self: &Rc<Self>, name: &str, volume: Rc<Volume>) {
         self.by_id.borrow_mut().insert(volume.attached().volume, volume.clone());
         let (mut by_command, mut leaving) = (false, None);
         if let Some(entry) = self.entries.borrow_mut().get_mut(name) {
             leaving = entry.leaving.take();
             by_command = entry.is_asked() && leaving.is_none();
-            entry.fenced_by = None;
+            (entry.fenced, entry.fenced_by) = (None, None);
         }
         // Before anybody is told: a command has not succeeded if a restart forgets it.
         if by_command {

@@ -663,5 +663,26 @@ fn who_gives_up_takes_nothing_over_later() {
         while !volume.is_fenced() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        // An attempt to have it back that fails does not hide that, or who did it.
+        let until = async |state: &str| loop {
+            let report = report(&one);
+            if report.state == state
+                && report.fenced_by.as_ref().is_some_and(|by| by.host.is_some())
+            {
+                break report;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        let fenced = until("fenced").await;
+        for _ in 0..2 {
+            one.attach_now("v", false).unwrap();
+            assert_eq!(until("refused").await.fenced_by, fenced.fenced_by);
+            one.cancel_attach("v");
+            let again = until("fenced").await;
+            assert_eq!(
+                (again.reason, again.fenced_by),
+                (fenced.reason.clone(), fenced.fenced_by.clone())
+            );
+        }
     });
 }

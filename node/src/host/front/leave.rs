@@ -171,9 +171,10 @@ impl Front {
     /// The end of the task that was to attach a volume which a command does not want any more.
     pub(super) async fn left(&self, name: &str) {
         let leaving = self.entries.borrow().get(name).and_then(|entry| entry.leaving);
-        if let Some(Leaving::Detached { drop_undelivered }) = leaving
-            && let Err(error) = self.leave(name, drop_undelivered).await
-        {
+        let Some(Leaving::Detached { drop_undelivered }) = leaving else {
+            return self.forget(name);
+        };
+        if let Err(error) = self.leave(name, drop_undelivered).await {
             tracing::warn!(volume = name, "its space is not free: {error:#}");
         }
         self.entries.borrow_mut().remove(name);
