@@ -125,7 +125,7 @@ impl Connection {
     pub fn end_unless(&self, may_use: impl FnOnce(&str, &Identity) -> bool) {
         let lost = {
             let state = self.state.borrow();
-            let volume = state.volume.as_ref().filter(|_| state.ready);
+            let volume = state.volume.as_ref();
             volume.filter(|volume| !may_use(volume.name(), &state.client)).cloned()
         };
         if let Some(volume) = lost {
@@ -385,21 +385,23 @@ impl Connection {
                              allow`"
                         ),
                     };
-                    // Before anything is attached, and again for what the empty name means.
-                    let export = if !name.is_empty() && !server.may_use(&name, &client) {
+                    // Before anything is attached.
+                    let mut export = if !name.is_empty() && !server.may_use(&name, &client) {
                         Err(refused(&name))
                     } else {
-                        match exports.clone().open(name, entering).await {
-                            Ok((info, _)) if !server.may_use(&info.name, &client) => {
-                                Err(refused(&info.name))
-                            }
-                            opened => opened,
-                        }
+                        exports.clone().open(name, entering).await
                     };
                     let found = match &export {
                         Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
                         _ => None,
                     };
+                    // Again, for what the empty name means, and for a right withdrawn meanwhile. From here on a
+                    // connection that loses it is cut off.
+                    if let Ok((info, _)) = &export
+                        && !server.may_use(&info.name, &client)
+                    {
+                        export = Err(refused(&info.name));
+                    }
                     let state = &mut *this.state.borrow_mut();
                     state.looking_up = false;
                     let info = export.map(|(mut info, volume)| {

@@ -45,10 +45,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 
     async fn go(&mut self, name: &str) -> Result<(), String> {
+        self.look_up(7, name).await
+    }
+
+    /// With NBD_OPT_INFO or NBD_OPT_GO.
+    async fn look_up(&mut self, option: u32, name: &str) -> Result<(), String> {
         let mut data = (name.len() as u32).to_be_bytes().to_vec();
         data.extend(name.as_bytes());
         data.extend([0, 0]);
-        let mut reply = self.option(7, &data).await;
+        let mut reply = self.option(option, &data).await;
         loop {
             match reply {
                 (1, _) => return Ok(()),
@@ -237,6 +242,28 @@ fn clients_that_choose_nothing_keep_nobody_out() {
         let mut rest = Vec::new();
         let oldest = silent[0].read_to_end(&mut rest);
         let _ = tokio::time::timeout(Duration::from_secs(30), oldest).await.unwrap();
+    });
+}
+
+/// Also before the session is ready: nothing looks again after its lookup.
+#[test]
+fn a_right_withdrawn_ends_who_has_looked_the_volume_up() {
+    local(async {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("config.toml");
+        std::fs::write(&config, "[nbd.volumes]\nv = [\"uid:12345\"]\n").unwrap();
+        let others = access::load(Some(&config)).unwrap();
+        let server = server(None);
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), false, false).unwrap();
+        let Address::Tcp(address) = *listener.address() else { panic!() };
+        tokio::task::spawn_local(listener.run(server.clone()));
+        for option in [6, 7] {
+            server.set_access(Access::default());
+            let mut client = Client::greeted(TcpStream::connect(address).await.unwrap()).await;
+            client.look_up(option, "v").await.unwrap();
+            server.set_access(others.clone());
+            assert!(client.ends().await, "{option}");
+        }
     });
 }
 
