@@ -110,6 +110,18 @@ fn a_host_that_knows_only_the_root_attaches_that_state_and_no_other() {
     first.start();
     assert_eq!(content(&first)[..4096], [3; 4096]);
     assert!(first.stop().success());
+
+    // That a table cannot be opened turns out when the volume is this host's already: it goes back to the store.
+    let mut tables = std::fs::read_dir(first.state().join("versions")).unwrap();
+    let marks = tables.next().unwrap().unwrap().path().join("versions.0001");
+    std::fs::remove_file(&marks).unwrap();
+    std::fs::create_dir(&marks).unwrap();
+    first.start();
+    wait_for("the first host to fail", LIMIT, || {
+        ["stopped", "refused"].iter().any(|state| first.volume_status("disk")["state"] == *state)
+    });
+    second.start();
+    assert_eq!(content(&second)[..4096], [3; 4096]);
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -449,7 +449,7 @@ async fn ask(
     (info, volume): (&VolumeInfo, &VolumeInfo),
     take_over: bool,
     journal: &mut Option<Opened>,
-    mut keys: VolumeKeys,
+    keys: VolumeKeys,
     cache: Option<CacheFile>,
 ) -> Result<Rc<Volume>, Failure> {
     let read_only = volume.id != info.id;
@@ -471,11 +471,45 @@ async fn ask(
         return Err(Failure::Refused("the store gave an answer that does not fit".into()));
     };
     let attached = result.map_err(|error| refusal(front, name, info, &error))?;
-    if attached.volume != info.id {
-        return Err(Failure::Refused(format!(
+    let Attached { volume: id, epoch, committed, .. } = attached;
+    // With undelivered writes here the epoch must not count as ended in order.
+    let delivered = state.is_none_or(|state| state.last <= committed);
+    let granted = match id == info.id {
+        true => granted(front, name, attached, volume, journal, (keys, cache)).await,
+        false => Err(Failure::Refused(format!(
             "volume {name} was replaced while it was being attached; try again"
-        )));
+        ))),
+    };
+    if let Err(failure) = &granted
+        && *failure != Failure::Link
+        && delivered
+    {
+        // A link that is lost now leaves an epoch behind in which nothing was written.
+        let _ = front.router.call(|request| ToStore::Detach { request, volume: id, epoch }).await;
     }
+    let volume = granted?;
+    tracing::info!(volume = name, epoch, "attached");
+    // The engine takes the link for up. If it is not the one that answered, or none, it has to
+    // resume like all the others.
+    if front.router.generation() != generation {
+        volume.with(|now, engine| engine.handle_link_down(now));
+        if front.router.is_up() {
+            volume.with(|now, engine| engine.handle_link_up(now));
+        }
+    }
+    Ok(volume)
+}
+
+/// The store has granted an epoch: makes a volume of it. If that fails, nothing was written under the epoch.
+async fn granted(
+    front: &Rc<Front>,
+    name: &str,
+    attached: Attached,
+    volume: &VolumeInfo,
+    journal: &mut Option<Opened>,
+    (mut keys, cache): (VolumeKeys, Option<CacheFile>),
+) -> Result<Rc<Volume>, Failure> {
+    let read_only = volume.id != attached.volume;
     if keys.keys.is_some() {
         // The last host may have got newer ones until a moment ago, and used them.
         let known = keys.secret.take();
@@ -493,15 +527,6 @@ async fn ask(
     if let Some((known, stated)) = follow.zip(stated) {
         let follow = follow_keys(Rc::downgrade(front), Rc::downgrade(&volume), known, stated);
         tokio::task::spawn_local(follow);
-    }
-    tracing::info!(volume = name, epoch = volume.attached().epoch, "attached");
-    // The engine takes the link for up. If it is not the one that answered, or none, it has to
-    // resume like all the others.
-    if front.router.generation() != generation {
-        volume.with(|now, engine| engine.handle_link_down(now));
-        if front.router.is_up() {
-            volume.with(|now, engine| engine.handle_link_up(now));
-        }
     }
     Ok(volume)
 }

@@ -180,29 +180,8 @@ fn refusal(name: &str, head: &Head, why: &str) -> Failure {
 /// keys has it; also what was stated. With `table` unset there is only the statement.
 ///
 /// # Errors
-/// If the volume is not what this host knows of it; then the epoch is ended.
+/// If the volume is not what this host knows of it.
 pub async fn open(
-    front: &Rc<Front>,
-    name: &str,
-    attached: &Attached,
-    keys: &Keys,
-    journal: Option<JournalEnd>,
-    table: bool,
-) -> Result<(Option<VersionTable>, Statement), Failure> {
-    let opened = try_open(front, name, attached, keys, journal, table).await;
-    // With undelivered writes here the epoch must not count as ended in order.
-    let delivered = journal.is_none_or(|journal| journal.last <= attached.committed);
-    if let Err(Failure::Refused(_)) = &opened
-        && delivered
-    {
-        let Attached { volume, epoch, .. } = *attached;
-        // A link that is lost now leaves an epoch behind in which nothing was written.
-        let _ = front.router.call(|request| ToStore::Detach { request, volume, epoch }).await;
-    }
-    opened
-}
-
-async fn try_open(
     front: &Rc<Front>,
     name: &str,
     attached: &Attached,
