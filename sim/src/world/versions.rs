@@ -252,13 +252,15 @@ impl World {
     fn next_versions(&mut self, host: usize, volume: usize) {
         let latency = self.plan.disk_latency;
         let at = self.at(host, volume);
+        // The slower the disk is, the longer a journal holds what the table there does not have yet.
+        let slow = if self.plan.relays { 200_000 } else { 5000 };
         let table = &mut self.slot(host, volume).table;
         if table.busy || table.queue.is_empty() {
             return;
         }
         table.busy = true;
         let mut delay = table.rng.spread(latency / 4 + 1, latency * 2 + 2);
-        if table.rng.ppm(5000) {
+        if table.rng.ppm(slow) {
             delay += table.rng.spread(MS, 400 * MS);
         }
         self.after(delay, Event::TableDone(at));
