@@ -30,7 +30,7 @@ use list::Unlocked;
 use longhaul_core::block::Epoch;
 use longhaul_core::pack::{DataKey, Keys};
 use longhaul_core::record::packed::SALT_BYTES;
-use longhaul_core::wire::link::{PACKED_VERSION, VolumeInfo};
+use longhaul_core::wire::link::{PACKED_VERSION, VolumeError, VolumeInfo};
 use slots::{MAX_SLOTS, hex};
 use std::collections::BTreeMap;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -123,7 +123,7 @@ pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener])
         slots.map(|(number, opener)| Slot::wrap(number, &unlocked.secret, opener)).collect();
     let list = KeyList::seal(&owner(requests, info), &unlocked, slots?)?;
     // No epoch has begun: nothing was written in plain text.
-    set(requests, info, 0, &list).await
+    set(requests, info, 0, (&[], &list)).await
 }
 
 /// What a clone has from the volume that it began as.
@@ -162,7 +162,7 @@ impl Heritage {
         let list = KeyList::seal(&owner(requests, clone), &self.unlocked, self.slots)?;
         // It goes on in the epoch of its parent, which it says once it is open.
         let epoch = attributes::epoch(requests, &clone.name).await?;
-        set(requests, clone, epoch, &list).await
+        set(requests, clone, epoch, (&[], &list)).await
     }
 }
 
@@ -333,17 +333,18 @@ impl<'a> Change<'a> {
         self.save().await
     }
 
-    /// What somebody else changed since the list was read must not be lost: it may be a key that a host writes with. The store
-    /// does not compare, so one round trip is left in which that is not noticed.
+    /// What somebody else changed since the list was read must not be lost: it may be a key that a host writes with. So
+    /// the store replaces that list only.
     async fn save(self) -> Result<()> {
-        if get(self.requests, self.info).await? != self.found {
-            bail!(
+        let list = KeyList::seal(&self.owner, &self.unlocked, self.list.slots)?;
+        let set = set(self.requests, self.info, epoch(self.info), (&self.found, &list)).await;
+        match &set {
+            Err(error) if matches!(error.downcast_ref(), Some(VolumeError::Changed)) => bail!(
                 "the list of the volume's keys has been changed meanwhile, and this command has changed nothing: look at it \
                  (`longhaul volume key list`), and give the command again"
-            );
+            ),
+            _ => set,
         }
-        let list = KeyList::seal(&self.owner, &self.unlocked, self.list.slots)?;
-        set(self.requests, self.info, epoch(self.info), &list).await
     }
 }
 
@@ -383,10 +384,16 @@ async fn get(requests: &Requests, info: &VolumeInfo) -> Result<Vec<u8>> {
     data.context("cannot ask for the volume's keys")
 }
 
-async fn set(requests: &Requests, info: &VolumeInfo, epoch: Epoch, list: &KeyList) -> Result<()> {
+async fn set(
+    requests: &Requests,
+    info: &VolumeInfo,
+    epoch: Epoch,
+    (old, list): (&[u8], &KeyList),
+) -> Result<()> {
     if requests.version() < PACKED_VERSION {
         bail!("the store is too old for encrypted volumes: upgrade it");
     }
-    let set = attributes::set(requests, info, epoch, ATTRIBUTE, list.encode()?).await;
+    let value = (Some(old), list.encode()?);
+    let set = attributes::set(requests, info, epoch, ATTRIBUTE, value).await;
     set.context("cannot store the volume's keys")
 }

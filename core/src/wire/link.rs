@@ -24,7 +24,7 @@
 //! - 14: refusals by role: [`VolumeError::Forbidden`], [`AttachError::Forbidden`]; tokens to join with:
 //!   [`StoreOperation::Sign`]; [`StoreOperation::Renew`]; an attach says whether it takes over, a release for which key,
 //!   [`LiveInfo`] by what name its host goes; why a volume cannot be used: [`VolumeInfo::damaged`]; packed records carry
-//!   the seed of the volume that is read.
+//!   the seed of the volume that is read; which value of an attribute is replaced: [`VolumeOperation::SetAttribute`].
 
 mod data;
 mod fleet;
@@ -48,7 +48,9 @@ pub use snapshots::{
 };
 pub use tenants::{TenantInfo, TenantLimits, TenantOperation, TenantReply};
 pub use trash::{DeletedInfo, MAX_DELETED_LISTED, TrashOperation, TrashReply};
-pub use volumes::{LiveInfo, VolumeError, VolumeInfo, VolumeOperation, VolumeReply};
+pub use volumes::{
+    LiveInfo, VolumeError, VolumeInfo, VolumeOperation, VolumeReply, attribute_digest,
+};
 
 use crate::block::{
     BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,

@@ -407,7 +407,8 @@ async fn follow_keys(
 async fn say(front: &Front, volume: VolumeId, keys: &Keys, progress: Progress) -> bool {
     let Ok(data) = progress.seal(keys, volume) else { return false };
     let (epoch, attribute) = (progress.epoch, PROGRESS_ATTRIBUTE.to_owned());
-    let operation = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
+    let operation =
+        VolumeOperation::SetAttribute { volume, epoch, attribute, data, replaces: None };
     let set = front.router.call(|request| ToStore::Volume { request, operation }).await;
     matches!(set, Ok(ToHost::Volume { result: Ok(_), .. }))
 }

@@ -117,7 +117,8 @@ pub async fn put(
 ) -> Result<(), Failure> {
     let (epoch, attribute) = (statement.epoch, keys::VERSIONS_ATTRIBUTE.to_owned());
     let data = keys::seal_statement(keys, volume, statement)?;
-    let operation = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
+    let operation =
+        VolumeOperation::SetAttribute { volume, epoch, attribute, data, replaces: None };
     match front.router.call(|request| ToStore::Volume { request, operation }).await? {
         ToHost::Volume { result: Ok(_), .. } => Ok(()),
         ToHost::Volume { result: Err(error), .. } => Err(Failure::Refused(format!(

@@ -13,7 +13,7 @@ use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::catalog::{self, VOLUMES_PREFIX};
 use longhaul_core::store::tenant::check_volume_name;
-use longhaul_core::wire::link::{StoredBytes, VolumeError};
+use longhaul_core::wire::link::{StoredBytes, VolumeError, attribute_digest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -471,7 +471,11 @@ pub async fn attribute(
             Err(error) => return Err(VolumeError::Store(error.to_string())),
         }
     }
-    Err(VolumeError::Store(format!("the list of the values of {name} lags behind; try again")))
+    Err(lags(name))
+}
+
+fn lags(name: &str) -> VolumeError {
+    VolumeError::Store(format!("the list of the values of {name} lags behind; try again"))
 }
 
 /// Replaces an attribute of a volume, on behalf of the host of an epoch.
@@ -495,29 +499,96 @@ pub async fn set_attribute(
     let mut least = 1;
     loop {
         let values = attribute_values(objects, volume, name).await?;
-        let number = match values.last() {
-            Some((newer, _)) if *newer > epoch => return Err(VolumeError::Fenced(*newer)),
-            Some((same, number)) if *same == epoch => number.saturating_add(1),
-            _ => 1,
-        };
-        let number = number.max(least);
-        let key = catalog::attribute_key(volume, name, epoch, number);
-        match objects.put(&key, vec![data.clone()]).await {
-            Ok(()) => {}
-            Err(PutError::Exists) => {
-                least = number.saturating_add(1);
-                continue;
-            }
-            Err(PutError::Failed(error)) => return Err(VolumeError::Store(error)),
+        let number = number_after(&values, epoch)?.max(least);
+        if put_attribute(objects, volume, name, (epoch, number), &data).await? {
+            forget_attributes(objects, volume, name, &values).await;
+            return Ok(());
         }
-        for (epoch, number) in values {
-            let key = catalog::attribute_key(volume, name, epoch, number);
-            if let Err(error) = objects.delete(&key).await {
-                // It only takes space, and the next one tries again.
-                tracing::warn!("cannot delete {key}, which is replaced: {error}");
-            }
+        least = number.saturating_add(1);
+    }
+}
+
+/// Replaces one value of an attribute, which has this [digest](attribute_digest), and no other one.
+///
+/// # Errors
+/// As for [`set_attribute`]; [`VolumeError::Changed`] if there is another value than both. It may also say so although
+/// the new value was set, if somebody replaced that one at once.
+pub async fn replace_attribute(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    epoch: Epoch,
+    name: &str,
+    (data, old): (Bytes, [u8; 32]),
+) -> Result<(), VolumeError> {
+    let (tries, pause) = ATTRIBUTE_TRIES;
+    for again in 0..tries {
+        if again > 1 {
+            tokio::time::sleep(pause).await;
         }
-        return Ok(());
+        let values = attribute_values(objects, volume, name).await?;
+        let number = number_after(&values, epoch)?;
+        let found = attribute(objects, volume, name).await?;
+        // Else it is not certain which of them was found.
+        if attribute_values(objects, volume, name).await? != values {
+            continue;
+        }
+        // Set by an attempt whose answer was lost.
+        if found == data {
+            return Ok(());
+        }
+        if attribute_digest(&found) != old {
+            return Err(VolumeError::Changed);
+        }
+        if put_attribute(objects, volume, name, (epoch, number), &data).await? {
+            // The number may have been somebody else's, who was replaced already.
+            let now = attribute_values(objects, volume, name).await?;
+            if now.last() != Some(&(epoch, number)) {
+                return Err(VolumeError::Changed);
+            }
+            forget_attributes(objects, volume, name, &values).await;
+            return Ok(());
+        }
+    }
+    Err(lags(name))
+}
+
+/// The number of the next value.
+fn number_after(values: &[(Epoch, u64)], epoch: Epoch) -> Result<u64, VolumeError> {
+    match values.last() {
+        Some((newer, _)) if *newer > epoch => Err(VolumeError::Fenced(*newer)),
+        Some((same, number)) if *same == epoch => Ok(number.saturating_add(1)),
+        _ => Ok(1),
+    }
+}
+
+/// Creates a value; false if its number is taken.
+async fn put_attribute(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    name: &str,
+    (epoch, number): (Epoch, u64),
+    data: &Bytes,
+) -> Result<bool, VolumeError> {
+    let key = catalog::attribute_key(volume, name, epoch, number);
+    match objects.put(&key, vec![data.clone()]).await {
+        Ok(()) => Ok(true),
+        Err(PutError::Exists) => Ok(false),
+        Err(PutError::Failed(error)) => Err(VolumeError::Store(error)),
+    }
+}
+
+async fn forget_attributes(
+    objects: &dyn Objects,
+    volume: VolumeId,
+    name: &str,
+    values: &[(Epoch, u64)],
+) {
+    for (epoch, number) in values {
+        let key = catalog::attribute_key(volume, name, *epoch, *number);
+        if let Err(error) = objects.delete(&key).await {
+            // It only takes space, and the next one tries again.
+            tracing::warn!("cannot delete {key}, which is replaced: {error}");
+        }
     }
 }
 

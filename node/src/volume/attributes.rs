@@ -1,9 +1,11 @@
 //! Attributes of volumes, as commands read and set them.
 
 use crate::link::Requests;
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use longhaul_core::block::Epoch;
-use longhaul_core::wire::link::{VolumeInfo, VolumeOperation, VolumeReply};
+use longhaul_core::wire::link::{
+    VolumeError, VolumeInfo, VolumeOperation, VolumeReply, attribute_digest,
+};
 use std::time::Duration;
 
 /// How often a store that is opening the volume is asked again, and how long after.
@@ -40,16 +42,16 @@ pub async fn epoch(requests: &Requests, name: &str) -> Result<Epoch> {
     bail!("the store does not open the volume: look at its log and try again")
 }
 
-/// Sets one, in this epoch.
+/// Sets one, in this epoch; with `old`, only in place of that value.
 ///
 /// # Errors
-/// If the store fails, or the volume has been attached meanwhile.
+/// If the store fails, there is another value, or the volume has been attached meanwhile.
 pub async fn set(
     requests: &Requests,
     info: &VolumeInfo,
     epoch: Epoch,
     attribute: &str,
-    data: Vec<u8>,
+    (old, data): (Option<&[u8]>, Vec<u8>),
 ) -> Result<()> {
     let mut tries = 0;
     loop {
@@ -58,11 +60,12 @@ pub async fn set(
             epoch,
             attribute: attribute.into(),
             data: data.clone(),
+            replaces: old.map(attribute_digest),
         };
         // A store takes attributes of volumes that it has open; asking for one opens it.
-        let result = requests.volume(set).await;
-        if result.is_ok() || tries == TRIES {
-            return result.map(drop);
+        let result = requests.call_volume(set).await?;
+        if matches!(result, Ok(_) | Err(VolumeError::Changed)) || tries == TRIES {
+            return result.map(drop).context("the store refused");
         }
         tries += 1;
         let show = VolumeOperation::Show { name: info.name.clone() };

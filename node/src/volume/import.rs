@@ -216,7 +216,7 @@ pub(super) async fn attach<'a>(
         let statement = next_statement(last.as_ref(), epoch, committed)?;
         let (attribute, data) =
             (VERSIONS_ATTRIBUTE.into(), seal_statement(keys, volume, &statement)?);
-        let set = VolumeOperation::SetAttribute { volume, epoch, attribute, data };
+        let set = VolumeOperation::SetAttribute { volume, epoch, attribute, data, replaces: None };
         let stated = requests.volume(set).await;
         stated.context("the store does not keep what is stated of the volume")?;
     }

@@ -129,7 +129,7 @@ pub async fn set_schedule(requests: &Requests, volume: &str, schedule: &Schedule
     let info = info(requests, volume).await?;
     let data = schedule.to_string().into_bytes();
     let epoch = attributes::epoch(requests, volume).await?;
-    attributes::set(requests, &info, epoch, ATTRIBUTE, data).await
+    attributes::set(requests, &info, epoch, ATTRIBUTE, (None, data)).await
 }
 
 pub(crate) async fn ask(

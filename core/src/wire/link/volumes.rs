@@ -6,6 +6,7 @@ use super::{
 };
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// Something about volumes as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub enum VolumeOperation {
         attribute: String,
         /// At most [`super::MAX_ATTRIBUTE_BYTES`]; empty to forget it.
         data: Vec<u8>,
+        /// The [digest](attribute_digest) of the only value that it may replace: [`VolumeError::Changed`] if there is
+        /// another one. Nothing to replace any.
+        replaces: Option<[u8; 32]>,
     },
     /// Makes one larger, attached or not. From version [`super::RESIZE_VERSION`] on.
     Resize {
@@ -210,4 +214,13 @@ pub enum VolumeError {
     /// The credential may not do that: why not, and who may.
     #[error("{0}")]
     Forbidden(String),
+    /// An attribute does not have the value that was to be replaced.
+    #[error("somebody else has changed it meanwhile: look at it, and try again")]
+    Changed,
+}
+
+/// What stands for the value of an attribute: its SHA-256. The one of no bytes stands for an attribute that is not set.
+#[must_use]
+pub fn attribute_digest(data: &[u8]) -> [u8; 32] {
+    Sha256::digest(data).into()
 }

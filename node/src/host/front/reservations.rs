@@ -84,6 +84,7 @@ impl Front {
             epoch: volume.status().0.epoch,
             attribute: RESERVATIONS.into(),
             data: data.to_vec(),
+            replaces: None,
         };
         self.insist(volume, set, limit).await?;
         self.know_reservations(volume, data.clone());

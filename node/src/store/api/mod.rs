@@ -168,7 +168,7 @@ impl From<anyhow::Error> for Failure {
             Some(VolumeError::Forbidden(_)) => (StatusCode::FORBIDDEN, Kind::Forbidden),
             Some(VolumeError::InUse(_)) => (StatusCode::CONFLICT, Kind::InUse),
             Some(VolumeError::Store(_)) => (StatusCode::SERVICE_UNAVAILABLE, Kind::Unavailable),
-            Some(VolumeError::Fenced(_) | VolumeError::Snapshot(_)) => {
+            Some(VolumeError::Fenced(_) | VolumeError::Changed | VolumeError::Snapshot(_)) => {
                 (StatusCode::CONFLICT, Kind::Conflict)
             }
             None => (StatusCode::BAD_GATEWAY, Kind::Failed),
@@ -201,6 +201,7 @@ mod tests {
             (VolumeError::Forbidden("x".into()), 403, "\"forbidden\""),
             (VolumeError::Store("x".into()), 503, "\"unavailable\""),
             (VolumeError::Fenced(1), 409, "\"conflict\""),
+            (VolumeError::Changed, 409, "\"conflict\""),
             (VolumeError::Snapshot(SnapshotError::NoBarrier), 409, "\"conflict\""),
         ] {
             let failure = Failure::from(anyhow::Error::from(error).context("the store refused"));

@@ -188,6 +188,45 @@ async fn attributes_are_replaced_and_fenced() {
 }
 
 #[tokio::test]
+async fn an_attribute_is_replaced_by_who_has_seen_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let objects = LocalObjects::open(dir.path()).unwrap();
+    let volume = VolumeId(7);
+    let replace = |epoch, old: &str, new: &str| {
+        let new = (Bytes::from(new.to_owned()), attribute_digest(old.as_bytes()));
+        let objects = &objects;
+        async move { replace_attribute(objects, volume, epoch, "keys", new).await }
+    };
+    assert_eq!(replace(1, "", "one").await, Ok(()));
+    assert_eq!(replace(1, "", "other").await, Err(VolumeError::Changed));
+    // The answer was lost.
+    assert_eq!(replace(1, "", "one").await, Ok(()));
+    assert_eq!(replace(2, "one", "two").await, Ok(()));
+    assert_eq!(replace(1, "two", "late").await, Err(VolumeError::Fenced(2)));
+    assert_eq!(objects.list("v/").await.unwrap().len(), 1);
+    // Each adds a letter to what it has seen, and none is lost.
+    let adding = ('a'..='h').map(async |letter| {
+        loop {
+            let seen =
+                String::from_utf8(attribute(&objects, volume, "keys").await.unwrap()).unwrap();
+            match replace(2, &seen, &format!("{seen}{letter}")).await {
+                Ok(()) => return,
+                Err(VolumeError::Changed | VolumeError::Store(_)) if !seen.contains(letter) => {}
+                Err(error) => {
+                    assert!(error == VolumeError::Changed && seen.contains(letter), "{error}");
+                    return;
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(adding).await;
+    let all = attribute(&objects, volume, "keys").await.unwrap();
+    for letter in 'a'..='h' {
+        assert_eq!(all.iter().filter(|one| **one == letter as u8).count(), 1, "{all:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_newest_size_that_can_be_read_counts() {
     let dir = tempfile::tempdir().unwrap();
     let objects = LocalObjects::open(dir.path()).unwrap();

@@ -88,12 +88,13 @@ impl Shell {
                 self.attribute_job(asked, allowed, work);
                 None
             }
-            VolumeOperation::SetAttribute { volume, epoch, attribute, data } => {
+            VolumeOperation::SetAttribute { volume, epoch, attribute, data, replaces } => {
                 let work = Work::SetAttribute {
                     volume: *volume,
                     epoch: *epoch,
                     attribute: attribute.clone(),
                     data: Bytes::copy_from_slice(data),
+                    replaces: *replaces,
                 };
                 let allowed = self
                     .attribute_is_known(*volume, attribute, data.len())
@@ -278,10 +279,19 @@ impl Shell {
                     let result = result.map(VolumeReply::Attribute);
                     let _ = outcomes.send(Outcome::Attribute(asked, result, None));
                 }
-                Work::SetAttribute { volume, epoch, attribute, data } => {
-                    let result =
-                        catalog::set_attribute(&*objects, volume, epoch, &attribute, data).await;
-                    let reply = result.map(|()| VolumeReply::Done);
+                Work::SetAttribute { volume, epoch, attribute, data, replaces } => {
+                    let objects = &*objects;
+                    let set = match replaces {
+                        None => {
+                            catalog::set_attribute(objects, volume, epoch, &attribute, data).await
+                        }
+                        Some(old) => {
+                            let new = (data, old);
+                            catalog::replace_attribute(objects, volume, epoch, &attribute, new)
+                                .await
+                        }
+                    };
+                    let reply = set.map(|()| VolumeReply::Done);
                     let of = (attribute == schedule::ATTRIBUTE).then_some(volume);
                     let _ = outcomes.send(Outcome::Attribute(asked, reply, of));
                 }

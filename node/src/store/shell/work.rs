@@ -70,6 +70,7 @@ pub(super) enum Work {
         epoch: Epoch,
         attribute: String,
         data: Bytes,
+        replaces: Option<[u8; 32]>,
     },
 }
 

@@ -290,6 +290,7 @@ async fn build(dir: &Path) -> BTreeMap<&'static str, Image> {
                     epoch,
                     attribute: attribute.into(),
                     data: data.into(),
+                    replaces: None,
                 };
                 requests.call_volume(operation).await.unwrap().unwrap();
             }

@@ -82,6 +82,7 @@ fn table() -> Vec<(ToStore, Role, Scope, bool)> {
         epoch,
         attribute: attribute.to_owned(),
         data: Vec::new(),
+        replaces: None,
     };
     let snapshot = || "monday".to_owned();
     let of = |operation| VolumeOperation::Snapshot { name: name(), operation };
