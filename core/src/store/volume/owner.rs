@@ -93,6 +93,12 @@ impl Volume {
         self.state.key_of(epoch).filter(|of| self.state.host().is_some() && *of != key)
     }
 
+    /// Whether a key may speak for the current epoch.
+    #[must_use]
+    pub fn is_key_of_epoch(&self, key: KeyId) -> bool {
+        self.other_key(key).is_none()
+    }
+
     /// The key of an epoch that a session must not speak for.
     pub(super) fn key_of_other(&self, session: SessionId, epoch: Epoch) -> Option<KeyId> {
         let current = epoch == self.state.epoch();

@@ -7,7 +7,9 @@ use crate::store::{schedule, tenants, trash};
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::catalog::is_attribute_name;
-use longhaul_core::wire::link::{MAX_ATTRIBUTE_BYTES, VolumeError, VolumeOperation, VolumeReply};
+use longhaul_core::wire::link::{
+    MAX_ATTRIBUTE_BYTES, ToStore, VolumeError, VolumeOperation, VolumeReply,
+};
 
 /// The attributes that volumes may have: so their number, and what they take, is bounded.
 const ATTRIBUTES: [&str; 5] = [
@@ -18,6 +20,10 @@ const ATTRIBUTES: [&str; 5] = [
     RESERVATIONS,
 ];
 
+/// Those that only the host sets that has the volume.
+const OF_HOSTS: [&str; 3] =
+    [crate::keys::PROGRESS_ATTRIBUTE, crate::keys::VERSIONS_ATTRIBUTE, RESERVATIONS];
+
 fn is_kept(attribute: &str) -> Result<(), VolumeError> {
     match ATTRIBUTES.contains(&attribute) {
         true => Ok(()),
@@ -26,6 +32,10 @@ fn is_kept(attribute: &str) -> Result<(), VolumeError> {
             ATTRIBUTES.join(", ")
         ))),
     }
+}
+
+fn not_open() -> VolumeError {
+    VolumeError::Store("the volume is not open here yet; try again".to_owned())
 }
 
 impl Shell {
@@ -99,7 +109,12 @@ impl Shell {
                 let allowed = self
                     .attribute_is_known(*volume, attribute, data.len())
                     .and_then(|()| is_kept(attribute))
-                    .and_then(|()| self.epoch_is_current(*volume, *epoch));
+                    .and_then(|()| self.epoch_is_current(*volume, *epoch))
+                    .and_then(|()| self.may_set(asked.session, *volume, attribute));
+                if let Err(VolumeError::Forbidden(why)) = &allowed {
+                    let (request, operation) = (asked.request, operation.clone());
+                    self.watch.refused(asked.session, &ToStore::Volume { request, operation }, why);
+                }
                 self.attribute_job(asked, allowed, work);
                 None
             }
@@ -161,7 +176,21 @@ impl Shell {
             Some(live) if live.epoch == epoch => Ok(()),
             Some(live) if live.epoch > epoch => Err(VolumeError::Fenced(live.epoch)),
             // Its host has yet to resume at this store.
-            _ => Err(VolumeError::Store("the volume is not open here yet; try again".to_owned())),
+            _ => Err(not_open()),
+        }
+    }
+
+    /// Whether a session has the volume as its host has it, if the attribute is only set by that.
+    fn may_set(&self, session: u64, volume: VolumeId, attribute: &str) -> Result<(), VolumeError> {
+        if !OF_HOSTS.contains(&attribute) {
+            return Ok(());
+        }
+        let Some(engine) = self.engines.get(&volume) else { return Err(not_open()) };
+        match engine.volume.is_key_of_epoch(self.watch.peer(session).key) {
+            true => Ok(()),
+            false => Err(VolumeError::Forbidden(format!(
+                "attribute {attribute} is set by the host that has the volume attached, and by nobody else"
+            ))),
         }
     }
 

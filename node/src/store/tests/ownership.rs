@@ -4,6 +4,7 @@ use super::*;
 use crate::credential;
 use longhaul_core::wire::link::{
     JournalState, KeyId, ReadError, StoreOperation, StoreReply, TenantLimits, TenantOperation,
+    VolumeError,
 };
 
 /// A store with the volume `acme/a`, a session of its tenant and one of the installation.
@@ -142,6 +143,20 @@ async fn an_epoch_is_only_spoken_for_with_its_key() {
     let read = |request| ToStore::Read { request, volume, epoch, range };
     let reply = other.call(Lane::Read, read).await.unwrap().message;
     assert!(matches!(reply, ToHost::Data { result: Err(ReadError::Fenced(1)), .. }), "{reply:?}");
+    let set = |attribute: &str, data: &str| VolumeOperation::SetAttribute {
+        volume,
+        epoch,
+        attribute: attribute.to_owned(),
+        data: data.into(),
+        replaces: None,
+    };
+    for attribute in ["reservations", "versions", "rewrite"] {
+        host.volume(set(attribute, "its own")).await.unwrap();
+        let refused = other.call_volume(set(attribute, "forged")).await.unwrap();
+        assert!(matches!(refused, Err(VolumeError::Forbidden(_))), "{attribute}: {refused:?}");
+    }
+    // Which a command sets, whoever has the volume.
+    other.volume(set("schedule", "")).await.unwrap();
     other.send(Lane::Control, ToStore::Detach { request: 99, volume, epoch }.into());
     // A journal that has it all, it says.
     let journal = Some(JournalState { volume, epoch, last: 2 });
