@@ -293,7 +293,8 @@ pub struct HostArgs {
     pub accept_rollback: Vec<Accepted>,
     /// Attach this encrypted volume, of which this host knows nothing, only if all of it is what the root HASH is of
     /// (`longhaul volume show NAME --key-file FILE`). All its data is read first. With `any`, whatever the store has is
-    /// learned in the same way, and nothing else is believed later. Repeat for several.
+    /// learned in the same way, and nothing else is believed later. With one `--volume`, `NAME=` can be left out. Repeat
+    /// for several.
     #[arg(long, value_name = "NAME=HASH")]
     pub expect_root: Vec<Expected>,
     /// Memory of each volume for what is read ahead; 0 for no reading ahead, not even when a client

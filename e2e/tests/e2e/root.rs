@@ -78,7 +78,7 @@ fn a_host_that_knows_only_the_root_attaches_that_state_and_no_other() {
     let text = site.volume(["show", "disk", "--key-file", &key]).ok().stdout;
     assert!(text.contains(hash(&root)), "{text}");
 
-    let mut second = expecting(&site, "second", &key, hash(&root));
+    let mut second = host(&site, "second", &key).with(["--expect-root", hash(&root)]);
     second.start();
     let before = content(&second);
     assert_eq!((before[0], before[(3 << 20) + 512], before[(3 << 20) + 8192]), (1, 1, 0));
@@ -230,6 +230,9 @@ fn a_root_is_expected_of_encrypted_volumes_only() {
     host.run_to_failure().fails(2, &["--write-through", "--expect-root"]);
     let host = site.host("wrong").with(["--expect-root", "disk=1234"]);
     host.run_to_failure().fails(2, &["NAME=HASH", "longhaul volume show"]);
+    let host =
+        self::host(&site, "several", &key).with(["--expect-root", "any", "--volume", "open"]);
+    host.run_to_failure().fails(2, &["NAME=HASH", "one --volume"]);
     let text = site.volume(["show", "open", "--key-file", &key]).ok().stdout;
     assert!(text.contains("not encrypted"), "{text}");
     let mut gone = expecting(&site, "gone", &key, &"0a".repeat(32));

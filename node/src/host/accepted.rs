@@ -31,10 +31,11 @@ impl FromStr for Accepted {
     }
 }
 
-/// What a volume has to be that this host does not know: `NAME=HASH`, or `NAME=any`.
+/// What a volume has to be that this host does not know: `NAME=HASH`, or `NAME=any`; without `NAME=` it is the only
+/// volume that the host attaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    name: String,
+    name: Option<String>,
     /// `None`: what the store has now, all of it at once.
     root: ExpectedRoot,
 }
@@ -45,7 +46,25 @@ pub type ExpectedRoot = Option<RootHash>;
 impl Expected {
     /// What is expected of that volume, if this is about it.
     pub fn of(&self, name: &str) -> Option<ExpectedRoot> {
-        (self.name == name).then_some(self.root)
+        (self.name.as_deref() == Some(name)).then_some(self.root)
+    }
+
+    /// Gives one without a name that of the only volume there is.
+    ///
+    /// # Errors
+    /// If there is none or several: what to do.
+    pub fn named(self, volumes: &[String]) -> Result<Expected, String> {
+        let name = match (self.name, volumes) {
+            (Some(name), _) => name,
+            (None, [only]) => only.clone(),
+            (None, volumes) => {
+                return Err(format!(
+                    "--expect-root HASH is for a host with one --volume, and there are {}: give --expect-root NAME=HASH",
+                    volumes.len()
+                ));
+            }
+        };
+        Ok(Expected { name: Some(name), root: self.root })
     }
 }
 
@@ -59,13 +78,16 @@ impl FromStr for Expected {
                 2 * ROOT_BYTES
             )
         };
-        let (name, root) =
-            text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+        let (name, root) = match text.split_once('=') {
+            None => (None, text),
+            Some(("", _)) => return Err(wrong()),
+            Some((name, root)) => (Some(name.to_owned()), root),
+        };
         let root = match root {
             "any" => None,
             root => Some(root.parse().map_err(|_| wrong())?),
         };
-        Ok(Expected { name: name.into(), root })
+        Ok(Expected { name, root })
     }
 }
 
@@ -81,6 +103,14 @@ mod tests {
         assert_eq!(expected.of("db"), None);
         let any: Expected = "db=any".parse().unwrap();
         assert_eq!(any.of("db"), Some(None));
+        let alone: Expected = hash.parse().unwrap();
+        assert_eq!(alone.of("db"), None);
+        let named = alone.clone().named(&["db".to_owned()]).unwrap();
+        assert_eq!(named.of("db"), Some(Some(RootHash([10; ROOT_BYTES]))));
+        assert_eq!(any.clone().named(&[]), Ok(any));
+        for several in [vec![], vec!["db".to_owned(), "web".to_owned()]] {
+            assert!(alone.clone().named(&several).unwrap_err().contains("NAME=HASH"));
+        }
         let (long, short) = (format!("db={hash}0a"), format!("db={}", &hash[1..]));
         for wrong in ["db", "db=", &format!("={hash}"), &long, &short, "db=all"] {
             assert!(wrong.parse::<Expected>().unwrap_err().contains("NAME=HASH"), "{wrong}");

@@ -65,6 +65,8 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
             "--write-through keeps no table of versions, which --expect-root is for: leave one of them out".into()
         ));
     }
+    let expected = args.expect_root.iter().cloned().map(|one| one.named(&args.volumes));
+    let expect_root = expected.collect::<Result<_, _>>().map_err(Usage)?;
     let mut credential = Credential::load(&args.credential)?;
     let options = Options {
         journal: JournalShape::from_size(args.journal_size)?,
@@ -81,7 +83,7 @@ async fn serve(args: &HostArgs, config: Option<&Path>) -> Result<()> {
         write_through: args.write_through,
         compression: args.compression,
         accept_rollback: args.accept_rollback.clone(),
-        expect_root: args.expect_root.clone(),
+        expect_root,
         locks: Locks::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
         // Without a journal it is what there was before anything was done about distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
