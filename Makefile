@@ -95,11 +95,13 @@ bench-map: ## Measure the store's map by itself (BENCH='--written 1TiB --map-mem
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-map $(BENCH)
 
-bench-isolation: ## Flood a store and a host, and measure what others notice
+bench-isolation: ## Flood a store and a host, and measure what others notice; some four minutes
+	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	LONGHAUL_BIN=$(CURDIR)/target/release/longhaul cargo test --locked --workspace --test e2e -- --nocapture floods_cost_others_little
+	scripts/bench-isolation
 
-bench-encryption: ## Measure an encrypted volume beside a plain one, over NBD; some two minutes
+bench-encryption: ## Measure an encrypted volume beside a plain one, over NBD; some four minutes
 	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	scripts/bench-encryption

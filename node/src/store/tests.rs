@@ -17,6 +17,7 @@ use longhaul_core::wire::link::{
 use std::path::PathBuf;
 use tokio::sync::oneshot;
 
+mod flood;
 mod http;
 mod limits;
 mod mutations;
