@@ -62,14 +62,23 @@ impl AnswerCounters {
 /// Requests and replies of one connection.
 #[derive(Debug)]
 pub struct Answerer {
-    /// Being executed, by call, with the request number of the host and the last attempt that came.
-    open: BTreeMap<u64, (RequestId, u8)>,
+    /// Being executed, by call.
+    open: BTreeMap<u64, Open>,
     done: VecDeque<Reply>,
     done_bytes: usize,
     next_reply: u16,
     budget: Budget,
     out: VecDeque<Bytes>,
     counters: AnswerCounters,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// The number that the host gave it.
+    request: RequestId,
+    /// The attempt that it is executed for, and the last one that came.
+    first: u8,
+    last: u8,
 }
 
 #[derive(Debug)]
@@ -118,12 +127,12 @@ impl Answerer {
         if call & LONE != 0 || !may_be_lone(&frame.message) {
             return None;
         }
-        if let Some((_, seen)) = self.open.get_mut(&call) {
+        if let Some(open) = self.open.get_mut(&call) {
             // The second copy, or what the network has made two of.
-            if attempt <= *seen {
+            if attempt <= open.last {
                 return None;
             }
-            *seen = attempt;
+            open.last = attempt;
             self.counters.repeats += 1;
             self.out.push_back(Packet::Working { call }.encode());
             return None;
@@ -140,7 +149,7 @@ impl Answerer {
                 return None;
             }
             if self.done[at].fits(datagram_bytes) {
-                self.send_again(at, have);
+                self.send_again(at, have, attempt);
                 return None;
             }
             // The path carries less than it did: executed again it is cut anew.
@@ -150,7 +159,7 @@ impl Answerer {
             return None;
         }
         let request = request_of(&mut frame.message)?;
-        self.open.insert(call, (*request, attempt));
+        self.open.insert(call, Open { request: *request, first: attempt, last: attempt });
         *request = LONE | call;
         self.counters.requests += 1;
         Some(frame)
@@ -167,8 +176,9 @@ impl Answerer {
             return Some(frame);
         }
         let call = *request & !LONE;
-        let Some((original, attempt)) = self.open.remove(&call) else { return Some(frame) };
-        *request = original;
+        let Some(open) = self.open.remove(&call) else { return Some(frame) };
+        let attempt = open.last;
+        *request = open.request;
         let number = self.next_reply;
         // 0 means that nothing has arrived.
         self.next_reply = self.next_reply.checked_add(1).unwrap_or(1);
@@ -203,10 +213,10 @@ impl Answerer {
         }
         for index in 0..count {
             let last = !parity && index + 1 == count;
-            self.out.push_back(Packet::Part(reply.part(index, last)).encode());
+            self.out.push_back(Packet::Part(reply.part(index, last, open.first)).encode());
         }
         if parity {
-            self.out.push_back(Packet::Part(reply.part(count, true)).encode());
+            self.out.push_back(Packet::Part(reply.part(count, true, open.first)).encode());
         }
         self.keep(reply);
         None
@@ -229,12 +239,12 @@ impl Answerer {
         self.done_bytes
     }
 
-    fn send_again(&mut self, at: usize, have: u64) {
+    fn send_again(&mut self, at: usize, have: u64, attempt: u8) {
         let reply = &self.done[at];
         let missing: Vec<usize> =
             (0..reply.count).filter(|index| have & (1 << index) == 0).collect();
         for (nth, &index) in missing.iter().enumerate() {
-            let part = reply.part(index, nth + 1 == missing.len());
+            let part = reply.part(index, nth + 1 == missing.len(), attempt);
             self.counters.repeated_bytes +=
                 (part.data.len() + PART_HEADER_BYTES) as u64 + PACKET_BYTES;
             self.out.push_back(Packet::Part(part).encode());
@@ -269,7 +279,7 @@ impl Reply {
         Part::stride(self.frame.len(), self.count) + PART_HEADER_BYTES <= datagram_bytes
     }
 
-    fn part(&self, index: usize, last: bool) -> Part {
+    fn part(&self, index: usize, last: bool, attempt: u8) -> Part {
         let total = self.frame.len();
         let stride = Part::stride(total, self.count);
         let data = if index < self.count {
@@ -280,6 +290,7 @@ impl Reply {
         Part {
             call: self.call,
             reply: self.number,
+            attempt,
             index: index as u8,
             count: self.count as u8,
             last,

@@ -20,6 +20,8 @@ const MAX_REPEATS: u32 = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// Longest wait for a store that says it is working, and for any repeat.
 const LONGEST: Duration = Duration::from_secs(1);
+/// Requests that went to the stream, of which it is known when they were asked for in datagrams.
+const MAX_LATE: usize = 32;
 /// Longest pause between the two copies of a request.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -58,6 +60,9 @@ pub struct Asker {
     asked_bytes: u64,
     next_call: u64,
     latency: Latency,
+    /// Calls that were given up because nothing came, with the times of their attempts: what comes too late says
+    /// how long to wait. On a path that has become longer nothing else ever would.
+    late: VecDeque<(u64, Vec<Time>)>,
     /// How late a part may come after a later one; grows when asking at once was too early.
     reordering: Duration,
     budget: Budget,
@@ -70,7 +75,8 @@ struct Call {
     frame: Frame<ToStore>,
     head: Bytes,
     asked_bytes: u64,
-    sent: Time,
+    /// When each attempt was sent.
+    sent: Vec<Time>,
     /// What happens next unless something arrives, and when.
     due: Time,
     next: Next,
@@ -94,6 +100,8 @@ enum Next {
 #[derive(Debug)]
 struct Assembly {
     number: u16,
+    /// The attempt that all of it answers, if that is one.
+    attempt: Option<u8>,
     total: usize,
     count: usize,
     have: u64,
@@ -155,6 +163,7 @@ impl Asker {
                 shortest: None,
                 spacing: Duration::ZERO,
             },
+            late: VecDeque::new(),
             reordering: Duration::ZERO,
             budget: Budget::new(HOST_PER_MILLE),
             out: VecDeque::new(),
@@ -198,7 +207,7 @@ impl Asker {
             frame,
             head,
             asked_bytes: bytes,
-            sent: now,
+            sent: vec![now],
             due,
             next,
             attempt: 0,
@@ -243,7 +252,10 @@ impl Asker {
 
     /// Takes a part; returns whether it was needed.
     fn part(&mut self, now: Time, part: Part) -> bool {
-        let Some(call) = self.calls.get_mut(&part.call) else { return false };
+        let Some(call) = self.calls.get_mut(&part.call) else {
+            self.too_late(now, &part);
+            return false;
+        };
         let (total, count) = (part.total as usize, usize::from(part.count));
         let same = |reply: &Assembly| {
             reply.number == part.reply && reply.total == total && reply.count == count
@@ -253,6 +265,7 @@ impl Asker {
             // Of another execution: nothing that has arrived belongs to it.
             call.reply = Some(Assembly {
                 number: part.reply,
+                attempt: Some(part.attempt),
                 total,
                 count,
                 have: 0,
@@ -272,6 +285,7 @@ impl Asker {
             *spacing = (*spacing * 7 + now.since(reply.heard)) / 8;
         }
         reply.heard = now;
+        reply.attempt = reply.attempt.filter(|attempt| *attempt == part.attempt);
         reply.have |= 1 << index;
         let is_parity = index == count;
         if is_parity {
@@ -306,6 +320,7 @@ impl Asker {
         let Some(mut call) = self.calls.remove(&number) else { return };
         self.asked_bytes -= call.asked_bytes;
         let mut bytes = BytesMut::new();
+        let attempt = call.reply.as_ref().and_then(|reply| reply.attempt);
         if let Some(reply) = call.reply.take() {
             let stride = Part::stride(reply.total, reply.count);
             let missing = (0..reply.count).find(|index| reply.have & (1 << index) == 0);
@@ -323,8 +338,9 @@ impl Asker {
             }
             bytes.truncate(reply.total);
         }
-        if call.repeated.is_none() && call.working == 0 {
-            self.latency.take(now.since(call.sent));
+        let asked = attempt.and_then(|attempt| call.sent.get(usize::from(attempt)));
+        if let Some(asked) = asked.filter(|_| call.working == 0) {
+            self.latency.take(now.since(*asked));
         }
         match Frame::<ToHost>::take(&mut bytes) {
             Ok(Some(reply)) if bytes.is_empty() && answers(&reply.message, &call.frame.message) => {
@@ -350,7 +366,8 @@ impl Asker {
             match call.next {
                 Next::Twice => {
                     call.next = Next::Repeat;
-                    call.due = call.sent.after(self.latency.timeout()).max(now.after(TICK));
+                    let sent = call.sent.first().copied().unwrap_or(now);
+                    call.due = sent.after(self.latency.timeout()).max(now.after(TICK));
                     let bytes = request_bytes(call);
                     if self.budget.pay(bytes)
                         && let Some(call) = self.calls.remove(&number)
@@ -359,7 +376,15 @@ impl Asker {
                         self.calls.insert(number, call);
                     }
                 }
-                Next::Repeat if call.repeats >= MAX_REPEATS => self.give_up(number),
+                Next::Repeat if call.repeats >= MAX_REPEATS => {
+                    if call.working == 0 {
+                        if self.late.len() == MAX_LATE {
+                            self.late.pop_front();
+                        }
+                        self.late.push_back((number, call.sent.clone()));
+                    }
+                    self.give_up(number);
+                }
                 Next::Repeat => self.repeat(now, number),
             }
         }
@@ -386,7 +411,10 @@ impl Asker {
         let Some(mut call) = self.calls.remove(&number) else { return };
         call.repeats += 1;
         // At its end the store hears no more of it, and the stream carries it.
-        call.attempt = call.attempt.saturating_add(1);
+        if let Some(next) = call.attempt.checked_add(1) {
+            call.attempt = next;
+            call.sent.push(now);
+        }
         call.repeated = Some(now);
         call.next = Next::Repeat;
         call.due = now.after((self.latency.timeout() * (1 << (call.repeats - 1))).min(LONGEST));
@@ -402,6 +430,17 @@ impl Asker {
         let packet = Packet::Request { call: number, attempt, reply, have, head };
         self.out.push_back(Output::Datagram(packet.encode()));
         request_bytes(call)
+    }
+
+    /// A part has come of a call that is over.
+    fn too_late(&mut self, now: Time, part: &Part) {
+        let Some(at) = self.late.iter().position(|(number, _)| *number == part.call) else {
+            return;
+        };
+        let Some((_, sent)) = self.late.remove(at) else { return };
+        if let Some(asked) = sent.get(usize::from(part.attempt)) {
+            self.latency.take(now.since(*asked));
+        }
     }
 
     fn give_up(&mut self, number: u64) {

@@ -53,6 +53,8 @@ pub struct Part {
     pub call: u64,
     /// Number of the reply: another execution of the same call has another.
     pub reply: u16,
+    /// The attempt that it answers, which says how long the answer took.
+    pub attempt: u8,
     /// Which part; `count` is the parity, all parts XORed.
     pub index: u8,
     /// Data parts, 1 to [`MAX_PARTS`].
@@ -109,7 +111,8 @@ impl Packet {
                 out.put_u8(part.count);
                 out.put_u8(u8::from(part.last));
                 out.put_u16_le(part.reply);
-                out.put_u16_le(0);
+                out.put_u8(part.attempt);
+                out.put_u8(0);
                 out.put_u32_le(part.total);
                 out.put_u64_le(part.call);
                 out.put_slice(&part.data);
@@ -150,12 +153,13 @@ impl Packet {
                     _ => return None,
                 };
                 let reply = bytes.try_get_u16_le().ok()?;
-                if bytes.try_get_u16_le().ok()? != 0 {
+                let attempt = bytes.try_get_u8().ok()?;
+                if bytes.try_get_u8().ok()? != 0 {
                     return None;
                 }
                 let total = bytes.try_get_u32_le().ok()?;
                 let call = bytes.try_get_u64_le().ok()?;
-                let part = Part { call, reply, index, count, last, total, data: bytes };
+                let part = Part { call, reply, attempt, index, count, last, total, data: bytes };
                 part.is_valid().then_some(Packet::Part(part))
             }
             WORKING | BY_STREAM => {

@@ -247,6 +247,31 @@ fn loss_costs_a_lone_read_little_and_the_overhead_is_what_it_says() {
     }
 }
 
+/// Replies then come later than everything that is waited for: repeats, and the turn to the stream.
+#[test]
+fn a_path_that_becomes_longer_costs_a_few_reads() {
+    for (before, after) in [(100, 8), (200, 8), (1000, 8), (8000, 25), (100, 100), (8000, 400)] {
+        for loss in [0.0, 0.001, 0.01] {
+            let one_way = Duration::from_micros(before);
+            let mut rig = Rig::new(Net { one_way, ..Net::lossy(1, loss) }, before);
+            lone(&mut rig, 300);
+            rig.net.one_way = Duration::from_millis(after);
+            let first = lone(&mut rig, 5);
+            let streamed = rig.streamed;
+            let took = lone(&mut rig, 1000);
+            let line = format!("{before} µs to {after} ms, loss {loss}");
+            assert!(first[4] <= 6 * after * 1000, "{line}: {first:?}");
+            assert_eq!(percentile(&took, 0.5), 2 * after * 1000, "{line}");
+            assert!(percentile(&took, 0.9) <= 3 * after * 1000, "{line}");
+            assert!(rig.streamed - streamed <= 10, "{line}: {}", rig.streamed - streamed);
+            // And shorter again.
+            rig.net.one_way = one_way;
+            let took = lone(&mut rig, 1000);
+            assert_eq!(percentile(&took, 0.5), 2 * before, "{line}, and back");
+        }
+    }
+}
+
 #[test]
 fn whatever_the_network_does_each_request_comes_out_once_and_whole() {
     for seed in 0..200 {
@@ -375,6 +400,7 @@ fn replies_of_the_wrong_kind_or_to_nobody_are_not_passed_on() {
     let part = Part {
         call: 1,
         reply: 1,
+        attempt: 0,
         index: 0,
         count: 1,
         last: true,
