@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Protocol};
 use crate::iscsi::TARGET_PREFIX;
-use crate::process::{LIMIT, Output, Server, command, longhaul, run_within};
+use crate::process::{LIMIT, Output, Server, command, longhaul, run, run_within};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
@@ -114,6 +114,18 @@ impl Site {
         let site = Site::new();
         site.create(name, mib);
         site
+    }
+
+    /// Starts a store with an encrypted volume of `mib` MiB, and gives the path of its key file, too.
+    #[track_caller]
+    #[must_use]
+    pub fn with_encrypted(name: &str, mib: u64) -> (Site, String) {
+        let site = Site::new();
+        let key = site.path("key").display().to_string();
+        run(longhaul(), ["credential", "new-key", &key]).ok();
+        let size = format!("{mib}MiB");
+        site.volume(["create", name, "--size", &size, "--encrypt", "--key-file", &key]).ok();
+        (site, key)
     }
 
     /// With clients that speak this protocol, instead of NBD.

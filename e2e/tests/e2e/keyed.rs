@@ -1,19 +1,10 @@
 //! A store that is not to be trusted, and hosts that know what they have written to an encrypted volume.
 
-use longhaul_e2e::process::{LIMIT, longhaul, run};
+use longhaul_e2e::process::{LIMIT, run};
 use longhaul_e2e::site::{Host, Site};
 use std::path::Path;
 
 const MIB: usize = 16;
-
-fn encrypted() -> (Site, String) {
-    let site = Site::new();
-    let key = site.path("key").display().to_string();
-    run(longhaul(), ["credential", "new-key", &key]).ok();
-    let size = format!("{MIB}MiB");
-    site.volume(["create", "disk", "--size", &size, "--encrypt", "--key-file", &key]).ok();
-    (site, key)
-}
 
 fn host(site: &Site, name: &str, key: &str) -> Host {
     // Its journal is so short that a few rounds over the volume leave nothing of the first in it.
@@ -54,7 +45,7 @@ fn token(refusal: &str) -> String {
 
 #[test]
 fn a_store_that_is_brought_back_from_a_copy_is_refused_until_that_is_accepted() {
-    let (mut site, key) = encrypted();
+    let (mut site, key) = Site::with_encrypted("disk", MIB as u64);
     let mut host = host(&site, "host", &key);
     host.start();
     fill(&mut host, 1);
@@ -107,7 +98,7 @@ fn a_store_that_is_brought_back_from_a_copy_is_refused_until_that_is_accepted() 
 
 #[test]
 fn an_honest_store_is_believed_through_kills_and_other_hosts_and_a_rollback_is_accepted_by_name() {
-    let (site, key) = encrypted();
+    let (site, key) = Site::with_encrypted("disk", MIB as u64);
     let (mut first, mut second) = (host(&site, "first", &key), host(&site, "second", &key));
     first.start();
     for byte in 1..6 {

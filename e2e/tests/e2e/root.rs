@@ -1,22 +1,13 @@
 //! Hosts that know nothing of an encrypted volume but its root.
 
 use longhaul_e2e::client::{Client, Command};
-use longhaul_e2e::process::{LIMIT, longhaul, run};
+use longhaul_e2e::process::{LIMIT, run};
 use longhaul_e2e::site::{Host, Site};
 use longhaul_e2e::wait_for;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 24;
-
-fn encrypted() -> (Site, String) {
-    let site = Site::new();
-    let key = site.path("key").display().to_string();
-    run(longhaul(), ["credential", "new-key", &key]).ok();
-    let size = format!("{MIB}MiB");
-    site.volume(["create", "disk", "--size", &size, "--encrypt", "--key-file", &key]).ok();
-    (site, key)
-}
 
 fn host(site: &Site, name: &str, key: &str) -> Host {
     site.host(name).with(["--key-file", key, "--volume", "disk"])
@@ -69,7 +60,7 @@ fn state(host: &Host) -> Value {
 
 #[test]
 fn a_host_that_knows_only_the_root_attaches_that_state_and_no_other() {
-    let (site, key) = encrypted();
+    let (site, key) = Site::with_encrypted("disk", MIB);
     let mut first = host(&site, "first", &key);
     assert_eq!(shown(&site, "disk", &key), Value::Null);
     write_and_stop(&mut first, 1);
@@ -140,7 +131,7 @@ fn stated(site: &Site) -> PathBuf {
 /// what was stated of the right one.
 #[test]
 fn a_store_with_another_state_is_found_out() {
-    let (mut site, key) = encrypted();
+    let (mut site, key) = Site::with_encrypted("disk", MIB);
     let mut writer = host(&site, "writer", &key);
     write_and_stop(&mut writer, 1);
     assert!(site.store.stop().success());
@@ -187,7 +178,7 @@ fn a_store_with_another_state_is_found_out() {
 /// A clone is of a volume that its host does not know; the store is killed while everything is read.
 #[test]
 fn all_of_a_volume_is_learned_through_a_restart_of_the_store() {
-    let (mut site, key) = encrypted();
+    let (mut site, key) = Site::with_encrypted("disk", MIB);
     let mut first = host(&site, "first", &key);
     write_and_stop(&mut first, 1);
     site.snapshot(["create", "disk@base"]).ok();
@@ -219,7 +210,7 @@ fn all_of_a_volume_is_learned_through_a_restart_of_the_store() {
 
 #[test]
 fn a_root_is_expected_of_encrypted_volumes_only() {
-    let (site, key) = encrypted();
+    let (site, key) = Site::with_encrypted("disk", MIB);
     site.volume(["create", "open", "--size", "4MiB"]).ok();
     let flags = ["--expect-root", "open=any", "--volume", "open"];
     let mut plain = site.host("plain").with(flags);
