@@ -3,35 +3,57 @@
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
+// What is here stands for these crates.
+extern crate self as longhaul_base;
+extern crate self as longhaul_host;
+extern crate self as longhaul_link;
+extern crate self as longhaul_store;
+
 use clap::Parser as _;
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::seeds;
 use std::ffi::OsString;
 
-// The node crate is a binary: its files are taken as they are.
-#[path = "../../node/src/host/accepted.rs"]
+// These files are taken as they are: what the rest of their crate depends on need not be built.
+#[path = "../../host/src/accepted.rs"]
 mod accepted;
-#[path = "../../node/src/link/choice.rs"]
+#[path = "../../link/src/choice.rs"]
 mod choice;
-#[path = "../../node/src/cli.rs"]
-mod cli;
-#[path = "../../node/src/pattern.rs"]
+#[path = "../../cli/src/args.rs"]
+mod args;
+#[path = "../../base/src/pattern.rs"]
 mod pattern;
-#[path = "../../node/src/host/schedule.rs"]
+#[path = "../../host/src/schedule.rs"]
 mod schedule;
-#[path = "../../node/src/span.rs"]
+#[path = "../../base/src/span.rs"]
 mod span;
-#[path = "../../node/src/units.rs"]
+#[path = "../../base/src/units.rs"]
 mod units;
 
+#[path = "../../base/src/log.rs"]
+mod log;
+
+/// The flags of the host.
 mod host {
-    pub use crate::accepted::{Accepted, Expected};
-    pub use crate::schedule::Schedule;
+    use super::{accepted, schedule};
+
+    #[path = "../../../host/src/args.rs"]
+    mod args;
+    pub use args::HostArgs;
 }
 
-mod link {
-    pub use crate::choice::Transport;
+/// The flags of the store.
+mod store {
+    #[path = "../../../store/src/args.rs"]
+    mod args;
+    pub use args::StoreArgs;
 }
+
+pub use accepted::{Accepted, Expected};
+pub use choice::Transport;
+pub use host::HostArgs;
+pub use schedule::Schedule;
+pub use store::StoreArgs;
 
 fn make_seeds() -> Vec<Vec<u8>> {
     [
@@ -52,9 +74,9 @@ fuzz_target!(init: seeds("config", make_seeds), |data: &[u8]| {
     std::fs::write(&path, data).unwrap();
     for command in ["host", "store", "demo"] {
         let args = [OsString::from("longhaul"), "--config".into(), path.clone().into(), command.into()];
-        if let Ok(args) = cli::arguments(args.to_vec()) {
+        if let Ok(args) = args::arguments(args.to_vec()) {
             assert!(args.len() >= 4);
-            if let Err(error) = cli::Cli::try_parse_from(args) {
+            if let Err(error) = args::Cli::try_parse_from(args) {
                 assert!(!error.to_string().is_empty());
             }
         }

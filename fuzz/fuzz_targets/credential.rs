@@ -3,13 +3,16 @@
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
+// The crate that has what is here in place of it.
+extern crate self as longhaul_base;
+
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::seeds;
 
-// The node crate is a binary: its files are taken as they are.
-#[path = "../../node/src/credential.rs"]
+// These files are taken as they are: what the rest of their crate depends on need not be built.
+#[path = "../../link/src/credential.rs"]
 mod credential;
-#[path = "../../node/src/files.rs"]
+#[path = "../../base/src/files.rs"]
 mod files;
 
 /// Nothing here is random: a run can be repeated.

@@ -8,8 +8,8 @@
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::{Input, seeds};
 
-// The node crate is a binary: its files are taken as they are.
-#[path = "../../node/src/objects/device/format.rs"]
+// These files are taken as they are: what the rest of their crate depends on need not be built.
+#[path = "../../objects/src/device/format.rs"]
 mod format;
 
 use format::{AreaHeader, Extent, FrameId, Geometry, HEADER_BYTES, Object, Record, Superblock};

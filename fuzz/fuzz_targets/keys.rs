@@ -3,15 +3,18 @@
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
+// The crate that has what is here in place of it.
+extern crate self as longhaul_base;
+
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::VolumeId;
 use longhaul_core::pack::DataKey;
 use longhaul_fuzz::seeds;
 
-// The node crate is a binary: its files are taken as they are.
-#[path = "../../node/src/keys/list.rs"]
+// These files are taken as they are: what the rest of their crate depends on need not be built.
+#[path = "../../api/src/keys/list.rs"]
 mod list;
-#[path = "../../node/src/keys/slots.rs"]
+#[path = "../../api/src/keys/slots.rs"]
 mod slots;
 
 /// Nothing here is random: a run can be repeated.

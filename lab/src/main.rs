@@ -23,14 +23,13 @@ mod scenario;
 mod stages;
 mod stats;
 mod store;
-// The product's own reading of human units: both have to read them alike.
-#[path = "../../node/src/units.rs"]
-mod units;
 mod verdict;
 mod wan;
 
 use anyhow::Result;
+// The product's own reading of human units: both have to read them alike.
 use clap::{Parser, Subcommand};
+use longhaul_base::units;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

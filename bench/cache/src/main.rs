@@ -7,13 +7,13 @@
 //! admitted is on disk at least every 32 misses, so that no queue overflows. foyer has as little of its
 //! memory tier as its shards allow, since a hit on disk is what is compared.
 
-#[path = "../../../node/src/host/disk.rs"]
+#[path = "../../../base/src/disk.rs"]
 #[allow(dead_code)]
 mod disk;
 mod foyers;
 #[path = "../../../core/src/cache/generate.rs"]
 mod generate;
-#[path = "../../../node/src/histogram.rs"]
+#[path = "../../../base/src/histogram.rs"]
 #[allow(dead_code)]
 mod histogram;
 mod measure;

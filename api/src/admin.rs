@@ -1,0 +1,572 @@
+//! The admin address of a store or host: `/metrics` (Prometheus text), `/livez`, `/readyz` and `/status` (JSON).
+//! `/healthz` is another name of `/readyz`.
+//!
+//! Nobody is asked who they are, so it listens on loopback only, and what changes anything needs a token
+//! that only the owner of the state directory can read: a browser on this machine, or another user, is
+//! on loopback too. A page that a browser has loaded from elsewhere, under a name that leads here, is
+//! turned away by that name. It knows nothing of what it shows: that is a [`Report`].
+//!
+//! Memory is bounded: connections, heads, and bodies, none of which is read of who has not shown the token.
+
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use longhaul_base::Usage;
+use longhaul_base::limits::{self, Stranger, Strangers};
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Whoever asked did not show that they may.
+    Forbidden,
+    /// It cannot be done: why.
+    Failed(String),
+}
+
+/// A reason why a process is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Unready {
+    /// In one word, for programs, as in `fenced`.
+    pub reason: &'static str,
+    /// The volume that is concerned, if it is one.
+    pub volume: Option<String>,
+    /// For people.
+    pub detail: String,
+}
+
+/// The body of `/readyz`.
+#[derive(serde::Serialize)]
+struct Readiness {
+    ready: bool,
+    reasons: Vec<Unready>,
+}
+
+/// What there is to show.
+#[async_trait]
+pub trait Report: Send + Sync + 'static {
+    /// Numbers in Prometheus text format, as [`Metrics::finish`] gives them.
+    async fn metrics(&self) -> String;
+    /// The state for people and scripts; the error says why there is none to be had.
+    async fn status(&self) -> Result<serde_json::Value, String>;
+    /// Whether the process serves at all; the error says what does not.
+    async fn live(&self) -> Result<(), String> {
+        Ok(())
+    }
+    /// Why it cannot do all that it is there for; nothing if it can.
+    async fn ready(&self) -> Vec<Unready>;
+    /// Another page as JSON; `None` if there is no such page.
+    async fn page(&self, _name: &str) -> Option<Result<serde_json::Value, String>> {
+        None
+    }
+    /// Whether someone who shows `token` may change something on a page, and in how many bytes at most; `None` if
+    /// there is no such page.
+    fn may_change(&self, _name: &str, _token: &str) -> Option<Result<usize, Refusal>> {
+        None
+    }
+    /// Does what is asked on a page by someone who may.
+    async fn change(&self, _name: &str, _change: serde_json::Value) -> Result<(), Refusal> {
+        Err(Refusal::Forbidden)
+    }
+}
+
+/// A bound admin address.
+pub struct Bound {
+    listener: TcpListener,
+    /// What it may be called, besides loopback addresses and `localhost`.
+    names: Arc<[String]>,
+}
+
+impl Bound {
+    /// The same address once more.
+    ///
+    /// # Errors
+    /// If there are too many open files.
+    pub fn try_clone(&self) -> std::io::Result<Bound> {
+        Ok(Bound { listener: self.listener.try_clone()?, names: self.names.clone() })
+    }
+}
+
+/// Binds the address of `--admin`; `none` is no listener. `names` are those of `--admin-host`.
+///
+/// # Errors
+/// If it is no address, not a loopback address, or cannot be bound.
+pub fn bind(address: &str, names: &[String]) -> Result<Option<Bound>> {
+    if address == "none" {
+        return Ok(None);
+    }
+    let parsed: SocketAddr = address.parse().map_err(|_| {
+        Usage(format!("--admin {address} is not an address: give IP:PORT, or `none`"))
+    })?;
+    if !parsed.ip().is_loopback() {
+        bail!(Usage(format!(
+            "--admin {address} is not a loopback address, and whoever reaches it is not asked for credentials: use \
+             127.0.0.1:PORT, and a proxy that authenticates if it must be reached from elsewhere"
+        )));
+    }
+    let listener = TcpListener::bind(parsed).with_context(|| {
+        format!("cannot listen on {address} for --admin: choose another port, or `none`")
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(Some(Bound { listener, names: names.into() }))
+}
+
+/// What requests are answered from.
+#[derive(Clone)]
+struct Desk {
+    report: Arc<dyn Report>,
+    /// Bodies that may be in memory.
+    bodies: Arc<Semaphore>,
+}
+
+/// Answers requests.
+type Routes = TowerToHyperService<Router>;
+
+/// Serves until the task is dropped.
+///
+/// # Errors
+/// If the listener cannot be used.
+pub async fn serve(bound: Bound, report: Arc<dyn Report>) -> Result<()> {
+    let desk = Desk { report, bodies: Arc::new(Semaphore::new(limits::ADMIN_BODIES)) };
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .route("/healthz", get(ready))
+        .route("/status", get(status))
+        .route("/{page}", get(page).post(change))
+        .with_state(desk);
+    let routes = TowerToHyperService::new(router);
+    let Bound { listener, names } = bound;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let all = limits::MAX_ADMIN_CONNECTIONS;
+    let places = Strangers::new(all, all);
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let place = places.enter(peer.ip().into());
+                connections.spawn(connection(stream, place, routes.clone(), names.clone()));
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept a connection to the admin address: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn connection(stream: TcpStream, mut place: Stranger, routes: Routes, names: Arc<[String]>) {
+    let busy = place.busy();
+    let service = service_fn(|request: Request<Incoming>| {
+        let answer = check(&request, &names).map(|()| {
+            busy.set(true);
+            routes.call(request)
+        });
+        let busy = busy.clone();
+        async move {
+            let answer = match answer {
+                Ok(answer) => answer.await,
+                Err(why) => Ok((StatusCode::FORBIDDEN, why).into_response()),
+            };
+            busy.set(false);
+            Ok::<Response, Infallible>(answer.unwrap_or_else(|never| match never {}))
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits::ADMIN_SILENCE)
+        .max_buf_size(limits::HTTP_HEAD_BYTES);
+    tokio::select! {
+        ended = http.serve_connection(TokioIo::new(stream), service) => {
+            if let Err(error) = ended {
+                tracing::debug!("a connection to the admin address has ended: {error}");
+            }
+        }
+        () = place.dropped() => tracing::debug!("an idle connection to the admin address was closed"),
+    }
+}
+
+/// Whether a request is for this address by a name of its own, and no page from elsewhere made it: a browser says
+/// both (RFC 9110 §7.2, RFC 6454 §7).
+fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), String> {
+    let header = |name| request.headers().get_all(name).into_iter();
+    let hosts = header(header::HOST).map(|value| value.to_str().unwrap_or_default());
+    let asked = request.uri().authority().map(|authority| authority.as_str());
+    if let Some(other) = hosts.chain(asked).find(|host| !is_ours(host, names)) {
+        return Err(format!(
+            "`{}` is no name of this address: use 127.0.0.1 or localhost, or allow the name with --admin-host\n",
+            longhaul_base::text::bounded(other)
+        ));
+    }
+    let origins = header(header::ORIGIN).map(|value| value.to_str().unwrap_or_default());
+    let foreign = |origin: &&str| {
+        let host = origin.split_once("://").map(|(_, host)| host);
+        !host.is_some_and(|host| is_ours(host, names))
+    };
+    match origins.into_iter().find(foreign) {
+        Some(_) => Err("a page from elsewhere may not ask this\n".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Whether `HOST[:PORT]` is this machine's loopback, or one of the names.
+fn is_ours(authority: &str, names: &[String]) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(six) => six.split_once(']').map_or(six, |(host, _)| host),
+        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    };
+    host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+        || host.eq_ignore_ascii_case("localhost")
+        || names.iter().any(|name| name.eq_ignore_ascii_case(host))
+}
+
+/// Serves from a thread of its own, for as long as the process lives.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub fn start(bound: Bound, report: Arc<dyn Report>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("admin".into()).spawn(move || {
+        if let Err(error) = runtime.block_on(serve(bound, report)) {
+            tracing::error!("{error:#}");
+        }
+    })?;
+    Ok(())
+}
+
+async fn metrics(State(desk): State<Desk>) -> impl IntoResponse {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], desk.report.metrics().await)
+}
+
+async fn status(State(desk): State<Desk>) -> impl IntoResponse {
+    match desk.report.status().await {
+        Ok(status) => axum::Json(status).into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
+}
+
+async fn ready(State(desk): State<Desk>) -> impl IntoResponse {
+    let reasons = desk.report.ready().await;
+    let ready = reasons.is_empty();
+    let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, axum::Json(Readiness { ready, reasons }))
+}
+
+async fn live(State(desk): State<Desk>) -> impl IntoResponse {
+    match desk.report.live().await {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
+    }
+}
+
+async fn page(State(desk): State<Desk>, Path(name): Path<String>) -> Response {
+    match desk.report.page(&name).await {
+        None => StatusCode::NOT_FOUND.into_response(),
+        Some(Ok(page)) => axum::Json(page).into_response(),
+        Some(Err(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
+}
+
+async fn change(
+    State(desk): State<Desk>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    // Before anything of the body is read.
+    let done = match desk.report.may_change(&name, token) {
+        None => return StatusCode::NOT_FOUND.into_response(),
+        Some(Err(refusal)) => Err(refusal),
+        Some(Ok(most)) => match taken_in(&desk, &headers, body, most).await {
+            Ok(change) => desk.report.change(&name, change).await,
+            Err(refused) => return refused.into_response(),
+        },
+    };
+    match done {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(Refusal::Forbidden) => {
+            let why = "a change needs the token that the state directory holds\n";
+            (StatusCode::FORBIDDEN, why).into_response()
+        }
+        Err(Refusal::Failed(reason)) => (StatusCode::CONFLICT, reason + "\n").into_response(),
+    }
+}
+
+/// Reads what is to be changed.
+async fn taken_in(
+    desk: &Desk,
+    headers: &HeaderMap,
+    body: Body,
+    most: usize,
+) -> Result<serde_json::Value, (StatusCode, String)> {
+    let too_large = (StatusCode::PAYLOAD_TOO_LARGE, format!("at most {most} bytes\n"));
+    let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if said.and_then(|value| value.parse().ok()).is_some_and(|bytes: usize| bytes > most) {
+        return Err(too_large);
+    }
+    let read = async {
+        // Never closed.
+        let _place = desk.bodies.acquire().await.ok();
+        let bytes = axum::body::to_bytes(body, most).await.map_err(|_| too_large)?;
+        let invalid = |error| (StatusCode::BAD_REQUEST, format!("this is no JSON: {error}\n"));
+        serde_json::from_slice(&bytes).map_err(invalid)
+    };
+    let late = |_| {
+        let limit = limits::ADMIN_BODY_LIMIT.as_secs();
+        (StatusCode::REQUEST_TIMEOUT, format!("the change did not come within {limit} s\n"))
+    };
+    tokio::time::timeout(limits::ADMIN_BODY_LIMIT, read).await.map_err(late)?
+}
+
+/// Writes numbers in the Prometheus text format, version 0.0.4.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    text: String,
+}
+
+impl Metrics {
+    /// Begins a metric; its samples follow before the next one. `kind` is `counter`, `gauge` or
+    /// `histogram`.
+    pub fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Family { text: &mut self.text, name }
+    }
+
+    /// A metric with one sample without labels.
+    pub fn single(&mut self, name: &'static str, kind: &str, help: &str, value: impl Into<f64>) {
+        self.family(name, kind, help).sample(&[], value);
+    }
+
+    /// The text.
+    pub fn finish(self) -> String {
+        self.text
+    }
+}
+
+/// A metric whose samples are being written.
+#[derive(Debug)]
+pub struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+}
+
+impl Family<'_> {
+    /// Adds a sample.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<f64>) -> &mut Self {
+        self.line("", labels, None, value.into());
+        self
+    }
+
+    /// Adds a histogram: upper bounds in ascending order, each with the number of observations up to
+    /// it *and above the bound before*; then the number above the last bound, and the sum of all.
+    pub fn histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        above: u64,
+        sum: f64,
+    ) -> &mut Self {
+        let mut count = 0;
+        for (bound, observed) in buckets {
+            count += observed;
+            self.line("_bucket", labels, Some(bound), count as f64);
+        }
+        count += above;
+        self.line("_bucket", labels, Some(f64::INFINITY), count as f64);
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, count as f64);
+        self
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<f64>, value: f64) {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
+        let bound = bound
+            .map(|bound| if bound.is_infinite() { "+Inf".to_owned() } else { bound.to_string() });
+        let all = labels.iter().copied().chain(bound.as_deref().map(|bound| ("le", bound)));
+        for (n, (label, text)) in all.clone().enumerate() {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.text, "{}{label}=\"{text}\"", if n == 0 { '{' } else { ',' });
+        }
+        let end = if all.count() > 0 { "}" } else { "" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    #[test]
+    fn the_text_format() {
+        let mut metrics = Metrics::default();
+        metrics.single("up", "gauge", "Whether.", 1);
+        let mut family = metrics.family("seconds", "histogram", "How long.");
+        family.histogram(&[("volume", "a\"b")], [(0.5, 2), (1.0, 3)], 1, 4.25);
+        assert_eq!(
+            metrics.finish(),
+            "# HELP up Whether.\n# TYPE up gauge\nup 1\n\
+             # HELP seconds How long.\n# TYPE seconds histogram\n\
+             seconds_bucket{volume=\"a\\\"b\",le=\"0.5\"} 2\n\
+             seconds_bucket{volume=\"a\\\"b\",le=\"1\"} 5\n\
+             seconds_bucket{volume=\"a\\\"b\",le=\"+Inf\"} 6\n\
+             seconds_sum{volume=\"a\\\"b\"} 4.25\nseconds_count{volume=\"a\\\"b\"} 6\n"
+        );
+    }
+
+    #[test]
+    fn only_loopback() {
+        assert!(bind("none", &[]).unwrap().is_none());
+        assert!(bind("127.0.0.1:0", &[]).unwrap().is_some());
+        let Err(error) = bind("0.0.0.0:0", &[]) else { panic!("it must not listen there") };
+        assert!(format!("{error:#}").contains("not a loopback"));
+        assert!(bind("localhost", &[]).is_err());
+    }
+
+    #[test]
+    fn names_that_lead_here_are_not_all_ours() {
+        let names = ["Store.example".to_owned()];
+        for ours in ["127.0.0.1", "127.0.0.1:7780", "[::1]:7780", "LOCALHOST:1", "store.example:80"]
+        {
+            assert!(is_ours(ours, &names), "{ours}");
+        }
+        for other in ["", "evil.example", "192.0.2.1:7780", "[2001:db8::1]", "localhost.evil", "x@"]
+        {
+            assert!(!is_ours(other, &names), "{other}");
+        }
+    }
+
+    struct Sick;
+
+    #[async_trait]
+    impl Report for Sick {
+        async fn metrics(&self) -> String {
+            "m 1\n".into()
+        }
+        async fn status(&self) -> Result<serde_json::Value, String> {
+            Ok(serde_json::json!({"a": 1}))
+        }
+        async fn ready(&self) -> Vec<Unready> {
+            let volume = Some("v".to_owned());
+            vec![Unready { reason: "no-disk", volume, detail: "it is gone".into() }]
+        }
+        fn may_change(&self, name: &str, token: &str) -> Option<Result<usize, Refusal>> {
+            let may = if token == "t" { Ok(100) } else { Err(Refusal::Forbidden) };
+            (name == "it").then_some(may)
+        }
+        async fn change(&self, _: &str, change: serde_json::Value) -> Result<(), Refusal> {
+            Err(Refusal::Failed(change.to_string()))
+        }
+    }
+
+    fn serving() -> SocketAddr {
+        let bound = bind("127.0.0.1:0", &["store.example".to_owned()]).unwrap().unwrap();
+        let address = bound.listener.local_addr().unwrap();
+        start(bound, Arc::new(Sick)).unwrap();
+        address
+    }
+
+    async fn asked(address: SocketAddr, request: String) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = Vec::new();
+        let read = stream.read_to_end(&mut reply);
+        // One that is closed while something comes in is reset after its answer.
+        let _ = tokio::time::timeout(Duration::from_secs(30), read).await.unwrap();
+        String::from_utf8(reply).unwrap()
+    }
+
+    #[tokio::test]
+    async fn answers_over_http() {
+        let address = serving();
+        for (path, expected) in [
+            ("metrics", "m 1"),
+            ("status", "{\"a\":1}"),
+            ("livez", "200 OK"),
+            ("readyz", "503"),
+            ("readyz", "{\"reason\":\"no-disk\",\"volume\":\"v\",\"detail\":\"it is gone\"}"),
+            ("healthz", "\"ready\":false"),
+            ("else", "404"),
+        ] {
+            let head = format!("GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close");
+            let reply = asked(address, format!("{head}\r\n\r\n")).await;
+            assert!(reply.contains(expected), "{path}: {reply}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_from_elsewhere_are_turned_away() {
+        let address = serving();
+        for (head, code) in [
+            ("Host: localhost", "200"),
+            ("Host: store.example:7781", "200"),
+            ("Host: localhost\r\nOrigin: http://localhost:7780", "200"),
+            ("Host: evil.example", "403"),
+            ("Host: 192.0.2.1", "403"),
+            ("Host: localhost\r\nOrigin: http://evil.example", "403"),
+            ("Host: localhost\r\nOrigin: null", "403"),
+        ] {
+            let get = format!("GET /status HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n");
+            let reply = asked(address, get).await;
+            assert!(reply.starts_with(&format!("HTTP/1.1 {code} ")), "{head}: {reply}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_read_of_who_may_not_change_anything() {
+        let address = serving();
+        let post = |token: &str, length: usize, body: &str| {
+            let head = "POST /it HTTP/1.1\r\nHost: localhost\r\nConnection: close";
+            format!(
+                "{head}\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{body}"
+            )
+        };
+        // The answer comes although nothing of the body ever does.
+        let reply = asked(address, post("wrong", 8 << 20, "")).await;
+        assert!(reply.starts_with("HTTP/1.1 403 "), "{reply}");
+        let reply = asked(address, post("t", 8 << 20, "")).await;
+        assert!(reply.starts_with("HTTP/1.1 413 "), "{reply}");
+        let reply = asked(address, post("t", 7, "{\"a\":1}")).await;
+        assert!(reply.starts_with("HTTP/1.1 409 ") && reply.contains("{\"a\":1}"), "{reply}");
+    }
+
+    #[tokio::test]
+    async fn silent_connections_shut_nobody_out() {
+        let address = serving();
+        let mut silent = Vec::new();
+        for _ in 0..4 * limits::MAX_ADMIN_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        assert!(asked(address, get.to_owned()).await.contains("m 1"));
+        let mut closed = 0;
+        for stream in &mut silent[..2 * limits::MAX_ADMIN_CONNECTIONS] {
+            let read = tokio::time::timeout(Duration::from_secs(30), stream.read_u8()).await;
+            closed += usize::from(read.unwrap().is_err());
+        }
+        assert_eq!(closed, 2 * limits::MAX_ADMIN_CONNECTIONS, "the oldest go");
+    }
+}

@@ -1,0 +1,91 @@
+//! SIGHUP: a gateway reads its command line and config file again, and takes up what can change.
+
+use crate::log;
+use anyhow::{Context as _, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signal. From when it is listened for it does not end the process.
+pub struct Reload(Signal);
+
+impl Reload {
+    /// Listens.
+    ///
+    /// # Errors
+    /// If signals cannot be handled.
+    pub fn listen() -> Result<Reload> {
+        Ok(Reload(signal(SignalKind::hangup()).context("cannot handle signals")?))
+    }
+
+    /// Waits for the next one.
+    pub async fn wait(&mut self) {
+        if self.0.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// The values of a command's flags, by flag.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, Vec<OsString>>);
+
+impl Settings {
+    /// These values, by `--flag`.
+    #[must_use]
+    pub fn new(values: BTreeMap<String, Vec<OsString>>) -> Settings {
+        Settings(values)
+    }
+
+    /// The flags that have another value in `newer`.
+    #[must_use]
+    pub fn changes(&self, newer: &Settings) -> BTreeSet<String> {
+        let differs = |flag: &&String| self.0.get(*flag) != newer.0.get(*flag);
+        newer.0.keys().filter(differs).cloned().collect()
+    }
+}
+
+/// What the command line of this process says, with its config file.
+pub struct CommandLine<A> {
+    /// The flags of the gateway.
+    pub args: A,
+    /// The config file, if there is one.
+    pub config: Option<PathBuf>,
+    /// The filter of `--log`.
+    pub log: String,
+    /// All values as text, to compare.
+    pub settings: Settings,
+}
+
+/// Reads the command line of this process with its config file, as it is now. It fails if it is not usable any more.
+pub type Read<A> = dyn Fn() -> Result<CommandLine<A>> + Send + Sync;
+
+/// Takes up another `--log`, where it changed, and says what was taken up and what needs a restart. `taken` are the
+/// flags that the caller has taken up, `more` what it has read again besides.
+pub fn conclude<A>(
+    line: &CommandLine<A>,
+    changes: &BTreeSet<String>,
+    taken: &[&str],
+    more: &[&str],
+) {
+    let mut done: Vec<&str> = more.to_vec();
+    let mut waiting = Vec::new();
+    for flag in changes {
+        if flag == "--log" {
+            match log::set_log(&line.log) {
+                Ok(()) => done.push(flag),
+                Err(error) => tracing::error!("--log is not taken up: {error}"),
+            }
+        } else if taken.contains(&flag.as_str()) {
+            done.push(flag);
+        } else {
+            waiting.push(flag.as_str());
+        }
+    }
+    let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
+    tracing::info!("reloaded: {done}");
+    if !waiting.is_empty() {
+        tracing::warn!("changed, and taken up at the next start only: {}", waiting.join(", "));
+    }
+}

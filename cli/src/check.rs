@@ -1,0 +1,797 @@
+//! `longhaul check`: verifies what a stopped host or store left on its disk, changing nothing.
+//!
+//! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `check_checkpoint`); here files
+//! are found and read, and what is wrong is told with the file, the offset and what to do.
+
+mod keys;
+mod map;
+mod small;
+mod stored;
+
+use crate::host::columns;
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use keys::DataKeys;
+use longhaul_base::files;
+use longhaul_base::units::show_bytes;
+use longhaul_core::block::Range;
+use longhaul_core::host::cache::{Geometry, Load, RECORD_BYTES};
+use longhaul_core::host::journal::{JournalError, Recovery};
+use longhaul_core::store::catalog::{self, VolumeSpec};
+use longhaul_core::store::check::{LogCheck, check_checkpoint};
+use longhaul_core::store::map::Place;
+use longhaul_core::store::map::table::Table;
+use longhaul_core::store::segment::{self, Segment};
+use longhaul_core::store::staged;
+use longhaul_core::store::trash::{Decision, Record, TRASH_PREFIX};
+use longhaul_host::state::{self, VolumeFile};
+use longhaul_host::{cache, lengths, pins, run_recovery};
+use longhaul_objects::{Location, StoppedDevice};
+use longhaul_store::site::Role;
+use map::MapCheck;
+use rustix::fs::FlockOperation;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use stored::{Directory, InPlace, Stored};
+
+/// Bytes of a checkpoint read at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Largest segment read: batches are limited, and a segment holds one at least.
+const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+
+/// Missing segments that are named one by one.
+const MAX_GAP: usize = 16;
+
+/// What a check says.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    /// `host` or `store`.
+    kind: &'static str,
+    volumes: Vec<Checked>,
+    damage: Vec<Damage>,
+    /// What is worth knowing and no damage.
+    notes: Vec<String>,
+}
+
+/// A volume that was looked at.
+#[derive(Debug, Serialize)]
+struct Checked {
+    name: String,
+    id: String,
+    ok: bool,
+    epoch: u64,
+    last_seq: u64,
+    /// Journal frames or segments.
+    parts: u64,
+    bytes: u64,
+    /// Of a store's encrypted volume: bytes of records in its objects by the number of their data key, live or not.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    data_keys: BTreeMap<u32, u64>,
+    /// In words.
+    found: String,
+}
+
+/// Something that is not as it was written.
+#[derive(Debug, Serialize)]
+struct Damage {
+    file: PathBuf,
+    offset: Option<u64>,
+    problem: String,
+    /// What to do.
+    advice: String,
+}
+
+/// Checks a directory, or what else a store has its objects in, and prints what was found.
+///
+/// # Errors
+/// If it is not one of ours, is in use, or something in it is damaged.
+pub fn check(dir: &Path, json: bool) -> Result<()> {
+    let (_locks, report): (Vec<File>, _) = match Location::parse(dir)? {
+        Location::Directory(dir) => (
+            lock(&dir, "lock")?.into_iter().chain(lock(&dir, "shared.lock")?).collect(),
+            check_directory(&dir)?,
+        ),
+        Location::Device(path) => (Vec::new(), check_device(&path)?),
+        Location::Bucket { .. } => bail!(
+            "check takes a directory or a device, and {0} is a bucket: copy what is in it (`aws s3 sync {0} DIR`) while its \
+             store is stopped, and check the copy",
+            dir.display()
+        ),
+        Location::Memory { .. } => bail!("what was in memory is gone: there is nothing to check"),
+    };
+    print(dir, &report, json)
+}
+
+/// The files that a check of a directory finds damaged.
+pub fn damage_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(check_directory(dir)?.damage.into_iter().map(|damage| damage.file).collect())
+}
+
+fn check_directory(dir: &Path) -> Result<Report> {
+    if longhaul_base::dirs::is_state_dir(dir) {
+        check_host(dir)
+    } else if dir.join("objects").is_dir() {
+        check_store(dir)
+    } else {
+        bail!(
+            "{} is neither the state directory of a host (there is no host.toml) nor the data \
+             directory of a store (there is no objects/)",
+            dir.display()
+        )
+    }
+}
+
+fn print(dir: &Path, report: &Report, json: bool) -> Result<()> {
+    let out = if json { serde_json::to_string_pretty(report)? + "\n" } else { in_words(report) };
+    std::io::stdout().write_all(out.as_bytes()).context("cannot write the report")?;
+    match report.damage.len() {
+        0 => Ok(()),
+        1 => bail!("{} has damage in one place", dir.display()),
+        count => bail!("{} has damage in {count} places", dir.display()),
+    }
+}
+
+/// Sees to it that nobody writes in the meantime, without writing itself.
+fn lock(dir: &Path, name: &str) -> Result<Option<File>> {
+    let path = dir.join(name);
+    // Nobody has ever used it, it was copied without, or it is no file, which is told below.
+    let Ok(file) = files::open(&path) else { return Ok(None) };
+    // The one that stores share is free if none of them has it.
+    let operation = match name {
+        "lock" => FlockOperation::NonBlockingLockShared,
+        _ => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(&file, operation) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) if name != "lock" => {
+            bail!("{} is in use by a store: stop all of them, then check", dir.display())
+        }
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let pid = files::read_to_string(&path).unwrap_or_default();
+            bail!(
+                "{} is in use by the process with pid {}: stop it, then check",
+                dir.display(),
+                pid.trim()
+            );
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+fn check_host(dir: &Path) -> Result<Report> {
+    let mut report = Report { kind: "host", ..Report::default() };
+    if let Err(error) = state::identity(dir, false) {
+        report.damage.push(Damage {
+            file: dir.join("host.toml"),
+            offset: None,
+            problem: format!("{error:#}"),
+            advice: "restore it from a copy: the store knows this host by it".into(),
+        });
+    }
+    small::host_state(dir, &mut report);
+    small::tables(dir, &mut report)?;
+    let volumes = dir.join("volumes");
+    for path in directories(&volumes)? {
+        let description = path.join("volume.json");
+        if !description.exists() {
+            small::without_description(&path, &mut report);
+            continue;
+        }
+        small::host_volume(&path, &mut report);
+        match state::read_volume(&description) {
+            Ok(volume) => {
+                check_journal(&path, &volume, &mut report)?;
+                check_cache(&path, &volume, &mut report)?;
+            }
+            Err(error) => report.damage.push(Damage {
+                file: description,
+                offset: None,
+                problem: format!("{error:#}"),
+                advice: "restore it from a copy; without it the journal beside it is not found"
+                    .into(),
+            }),
+        }
+    }
+    Ok(report)
+}
+
+fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<()> {
+    let mut checked = Checked {
+        name: volume.name.clone(),
+        id: volume.id.clone(),
+        ok: false,
+        epoch: volume.epoch,
+        last_seq: 0,
+        parts: 0,
+        bytes: 0,
+        data_keys: BTreeMap::new(),
+        found: String::new(),
+    };
+    match state::open_journal(dir, volume, false) {
+        Err(error) => {
+            checked.found = "its files are not complete".into();
+            report.damage.push(Damage {
+                file: dir.to_owned(),
+                offset: None,
+                problem: format!("{error:#}"),
+                advice: "bring the files back as they were".into(),
+            });
+        }
+        Ok(files) => {
+            let mut recovery = Recovery::new(Some(volume.volume_id()?), lengths(&files)?);
+            let outcome = run_recovery(&mut recovery, &files);
+            let found = recovery.report();
+            checked.epoch = found.epoch.max(volume.epoch);
+            checked.last_seq = found.seqs.1;
+            checked.parts = found.frames;
+            checked.bytes = found.live_bytes;
+            match outcome {
+                Ok(_) => {
+                    checked.ok = true;
+                    checked.found = format!(
+                        "{} writes from the last known commit on, the end is in journal.{:04} at {}",
+                        found.records, found.end_at.0, found.end_at.1
+                    );
+                }
+                Err(error) => {
+                    let (file, offset) = place(dir, &error);
+                    checked.found = "damaged".into();
+                    report.damage.push(Damage {
+                        file,
+                        offset,
+                        problem: format!("{error:#}"),
+                        advice: "do not start the host with it before that is done: the state \
+                                 directory can be copied and checked elsewhere"
+                            .into(),
+                    });
+                }
+            }
+        }
+    }
+    report.volumes.push(checked);
+    Ok(())
+}
+
+/// What is wrong with a read cache is no damage: it is not used.
+fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<()> {
+    match pins::load(dir) {
+        Ok(pins) if pins.bytes() > 0 => report.notes.push(format!(
+            "{}: {} pinned in {} ranges",
+            pins::path(dir).display(),
+            show_bytes(pins.bytes()),
+            pins.ranges().count()
+        )),
+        Ok(_) => {}
+        Err(error) => report.notes.push(format!("{error:#}: nothing is pinned; pin it again")),
+    }
+    let path = cache::path(dir);
+    // What is no file has been told.
+    let Ok(file) = files::open(&path) else { return Ok(()) };
+    let bytes = file.metadata()?.len();
+    let Some(geometry) = Geometry::for_size(bytes) else {
+        report.notes.push(format!("{} is no read cache: it will be made anew", path.display()));
+        return Ok(());
+    };
+    let mut load = Load::new(geometry, Some(volume.volume_id()?));
+    longhaul_base::cache_file::run_load(&mut load, &file);
+    let (mut blocks, mut bad) = (0_u64, 0_u64);
+    let mut record = vec![0; RECORD_BYTES];
+    for block in load.blocks() {
+        blocks += 1;
+        let read = file.read_exact_at(&mut record, block.offset);
+        bad += u64::from(read.is_err() || !block.matches(&record));
+    }
+    let found = load.report();
+    report.notes.push(format!(
+        "{}: a read cache with {blocks} blocks of 4 KiB, {bad} of which are not what was written there, and {} bad \
+         pages of its index; what is bad is not used",
+        path.display(),
+        found.bad_pages
+    ));
+    Ok(())
+}
+
+/// Where in which file a journal is damaged.
+fn place(dir: &Path, error: &anyhow::Error) -> (PathBuf, Option<u64>) {
+    match error.downcast_ref::<JournalError>() {
+        Some(
+            JournalError::FileHeader { file, .. }
+            | JournalError::Mixed { file, .. }
+            | JournalError::Truncated { file, .. },
+        ) => (state::journal_path(dir, *file), Some(0)),
+        Some(
+            JournalError::Version { file, offset, .. }
+            | JournalError::Damaged { file, offset, .. }
+            | JournalError::Read { file, offset, .. },
+        ) => (state::journal_path(dir, *file), Some(*offset)),
+        _ => (dir.to_owned(), None),
+    }
+}
+
+fn check_store(dir: &Path) -> Result<Report> {
+    let mut report = Report { kind: "store", ..Report::default() };
+    match longhaul_store::installation(dir) {
+        Ok(Some(_)) => {}
+        Ok(None) => report.damage.push(Damage {
+            file: dir.join(longhaul_base::dirs::STORE_FILE),
+            offset: None,
+            problem: "it is not there".into(),
+            advice: "bring it back: a store refuses to start on objects without it".into(),
+        }),
+        Err(error) => report.damage.push(Damage {
+            file: dir.join(longhaul_base::dirs::STORE_FILE),
+            offset: None,
+            problem: format!("{error:#}"),
+            advice: "a store refuses to start on it".into(),
+        }),
+    }
+    small::store_state(dir, &mut report);
+    check_objects(&Directory(dir.join("objects")), &mut report)?;
+    Ok(report)
+}
+
+/// The index of a device, the content of all of its objects, and what they mean.
+fn check_device(path: &Path) -> Result<Report> {
+    let device = StoppedDevice::open(path)?;
+    let mut report = Report { kind: "store", ..Report::default() };
+    for meta in device.list("") {
+        if let Err(problem) = device.verify(&meta.key) {
+            let advice =
+                "bring the device back from a copy, or see below what the object is".into();
+            let file = device.place(&meta.key);
+            report.damage.push(Damage { file, offset: None, problem, advice });
+        }
+    }
+    check_objects(&device, &mut report)?;
+    Ok(report)
+}
+
+fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
+    let (objects, role) = InPlace::find(all)?;
+    match role {
+        Role::Primary { .. } => {}
+        Role::Replica { of, built: true, .. } => {
+            report.notes.push(format!("it is a replica of {of}"));
+        }
+        Role::Replica { of, .. } => report.notes.push(format!(
+            "it is to be a replica of {of}, and not everything has been there yet: volumes may be missing or cut short"
+        )),
+        Role::Replaced { by } => report.notes.push(format!("volumes are served from {by} now")),
+    }
+    let objects = &objects;
+    small::objects(objects, report)?;
+    let mut specs: BTreeMap<String, VolumeSpec> = BTreeMap::new();
+    let mut nameless = false;
+    for meta in objects.list("volumes/")? {
+        let key = meta.key;
+        let spec = read(objects, &key).map_err(|error| error.to_string()).and_then(|bytes| {
+            catalog::decode_spec(&key, &bytes).map_err(|error| error.to_string())
+        });
+        match spec {
+            Ok(spec) => {
+                specs.insert(spec.id.to_string(), spec);
+            }
+            Err(problem) => {
+                nameless = true;
+                report.damage.push(Damage {
+                    file: objects.place(&key),
+                    offset: None,
+                    problem,
+                    advice: "restore it from a copy: without it the volume has no name and no size"
+                        .into(),
+                });
+            }
+        }
+    }
+    let before = report.damage.len();
+    let deleted = deleted(objects, report)?;
+    nameless |= report.damage.len() > before;
+    let whole = |record: &Record| {
+        let mut parents = record.spec.parents.iter().map(|parent| parent.volume.to_string());
+        let there = |id: &String| specs.contains_key(id) || deleted.contains_key(id);
+        record.decision != Decision::Purged && parents.all(|id| there(&id))
+    };
+    let kept = deleted.values().filter(|record| whole(record));
+    let kept: Vec<VolumeSpec> = kept.map(|record| record.spec.clone()).collect();
+    for spec in kept {
+        specs.entry(spec.id.to_string()).or_insert(spec);
+    }
+    let all = objects.list("v/")?;
+    let ids: BTreeSet<&str> = all.iter().filter_map(|meta| meta.key.split('/').nth(1)).collect();
+    for id in ids {
+        if !specs.contains_key(id) && !deleted.contains_key(id) {
+            let file = objects.place(&format!("v/{id}"));
+            if nameless {
+                let file = file.display();
+                report
+                    .notes
+                    .push(format!("{file} belongs to a volume whose description is damaged"));
+                continue;
+            }
+            report.damage.push(Damage {
+                file,
+                offset: None,
+                problem: "nothing describes the volume whose data this is".into(),
+                advice: "restore its description (below volumes/ or deleted/) from a copy; if it was to be deleted, remove it"
+                    .into(),
+            });
+        }
+    }
+    small::tenants(objects, specs.values(), report)?;
+    for spec in specs.values() {
+        check_volume(objects, &specs, spec, report)?;
+    }
+    Ok(())
+}
+
+/// What was decided last about each volume that was deleted.
+fn deleted(objects: &dyn Stored, report: &mut Report) -> Result<BTreeMap<String, Record>> {
+    let mut newest: BTreeMap<String, Record> = BTreeMap::new();
+    let mut keys: Vec<_> = objects.list(TRASH_PREFIX)?.into_iter().map(|meta| meta.key).collect();
+    keys.sort_unstable();
+    for key in keys {
+        let record = read(objects, &key)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| Record::decode(&key, &bytes).map_err(|error| error.to_string()));
+        match record {
+            Ok(record) => {
+                newest.insert(record.spec.id.to_string(), record);
+            }
+            Err(problem) => report.damage.push(Damage {
+                file: objects.place(&key),
+                offset: None,
+                problem,
+                advice:
+                    "restore it from a copy: without it a deleted volume cannot be brought back"
+                        .into(),
+            }),
+        }
+    }
+    Ok(newest)
+}
+
+/// The log of a volume as it begins: of a clone, with that of its parent. Damage of that is told where the parent is
+/// checked.
+fn begin_log(
+    objects: &dyn Stored,
+    specs: &BTreeMap<String, VolumeSpec>,
+    spec: &VolumeSpec,
+) -> Result<LogCheck, String> {
+    let Some(parent) = spec.parents.first() else { return Ok(LogCheck::new(spec)) };
+    let of = specs.get(&parent.volume.to_string()).filter(|of| of.parents == spec.parents[1..]);
+    let of =
+        of.ok_or_else(|| format!("it is a clone of volume {}, which is not there", parent.volume))?;
+    let listed = MapCheck::list(objects, of).map_err(|error| format!("{error:#}"))?;
+    if let Some(log) = listed.log_of_snapshot(parent.segment) {
+        return Ok(log.begin_clone(spec));
+    }
+    let mut log = begin_log(objects, specs, of)?;
+    while log.next() <= parent.segment && log.is_whole() {
+        match read(objects, &catalog::segment_key(of.id, log.next())) {
+            Ok(object) => drop(log.handle_segment(&object)),
+            Err(_) => log.handle_missing(1),
+        }
+    }
+    if log.is_whole() {
+        return Ok(log.begin_clone(spec));
+    }
+    Err(format!(
+        "it is a clone of {}, whose log is damaged: only its own part has been verified",
+        of.name
+    ))
+}
+
+/// Segments from the next one to the one before `until` are not there. Of a long gap only the
+/// beginning is reported: its end may be a file that has nothing to do with the volume.
+fn handle_gap(
+    objects: &dyn Stored,
+    spec: &VolumeSpec,
+    log: &mut LogCheck,
+    until: u64,
+    report: &mut Report,
+) {
+    let missing = until.saturating_sub(log.next());
+    for number in (log.next()..until).take(MAX_GAP) {
+        report.damage.push(Damage {
+            file: objects.place(&catalog::segment_key(spec.id, number)),
+            offset: None,
+            problem: "this segment is missing, and later ones or a root are there".into(),
+            advice: SEGMENT_ADVICE.into(),
+        });
+    }
+    log.handle_missing(missing);
+}
+
+fn check_volume(
+    objects: &dyn Stored,
+    specs: &BTreeMap<String, VolumeSpec>,
+    spec: &VolumeSpec,
+    report: &mut Report,
+) -> Result<()> {
+    let before = report.damage.len();
+    let numbers = |prefix: String| -> Result<BTreeSet<u64>> {
+        let found = objects.list(&prefix)?;
+        Ok(found.iter().filter_map(|meta| catalog::parse_number(&prefix, &meta.key)).collect())
+    };
+    let segments = numbers(catalog::segment_prefix(spec.id))?;
+    let checkpoints = numbers(catalog::checkpoint_prefix(spec.id))?;
+    let mut map = MapCheck::list(objects, spec)?;
+    let sizes = numbers(catalog::size_prefix(spec.id))?;
+    let mut log = begin_log(objects, specs, spec).unwrap_or_else(|problem| {
+        report.notes.push(format!("volume {}: {problem}", spec.name));
+        let mut log = LogCheck::new(spec);
+        log.handle_missing(spec.begins_after());
+        log
+    });
+    map.check_roots_of(spec.begins_after(), Some(&log).filter(|log| log.is_whole()), report);
+    let mut resized = BTreeMap::new();
+    let mut bytes = 0;
+    let mut data_keys = DataKeys::default();
+    // Segments that an old root was made of may have been given back: they are looked at one by one, and the log is
+    // followed from that root.
+    let base = map.base(report);
+    let through = base.as_ref().map_or(0, |(through, _)| *through);
+    if let Some((_, after)) = base {
+        log = after;
+    }
+    for &number in segments.range(..=through) {
+        let key = catalog::segment_key(spec.id, number);
+        let checked = read(objects, &key).map_err(|error| error.to_string()).and_then(|object| {
+            bytes += object.len() as u64;
+            let segment = segment::verify(&object).map_err(|error| error.to_string())?;
+            match (segment.header.volume, segment.header.number) == (spec.id, number) {
+                true => {
+                    data_keys.segment(spec.id, &segment, &object);
+                    Ok(segment)
+                }
+                false => Err("it is another segment, or another volume's".to_owned()),
+            }
+        });
+        match checked {
+            Ok(Segment { header, .. }) if header.sectors > 0 => {
+                resized.insert(number, header.sectors);
+            }
+            Ok(_) => {}
+            Err(problem) => {
+                let offset = offset_in(&problem);
+                let (file, advice) = (objects.place(&key), SEGMENT_ADVICE.into());
+                report.damage.push(Damage { file, offset, problem, advice });
+            }
+        }
+    }
+    for &number in segments.range(through + 1..) {
+        handle_gap(objects, spec, &mut log, number, report);
+        let key = catalog::segment_key(spec.id, number);
+        let problem = match read(objects, &key) {
+            Ok(object) => {
+                bytes += object.len() as u64;
+                let checked = log.handle_segment(&object);
+                if let Ok(segment) = &checked {
+                    data_keys.segment(spec.id, segment, &object);
+                }
+                if let Ok(Segment { header, .. }) = &checked
+                    && header.sectors > 0
+                {
+                    resized.insert(number, header.sectors);
+                }
+                checked.err()
+            }
+            Err(error) => {
+                log.handle_missing(1);
+                Some(format!("it cannot be read: {error}"))
+            }
+        };
+        if let Some(problem) = problem {
+            let offset = offset_in(&problem);
+            let (file, advice) = (objects.place(&key), SEGMENT_ADVICE.into());
+            report.damage.push(Damage { file, offset, problem, advice });
+        }
+        let sound = report.damage.len() == before && log.is_whole();
+        map.check_roots_of(number, sound.then_some(&log), report);
+    }
+    let roots = map.roots.keys().map(|name| name.segment);
+    if let Some(last) = checkpoints.iter().copied().chain(roots).max() {
+        handle_gap(objects, spec, &mut log, last.saturating_add(1), report);
+    }
+    let found = map.finish(report);
+    for number in &checkpoints {
+        let key = catalog::checkpoint_key(spec.id, *number);
+        let problem = match objects.read(&key, 0..0) {
+            Err(error) => Some(error.to_string()),
+            Ok(_) => {
+                check_checkpoint(spec, *number, pieces(objects, &key)).err().map(|e| e.to_string())
+            }
+        };
+        if let Some(problem) = problem {
+            report.damage.push(Damage {
+                file: objects.place(&key),
+                offset: None,
+                problem,
+                advice: "delete it: the store then reads an older one, or the segments".into(),
+            });
+        }
+    }
+    for number in &sizes {
+        let key = catalog::size_key(spec.id, *number);
+        if let Some(problem) = check_size(objects, spec, &key, resized.get(number)) {
+            report.damage.push(Damage {
+                file: objects.place(&key),
+                offset: None,
+                problem,
+                advice: "delete it: only a list of volumes that are not in use may then show an older size".into(),
+            });
+        }
+    }
+    check_staged(objects, spec, log.table(), report)?;
+    data_keys.bundles(objects, spec.id)?;
+    let state = log.state();
+    let ok = report.damage.len() == before;
+    let outstanding = match (ok, state.clean) {
+        (false, _) => "damaged",
+        (true, true) => "its last host ended in order",
+        (true, false) => "its last host has not ended in order, and may have more",
+    };
+    report.volumes.push(Checked {
+        name: spec.name.clone(),
+        id: spec.id.to_string(),
+        ok,
+        epoch: state.epoch(),
+        last_seq: state.committed,
+        parts: segments.len() as u64,
+        bytes,
+        data_keys: data_keys.into_bytes(),
+        found: format!("{found}; {outstanding}"),
+    });
+    Ok(())
+}
+
+/// Verifies the staged objects that the log refers to, and notes those it does not.
+fn check_staged(
+    objects: &dyn Stored,
+    spec: &VolumeSpec,
+    table: &Table,
+    report: &mut Report,
+) -> Result<()> {
+    let prefix = catalog::staged_prefix(spec.id);
+    let mut unused: BTreeMap<u64, u64> = BTreeMap::new();
+    for meta in objects.list(&prefix)? {
+        if let Some(number) = catalog::parse_number(&prefix, &meta.key) {
+            unused.insert(number, meta.bytes);
+        }
+    }
+    let mut referenced: BTreeMap<u64, Vec<(Range, Place)>> = BTreeMap::new();
+    let places = table.iter_from(0).filter_map(|(range, place)| Some((range, place?)));
+    for (range, place) in places.filter(|(_, place)| place.is_staged()) {
+        referenced.entry(place.segment()).or_default().push((range, place));
+    }
+    for (number, places) in referenced {
+        unused.remove(&number);
+        let key = catalog::staged_key(spec.id, number);
+        let mut damaged = |offset: Option<u64>, range: Range, problem: String| {
+            let problem = format!("{problem}; {range} of the volume cannot be read");
+            let (file, advice) = (objects.place(&key), STAGED_ADVICE.into());
+            report.damage.push(Damage { file, offset, problem, advice });
+        };
+        match read(objects, &key) {
+            Ok(object) => {
+                for (range, place) in places {
+                    if let Err(error) = staged::check(spec.id, &object, range.lba, place) {
+                        damaged(Some(place.offset().into()), range, error.to_string());
+                    }
+                }
+            }
+            Err(error) => {
+                for (range, _) in places {
+                    damaged(None, range, format!("it cannot be read: {error}"));
+                }
+            }
+        }
+    }
+    if !unused.is_empty() {
+        report.notes.push(format!(
+            "volume {}: {} staged objects ({}) hold nothing that is visible: copies that were never made, or have \
+             been overwritten; they go when the volume is deleted",
+            spec.name,
+            unused.len(),
+            show_bytes(unused.values().sum())
+        ));
+    }
+    Ok(())
+}
+
+/// What is wrong with a size that is noted beside the log, which says it of the segment of that number.
+fn check_size(
+    objects: &dyn Stored,
+    spec: &VolumeSpec,
+    key: &str,
+    logged: Option<&u64>,
+) -> Option<String> {
+    let bytes = match read(objects, key) {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(format!("it cannot be read: {error}")),
+    };
+    match (catalog::decode_size(spec, key, &bytes), logged) {
+        (Err(error), _) => Some(error.to_string()),
+        (Ok(sectors), Some(logged)) if sectors != *logged => {
+            Some(format!("it says {sectors} sectors, the log says {logged}"))
+        }
+        _ => None,
+    }
+}
+
+const SEGMENT_ADVICE: &str = "restore it from a copy; without it the volume does not open, and the \
+                              ranges written in it are lost";
+
+const STAGED_ADVICE: &str = "restore it from a copy of the data directory";
+
+/// The offset that a message of the segment parser names.
+fn offset_in(problem: &str) -> Option<u64> {
+    let rest = problem.split_once("at byte ")?.1;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn read(objects: &dyn Stored, key: &str) -> std::io::Result<Bytes> {
+    objects.read(key, 0..MAX_SEGMENT_BYTES)
+}
+
+/// The content of an object in pieces; it ends early where it cannot be read, which the checkpoint's
+/// reader reports as cut short.
+fn pieces<'a>(objects: &'a dyn Stored, key: &'a str) -> impl Iterator<Item = Bytes> + 'a {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let piece = objects.read(key, at..at + PIECE_BYTES).ok()?;
+        at += piece.len() as u64;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    let read = || -> std::io::Result<Vec<PathBuf>> {
+        std::fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
+    };
+    let mut paths = read().with_context(|| format!("cannot list {}", dir.display()))?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(entries(dir)?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+fn in_words(report: &Report) -> String {
+    let parts = if report.kind == "host" { "FRAMES" } else { "SEGMENTS" };
+    let header = ["VOLUME", "", "EPOCH", "LAST WRITE", parts, "BYTES", "FOUND"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(report.volumes.iter().map(|volume| {
+        vec![
+            volume.name.clone(),
+            if volume.ok { "ok" } else { "DAMAGED" }.into(),
+            volume.epoch.to_string(),
+            volume.last_seq.to_string(),
+            volume.parts.to_string(),
+            show_bytes(volume.bytes),
+            volume.found.clone(),
+        ]
+    }));
+    let mut out = columns(&rows);
+    out += &keys::in_words(report);
+    for note in &report.notes {
+        out += &format!("note: {note}\n");
+    }
+    for Damage { file, offset, problem, advice } in &report.damage {
+        let at = offset.map(|offset| format!(", offset {offset}")).unwrap_or_default();
+        out += &format!("DAMAGE in {}{at}: {problem}\n  what to do: {advice}\n", file.display());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

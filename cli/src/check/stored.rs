@@ -1,0 +1,165 @@
+//! The objects of a store that is stopped, wherever they are; reading them changes nothing.
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use longhaul_core::store::sealed;
+use longhaul_objects::{ObjectMeta, StoppedDevice, looks_like_object, open_object};
+use longhaul_store::site::{self, Place, Role, Site};
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Objects to read.
+pub trait Stored {
+    /// Those whose names begin with `prefix`, which ends with a slash, in order.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>>;
+
+    /// What there is of a range of one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not there.
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes>;
+
+    /// Where it is, for people.
+    fn place(&self, key: &str) -> PathBuf;
+}
+
+/// A directory with a file for each object.
+pub struct Directory(pub PathBuf);
+
+impl Stored for Directory {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.0.join(prefix)];
+        while let Some(dir) = dirs.pop() {
+            let read = || -> std::io::Result<()> {
+                for entry in std::fs::read_dir(&dir)? {
+                    let path = entry?.path();
+                    let metadata = path.symlink_metadata()?;
+                    let key = || path.strip_prefix(&self.0).unwrap_or(&path).to_string_lossy();
+                    let empty =
+                        || std::fs::read_dir(&path).is_ok_and(|mut dir| dir.next().is_none());
+                    // An empty one in the place of an object is read, which says what it is.
+                    if metadata.is_dir() && !(looks_like_object(&key()) && empty()) {
+                        dirs.push(path);
+                    } else {
+                        let key = path.strip_prefix(&self.0).unwrap_or(&path);
+                        let (key, bytes) = (key.to_string_lossy().into_owned(), metadata.len());
+                        found.push(ObjectMeta { key, bytes });
+                    }
+                }
+                Ok(())
+            };
+            match read_dir_if_there(read) {
+                Ok(()) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot list {}", dir.display()));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
+        let file = open_object(&self.0.join(key)).map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => std::io::Error::new(error.kind(), "it is not a regular file"),
+            _ => error,
+        })?;
+        let end = range.end.min(file.metadata()?.len());
+        let mut data = vec![0; end.saturating_sub(range.start) as usize];
+        file.read_exact_at(&mut data, range.start)?;
+        Ok(data.into())
+    }
+
+    fn place(&self, key: &str) -> PathBuf {
+        self.0.join(key)
+    }
+}
+
+/// A directory that is not there is an empty one.
+fn read_dir_if_there(read: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
+    match read() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+impl Stored for StoppedDevice {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        Ok(StoppedDevice::list(self, prefix))
+    }
+
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
+        StoppedDevice::read(self, key, range)
+    }
+
+    fn place(&self, key: &str) -> PathBuf {
+        Path::new(self.path()).join(key)
+    }
+}
+
+/// Most that is read of a small object: attributes are the longest.
+const MAX_SEALED_BYTES: u64 = 64 << 20;
+
+/// What counts of a location: one of its trees, and a catalog.
+pub struct InPlace<'a> {
+    all: &'a dyn Stored,
+    place: Place,
+}
+
+impl<'a> InPlace<'a> {
+    /// Looks what that is.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn find(all: &'a dyn Stored) -> Result<(InPlace<'a>, Role)> {
+        let newest = all.list(site::PREFIX)?.into_iter().map(|meta| meta.key).max();
+        let site = match newest {
+            Some(key) => {
+                let shown = all.place(&key);
+                let record = all.read(&key, 0..site::MAX_BYTES);
+                let record = record.with_context(|| format!("cannot read {}", shown.display()))?;
+                site::parse(&key, &record)?
+            }
+            None => Site::first(),
+        };
+        Ok((InPlace { all, place: site.place }, site.role))
+    }
+
+    fn key(&self, key: &str) -> String {
+        self.place.key(key)
+    }
+}
+
+impl Stored for InPlace<'_> {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>> {
+        let whole = self.key(prefix);
+        let before = whole.len() - prefix.len();
+        let mut found = self.all.list(&whole)?;
+        for meta in &mut found {
+            meta.key.drain(..before);
+        }
+        Ok(found)
+    }
+
+    /// Of one that is sealed, the content; if it does not match its seal, it cannot be read.
+    fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
+        if !sealed::is_sealed(key) {
+            return self.all.read(&self.key(key), range);
+        }
+        let object = self.all.read(&self.key(key), 0..MAX_SEALED_BYTES)?;
+        let content = sealed::open(key, &object).map_err(std::io::Error::other)?;
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(content.len());
+        let (start, end) = (place(range.start), place(range.end));
+        Ok(content.slice(start.min(end)..end))
+    }
+
+    fn place(&self, key: &str) -> PathBuf {
+        self.all.place(&self.key(key))
+    }
+}

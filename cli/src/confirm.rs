@@ -1,0 +1,119 @@
+//! Commands that destroy something ask before they do it.
+//!
+//! On a terminal the question is asked there. Without one there is nobody to ask: then it takes `--yes`.
+
+use crate::args::{
+    Command, CredentialCommand, DetachArgs, KeyCommand, ReplicaCommand, SnapshotCommand,
+    StoreCommand, TenantCommand, VolumeCommand,
+};
+use anyhow::{Context as _, Result, bail};
+use longhaul_base::Usage;
+use longhaul_base::units::show_bytes;
+use std::io::{IsTerminal as _, Write as _};
+
+/// Asks whether a command is to do what nothing undoes, if it is such a one and nobody has said so.
+///
+/// # Errors
+/// If the answer is no, or nobody can be asked.
+pub fn confirm(command: &Command) -> Result<()> {
+    match destroys(command) {
+        Some((what, false)) => ask(&what),
+        _ => Ok(()),
+    }
+}
+
+/// What a command destroys, and whether `--yes` was given.
+fn destroys(command: &Command) -> Option<(String, bool)> {
+    let (what, yes) = match command {
+        Command::Volume(args) => match &args.command {
+            VolumeCommand::Delete { name, now: true, yes } => (
+                format!("volume {name} is deleted and its data removed: nothing brings it back"),
+                yes,
+            ),
+            VolumeCommand::Delete { name, now: false, yes } => (
+                format!(
+                    "volume {name} is deleted; `longhaul volume undelete` brings it back for as long as the store keeps it"
+                ),
+                yes,
+            ),
+            VolumeCommand::Resize { name, size, force: true, yes } => (
+                format!("volume {name} is cut off after {}, if it is larger", show_bytes(*size)),
+                yes,
+            ),
+            VolumeCommand::AcceptLoss { name, yes } => (
+                format!(
+                    "what a host acknowledged of volume {name} and did not deliver is given up; `longhaul volume lost` shows it"
+                ),
+                yes,
+            ),
+            VolumeCommand::Key(KeyCommand::Remove { name, slot, yes }) => {
+                (format!("what key slot {slot} is for opens volume {name} no more"), yes)
+            }
+            _ => return None,
+        },
+        Command::Detach(DetachArgs { name, drop_undelivered: true, yes, .. }) => {
+            (format!("what was not delivered of volume {name} is given up"), yes)
+        }
+        Command::Snapshot(args) => match &args.command {
+            SnapshotCommand::Delete { snapshots, yes } => {
+                let names: Vec<String> = snapshots.iter().map(ToString::to_string).collect();
+                (format!("snapshots are deleted: {}", names.join(", ")), yes)
+            }
+            SnapshotCommand::Rollback { snapshot, yes } => (
+                format!(
+                    "what was written to volume {} since {snapshot} is gone, unless another snapshot has it",
+                    snapshot.volume
+                ),
+                yes,
+            ),
+            _ => return None,
+        },
+        Command::Tenant(args) => match &args.command {
+            TenantCommand::Delete { name, yes } => (format!("tenant {name} is deleted"), yes),
+            _ => return None,
+        },
+        Command::Store(args) => match &args.command {
+            Some(StoreCommand::Forget { id, yes, .. }) => {
+                (format!("store {id} is struck off the list, and its certificate is refused"), yes)
+            }
+            Some(StoreCommand::Replica { command: ReplicaCommand::Remove { yes, .. } }) => (
+                "there is no replica any more, and what is there cannot be gone on with".to_owned(),
+                yes,
+            ),
+            _ => return None,
+        },
+        Command::Credential(args) => match &args.command {
+            CredentialCommand::Revoke { which: Some(serial), yes, .. } => {
+                (format!("credential {serial} is refused from now on"), yes)
+            }
+            CredentialCommand::Revoke { tenant, yes, .. } => {
+                let tenant = tenant.as_deref().unwrap_or_default();
+                (format!("all credentials of tenant {tenant} are refused from now on"), yes)
+            }
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some((what, yes.yes))
+}
+
+/// Asks whether that is meant, on the terminal.
+///
+/// # Errors
+/// If the answer is no, or nobody can be asked.
+pub fn ask(what: &str) -> Result<()> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        bail!(Usage(format!(
+            "{what}: say --yes if that is meant, as there is no terminal on which to ask"
+        )));
+    }
+    let mut errors = std::io::stderr().lock();
+    let prompt = write!(errors, "{what}. Go on? [y/N] ").and_then(|()| errors.flush());
+    prompt.context("cannot ask on the terminal: say --yes")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read the answer: say --yes")?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => bail!("nothing was done"),
+    }
+}

@@ -1,0 +1,20 @@
+//! `longhaul`: the commands, and the gateways as commands.
+//!
+//! - [`args`]: the command line; [`commands`]: which code runs a command.
+//! - `host`: what asks a running host; `volume`, `tenant`, `stores`: what asks a store.
+//! - `check`: what looks at directories; `demo`, `bench`: what tries and measures.
+
+// The programs of this crate are its interface; what is public here is for them and for tests.
+#![allow(missing_docs)]
+
+pub mod args;
+mod bench;
+pub mod check;
+pub mod commands;
+mod confirm;
+mod demo;
+mod host;
+mod reload;
+mod stores;
+mod tenant;
+pub mod volume;

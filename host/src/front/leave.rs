@@ -1,0 +1,244 @@
+//! Volumes that go: by command, or because the store does not have them any more.
+//!
+//! Promises: the space of a journal is given back only once the store has everything in it, or an
+//! operator has said that it may be dropped.
+
+use super::{Front, Leaving, Stage};
+use crate::ahead::blocking;
+use crate::attach::Failure;
+use crate::state::VolumeFile;
+use crate::volume::Volume;
+use anyhow::{Result, bail};
+use longhaul_base::units::show_bytes;
+use longhaul_core::block::VolumeId;
+use longhaul_core::wire::link::{ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often it is looked whether the store has confirmed the end of an epoch.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Front {
+    /// Begins to detach a volume whose clients are gone and of which the store has everything, or
+    /// gives up to attach one. The volume has gone from the status when that is done.
+    ///
+    /// # Errors
+    /// If there is no such volume here, it is in use, or the store does not have everything.
+    pub async fn detach(self: &Rc<Self>, name: &str, drop_undelivered: bool) -> Result<()> {
+        match self.stage(name) {
+            Some(Stage::Attached(volume)) => self.detach_attached(name, volume),
+            Some(Stage::Detaching) => Ok(()),
+            Some(Stage::Trying(_) | Stage::Waiting(_)) => {
+                self.refuse_undelivered(name, drop_undelivered)?;
+                let mut entries = self.entries.borrow_mut();
+                if let Some(entry) = entries.get_mut(name) {
+                    entry.pinned = false;
+                    entry.leaving = Some(Leaving::Detached { drop_undelivered });
+                    entry.wake.notify_one();
+                }
+                Ok(())
+            }
+            Some(Stage::Ended(_)) => {
+                self.refuse_undelivered(name, drop_undelivered)?;
+                self.end(name);
+                self.set(name, Stage::Detaching);
+                let (front, name) = (self.clone(), name.to_owned());
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = front.leave(&name, drop_undelivered).await {
+                        tracing::warn!(volume = name, "its space is not free: {error:#}");
+                        front.entries.borrow_mut().remove(&name);
+                    }
+                });
+                Ok(())
+            }
+            None => {
+                let known = self.state.volumes()?.iter().any(|file| file.name == name);
+                if !known && !self.remembered.borrow().contains(name) {
+                    bail!("volume {name} is not attached here");
+                }
+                self.refuse_undelivered(name, drop_undelivered)?;
+                self.leave(name, drop_undelivered).await
+            }
+        }
+    }
+
+    /// The command that asked for a volume does not wait for it any more. Its leave to take the volume from
+    /// another host ends with it, also where the volume is waited for all the same.
+    pub fn cancel_attach(&self, name: &str) {
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.get_mut(name) else { return };
+        (entry.take_over, entry.cancelled) = (false, entry.asked);
+        if entry.pinned {
+            return;
+        }
+        entry.leaving = Some(Leaving::Cancelled);
+        entry.wake.notify_one();
+    }
+
+    pub(super) fn detach_attached(self: &Rc<Self>, name: &str, volume: Rc<Volume>) -> Result<()> {
+        let clients = self.clients.borrow().as_ref().map_or(0, |clients| clients(name));
+        if clients > 0 {
+            bail!("volume {name} has {clients} clients: disconnect them, then detach it");
+        }
+        let lag = volume.status().0.lag_bytes;
+        if lag > 0 {
+            bail!("the store does not have {} of volume {name} yet: try again", show_bytes(lag));
+        }
+        tracing::info!(volume = name, "detaching");
+        self.remember(name, false);
+        self.set(name, Stage::Detaching);
+        volume.with(|now, engine| engine.handle_shutdown(now));
+        tokio::task::spawn_local(self.clone().finish(name.to_owned(), volume));
+        Ok(())
+    }
+
+    /// Waits for the store, then frees what there is here.
+    async fn finish(self: Rc<Self>, name: String, volume: Rc<Volume>) {
+        while !volume.is_detached() {
+            // A volume that is fenced meanwhile says so itself.
+            if volume.is_fenced() || self.stopping.get() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        drop(volume);
+        self.end(&name);
+        if let Err(error) = self.leave(&name, false).await {
+            tracing::warn!(volume = name, "its space is not free: {error:#}");
+        }
+    }
+
+    /// Lets go of the engine of a volume that is over.
+    pub(super) fn end(&self, name: &str) {
+        self.tell_gone(name, "it was detached");
+        self.by_id.borrow_mut().retain(|_, volume| {
+            let ends = volume.name() == name;
+            if ends {
+                volume.end();
+            }
+            !ends
+        });
+    }
+
+    /// Writes that may be lost if the space of this name is given back.
+    fn undelivered(&self, name: &str, file: &VolumeFile) -> bool {
+        let empty = self
+            .kept(name)
+            .is_some_and(|kept| kept.file.id == file.id && kept.known && kept.lag_bytes == 0);
+        file.name == name && !file.delivered && !empty
+    }
+
+    fn refuse_undelivered(&self, name: &str, drop_undelivered: bool) -> Result<()> {
+        let files = self.state.volumes()?;
+        match files.iter().find(|file| self.undelivered(name, file)) {
+            Some(file) if !drop_undelivered => bail!(
+                "volume {name} has writes in {} that may not be at the store: let it be attached here and drain, carry \
+                 that state directory to where it can be, or give them up with `longhaul detach {name} \
+                 --drop-undelivered`",
+                self.state.volume_dir(file.volume_id()?).display()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets a volume that is not attached, and frees what there is of it here.
+    async fn leave(&self, name: &str, drop_undelivered: bool) -> Result<()> {
+        self.remember(name, false);
+        let mut bytes = 0;
+        for file in self.state.volumes()?.into_iter().filter(|file| file.name == name) {
+            let id = file.volume_id()?;
+            let lost = self.undelivered(name, &file);
+            if self.by_id.borrow().contains_key(&id) || lost && !drop_undelivered {
+                continue;
+            }
+            if lost {
+                tracing::warn!(
+                    volume = name,
+                    "what was not delivered is dropped, as the operator said"
+                );
+            }
+            bytes += file.journal.bytes();
+            self.free(id, file).await?;
+        }
+        if bytes > 0 {
+            let freed = show_bytes(bytes);
+            tracing::info!(volume = name, "the space of its journal is free again: {freed}");
+        }
+        self.entries.borrow_mut().remove(name);
+        Ok(())
+    }
+
+    /// The end of the task that was to attach a volume which a command does not want any more.
+    pub(super) async fn left(&self, name: &str) {
+        let leaving = self.entries.borrow().get(name).and_then(|entry| entry.leaving);
+        let Some(Leaving::Detached { drop_undelivered }) = leaving else {
+            return self.forget(name);
+        };
+        if let Err(error) = self.leave(name, drop_undelivered).await {
+            tracing::warn!(volume = name, "its space is not free: {error:#}");
+        }
+        self.entries.borrow_mut().remove(name);
+    }
+
+    /// Frees the journals of volumes that the store does not have any more, if it had everything.
+    pub(super) async fn free_gone(self: Rc<Self>) {
+        let files = match self.state.volumes() {
+            Ok(files) => files,
+            Err(error) => return tracing::debug!("{error:#}"),
+        };
+        for file in files.into_iter().filter(|file| file.released && file.delivered) {
+            let busy = match self.stage(&file.name) {
+                None => false,
+                Some(Stage::Attached(volume)) => volume.attached().volume.to_string() == file.id,
+                Some(Stage::Waiting(Failure::NotFound(_))) => false,
+                Some(_) => true,
+            };
+            if busy || self.is_there(&file).await != Some(false) {
+                continue;
+            }
+            // It may have been attached meanwhile.
+            let Ok(id) = file.volume_id() else { continue };
+            let still = self.state.volume(id).ok().flatten();
+            if still.as_ref() != Some(&file) || self.by_id.borrow().contains_key(&id) {
+                continue;
+            }
+            let (name, bytes) = (file.name.clone(), show_bytes(file.journal.bytes()));
+            match self.free(id, file).await {
+                Ok(()) => tracing::info!(
+                    volume = name,
+                    "the store does not have it any more: the space of its journal is free again, {bytes}"
+                ),
+                Err(error) => tracing::warn!(volume = name, "its space is not free: {error:#}"),
+            }
+        }
+    }
+
+    /// Gives back what the state directory has of a volume. Nothing may attach it meanwhile.
+    async fn free(&self, id: VolumeId, file: VolumeFile) -> Result<()> {
+        self.freeing.borrow_mut().insert(id);
+        let state = self.state.clone();
+        let freed = blocking(move || state.free_volume(&file)).await;
+        self.freeing.borrow_mut().remove(&id);
+        freed
+    }
+
+    /// Resolves when nothing of a volume is being given back.
+    pub(crate) async fn not_freeing(&self, id: VolumeId) {
+        while self.freeing.borrow().contains(&id) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Whether the store has the volume that a journal belongs to; `None` if it does not say.
+    async fn is_there(&self, file: &VolumeFile) -> Option<bool> {
+        let operation = VolumeOperation::Show { name: file.name.clone() };
+        let asked = self.router.call(|request| ToStore::Volume { request, operation }).await;
+        match asked {
+            Ok(ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. }) => {
+                Some(info.id.to_string() == file.id)
+            }
+            Ok(ToHost::Volume { result: Err(VolumeError::NotFound), .. }) => Some(false),
+            _ => None,
+        }
+    }
+}

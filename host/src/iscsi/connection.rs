@@ -1,0 +1,279 @@
+//! One connection of an initiator: its socket, on the front thread.
+
+use super::input::Input;
+use super::{CLOSE_LIMIT, Server};
+use crate::stream::{Outbound, Reader, Writer, Written};
+use bytes::BytesMut;
+use longhaul_base::limits::{Place, Places, Stranger, Who};
+use longhaul_core::front::iscsi::{CloseReason, ConnectionId, Peer};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// An initiator's connection.
+pub(super) struct Connection {
+    id: ConnectionId,
+    peer: String,
+    who: Who,
+    state: RefCell<State>,
+}
+
+struct State {
+    /// Of one that has logged in.
+    place: Option<Place<Who>>,
+    out: Outbound,
+    waker: Option<Waker>,
+    /// There is something to do that no socket tells of.
+    kicked: bool,
+    /// The socket takes no more; nothing is written until it does.
+    blocked: bool,
+    /// The target is done with it.
+    closing: Option<CloseReason>,
+    failed: Option<io::Error>,
+}
+
+/// What a connection woke up for.
+enum Wake {
+    Work,
+    /// The socket takes more.
+    Room,
+    Input,
+    End,
+}
+
+impl Connection {
+    /// Serves a new connection until it ends.
+    pub(super) async fn serve(
+        server: Rc<Server>,
+        (peer, who): (Peer, Who),
+        reader: Reader,
+        writer: Writer,
+    ) {
+        if server.stopping.get() {
+            return;
+        }
+        let random = match longhaul_base::random::secret() {
+            Ok(random) => random,
+            Err(error) => {
+                tracing::error!(peer = peer.address, "refused an iSCSI initiator: {error:#}");
+                return;
+            }
+        };
+        let id = server.next_id.get();
+        server.next_id.set(id + 1);
+        let connection = Rc::new(Connection {
+            id,
+            peer: peer.address.clone(),
+            who,
+            state: RefCell::new(State {
+                place: None,
+                out: Outbound::new(writer),
+                waker: None,
+                kicked: false,
+                blocked: false,
+                closing: None,
+                failed: None,
+            }),
+        });
+        server.connections.borrow_mut().insert(id, connection.clone());
+        server.with(|now, target| target.handle_accept(now, id, peer, random));
+        let result = connection.run(&server, reader).await;
+        connection.state.borrow_mut().out.close();
+        server.connections.borrow_mut().remove(&id);
+        server.stalled.borrow_mut().remove(&id);
+        server.with(|now, target| target.handle_closed(now, id));
+        let peer = &connection.peer;
+        match result {
+            Ok(None) => tracing::debug!(peer, "iSCSI connection closed by the initiator"),
+            Ok(Some(CloseReason::LoggedOut)) => tracing::debug!(peer, "iSCSI connection ended"),
+            Ok(Some(reason)) => tracing::info!(peer, "iSCSI connection closed: {reason}"),
+            Err(error) => tracing::info!(peer, "iSCSI connection lost: {error}"),
+        }
+    }
+
+    /// It has logged in: it takes one of the places, if there is one for where it comes from.
+    pub(super) fn logged_in(&self, places: &Places<Who>) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.place = places.take(self.who);
+        state.kick();
+        state.place.is_some()
+    }
+
+    /// Where it comes from.
+    pub(super) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// The target is done with it: what is left is written, then it ends.
+    pub(super) fn close(&self, reason: CloseReason) {
+        let mut state = self.state.borrow_mut();
+        state.closing.get_or_insert(reason);
+        state.kick();
+    }
+
+    /// There is something to do.
+    pub(super) fn kick(&self) {
+        self.state.borrow_mut().kick();
+    }
+
+    /// Writes what the target has for it, as far as the socket takes it.
+    pub(super) fn flush(&self, server: &Server) {
+        let state = &mut *self.state.borrow_mut();
+        if state.blocked || state.failed.is_some() {
+            return;
+        }
+        let target = &mut *server.target.borrow_mut();
+        let mut sent = 0;
+        let written = state.out.write(|| {
+            let piece = target.poll_output(self.id)?;
+            sent += piece.len() as u64;
+            Some(piece)
+        });
+        server.counters.borrow_mut().sent_bytes += sent;
+        match written {
+            Ok(Written::All) => {}
+            Ok(Written::Blocked) => {
+                state.blocked = true;
+                // The task has to wait for the socket, whoever found it full.
+                if let Some(waker) = &state.waker {
+                    waker.wake_by_ref();
+                }
+            }
+            Err(error) => {
+                state.failed = Some(error);
+                state.kick();
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        server: &Rc<Server>,
+        mut reader: Reader,
+    ) -> io::Result<Option<CloseReason>> {
+        let mut input = Input::new();
+        let mut stranger = Some(server.strangers.enter(self.who));
+        loop {
+            if self.state.borrow().closing.is_some() {
+                return self.finish(server).await.map(Some);
+            }
+            stranger = stranger.filter(|_| self.state.borrow().place.is_none());
+            let wake = tokio::select! {
+                wake = self.wait(server, &mut reader, &mut input) => wake?,
+                () = given_way(stranger.as_mut()) => {
+                    return Err(io::Error::other("too many initiators do not log in"));
+                }
+            };
+            match wake {
+                Wake::End => return Ok(None),
+                Wake::Input | Wake::Work => {}
+                Wake::Room => self.flush(server),
+            }
+            while self.turn(server, &mut input.bytes) {}
+        }
+    }
+
+    /// Hands what was read to the target and acts on what follows. True if what is left may be taken
+    /// now: what stopped the target may have been done.
+    fn turn(&self, server: &Rc<Server>, input: &mut BytesMut) -> bool {
+        let before = input.len();
+        let wanted = server.with(|now, target| {
+            let wanted = target.wants_input(self.id);
+            if wanted && before > 0 {
+                target.handle_input(now, self.id, input);
+            }
+            wanted
+        });
+        let target = server.target.borrow();
+        let progress = !wanted || input.len() < before;
+        progress
+            && !input.is_empty()
+            && target.wants_input(self.id)
+            && input.len() >= target.wanted(self.id)
+    }
+
+    /// Writes what is left, then ends.
+    async fn finish(&self, server: &Rc<Server>) -> io::Result<CloseReason> {
+        let written = std::future::poll_fn(|cx| {
+            loop {
+                self.flush(server);
+                let mut state = self.state.borrow_mut();
+                if let Some(error) = state.failed.take() {
+                    return Poll::Ready(Err(error));
+                }
+                if !state.blocked {
+                    return Poll::Ready(Ok(()));
+                }
+                std::task::ready!(state.out.poll_ready(cx))?;
+                state.blocked = false;
+            }
+        });
+        // Whether an initiator that leaves reads its last responses is its own affair.
+        let _ = tokio::time::timeout(CLOSE_LIMIT, written).await;
+        let reason = self.state.borrow_mut().closing.take();
+        Ok(reason.unwrap_or(CloseReason::LoggedOut))
+    }
+
+    /// Waits for something to do.
+    async fn wait(
+        &self,
+        server: &Server,
+        reader: &mut Reader,
+        input: &mut Input,
+    ) -> io::Result<Wake> {
+        std::future::poll_fn(|cx| {
+            {
+                let state = &mut *self.state.borrow_mut();
+                if let Some(error) = state.failed.take() {
+                    return Poll::Ready(Err(error));
+                }
+                if std::mem::take(&mut state.kicked) {
+                    return Poll::Ready(Ok(Wake::Work));
+                }
+                if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    state.waker = Some(cx.waker().clone());
+                }
+                if state.blocked && state.out.poll_ready(cx)?.is_ready() {
+                    state.blocked = false;
+                    return Poll::Ready(Ok(Wake::Room));
+                }
+            }
+            let wanted = {
+                let target = server.target.borrow();
+                if !target.wants_input(self.id) {
+                    server.stalled.borrow_mut().insert(self.id);
+                    return Poll::Pending;
+                }
+                target.wanted(self.id)
+            };
+            input.make_room(wanted);
+            match std::task::ready!(reader.poll(cx, &mut input.bytes)) {
+                Ok(0) => Poll::Ready(Ok(Wake::End)),
+                Ok(read) => {
+                    server.counters.borrow_mut().received_bytes += read as u64;
+                    Poll::Ready(Ok(Wake::Input))
+                }
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        })
+        .await
+    }
+}
+
+/// Waits until a connection without a login has to go.
+async fn given_way(stranger: Option<&mut Stranger>) {
+    match stranger {
+        Some(stranger) => stranger.dropped().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl State {
+    fn kick(&mut self) {
+        self.kicked = true;
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}

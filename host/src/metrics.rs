@@ -1,0 +1,153 @@
+//! Counters and latencies of a volume's requests, kept on the front thread without locks.
+
+use longhaul_base::disk::DiskTimes;
+use longhaul_base::histogram::Histogram;
+use longhaul_core::block::{BlockError, ReadPiece, Reply, Request, SECTOR_BYTES};
+use std::time::Duration;
+
+/// What a request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A read.
+    Read,
+    /// A write, FUA or not.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard.
+    Discard,
+    /// A write of zeroes.
+    Zero,
+    /// A prefetch.
+    Prefetch,
+    /// A status query.
+    Status,
+    /// The beginning or end of a watch.
+    Watch,
+    /// A piece of a copy made ready by the store.
+    Stage,
+    /// A write of what is ready.
+    WriteStaged,
+}
+
+impl Kind {
+    /// All kinds with their label, in the order of their numbers.
+    pub const ALL: [(Kind, &str); 10] = [
+        (Kind::Read, "read"),
+        (Kind::Write, "write"),
+        (Kind::Flush, "flush"),
+        (Kind::Discard, "discard"),
+        (Kind::Zero, "zero"),
+        (Kind::Prefetch, "prefetch"),
+        (Kind::Status, "status"),
+        (Kind::Watch, "watch"),
+        (Kind::Stage, "stage"),
+        (Kind::WriteStaged, "write_staged"),
+    ];
+
+    /// The kind of a request.
+    pub fn of(request: &Request) -> Kind {
+        match request {
+            Request::Read(_) => Kind::Read,
+            Request::Write { .. } => Kind::Write,
+            Request::Flush => Kind::Flush,
+            Request::Discard { .. } => Kind::Discard,
+            Request::Zero { .. } => Kind::Zero,
+            Request::Prefetch(_) => Kind::Prefetch,
+            Request::Status(_) => Kind::Status,
+            Request::Watch(_) | Request::Unwatch(_) => Kind::Watch,
+            Request::Stage { .. } => Kind::Stage,
+            Request::WriteStaged { .. } => Kind::WriteStaged,
+        }
+    }
+}
+
+/// Where the time of a volume's requests goes. One request passes several stages, some of them more
+/// than once: divide the sum of a stage by the number of requests.
+#[derive(Clone, Debug, Default)]
+pub struct Stages {
+    /// Client protocols: taking requests apart, putting replies together and writing them to the
+    /// socket; once for each wake-up that had some.
+    pub front: Histogram,
+    /// The engine with all that it hands over to disk and link; once for each wake-up.
+    pub host: Histogram,
+    /// From a read that the store is asked for to the answer, so with the way there and back, and
+    /// with the store.
+    pub link: Histogram,
+    /// From a batch of writes to the word that it is committed, as `link`.
+    pub commit: Histogram,
+    /// The journal's disk.
+    pub disk: DiskTimes,
+}
+
+impl Stages {
+    /// All of them with their label.
+    pub fn all(&self) -> [(&'static str, &Histogram); 7] {
+        [
+            ("front", &self.front),
+            ("host", &self.host),
+            ("link", &self.link),
+            ("commit", &self.commit),
+            ("journal_write", &self.disk.write),
+            ("journal_sync", &self.disk.sync),
+            ("journal_read", &self.disk.read),
+        ]
+    }
+}
+
+/// What clients asked of a volume and what came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// By stage.
+    pub stages: Stages,
+    /// By kind, see [`Kind::ALL`].
+    pub latency: [Histogram; Kind::ALL.len()],
+    /// Bytes of reads that succeeded.
+    pub read_bytes: u64,
+    /// Bytes of writes that were asked for.
+    pub write_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+impl Metrics {
+    /// A request came in.
+    pub fn start(&mut self, request: &Request) {
+        if let Request::Write { data, .. } = request {
+            self.write_bytes += data.len() as u64;
+        }
+    }
+
+    /// A request was answered.
+    pub fn end(&mut self, kind: Kind, took: Duration, reply: &Result<Reply, BlockError>) {
+        self.latency[kind as usize].record(took);
+        match reply {
+            Err(_) => self.errors += 1,
+            Ok(Reply::Data(pieces)) => {
+                let bytes = pieces.iter().map(|piece| match piece {
+                    ReadPiece::Data(data) => data.len() as u64,
+                    ReadPiece::Zeroes(sectors) => sectors * SECTOR_BYTES,
+                });
+                self.read_bytes += bytes.sum::<u64>();
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// The latency of a kind.
+    pub fn of(&self, kind: Kind) -> &Histogram {
+        &self.latency[kind as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_numbered_in_order() {
+        for (number, (kind, _)) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, number);
+        }
+    }
+}

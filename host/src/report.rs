@@ -1,0 +1,604 @@
+//! What a running host says of itself, as `/status` gives it.
+//!
+//! Collected on the front thread when someone asks; nothing is kept up to date for nobody.
+
+use super::ahead::{Control, TraceReport};
+use super::attach::{Failure, Kept};
+use super::front::{FencedBy, Front, Stage};
+use super::iscsi::{self, Change, Counters, RightsReport, SessionReport, Static};
+use super::metrics::Metrics;
+use super::nbd::{self, Server};
+use super::pins::PinsReport;
+use super::state::{Damaged, VolumeFile};
+use longhaul_core::host as engine;
+use longhaul_core::host::VersionsStatus;
+use longhaul_core::host::cache::CacheStatus;
+use longhaul_core::host::{RewriteStatus, WarmState, WarmStatus};
+use longhaul_core::wire::link::SecondState;
+use longhaul_link::LinkStatus;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+/// What the admin listener wants of the front thread, with where the answer goes.
+pub enum Question {
+    /// How everything is.
+    Report(oneshot::Sender<Answer>),
+    /// The traces that are kept.
+    Traces(oneshot::Sender<anyhow::Result<Vec<TraceReport>>>),
+    /// What is pinned.
+    Pins(oneshot::Sender<Vec<PinsReport>>),
+    /// A command.
+    Control(Control, oneshot::Sender<anyhow::Result<()>>),
+    /// Which initiators may use what.
+    Rights(oneshot::Sender<RightsReport>),
+    /// Other rights.
+    Change(Change, oneshot::Sender<anyhow::Result<()>>),
+    /// Which NBD clients may use what.
+    NbdRights(oneshot::Sender<nbd::RightsReport>),
+    /// Other rights of theirs.
+    NbdChange(nbd::Change, oneshot::Sender<anyhow::Result<()>>),
+    /// The config file says something else now about who may use what.
+    Reload(Box<Static>, nbd::Access, oneshot::Sender<anyhow::Result<()>>),
+}
+
+/// Everything at one moment, as the front thread sees it.
+pub struct Answer {
+    /// What people and programs read.
+    pub report: Report,
+    /// Latencies by volume.
+    pub metrics: Vec<(String, Metrics)>,
+    /// Totals of the iSCSI target.
+    pub iscsi: Counters,
+}
+
+/// `/status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Identity of the host.
+    pub host: String,
+    /// Whether it is shutting down.
+    #[serde(default)]
+    pub stopping: bool,
+    /// By name.
+    pub volumes: Vec<VolumeReport>,
+    /// Descriptions in the state directory that cannot be read.
+    #[serde(default)]
+    pub damaged: Vec<DamagedReport>,
+    /// Where NBD is served.
+    #[serde(default)]
+    pub nbd: Vec<String>,
+    /// NBD clients have to use TLS.
+    #[serde(default)]
+    pub nbd_tls: bool,
+    /// Where iSCSI is served.
+    #[serde(default)]
+    pub iscsi: Vec<String>,
+    /// To the store.
+    pub link: LinkStatus,
+    /// NBD clients.
+    pub connections: usize,
+    /// NBD clients turned away because there were too many.
+    pub connections_refused: u64,
+    /// iSCSI connections.
+    pub iscsi_connections: usize,
+    /// iSCSI sessions.
+    pub iscsi_sessions: Vec<SessionReport>,
+}
+
+/// A volume of the state directory that cannot be attached, because what describes it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedReport {
+    /// Its identity, as its directory says it.
+    pub id: String,
+    /// What is wrong with which file.
+    pub problem: String,
+}
+
+/// A volume in `/status`. Numbers are zero while it is not attached.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// Name.
+    pub name: String,
+    /// Identity, once attached.
+    pub id: Option<String>,
+    /// `attached`, `attaching` (under way, or waiting for the store), `refused` (the last attempt
+    /// failed, the next one will come), `detaching`, `fenced`, `stopped`, or `left`: not attached, with
+    /// writes in its journal that were not delivered.
+    pub state: String,
+    /// Who fenced it off.
+    #[serde(default)]
+    pub fenced_by: Option<FencedBy>,
+    /// Why it is not attached, or what is wrong with it.
+    pub reason: Option<String>,
+    /// Size.
+    pub size_bytes: u64,
+    /// Writing epoch.
+    pub epoch: u64,
+    /// NBD clients.
+    pub connections: usize,
+    /// iSCSI sessions.
+    pub iscsi_sessions: usize,
+    /// Bytes the store has not committed: lost if this host were. While it is not attached, the
+    /// bytes in the journal that are not known to be committed, which is never less.
+    pub lag_bytes: u64,
+    /// Age of the oldest of them, writes of an earlier run counted from the attach. While it is not
+    /// attached, the age of the last write.
+    pub lag_seconds: f64,
+    /// Journal space they take.
+    pub journal_bytes: u64,
+    /// Journal space there is.
+    pub journal_capacity_bytes: u64,
+    /// Whether the journal has failed.
+    pub journal_failed: bool,
+    /// Whether writes live in memory until committed.
+    pub memory_only: bool,
+    /// Whether new data is refused because the tenant is over its quota of stored bytes.
+    #[serde(default)]
+    pub no_space: bool,
+    /// Buffers of writes.
+    pub memory_bytes: u64,
+    /// Last write accepted, made stable here, committed by the store.
+    pub last_seq: u64,
+    /// Last write on stable storage here.
+    pub stable_seq: u64,
+    /// Last write committed by the store.
+    pub committed_seq: u64,
+    /// Bytes on their way to the store.
+    pub in_flight_bytes: u64,
+    /// How many may be.
+    pub window_bytes: u64,
+    /// Entries of the dirty map.
+    pub dirty_entries: u64,
+    /// Requests that wait for disk or store.
+    pub waiting_reads: u64,
+    /// Writes that wait for room.
+    pub waiting_writes: u64,
+    /// Flushes that wait for durability.
+    pub waiting_flushes: u64,
+    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is committed is there as
+    /// well.
+    #[serde(default)]
+    pub replica: String,
+    /// Share of bytes read that needed no store, if anything was read.
+    pub hit_rate: Option<f64>,
+    /// Bytes of data written for each byte that compression made of them, if any was packed; zeroes,
+    /// which take nothing, count.
+    pub compression_ratio: Option<f64>,
+    /// Share of the bytes on their way to the store that were left out because they were overwritten
+    /// before, if anything was shipped.
+    pub coalescing_ratio: Option<f64>,
+    /// Number of the key that new writes are encrypted with, if the volume is encrypted.
+    pub encryption_key: Option<u32>,
+    /// Reading ahead.
+    #[serde(default)]
+    pub readahead: ReadAheadReport,
+    /// Limits on what it takes of the line.
+    #[serde(default)]
+    pub limits: LimitReport,
+    /// The read cache, if there is one.
+    #[serde(default)]
+    pub cache: Option<CacheReport>,
+    /// The table of versions, if the volume is encrypted and has one.
+    #[serde(default)]
+    pub versions: Option<VersionsReport>,
+    /// Encrypting anew what is under older data keys, if `rotate-key --rewrite` asked for it.
+    #[serde(default)]
+    pub rewrite: Option<RewriteReport>,
+    /// Totals since the attach.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// Reading ahead, for one volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReadAheadReport {
+    /// Memory taken by what was read ahead, used or not.
+    pub buffered_bytes: u64,
+    /// Being read ahead.
+    pub in_flight_bytes: u64,
+    /// How far ahead of their readers streams may be together.
+    pub window_bytes: u64,
+    /// Streams read ahead of in the last second.
+    pub streams: u64,
+    /// Least round trip of a read lately.
+    pub round_trip_ms: Option<f64>,
+    /// Highest rate at which the store delivered lately.
+    pub rate_bytes: u64,
+    /// Of what was read ahead and has come to its end, the share that clients read.
+    pub accuracy: Option<f64>,
+    /// Whether a trace is being recorded.
+    pub recording: bool,
+    /// Of the trace being replayed, the bytes that were asked for, and all.
+    pub replay: Option<(u64, u64)>,
+}
+
+/// Limits of one volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LimitReport {
+    /// What the drain may take now, in bits a second.
+    pub drain_bits: Option<u64>,
+    /// What reading ahead may take now, in bits a second.
+    pub readahead_bits: Option<u64>,
+    /// By time of day.
+    pub drain_rate: String,
+    /// By time of day.
+    pub readahead_rate: String,
+}
+
+/// The table of versions of an encrypted volume in `/status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VersionsReport {
+    /// `complete`: the version of every block is known; `partial`: that of what was written or read here; `failed`:
+    /// nothing is compared any more.
+    pub state: String,
+    /// All writes up to this number are in the table on disk.
+    pub durable: u64,
+    /// Answers of the store that were not the newest version.
+    pub outdated: u64,
+    /// Bytes of the table that were damaged, so that what they said is unknown.
+    pub damaged_bytes: u64,
+}
+
+impl From<VersionsStatus> for VersionsReport {
+    fn from(status: VersionsStatus) -> VersionsReport {
+        let state = match (status.failed, status.complete) {
+            (Some(_), _) => "failed",
+            (None, true) => "complete",
+            (None, false) => "partial",
+        };
+        let VersionsStatus { durable, outdated, damaged_bytes, .. } = status;
+        VersionsReport { state: state.into(), durable, outdated, damaged_bytes }
+    }
+}
+
+/// Encrypting a volume anew in `/status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RewriteReport {
+    /// Number of the data key that everything is to be under.
+    pub key: u32,
+    /// Whether everything is, and the store has it.
+    pub done: bool,
+    /// Bytes of the volume.
+    pub total_bytes: u64,
+    /// Bytes of it that have been looked at.
+    pub done_bytes: u64,
+    /// Bytes that were encrypted anew since the attach, or since the store could not give something.
+    pub rewritten_bytes: u64,
+    /// Bytes that the store could not give; they are tried again.
+    pub failed_bytes: u64,
+}
+
+impl From<RewriteStatus> for RewriteReport {
+    fn from(status: RewriteStatus) -> RewriteReport {
+        let RewriteStatus { key, done, total_bytes, done_bytes, rewritten_bytes, failed_bytes } =
+            status;
+        RewriteReport { key, done, total_bytes, done_bytes, rewritten_bytes, failed_bytes }
+    }
+}
+
+/// The read cache of a volume in `/status`. Totals are those since the attach.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// `ready`, `asking` the store what was written since it was last used, or `off` after its disk
+    /// has failed.
+    pub state: String,
+    /// Bytes that fit.
+    pub capacity_bytes: u64,
+    /// Bytes that are there.
+    pub valid_bytes: u64,
+    /// Bytes that were there when the volume was attached.
+    pub found_bytes: u64,
+    /// Bytes of these that were dropped because they had been written since.
+    pub dropped_bytes: u64,
+    /// Whether all were, because the store did not know what had been.
+    pub dropped_all: bool,
+    /// Bytes given out.
+    pub hit_bytes: u64,
+    /// Bytes that were not there.
+    pub miss_bytes: u64,
+    /// Bytes written to its disk.
+    pub written_bytes: u64,
+    /// Bytes of the index among them.
+    pub index_bytes: u64,
+    /// Lines of 16 KiB that had to go for others.
+    pub evictions: u64,
+    /// Bytes that were turned away by policy.
+    pub refused_bytes: u64,
+    /// Bytes that were turned away because the disk was behind.
+    pub behind_bytes: u64,
+    /// Bytes forgotten because they were written.
+    pub forgotten_bytes: u64,
+    /// Blocks of 4 KiB that could not be read as they had been written.
+    pub damaged_blocks: u64,
+    /// Bytes of the volume that are pinned.
+    #[serde(default)]
+    pub pinned_bytes: u64,
+    /// Bytes of these that are there.
+    #[serde(default)]
+    pub pinned_valid_bytes: u64,
+    /// Most bytes that may be pinned.
+    #[serde(default)]
+    pub pinned_most_bytes: u64,
+    /// The last warming by command, if there was one.
+    #[serde(default)]
+    pub warming: Option<WarmReport>,
+}
+
+/// Warming by command.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WarmReport {
+    /// Counts the commands since the attach.
+    pub number: u64,
+    /// `running`, `done` or `stopped`.
+    pub state: String,
+    /// Bytes that were to be warmed.
+    pub total_bytes: u64,
+    /// Bytes of these that are warm.
+    pub done_bytes: u64,
+    /// Bytes that the store could not give.
+    pub failed_bytes: u64,
+}
+
+impl From<WarmStatus> for WarmReport {
+    fn from(status: WarmStatus) -> WarmReport {
+        let state = match status.state {
+            WarmState::Running => "running",
+            WarmState::Done => "done",
+            WarmState::Stopped => "stopped",
+        };
+        WarmReport {
+            number: status.number,
+            state: state.into(),
+            total_bytes: status.total_bytes,
+            done_bytes: status.done_bytes,
+            failed_bytes: status.failed_bytes,
+        }
+    }
+}
+
+impl From<CacheStatus> for CacheReport {
+    fn from(status: CacheStatus) -> CacheReport {
+        let state = match (status.off, status.ready) {
+            (true, _) => "off",
+            (_, true) => "ready",
+            _ => "asking",
+        };
+        let counters = status.counters;
+        CacheReport {
+            state: state.into(),
+            capacity_bytes: status.capacity_bytes,
+            valid_bytes: status.valid_bytes,
+            found_bytes: status.found_bytes,
+            dropped_bytes: status.dropped_bytes,
+            dropped_all: status.dropped_all,
+            hit_bytes: counters.hit_bytes,
+            miss_bytes: counters.miss_bytes,
+            written_bytes: counters.written_bytes,
+            index_bytes: counters.index_bytes,
+            evictions: counters.evictions,
+            refused_bytes: counters.refused_bytes,
+            behind_bytes: counters.behind_bytes,
+            forgotten_bytes: counters.forgotten_bytes,
+            damaged_blocks: counters.damaged_blocks,
+            pinned_bytes: status.pinned_bytes,
+            pinned_valid_bytes: status.pinned_valid_bytes,
+            pinned_most_bytes: status.pinned_most_bytes,
+            warming: None,
+        }
+    }
+}
+
+/// Looks at everything.
+pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer {
+    let mut metrics = Vec::new();
+    let mut volumes: Vec<VolumeReport> = Vec::new();
+    let attached = front.volumes();
+    for (name, stage) in front.stages() {
+        let (state, reason) = match &stage {
+            Stage::Attached(_) => ("attached", None),
+            Stage::Trying(failure) => ("attaching", failure.as_ref().map(why)),
+            Stage::Waiting(failure @ Failure::Link) => ("attaching", Some(why(failure))),
+            Stage::Waiting(failure) => ("refused", Some(why(failure))),
+            Stage::Detaching => ("detaching", None),
+            Stage::Ended(failure @ Failure::Disk(_)) => ("stopped", Some(why(failure))),
+            Stage::Ended(failure) => ("fenced", Some(why(failure))),
+        };
+        let mut report = VolumeReport {
+            connections: server.connections_of(&name),
+            iscsi_sessions: iscsi.sessions_of(&name),
+            state: state.into(),
+            fenced_by: front.fenced_by(&name),
+            reason,
+            name,
+            ..VolumeReport::default()
+        };
+        // A fenced volume still has its engine, and clients that hear of it.
+        if let Some(volume) = attached.iter().find(|volume| volume.name() == report.name) {
+            fill(&mut report, volume);
+            let limits = front.limits(&report.name);
+            report.limits.drain_rate = limits.drain.to_string();
+            report.limits.readahead_rate = limits.readahead.to_string();
+            metrics.push((report.name.clone(), volume.status().2));
+        } else if let Some(kept) = front.kept(&report.name) {
+            fill_kept(&mut report, &kept);
+        }
+        volumes.push(report);
+    }
+    let survey = front.state.survey().unwrap_or_default();
+    for file in survey.volumes.iter().filter(|file| !file.delivered) {
+        if !volumes.iter().any(|report| report.name == file.name) {
+            volumes.push(left(front, file));
+        }
+    }
+    let damaged = |damaged: Damaged| DamagedReport { id: damaged.id, problem: damaged.problem };
+    let report = Report {
+        host: front.state.host().to_string(),
+        stopping: front.is_stopping(),
+        volumes,
+        damaged: survey.damaged.into_iter().map(damaged).collect(),
+        nbd: Vec::new(),
+        nbd_tls: server.has_tls(),
+        iscsi: Vec::new(),
+        link: front.router.status(),
+        connections: server.connections(),
+        connections_refused: server.refused(),
+        iscsi_connections: iscsi.connections(),
+        iscsi_sessions: iscsi.sessions(),
+    };
+    Answer { report, metrics, iscsi: iscsi.counters() }
+}
+
+/// A volume that nobody attaches, whose journal holds what was not delivered.
+fn left(front: &Front, file: &VolumeFile) -> VolumeReport {
+    let dir = file.volume_id().map(|id| front.state.volume_dir(id)).unwrap_or_default();
+    VolumeReport {
+        name: file.name.clone(),
+        id: Some(file.id.clone()),
+        state: "left".into(),
+        reason: Some(format!(
+            "not attached, and {} holds writes that were not delivered: keep them for salvage, or give them up with \
+             `longhaul detach {} --drop-undelivered`",
+            dir.display(),
+            file.name
+        )),
+        size_bytes: file.sectors * 512,
+        epoch: file.epoch,
+        journal_capacity_bytes: file.journal.bytes(),
+        ..VolumeReport::default()
+    }
+}
+
+fn why(failure: &Failure) -> String {
+    match failure {
+        Failure::Link => "waiting for the store".into(),
+        Failure::NotFound(why)
+        | Failure::InUse(why)
+        | Failure::Fenced(why)
+        | Failure::Refused(why)
+        | Failure::Disk(why) => why.clone(),
+    }
+}
+
+/// What a volume that is not attached has here.
+fn fill_kept(report: &mut VolumeReport, kept: &Kept) {
+    report.id = Some(kept.file.id.clone());
+    report.size_bytes = kept.file.sectors * 512;
+    report.epoch = kept.file.epoch;
+    report.lag_bytes = kept.lag_bytes;
+    report.lag_seconds = kept.since.map_or(0.0, |since| {
+        // Never nothing while something is missing, whatever the clock was set to.
+        since.elapsed().unwrap_or_default().as_secs_f64().max(0.001)
+    });
+    report.journal_bytes = kept.journal_bytes;
+    report.journal_capacity_bytes = kept.file.journal.bytes();
+    if !kept.known && report.reason.is_none() {
+        report.reason = Some("its journal is being read; until then it counts as full".into());
+    }
+}
+
+fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
+    let attached = volume.attached();
+    let (status, disk, metrics) = volume.status();
+    let counters = &status.counters;
+    let hits = counters.memory_hit_bytes
+        + counters.journal_hit_bytes
+        + counters.readahead_hit_bytes
+        + counters.readahead_wait_bytes
+        + counters.cache_hit_bytes;
+    let warming = status.warming.map(WarmReport::from);
+    report.cache = status.cache.map(|cache| CacheReport { warming, ..CacheReport::from(cache) });
+    report.versions = status.versions.map(VersionsReport::from);
+    report.rewrite = status.rewriting.map(RewriteReport::from);
+    let read = hits + counters.store_read_bytes;
+    if status.latched && status.fenced.is_none() && !status.memory_only {
+        report.state = "stopped".into();
+    }
+    report.id = Some(attached.volume.to_string());
+    report.size_bytes = volume.sectors() * 512;
+    report.epoch = status.epoch;
+    report.lag_bytes = status.lag_bytes;
+    report.lag_seconds = status.lag.as_secs_f64();
+    report.journal_bytes = status.journal_bytes;
+    report.journal_capacity_bytes = status.journal_capacity_bytes;
+    report.journal_failed = status.latched;
+    report.reason = report.reason.take().or_else(|| volume.trouble());
+    report.memory_only = status.memory_only;
+    report.no_space = status.full;
+    report.memory_bytes = status.memory_bytes;
+    report.last_seq = status.last;
+    report.stable_seq = status.stable;
+    report.committed_seq = status.committed;
+    report.in_flight_bytes = status.in_flight_bytes;
+    report.window_bytes = status.window_bytes;
+    report.dirty_entries = status.dirty_entries;
+    report.waiting_reads = status.waiting_reads;
+    report.waiting_writes = status.waiting_writes;
+    report.waiting_flushes = status.waiting_flushes;
+    let replica = match status.second {
+        SecondState::None => "none",
+        SecondState::Behind => "behind",
+        SecondState::InStep(_) => "in step",
+    };
+    report.replica = replica.to_owned();
+    report.hit_rate = (read > 0).then(|| hits as f64 / read as f64);
+    let packed = &status.packed;
+    let ratio = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    report.compression_ratio = ratio(packed.plain_bytes, packed.stored_bytes);
+    report.coalescing_ratio =
+        ratio(counters.coalesced_bytes, counters.coalesced_bytes + counters.batch_bytes);
+    report.encryption_key = status.key;
+    let ahead = status.readahead;
+    let all = [ahead.hints, ahead.detected, ahead.traces];
+    let sum = |value: fn(&engine::Totals) -> u64| all.iter().map(value).sum::<u64>();
+    let (used, wasted) = (sum(|totals| totals.used), sum(|totals| totals.wasted));
+    report.readahead = ReadAheadReport {
+        buffered_bytes: ahead.buffered_bytes,
+        in_flight_bytes: ahead.in_flight_bytes,
+        window_bytes: ahead.window_bytes,
+        streams: ahead.streams,
+        round_trip_ms: ahead.trip.map(|trip| trip.as_secs_f64() * 1e3),
+        rate_bytes: ahead.rate,
+        accuracy: (used + wasted > 0).then(|| used as f64 / (used + wasted) as f64),
+        recording: ahead.recording,
+        replay: ahead.replay,
+    };
+    report.limits.drain_bits = status.drain_rate.map(|rate| rate * 8);
+    report.limits.readahead_bits = status.readahead_rate.map(|rate| rate * 8);
+    let disk = disk.unwrap_or_default();
+    report.counters = [
+        ("reads", counters.reads),
+        ("read_bytes", counters.read_bytes),
+        ("writes", counters.writes),
+        ("write_bytes", counters.write_bytes),
+        ("markers", counters.markers),
+        ("flushes", counters.flushes),
+        ("stages", counters.stages),
+        ("stage_bytes", counters.stage_bytes),
+        ("copies", counters.copies),
+        ("copy_bytes", counters.copy_bytes),
+        ("prefetches", counters.prefetches),
+        ("errors", metrics.errors),
+        ("memory_hit_bytes", counters.memory_hit_bytes),
+        ("journal_hit_bytes", counters.journal_hit_bytes),
+        ("readahead_hit_bytes", counters.readahead_hit_bytes),
+        ("readahead_wait_bytes", counters.readahead_wait_bytes),
+        ("readahead_issued_bytes", sum(|totals| totals.issued)),
+        ("readahead_used_bytes", used),
+        ("readahead_wasted_bytes", wasted),
+        ("cache_hit_bytes", counters.cache_hit_bytes),
+        ("store_read_bytes", counters.store_read_bytes),
+        ("written_back_bytes", counters.written_back_bytes),
+        ("batches", counters.batches),
+        ("batch_bytes", counters.batch_bytes),
+        ("coalesced_bytes", counters.coalesced_bytes),
+        ("packed_plain_bytes", packed.plain_bytes),
+        ("packed_stored_bytes", packed.stored_bytes),
+        ("packed_zero_bytes", packed.zero_bytes),
+        ("packed_untried_bytes", packed.untried_bytes),
+        ("journal_writes", disk.writes),
+        ("journal_write_bytes", disk.bytes),
+        ("journal_syncs", disk.syncs),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
+}

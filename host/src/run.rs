@@ -1,0 +1,564 @@
+//! `longhaul host`: from the command line to the last drained byte.
+
+use super::admin;
+use super::ahead::{Limits, check_name};
+use super::args::{DurabilityArg, HostArgs, OnJournalFailureArg};
+use super::front::{Front, Options, Stage};
+use super::iscsi::{self, Rights, Static};
+use super::locks::Locks;
+use super::nbd::{self, Address, Listener, Server, tls_config};
+use super::report::{self, Question};
+use super::state::{JournalShape, StateDir};
+use super::uplink::Router;
+use super::volume::{Clock, Volume};
+use anyhow::{Context as _, Result, bail};
+use longhaul_base::Usage;
+use longhaul_base::reload::{self, Read, Reload, Settings};
+use longhaul_base::service::{Stop, notify, raise_open_files};
+use longhaul_base::units::show_bytes;
+use longhaul_core::host::{Durability, OnJournalFailure};
+use longhaul_link::Client;
+use longhaul_link::credential::{Credential, tenant_of};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// How long the journal may take to become stable when the drain limit is over, or was zero.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long before clients are no longer waited for those that have not left are cut off.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long systemd waits for the first attempt to connect to a store, which takes seconds for each
+/// address that does not answer: well within its default limit for a start, 90 s.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Flags that a reload takes up.
+const RELOADED: [&str; 7] = [
+    "--attach-on-demand",
+    "--drain-rate",
+    "--nbd-tls-ca",
+    "--nbd-tls-cert",
+    "--nbd-tls-key",
+    "--readahead-rate",
+    "--volume",
+];
+
+/// Runs a host until it is told to stop. `read` reads the command line with its config file, now and at each SIGHUP; the
+/// `[iscsi]` table of that file has no flag.
+///
+/// # Errors
+/// If it cannot start: the state directory, credential, addresses or certificates are not usable.
+pub fn run(read: &Read<HostArgs>) -> Result<()> {
+    raise_open_files();
+    super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(read)))
+}
+
+async fn serve(read: &Read<HostArgs>) -> Result<()> {
+    let mut stop = Stop::listen()?;
+    let reload = Reload::listen()?;
+    let line = read()?;
+    let (args, config, settings) = (&line.args, line.config.as_deref(), line.settings);
+    if args.write_through && !args.expect_root.is_empty() {
+        bail!(Usage(
+            "--write-through keeps no table of versions, which --expect-root is for: leave one of them out".into()
+        ));
+    }
+    let expected = args.expect_root.iter().cloned().map(|one| one.named(&args.volumes));
+    let expect_root = expected.collect::<Result<_, _>>().map_err(Usage)?;
+    let mut credential = Credential::load(&args.credential)?;
+    let options = Options {
+        journal: JournalShape::from_size(args.journal_size)?,
+        cache_bytes: longhaul_base::cache_file::check_size(args.cache_size)?,
+        durability: match args.durability {
+            DurabilityArg::Host => Durability::Host,
+            DurabilityArg::Store => Durability::Store,
+            DurabilityArg::Replica => Durability::Replica,
+        },
+        on_journal_failure: match args.on_journal_failure {
+            OnJournalFailureArg::Continue => OnJournalFailure::Continue,
+            OnJournalFailureArg::Stop => OnJournalFailure::Stop,
+        },
+        write_through: args.write_through,
+        compression: args.compression,
+        accept_rollback: args.accept_rollback.clone(),
+        expect_root,
+        locks: Locks::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
+        // Without a journal it is what there was before anything was done about distance.
+        readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
+        limits: Limits { drain: args.drain_rate.clone(), readahead: args.readahead_rate.clone() },
+        warm: args.warm.clone(),
+    };
+    if let Some(name) = &options.warm {
+        check_name(name)?;
+    }
+    let state = Arc::new(StateDir::open(&args.state)?);
+    let heard = state.stores().into_iter();
+    let heard: Vec<_> = heard.filter(|store| !credential.stores.contains(store)).collect();
+    credential.stores.extend(heard);
+    let tls = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
+        (Some(cert), Some(key)) => Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?),
+        _ => None,
+    };
+    // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may take a while.
+    let (questions, asked) = mpsc::channel(16);
+    let token = iscsi::new_token(&args.state)?;
+    admin::start(&args.admin, &args.admin_host, token, questions.clone())?;
+    let listeners = args
+        .nbd
+        .iter()
+        .map(|text| {
+            let address: Address = text.parse()?;
+            Listener::bind(&address, tls.is_some(), args.nbd_tls_ca.is_some())
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let fixed = Static::load(config)?;
+    let rights = Rights::open(&args.state, fixed.clone())?;
+    let access = rights.access()?;
+    let clients = nbd::Rights::open(&args.state, nbd::load(config)?)?;
+    let portals = args.iscsi.iter().map(|text| iscsi::Listener::bind(text));
+    let portals = portals.collect::<Result<Vec<_>>>()?;
+    let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
+    let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals.clone() };
+    let (client, events) = Client::start(credential, args.store.clone(), args.transport)?;
+
+    let router = Rc::new(Router::new(client));
+    let clock = Clock::start();
+    let front = Front::new(state.clone(), options, router.clone(), clock);
+    let server = Server::new(front.clone(), tls);
+    let nbd: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
+    set_nbd_access(&server, &nbd, clients.access());
+    let config = iscsi::config(told, fixed.weak_chap);
+    let target = iscsi::Server::new(front.clone(), clock, config, access);
+    front.on_gone({
+        let target = target.clone();
+        move |name, why| target.volume_gone(name, why)
+    });
+    front.on_resized({
+        let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
+        move |volume, sectors| {
+            if let Some(server) = server.upgrade() {
+                server.resized(volume);
+            }
+            if let Some(target) = target.upgrade() {
+                target.resized(volume.name(), sectors);
+            }
+        }
+    });
+    let nobody = rights.is_empty();
+    tokio::task::spawn_local(front.clone().run_link(events));
+    tokio::task::spawn_local(target.clone().run());
+    tokio::task::spawn_local(front.clone().run_limits());
+    front.count_clients({
+        let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
+        move |name| {
+            let nbd = server.upgrade().map_or(0, |server| server.connections_of(name));
+            nbd + target.upgrade().map_or(0, |target| target.sessions_of(name))
+        }
+    });
+    let answers = Answers {
+        front: front.clone(),
+        server: server.clone(),
+        target: target.clone(),
+        nbd,
+        portals: bound,
+    };
+    tokio::task::spawn_local(answers.run(rights, clients, asked));
+    front.set_on_demand(args.attach_on_demand.clone());
+    front.pin_kept()?;
+    for name in &args.volumes {
+        front.pin(name);
+    }
+    if listeners.is_empty() && portals.is_empty() {
+        tracing::info!(
+            "no --nbd and no --iscsi address: volumes are attached and drained, but nobody can use them"
+        );
+    }
+    let mut accepting = Vec::new();
+    for listener in listeners {
+        tracing::info!("serving NBD on {}", listener.address());
+        accepting.push(tokio::task::spawn_local(listener.run(server.clone())));
+    }
+    for portal in portals {
+        let address = portal.address();
+        if nobody && !address.ip().is_loopback() {
+            tracing::info!(
+                "serving iSCSI on {address}, where nobody may use anything yet: `longhaul iscsi allow VOLUME \
+                 IQN` lets an initiator in"
+            );
+        } else {
+            tracing::info!("serving iSCSI on {address}");
+        }
+        accepting.push(tokio::task::spawn_local(portal.run(target.clone())));
+    }
+    tracing::info!(host = %state.host(), state = %state.path().display(), "host is running");
+    tokio::select! {
+        // Clients that start after us find their volumes, if the store can be reached at all.
+        () = async {
+            let _ = tokio::time::timeout(READY_LIMIT, front.link_tried()).await;
+            notify(sd_notify::NotifyState::Ready);
+            std::future::pending().await
+        } => {}
+        () = follow((&front, &server, &questions), (reload, read), settings, &fixed) => {}
+        () = stop.wait() => {}
+    }
+    notify(sd_notify::NotifyState::Stopping);
+    tracing::info!(
+        "stopping: draining for up to {:?}; a second signal leaves at once",
+        args.drain_limit
+    );
+    front.stop();
+    for listener in accepting {
+        listener.abort();
+    }
+    server.stop();
+    // Before requests are refused: an initiator that stays is told so while it can still hear it.
+    target.stop(args.drain_limit.min(SETTLE_LIMIT).saturating_sub(GOODBYE_LIMIT));
+    let clients = || server.connections() + target.connections();
+    let winding = async {
+        // What is being attached would stay attached at the store.
+        let settled = Instant::now() + args.drain_limit.min(SETTLE_LIMIT);
+        until(settled, || front.attempts() == 0).await;
+        wind_down(&front.volumes(), clients, args.drain_limit).await;
+    };
+    tokio::select! {
+        () = winding => {}
+        () = stop.wait() => tracing::warn!("leaving at once"),
+    }
+    farewell(&front);
+    // Before the runtime goes: the link sends what is queued, journals end their threads.
+    let closed = tokio::task::spawn_blocking({
+        let client = router.client();
+        move || client.close()
+    });
+    let _ = closed.await;
+    Ok(())
+}
+
+/// What a reload concerns.
+type Parts<'a> = (&'a Rc<Front>, &'a Rc<Server>, &'a mpsc::Sender<Question>);
+
+/// Follows SIGHUP for as long as the host runs.
+async fn follow(
+    parts: Parts<'_>,
+    (mut reload, read): (Reload, &Read<HostArgs>),
+    mut settings: Settings,
+    fixed: &Static,
+) {
+    loop {
+        reload.wait().await;
+        match take_up(parts, read, &settings, fixed).await {
+            Ok(newer) => settings = newer,
+            Err(error) => tracing::error!("nothing is reloaded: {error:#}"),
+        }
+    }
+}
+
+/// Reads the command line and its config file again, and takes up what can change. Everything is checked before
+/// anything is taken up.
+async fn take_up(
+    (front, server, questions): Parts<'_>,
+    read: &Read<HostArgs>,
+    before: &Settings,
+    fixed: &Static,
+) -> Result<Settings> {
+    let line = read()?;
+    let (args, config) = (&line.args, line.config.as_deref());
+    let (initiators, clients) = (Static::load(config)?, nbd::load(config)?);
+    let certificates = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
+        (Some(cert), Some(key)) if server.has_tls() => {
+            Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?)
+        }
+        _ => None,
+    };
+    if initiators.needs_restart(fixed) {
+        tracing::warn!("[iscsi] portals and weak-chap are taken up at the next start only");
+    }
+    let (sender, answer) = oneshot::channel();
+    let question = Question::Reload(Box::new(initiators), clients, sender);
+    questions.send(question).await.ok().context("the host is stopping")?;
+    answer.await.context("the host is stopping")??;
+    let mut more = vec!["access lists"];
+    if let Some(certificates) = certificates {
+        server.set_tls(certificates);
+        more.push("NBD certificates");
+    }
+    let changes = before.changes(&line.settings);
+    let (drain, readahead) = (args.drain_rate.clone(), args.readahead_rate.clone());
+    front.set_common_limits(Limits { drain, readahead });
+    front.set_on_demand(args.attach_on_demand.clone());
+    for name in &args.volumes {
+        front.pin(name);
+    }
+    reload::conclude(&line, &changes, &RELOADED, &more);
+    Ok(line.settings)
+}
+
+/// Finishes what is in flight and drains, within `limit`; then the journal still gets the time to
+/// make stable what was acknowledged.
+async fn wind_down(volumes: &[Rc<Volume>], clients: impl Fn() -> usize, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    until(deadline.min(Instant::now() + SETTLE_LIMIT), || clients() == 0).await;
+    for volume in volumes {
+        volume.with(|now, engine| engine.handle_shutdown(now));
+    }
+    until(deadline, || volumes.iter().all(|volume| volume.is_detached() || volume.is_fenced()))
+        .await;
+    until(Instant::now() + SETTLE_LIMIT, || volumes.iter().all(|volume| volume.is_idle())).await;
+}
+
+/// Waits until something is so, at most to the deadline. It is a matter of seconds, so that looking
+/// again and again is good enough.
+async fn until(deadline: Instant, done: impl Fn() -> bool) {
+    while !done() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Says of each volume what is left to deliver.
+fn farewell(front: &Front) {
+    for volume in front.volumes() {
+        let (status, ..) = volume.status();
+        let name = volume.name();
+        if volume.is_detached() {
+            tracing::info!(volume = name, "everything is at the store");
+        } else if volume.is_fenced() && !status.memory_only {
+            tracing::warn!(
+                volume = name,
+                "it was fenced off; {} that were not delivered are kept in the journal",
+                show_bytes(status.lag_bytes)
+            );
+        } else if status.lag_bytes == 0 {
+            tracing::info!(
+                volume = name,
+                "everything is at the store, which could not be told that this host stops"
+            );
+        } else if status.memory_only {
+            tracing::error!(
+                volume = name,
+                "{} were not delivered and are lost: there is no journal to keep them",
+                show_bytes(status.lag_bytes)
+            );
+        } else {
+            tracing::warn!(
+                volume = name,
+                "{} were not delivered; they are kept in the journal and sent when this host starts \
+                 again",
+                show_bytes(status.lag_bytes)
+            );
+        }
+    }
+    for (name, stage) in front.stages() {
+        if let Stage::Trying(_) | Stage::Waiting(_) = stage {
+            let lag = front.kept(&name).map_or(0, |kept| kept.lag_bytes);
+            if lag == 0 {
+                tracing::info!(volume = name, "it was not attached");
+            } else {
+                tracing::warn!(
+                    volume = name,
+                    "it was not attached; up to {} that were not delivered are kept in the journal \
+                     and sent when this host starts again",
+                    show_bytes(lag)
+                );
+            }
+        }
+    }
+}
+
+/// Other users can open the unix sockets once one of them is granted something.
+fn set_nbd_access(server: &Server, addresses: &[Address], access: nbd::Access) {
+    for address in addresses {
+        if let Err(error) = address.share(access.has_users()) {
+            tracing::warn!("{error:#}");
+        }
+    }
+    server.set_access(access);
+}
+
+/// Answers the admin listener's questions from the front thread.
+struct Answers {
+    front: Rc<Front>,
+    server: Rc<Server>,
+    target: Rc<iscsi::Server>,
+    /// Addresses of NBD.
+    nbd: Vec<Address>,
+    /// Addresses of iSCSI.
+    portals: Vec<String>,
+}
+
+impl Answers {
+    async fn run(
+        self,
+        mut rights: Rights,
+        mut clients: nbd::Rights,
+        mut asked: mpsc::Receiver<Question>,
+    ) {
+        // Who asked may have gone.
+        while let Some(question) = asked.recv().await {
+            match question {
+                Question::Report(answer) => {
+                    let mut collected = report::collect(&self.front, &self.server, &self.target);
+                    collected.report.nbd = self.nbd.iter().map(ToString::to_string).collect();
+                    collected.report.iscsi.clone_from(&self.portals);
+                    let _ = answer.send(collected);
+                }
+                Question::Traces(answer) => {
+                    let _ = answer.send(self.front.traces());
+                }
+                Question::Pins(answer) => {
+                    let _ = answer.send(self.front.pins());
+                }
+                Question::Control(control, answer) => {
+                    let _ = answer.send(self.front.control(control).await);
+                }
+                Question::Rights(answer) => {
+                    let _ = answer.send(rights.report(self.portals.clone()));
+                }
+                Question::Change(change, answer) => {
+                    let told = change.describe();
+                    let changed = rights.change(change).await.map(|access| {
+                        tracing::info!("iSCSI rights changed: {told}");
+                        self.target.set_access(access);
+                    });
+                    let _ = answer.send(changed);
+                }
+                Question::Reload(initiators, fixed, answer) => {
+                    let taken = rights.set_fixed(*initiators).map(|access| {
+                        self.target.set_access(access);
+                        clients.set_fixed(fixed);
+                        set_nbd_access(&self.server, &self.nbd, clients.access());
+                    });
+                    let _ = answer.send(taken);
+                }
+                Question::NbdRights(answer) => {
+                    let _ = answer.send(clients.report());
+                }
+                Question::NbdChange(change, answer) => {
+                    let told = change.describe();
+                    let changed = clients.change(change).await.map(|access| {
+                        tracing::info!("NBD rights changed: {told}");
+                        set_nbd_access(&self.server, &self.nbd, access);
+                    });
+                    let _ = answer.send(changed);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::null::{One, volume, volume_with};
+    use crate::volume::{Client as Asker, Uplink};
+    use bytes::Bytes;
+    use longhaul_core::block::{BlockError, Range, Reply, Request, VolumeId};
+    use longhaul_core::host::journal::Geometry;
+    use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
+    use std::cell::Cell;
+
+    const GEOMETRY: Geometry = Geometry { file_bytes: 1 << 20, files: 4 };
+
+    /// A store that takes everything and never answers.
+    struct SilentStore;
+
+    impl Uplink for SilentStore {
+        fn send(&self, _: Lane, _: Frame<ToStore>) -> Option<Frame<ToHost>> {
+            None
+        }
+
+        fn submit(&self) {}
+
+        fn set_drain_urgent(&self, _: VolumeId, _: bool) {}
+    }
+
+    #[derive(Default)]
+    struct Counter(Cell<usize>);
+
+    impl Asker for Counter {
+        fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
+            assert_eq!(reply, Ok(Reply::Done));
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn flush(&self) {}
+
+        fn mark(&self) -> bool {
+            true
+        }
+    }
+
+    fn write(volume: &Rc<Volume>) {
+        let counter = Rc::new(Counter::default());
+        let asker: Rc<dyn Asker> = counter.clone();
+        let data = Bytes::from_static(&[7; 4096]);
+        let write = Request::Write { range: Range::new(0, 8), data, fua: false };
+        let requests = [(1, write), (2, Request::Flush)];
+        volume.submit(&asker, std::time::Instant::now(), requests.into_iter());
+        assert_eq!(counter.0.get(), 2, "answered by the turn that asked");
+    }
+
+    fn local(test: impl Future<Output = ()>) {
+        let runtime = crate::front_runtime().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(test));
+    }
+
+    #[test]
+    fn draining_ends_with_the_store_having_everything() {
+        local(async {
+            let volume = volume("v", 2048, Clock::start(), GEOMETRY);
+            let server = Server::new(Rc::new(One(volume.clone())), None);
+            write(&volume);
+            let started = Instant::now();
+            wind_down(
+                std::slice::from_ref(&volume),
+                || server.connections(),
+                Duration::from_secs(60),
+            )
+            .await;
+            assert!(started.elapsed() < Duration::from_secs(10));
+            assert!(volume.is_detached());
+            assert_eq!(volume.status().0.lag_bytes, 0);
+        });
+    }
+
+    #[test]
+    fn nothing_is_drained_from_a_volume_that_is_fenced_off() {
+        local(async {
+            let silent = Rc::new(SilentStore);
+            let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
+            let server = Server::new(Rc::new(One(volume.clone())), None);
+            write(&volume);
+            let fenced = ToHost::Fenced { volume: volume.attached().volume, epoch: 2 };
+            volume.handle_messages(std::iter::once(fenced.into()));
+            let started = Instant::now();
+            wind_down(
+                std::slice::from_ref(&volume),
+                || server.connections(),
+                Duration::from_secs(60),
+            )
+            .await;
+            assert!(started.elapsed() < Duration::from_secs(10));
+            assert!(volume.is_fenced() && !volume.is_detached());
+        });
+    }
+
+    #[test]
+    fn the_drain_limit_holds_and_what_is_left_is_known() {
+        local(async {
+            let silent = Rc::new(SilentStore);
+            let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
+            let server = Server::new(Rc::new(One(volume.clone())), None);
+            write(&volume);
+            let (started, limit) = (Instant::now(), Duration::from_millis(300));
+            wind_down(std::slice::from_ref(&volume), || server.connections(), limit).await;
+            let took = started.elapsed();
+            assert!((limit..limit + SETTLE_LIMIT / 2).contains(&took), "{took:?}");
+            assert!(!volume.is_detached() && volume.is_idle());
+            // Lag counts whole records.
+            assert!((4096..4300).contains(&volume.status().0.lag_bytes));
+        });
+    }
+}

@@ -1,0 +1,177 @@
+//! The link between host and store: frames in lanes over an authenticated connection.
+//!
+//! Promises: frames of a lane arrive in order, whole and once, or the connection is over; a lane is
+//! not held up by another that is more full or less urgent; a dead peer is noticed within
+//! [`IDLE_TIMEOUT`]; nobody is spoken to who was not authenticated by certificate. It does not know
+//! what a frame means, apart from the first one (`Hello`) of each side.
+//!
+//! - [`transport`]: what the rest needs of a connection; [`quic`] and [`tcp`] are those there are, with
+//!   `tls` in common, and `dial` chooses.
+//! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
+//! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
+//! - `first`: what is sent before the store has answered, with what `sessions` remembers.
+//! - [`lane`]: frames onto and off a stream.
+//! - [`client`]: the host's side, which comes back by itself.
+//! - `elsewhere`: from one store to another.
+//! - [`request`]: one connection for one command.
+//! - `sockets`: what a store listens with.
+//! - [`listener`]: the store's side.
+//!
+//! `docs/protocol.md` describes what is on the wire.
+
+mod answers;
+mod choice;
+pub mod client;
+pub mod congestion;
+mod connect;
+pub mod credential;
+mod dial;
+mod elsewhere;
+mod ends;
+mod first;
+pub mod lane;
+pub mod listener;
+mod local;
+mod lone;
+mod principal;
+pub mod quic;
+pub mod relay;
+pub mod request;
+mod sessions;
+mod sockets;
+mod stripe;
+pub mod tcp;
+#[cfg(test)]
+mod tests;
+mod tls;
+pub mod transport;
+
+use std::time::Duration;
+
+pub use choice::Transport;
+pub use client::{Client, LinkEvent, LinkStatus};
+pub use listener::{Door, Listener, ListenerEvent};
+pub use principal::party;
+pub use request::Requests;
+pub use sockets::Sockets;
+
+/// How often something is sent when there is nothing to say.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// How long a silent peer counts as alive.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long each step of setting up a connection may take at either side: a peer that has answered is there, and may be
+/// busy.
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an address may leave a connection attempt unanswered. What follows the answer has [`SETUP_TIMEOUT`].
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why there is no connection, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// Nobody answers.
+    #[error("no answer: is it running, and does UDP or TCP reach it?")]
+    TimedOut,
+    /// An address that is none.
+    #[error("cannot be resolved: {0}")]
+    Address(String),
+    /// Store and credential are of different installations.
+    #[error(
+        "the credential belongs to another CA: if the store was installed anew, copy its new admin.toml here"
+    )]
+    WrongCa,
+    /// The client's certificate is past its end.
+    #[error(
+        "the credential has expired: run `longhaul credential rotate --state STATE` where the store runs and copy its \
+         new admin.toml here"
+    )]
+    Expired,
+    /// The store's certificate is past its end.
+    #[error(
+        "the store's certificate is not valid at this time: check the clocks, then restart the store, which renews it"
+    )]
+    StoreExpired,
+    /// The client's certificate was withdrawn.
+    #[error(
+        "the credential was withdrawn by `longhaul credential rotate` or `revoke`: copy the store's new admin.toml here, or \
+         get another one"
+    )]
+    Revoked,
+    /// No protocol version in common.
+    #[error(
+        "the store speaks link protocol {}, this longhaul {}: upgrade the older of the two",
+        versions(*.store),
+        versions(*.host)
+    )]
+    Version {
+        /// Oldest and newest of the store.
+        store: (u16, u16),
+        /// Oldest and newest of the host.
+        host: (u16, u16),
+    },
+    /// The peer does not do what the protocol says.
+    #[error("the peer broke the link protocol: {0}")]
+    Protocol(String),
+    /// The peer ended the connection in order.
+    #[error("the peer closed the connection: {0}")]
+    Closed(String),
+    /// The connection broke.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+}
+
+fn versions((oldest, newest): (u16, u16)) -> String {
+    if oldest == newest {
+        format!("version {oldest}")
+    } else {
+        format!("versions {oldest} to {newest}")
+    }
+}
+
+impl LinkError {
+    /// Whether trying again soon cannot help: someone has to do something first.
+    pub fn needs_operator(&self) -> bool {
+        use LinkError::{Expired, Revoked, StoreExpired, Version, WrongCa};
+        matches!(self, WrongCa | Expired | StoreExpired | Revoked | Version { .. })
+    }
+
+    /// Whether it says of somebody who has shown nothing that it is gone: anybody can have a store say so.
+    fn is_of_nobody(&self) -> bool {
+        matches!(self, LinkError::Lost(_) | LinkError::TimedOut) && !self.is_of_credential()
+    }
+
+    /// Whether a store has turned a client away because of its credential, and not only lost it.
+    fn is_of_credential(&self) -> bool {
+        matches!(self, LinkError::Lost(reason) if reason.contains("credential"))
+    }
+}
+
+/// Why a side closes a connection; the number travels in the QUIC CONNECTION_CLOSE frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseCode {
+    /// Nothing more to say.
+    Done,
+    /// No protocol version in common.
+    Version,
+    /// The credential was withdrawn.
+    Revoked,
+    /// The program stops; come back later.
+    ShuttingDown,
+    /// The peer broke the protocol.
+    Protocol,
+    /// The credential has expired.
+    Expired,
+}
+
+impl CloseCode {
+    /// Its number.
+    pub fn number(self) -> u32 {
+        match self {
+            CloseCode::Done => 0,
+            CloseCode::Version => 1,
+            CloseCode::Revoked => 2,
+            CloseCode::ShuttingDown => 3,
+            CloseCode::Protocol => 4,
+            CloseCode::Expired => 5,
+        }
+    }
+}

@@ -1,0 +1,771 @@
+//! The store's side of the link: sessions of hosts, and the frames they send.
+//!
+//! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
+//! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
+//! for the drain lane, while [`Listener::pause_drain`] says so. For all sessions, and those of each party, it is by
+//! what answers, and batches that are not stored, count for ([`Answers`]): if there is no more room for them, what asks for
+//! the next answer, or the next batch, is not taken in. Requests in datagrams have bounds of
+//! their own, see [`longhaul_core::link`].
+
+use super::answers::{Answers, Budgets};
+use super::lane::{Backlog, FrameReader, Queued, send_all};
+use super::quic::{Acceptor, Arriving};
+use super::tcp;
+use super::transport::{Connection, LaneStreams};
+use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, party};
+use crate::credential::Issued;
+use anyhow::Result;
+use longhaul_base::limits::{self, Place, Places, Who};
+use longhaul_base::text::bounded;
+use longhaul_core::link::AnswerCounters;
+use longhaul_core::wire::link::{
+    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, Principal, ReadError, ToHost, ToStore,
+};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// A lane with more bytes of unsent replies than this is not read.
+const MAX_BACKLOG_BYTES: usize = 16 << 20;
+/// A lane for reads with this many requests without a reply is not read: with a reply of 1 MiB each,
+/// this is what a host that asks and does not listen can make the store hold. As many as an engine
+/// reads at a time.
+const MAX_UNANSWERED: usize = 256;
+/// Frames of all sessions that wait to be taken.
+const MAX_WAITING_FRAMES: usize = 64;
+/// How often sessions are checked for withdrawn credentials.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What happens at a listener.
+#[derive(Debug)]
+pub enum ListenerEvent {
+    /// A host said Hello.
+    Opened {
+        /// Number of the session, never used again.
+        session: u64,
+        /// Where the host is.
+        peer: SocketAddr,
+        /// Whose certificate it has shown.
+        principal: Principal,
+        /// What it says of itself.
+        software: String,
+    },
+    /// A frame of an open session.
+    Frame {
+        /// Of which.
+        session: u64,
+        /// In which lane.
+        lane: Lane,
+        /// The frame.
+        frame: Frame<ToStore>,
+    },
+    /// A session is over; nothing more comes from it.
+    Closed {
+        /// Which.
+        session: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Accepts hosts with valid credentials.
+pub struct Listener {
+    acceptor: Arc<Acceptor>,
+    events: Receiver<ListenerEvent>,
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+}
+
+/// The places of sessions over links: of hosts and commands by whose they are and by where they come from, and of
+/// other stores.
+struct Seats {
+    parties: Places<String>,
+    addresses: Places<Who>,
+    stores: Places<String>,
+}
+
+/// A session's, for as long as it lasts.
+struct Seat {
+    _party: Place<String>,
+    _address: Option<Place<Who>>,
+}
+
+impl Seats {
+    fn new() -> Seats {
+        Seats {
+            parties: Places::new(limits::MAX_SESSIONS, limits::MAX_SESSIONS_OF_ONE),
+            addresses: Places::new(2 * limits::MAX_SESSIONS, limits::MAX_SESSIONS_OF_ADDRESS),
+            stores: Places::new(limits::MAX_STORE_SESSIONS, limits::MAX_STORE_SESSIONS),
+        }
+    }
+
+    fn take(&self, peer: SocketAddr, principal: &Principal) -> Result<Seat, &'static str> {
+        let party = party(principal);
+        if principal.store {
+            let place = self.stores.take(party).ok_or("too many sessions of other stores")?;
+            return Ok(Seat { _party: place, _address: None });
+        }
+        let place = self.parties.take(party);
+        let place = place.ok_or("too many sessions of this tenant, or with this credential")?;
+        let address = self.addresses.take(peer.ip().into());
+        let address = address.ok_or("too many sessions from this address")?;
+        Ok(Seat { _party: place, _address: Some(address) })
+    }
+}
+
+struct Shared {
+    seats: Seats,
+    budgets: Arc<Budgets>,
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
+    events: Sender<ListenerEvent>,
+    sessions: Mutex<HashMap<u64, Session>>,
+    /// Requests in datagrams of the sessions that are over.
+    past_lone: Mutex<AnswerCounters>,
+    /// Sessions that were begun with data.
+    early: AtomicU64,
+    issued: Arc<Issued>,
+    /// Addresses of all stores, which hosts are told.
+    stores: Mutex<Vec<String>>,
+    versions: (u16, u16),
+    next: AtomicU64,
+    /// Told who was not let in.
+    refusals: OnceLock<Refusals>,
+}
+
+/// Is told from where somebody was not let in because of the credential, and why. It must not wait.
+pub type Refusals = Box<dyn Fn(SocketAddr, &str) + Send + Sync>;
+
+struct Session {
+    /// Of the protocol.
+    version: u16,
+    connection: Arc<dyn Connection>,
+    principal: Principal,
+    lanes: [(UnboundedSender<Queued<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
+    answers: Arc<Answers>,
+    paused: watch::Sender<bool>,
+    /// What is left of [`MAX_UNANSWERED`] by lane.
+    unanswered: [Arc<Semaphore>; Lane::ALL.len()],
+    /// A commit was sent, which a flush may wait for.
+    committed: Arc<Notify>,
+    /// If the host may ask in datagrams.
+    lone: Option<Arc<lone::Replies>>,
+}
+
+/// Lanes whose frames are requests with one reply each, in the same lane.
+fn is_for_reads(lane: Lane) -> bool {
+    matches!(lane, Lane::Read | Lane::ReadAhead)
+}
+
+/// Whether a frame is taken from a host that has not [proven](Connection::proven) that it is there: it
+/// changes nothing, however often and late it comes.
+fn may_be_early(message: &ToStore) -> bool {
+    matches!(message, ToStore::ReadBehind { .. })
+}
+
+impl Shared {
+    fn next_session(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stores(&self) -> MutexGuard<'_, Vec<String>> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn past_lone(&self) -> MutexGuard<'_, AnswerCounters> {
+        self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of a party that queues frames.
+    fn turns(&self, party: &str) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, of| Arc::strong_count(of) > 1);
+        let new = || Arc::new(Semaphore::new(limits::FRAMES_OF_ONE));
+        turns.entry(party.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// Says that somebody was not let in.
+    fn refused(&self, peer: SocketAddr, reason: &str) {
+        if let Some(refusals) = self.refusals.get() {
+            refusals(peer, reason);
+        }
+    }
+
+    fn remove(&self, id: u64) {
+        let mut sessions = self.sessions();
+        if let Some(lone) = sessions.remove(&id).and_then(|session| session.lone) {
+            self.past_lone().add(&lone.counters());
+        }
+    }
+}
+
+impl Listener {
+    /// Accepts what arrives at `acceptor`; tells hosts the addresses `stores`. Runs in the current
+    /// tokio runtime.
+    pub fn start(acceptor: Acceptor, issued: Arc<Issued>, stores: Vec<String>) -> Listener {
+        Self::with_versions(acceptor, issued, stores, (MIN_VERSION, MAX_VERSION))
+    }
+
+    /// As [`Listener::start`], speaking these protocol versions.
+    pub fn with_versions(
+        acceptor: Acceptor,
+        issued: Arc<Issued>,
+        stores: Vec<String>,
+        versions: (u16, u16),
+    ) -> Listener {
+        let (sender, events) = channel(MAX_WAITING_FRAMES);
+        let shared = Arc::new(Shared {
+            seats: Seats::new(),
+            budgets: Arc::default(),
+            turns: Mutex::default(),
+            events: sender,
+            sessions: Mutex::default(),
+            past_lone: Mutex::default(),
+            early: AtomicU64::new(0),
+            issued,
+            stores: Mutex::new(stores),
+            versions,
+            next: AtomicU64::new(1),
+            refusals: OnceLock::new(),
+        });
+        let acceptor = Arc::new(acceptor);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(acceptor.clone(), shared.clone()));
+        tasks.spawn(withdraw(shared.clone()));
+        Listener { acceptor, events, shared, tasks }
+    }
+
+    /// Accepts what arrives over TCP, too.
+    pub fn add_tcp(&mut self, mut acceptor: tcp::Acceptor) {
+        let shared = self.shared.clone();
+        self.tasks.spawn(async move {
+            let mut tasks = JoinSet::new();
+            while let Some(arrived) = acceptor.accept().await {
+                let connection = match arrived {
+                    Ok(connection) => connection,
+                    Err((peer, reason)) => {
+                        shared.refused(peer, &reason);
+                        continue;
+                    }
+                };
+                tasks.spawn(admit(connection.into(), shared.clone()));
+                while tasks.try_join_next().is_some() {}
+            }
+        });
+    }
+
+    /// Says from now on who is not let in. The first one who asks for that is told.
+    pub fn on_refused(&self, refusals: Refusals) {
+        let _ = self.shared.refusals.set(refusals);
+    }
+
+    /// Another way in.
+    pub fn door(&self) -> Door {
+        Door { shared: self.shared.clone() }
+    }
+
+    /// The next event. A call that is cancelled loses nothing.
+    pub async fn event(&mut self) -> Option<ListenerEvent> {
+        self.events.recv().await
+    }
+
+    /// An event that is there already.
+    pub fn try_event(&mut self) -> Option<ListenerEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// Queues a frame for a session; drops it if the session is over, or of a version that does not
+    /// know it. A read that it cannot be told the answer of has failed.
+    pub fn send(&self, session: u64, lane: Lane, mut frame: Frame<ToHost>) {
+        let sessions = self.shared.sessions();
+        let Some(session) = sessions.get(&session) else { return };
+        let answer = session.answers.end(lane, &frame.message);
+        if !frame.message.is_of_version(session.version) {
+            let ToHost::Data { request, volume, result: Ok(_) } = frame.message else { return };
+            let result = Err(ReadError::Invalid);
+            frame = ToHost::Data { request, volume, result }.into();
+        }
+        let frame = match &session.lone {
+            Some(lone) if lane == Lane::Read => match lone.send(&*session.connection, frame) {
+                Some(frame) => frame,
+                None => return,
+            },
+            _ => frame,
+        };
+        let (sender, backlog) = &session.lanes[lane as usize];
+        backlog.add(&frame);
+        if is_for_reads(lane) {
+            session.unanswered[lane as usize].add_permits(1);
+        }
+        if let ToHost::Committed { .. } = frame.message {
+            session.committed.notify_one();
+        }
+        // Fails only in the moment in which the session ends.
+        let _ = sender.send(Queued { frame, answer });
+    }
+
+    /// Stops or goes on reading a session's drain lane. Frames that were read already still come.
+    pub fn pause_drain(&self, session: u64, paused: bool) {
+        if let Some(session) = self.shared.sessions().get(&session) {
+            session.paused.send_if_modified(|now| std::mem::replace(now, paused) != paused);
+        }
+    }
+
+    /// Ends a session; [`ListenerEvent::Closed`] follows.
+    pub fn close_session(&self, session: u64, code: CloseCode, reason: &str) {
+        if let Some(session) = self.shared.sessions().get(&session) {
+            session.connection.close(code, reason);
+        }
+    }
+
+    /// Tells hosts these addresses of stores from now on, when they say Hello.
+    pub fn set_stores(&self, stores: Vec<String>) {
+        *self.shared.stores() = stores;
+    }
+
+    /// Tells a host something in its control lane.
+    pub fn tell_host(&self, session: u64, message: &ToHost) {
+        self.send(session, Lane::Control, message.clone().into());
+    }
+
+    /// Tells all hosts something, as far as they are of a version that knows it. Other stores are no hosts.
+    pub fn tell_hosts(&self, message: &ToHost) {
+        let sessions = self.shared.sessions();
+        let hosts = sessions.iter().filter(|(_, session)| !session.principal.store);
+        let hosts: Vec<u64> = hosts.map(|(number, _)| *number).collect();
+        drop(sessions);
+        for host in hosts {
+            self.tell_host(host, message);
+        }
+    }
+
+    /// Bytes to and from each session so far.
+    pub fn traffic(&self) -> Vec<(u64, u64)> {
+        let sessions = self.shared.sessions();
+        let traffic = sessions.iter().map(|(number, session)| {
+            let statistics = session.connection.statistics();
+            (*number, statistics.sent_bytes + statistics.received_bytes)
+        });
+        traffic.collect()
+    }
+
+    /// The version of the protocol that is spoken in a session.
+    pub fn version(&self, session: u64) -> Option<u16> {
+        self.shared.sessions().get(&session).map(|session| session.version)
+    }
+
+    /// Whether the host of a session has proven that it is there now; what came before may be a copy of
+    /// what it sent once.
+    pub fn is_proven(&self, session: u64) -> bool {
+        let sessions = self.shared.sessions();
+        sessions.get(&session).is_some_and(|session| session.connection.is_proven())
+    }
+
+    /// Sessions that were begun with data, since the start.
+    pub fn early(&self) -> u64 {
+        self.shared.early.load(Ordering::Relaxed)
+    }
+
+    /// Numbers about the connections that are open.
+    pub fn statistics(&self) -> Vec<(SocketAddr, super::transport::Statistics)> {
+        let sessions = self.shared.sessions();
+        let mut all: Vec<_> = sessions
+            .values()
+            .map(|session| (session.connection.peer(), session.connection.statistics()))
+            .collect();
+        all.sort_unstable_by_key(|(peer, _)| *peer);
+        all
+    }
+
+    /// Requests in datagrams and their replies, of all sessions since the start.
+    pub fn datagrams(&self) -> AnswerCounters {
+        // Held throughout: a session that ends meanwhile counts once.
+        let sessions = self.shared.sessions();
+        let mut all = *self.shared.past_lone();
+        for lone in sessions.values().filter_map(|session| session.lone.as_ref()) {
+            all.add(&lone.counters());
+        }
+        all
+    }
+
+    /// Bytes that answers which were begun and are not sent count for.
+    pub fn answer_bytes(&self) -> u64 {
+        self.shared.budgets.out()
+    }
+
+    /// Bytes of batches and the like that came in, and are not stored or wait for something else.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.shared.budgets.waiting()
+    }
+
+    /// Ends all sessions.
+    pub async fn shutdown(mut self) {
+        // Over TCP each is told by itself, over QUIC all at once.
+        let over_tcp: Vec<_> = {
+            let sessions = self.shared.sessions();
+            let connections = sessions.values().map(|session| session.connection.clone());
+            connections.filter(|connection| connection.transport() == "tcp").collect()
+        };
+        for connection in &over_tcp {
+            connection.close(CloseCode::ShuttingDown, "the store is shutting down");
+        }
+        for connection in over_tcp {
+            connection.closed().await;
+        }
+        self.acceptor.close(CloseCode::ShuttingDown, "the store is shutting down").await;
+        self.tasks.shutdown().await;
+        // Whoever has a door has these too, and they have the sockets.
+        self.shared.sessions().clear();
+    }
+}
+
+/// Lets in who was authenticated elsewhere, with sessions as everybody else has them.
+#[derive(Clone)]
+pub struct Door {
+    shared: Arc<Shared>,
+}
+
+impl Door {
+    /// The addresses of all stores, as hosts are told them.
+    pub fn stores(&self) -> Vec<String> {
+        self.shared.stores().clone()
+    }
+
+    /// Begins a session for `peer`, who has shown the certificate of that principal just now. How many there may be
+    /// is up to who lets them in.
+    ///
+    /// # Errors
+    /// If the certificate has been withdrawn.
+    pub async fn enter(
+        &self,
+        peer: SocketAddr,
+        principal: Principal,
+    ) -> Result<Requests, LinkError> {
+        if !self.shared.issued.accepts(&principal.serial) {
+            return Err(LinkError::Revoked);
+        }
+        let (theirs, ours) = local::link(peer, principal);
+        tokio::spawn(session(self.shared.next_session(), ours, self.shared.clone()));
+        Requests::over(theirs, "this one".into()).await
+    }
+}
+
+async fn accept(acceptor: Arc<Acceptor>, shared: Arc<Shared>) {
+    let mut tasks = JoinSet::new();
+    while let Some(arriving) = acceptor.accept().await {
+        tasks.spawn(authenticate(arriving, shared.clone()));
+        while tasks.try_join_next().is_some() {}
+    }
+}
+
+async fn withdraw(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        for session in shared.sessions().values() {
+            if !shared.issued.accepts(&session.principal.serial) {
+                session.connection.close(CloseCode::Revoked, "the credential was withdrawn");
+            }
+        }
+    }
+}
+
+async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
+    let peer = arriving.peer();
+    match arriving.authenticate().await {
+        Ok(connection) => admit(connection.into(), shared).await,
+        Err(error) if error.is_of_nobody() => tracing::debug!("refused {peer}: {error}"),
+        Err(error) => {
+            tracing::warn!("refused {peer}: {error}");
+            if error.is_of_credential() {
+                shared.refused(peer, &error.to_string());
+            }
+        }
+    }
+}
+
+/// Serves a connection over a link, if there is a place for it.
+async fn admit(connection: Arc<dyn Connection>, shared: Arc<Shared>) {
+    let peer = connection.peer();
+    let Some(principal) = connection.principal() else {
+        return connection.close(CloseCode::Protocol, "no certificate");
+    };
+    match shared.seats.take(peer, &principal) {
+        Ok(_seat) => session(shared.next_session(), connection, shared.clone()).await,
+        Err(why) => {
+            tracing::warn!("refused {peer}: {why}");
+            connection.close(CloseCode::ShuttingDown, why);
+        }
+    }
+}
+
+async fn session(id: u64, connection: Arc<dyn Connection>, shared: Arc<Shared>) {
+    let peer = connection.peer();
+    let Some(principal) = connection.principal() else {
+        return connection.close(CloseCode::Protocol, "no certificate");
+    };
+    let setup = tokio::time::timeout(SETUP_TIMEOUT, setup(&*connection, &shared)).await;
+    let SetUp { lanes, control, version, software } =
+        match setup.unwrap_or(Err(LinkError::TimedOut)) {
+            Ok(set_up) => set_up,
+            Err(error) => {
+                connection.close(CloseCode::Protocol, &error.to_string());
+                return tracing::warn!("refused {peer}: {error}");
+            }
+        };
+    if !connection.is_proven() {
+        shared.early.fetch_add(1, Ordering::Relaxed);
+    }
+    let opened =
+        ListenerEvent::Opened { session: id, peer, principal: principal.clone(), software };
+    if shared.events.send(opened).await.is_err() {
+        return;
+    }
+    let result = serve(id, &connection, principal, version, (lanes, control), &shared).await;
+    shared.remove(id);
+    if let Err(LinkError::Protocol(reason)) = &result {
+        tracing::warn!("closing the session of {peer}: {reason}");
+        connection.close(CloseCode::Protocol, reason);
+    } else {
+        connection.close(CloseCode::Done, "done");
+    }
+    let reason = result.err().map_or("done".to_owned(), |error| error.to_string());
+    let _ = shared.events.send(ListenerEvent::Closed { session: id, reason }).await;
+}
+
+struct SetUp {
+    lanes: Vec<(Lane, LaneStreams)>,
+    control: FrameReader,
+    version: u16,
+    software: String,
+}
+
+/// Lanes and Hello.
+async fn setup(connection: &dyn Connection, shared: &Shared) -> Result<SetUp, LinkError> {
+    let lanes = connection.accept_lanes().await?;
+    let mut rest = Vec::new();
+    let mut control = None;
+    for (lane, streams) in Lane::ALL.into_iter().zip(lanes) {
+        if lane == Lane::Control {
+            control = Some(streams);
+        } else {
+            rest.push((lane, streams));
+        }
+    }
+    let Some(LaneStreams { mut send, receive }) = control else {
+        return Err(LinkError::Protocol("no control lane".into()));
+    };
+    let mut reader = FrameReader::new(receive);
+    let Some(Frame { message: ToStore::Hello { min_version, max_version, software }, .. }) =
+        reader.next().await?
+    else {
+        return Err(LinkError::Protocol("the first frame is not Hello".into()));
+    };
+    let newest = max_version.min(shared.versions.1);
+    let version = (newest >= min_version.max(shared.versions.0)).then_some(newest);
+    let hello = ToHost::Hello {
+        version,
+        supported: shared.versions,
+        software: longhaul_base::software(),
+        stores: shared.stores().clone(),
+    };
+    let head = Frame::from(hello).encode_head();
+    let mut chunks = [head.map_err(|error| LinkError::Protocol(error.to_string()))?];
+    while send.write(&mut chunks).await? == 0 {}
+    let Some(version) = version else {
+        // The host reads the reply and closes.
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
+        return Err(LinkError::Version {
+            store: shared.versions,
+            host: (min_version, max_version),
+        });
+    };
+    // Only ever read through `reader`.
+    let receive = Box::new(Ended);
+    rest.push((Lane::Control, LaneStreams { send, receive }));
+    let software = bounded(&software);
+    Ok(SetUp { lanes: rest, control: reader, version, software })
+}
+
+async fn serve(
+    id: u64,
+    connection: &Arc<dyn Connection>,
+    principal: Principal,
+    version: u16,
+    (lanes, control): (Vec<(Lane, LaneStreams)>, FrameReader),
+    shared: &Arc<Shared>,
+) -> Result<(), LinkError> {
+    let mut tasks = JoinSet::new();
+    let (paused, unpaused) = watch::channel(false);
+    let channels = Lane::ALL.map(|_| (unbounded_channel(), Arc::new(Backlog::default())));
+    let senders = channels.each_ref().map(|((sender, _), log)| (sender.clone(), log.clone()));
+    let mut queues = channels.map(|((_, queue), _)| Some(queue));
+    let mut control = Some(control);
+    // Nothing is urgent in the drain lane towards the host: commits travel in the control lane.
+    let (_keep, urgent) = watch::channel(false);
+    let unanswered = Lane::ALL.map(|_| Arc::new(Semaphore::new(MAX_UNANSWERED)));
+    let answers = Arc::new(Answers::new(shared.budgets.clone(), &principal, id));
+    let turns = shared.turns(&party(&principal));
+    for (lane, streams) in lanes {
+        let backlog = senders[lane as usize].1.clone();
+        let room = unanswered[lane as usize].clone();
+        let mut reader = match lane {
+            Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
+            _ => FrameReader::new(streams.receive),
+        };
+        let (events, proof) = (shared.events.clone(), connection.clone());
+        let (answers, turns) = (answers.clone(), turns.clone());
+        let mut unpaused = unpaused.clone();
+        let limit = backlog.clone();
+        tasks.spawn(async move {
+            let mut proven = false;
+            loop {
+                limit.below(MAX_BACKLOG_BYTES).await;
+                if is_for_reads(lane) {
+                    match room.acquire().await {
+                        Ok(permit) => permit.forget(),
+                        Err(_) => return Ok(()),
+                    }
+                }
+                if lane == Lane::Drain && unpaused.wait_for(|paused| !*paused).await.is_err() {
+                    return Ok(());
+                }
+                let Some(frame) = reader.next().await? else {
+                    // The host ends its lanes one after the other, then the connection.
+                    std::future::pending::<()>().await;
+                    return Ok(());
+                };
+                if !proven && !may_be_early(&frame.message) {
+                    proof.proven().await?;
+                    proven = true;
+                }
+                answers.begin(lane, &frame.message).await;
+                let frame = answers.count(frame).await;
+                // Never closed. The queue takes those that wait for it in turn.
+                let _turn = turns.acquire().await.ok();
+                if events.send(ListenerEvent::Frame { session: id, lane, frame }).await.is_err() {
+                    return Ok(());
+                }
+            }
+        });
+        if let Some(queue) = queues[lane as usize].take() {
+            let urgent = urgent.clone();
+            tasks.spawn(async move {
+                send_all::<ToHost, _>(lane, streams.send, queue, &backlog, urgent).await
+            });
+        }
+    }
+    let lone = (version >= DATAGRAM_VERSION).then(Arc::<lone::Replies>::default);
+    if let Some(lone) = lone.clone() {
+        let (connection, events) = (connection.clone(), shared.events.clone());
+        let (answers, turns) = (answers.clone(), turns.clone());
+        tasks.spawn(async move {
+            let mut proven = false;
+            loop {
+                let Some(frame) = lone.receive(&*connection).await? else { continue };
+                if !proven && !may_be_early(&frame.message) {
+                    connection.proven().await?;
+                    proven = true;
+                }
+                answers.begin(Lane::Read, &frame.message).await;
+                let frame = answers.count(frame).await;
+                let _turn = turns.acquire().await.ok();
+                let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
+                if events.send(event).await.is_err() {
+                    return Ok(());
+                }
+            }
+        });
+    }
+    let committed = Arc::new(Notify::new());
+    let session = Session {
+        committed: committed.clone(),
+        lone,
+        version,
+        connection: connection.clone(),
+        principal,
+        lanes: senders,
+        answers,
+        paused,
+        unanswered,
+    };
+    shared.sessions().insert(id, session);
+    let result = tokio::select! {
+        error = connection.closed() => match error {
+            LinkError::Closed(_) => Ok(()),
+            error => Err(error),
+        },
+        never = super::transport::trail(&**connection, &committed) => match never {},
+        error = unproven(&**connection) => Err(error),
+        Some(result) = tasks.join_next() => {
+            result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task failed: {error}"))))
+        }
+    };
+    tasks.shutdown().await;
+    result
+}
+
+/// Waits until it is certain that the host is not there, for ever if it is.
+async fn unproven(connection: &dyn Connection) -> LinkError {
+    match tokio::time::timeout(SETUP_TIMEOUT, connection.proven()).await {
+        Ok(Ok(())) => std::future::pending().await,
+        Ok(Err(error)) => error,
+        Err(_) => LinkError::TimedOut,
+    }
+}
+
+/// A stream that has nothing.
+struct Ended;
+
+#[async_trait::async_trait]
+impl super::transport::ReceiveStream for Ended {
+    async fn read(&mut self, _: &mut [bytes::Bytes]) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_core::wire::link::KeyId;
+
+    fn principal(tenant: Option<&str>, serial: &str) -> Principal {
+        Principal {
+            key: KeyId::NONE,
+            tenant: tenant.map(str::to_owned),
+            store: serial.starts_with("store"),
+            name: String::new(),
+            serial: serial.to_owned(),
+        }
+    }
+
+    #[test]
+    fn links_of_one_leave_places_for_others() {
+        let seats = Seats::new();
+        let at = |n: u32| SocketAddr::from((std::net::Ipv4Addr::from(0xc000_0200 + n), 1));
+        let take = |tenant: Option<&str>, serial: &str, n| {
+            seats.take(at(n), &principal(tenant, serial)).ok()
+        };
+        // A tenant with many credentials, from many addresses.
+        let all: Vec<Seat> =
+            (0..2000).filter_map(|n| take(Some("acme"), &format!("tenant:acme:{n}"), n)).collect();
+        assert_eq!(all.len() as u64, limits::MAX_SESSIONS_OF_ONE);
+        let others: Vec<Seat> =
+            (0..200).filter_map(|n| take(Some("other"), "tenant:other:1", n)).collect();
+        assert_eq!(others.len(), 200);
+        assert!(take(None, "01", 1).is_some() && take(None, "store:1", 1).is_some());
+        drop(all);
+        // Many tenants at one address.
+        let all: Vec<Seat> =
+            (0..2000).filter_map(|n| take(Some(&format!("t{n}")), "x", 7)).collect();
+        assert!(all.len() as u64 <= limits::MAX_SESSIONS_OF_ADDRESS);
+        assert!(take(Some("late"), "y", 8).is_some());
+    }
+}

@@ -1,0 +1,765 @@
+//! QUIC as the link's transport: mutual TLS 1.3, a few long-lived bidirectional streams a lane.
+//!
+//! A stream begins with four bytes, `LH`, the lane's number and its own number within the lane, by
+//! which the store knows it.
+//!
+//! Windows: a stream's receive window is at most [`STREAM_WINDOW`], since quinn ends a connection whose
+//! stream has more than 1,024 gaps, which a larger window with losses can reach. It also bounds what
+//! a lane has in the sender's buffer, so that a drain that is not read never takes the room of a
+//! read: the windows of the connection hold all lanes at once.
+
+use super::congestion;
+use super::ends::{client_error, server_error, write_error};
+use super::first::First;
+use super::sessions::{Remembered, SESSIONS_KEPT, Seen};
+use super::stripe::{self, Receiving, Sending};
+use super::transport::{Connection, LaneStreams, Lanes, Statistics};
+use super::transport::{lane_number, priority};
+use super::{CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
+use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::Shared;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use longhaul_base::limits::{
+    HANDSHAKE_LIMIT, MAX_SESSIONS, MAX_STORE_SESSIONS, MAX_STRANGERS, MAX_STRANGERS_OF_ONE,
+    Stranger, Strangers,
+};
+use longhaul_core::wire::link::{Lane, Principal};
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
+use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
+use rustls_pki_types::CertificateDer;
+use socket2::Socket;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Generations of the protocol, the newest first: application protocols in the TLS handshake. A new
+/// one is for what has to be known before the first stream is opened. 2: lanes over several streams.
+pub const GENERATIONS: [&[u8]; 2] = [STRIPED, b"longhaul/1"];
+const STRIPED: &[u8] = b"longhaul/2";
+
+/// Receive window of a stream, in bytes.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// The least that a store with many sessions has instead: 16 of them are 1 MiB a lane.
+const MIN_STREAM_WINDOW: u32 = 64 << 10;
+/// Sessions that get the full window. The one that is opened as the n-th of more than these gets
+/// their share of it, so that n sessions together grow with the logarithm of n.
+const WIDE_SESSIONS: u32 = 8;
+/// Largest datagram tried, in bytes. quinn hands the kernel up to ten at once (UDP segmentation
+/// offload), the kernel takes 65,507 bytes, and quinn-udp counts what is refused as too long as
+/// sent: with larger datagrams every full burst would be lost, again and again.
+const MAX_DATAGRAM: u16 = 6144;
+/// quinn's `MAX_TRANSMIT_SEGMENTS`.
+const SEGMENTS_AT_ONCE: usize = 10;
+const _: () = assert!(MAX_DATAGRAM as usize * SEGMENTS_AT_ONCE <= 65_507);
+/// Socket buffers asked for, in bytes; the system may give less.
+const SOCKET_BUFFER: usize = 4 << 20;
+/// Datagrams that have not been sent, or not been taken, in bytes; beyond it the oldest are dropped. All
+/// replies that a host may have asked for in datagrams fit twice.
+const DATAGRAM_BUFFER: usize = 1 << 20;
+/// Taken for the round trip before anything is known of it: what is lost of a handshake is sent again
+/// after three of these, six more, and so on. With RFC 9002's 333 ms the first packet to get through
+/// after an outage would come up to two seconds late.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// While nobody answers a connection is begun anew this often, beside those that were begun before: the
+/// pauses in which one repeats its first packet double, and when a line returns a packet should be on its way
+/// soon. More often would help little: with the repetitions the longest gap is 0.6 s.
+const BEGIN_ANEW: Duration = Duration::from_secs(1);
+/// The same while connections can begin with data. When quinn repeats a first packet it leaves out the data that went
+/// along with it (quinn-proto 0.11, `pto_time_and_space`): what finds the line again should be an attempt's beginning.
+const BEGIN_EARLY_ANEW: Duration = Duration::from_millis(500);
+/// So these repeat nothing before their answer: the first repetition comes after three of these, longer than an
+/// attempt lasts.
+const EARLY_INITIAL_RTT: Duration = Duration::from_secs(2);
+/// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
+/// to the discovery of a lost last packet. The number itself is guessed.
+const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
+/// Asked of the peer: how many packets it may receive without acknowledging. Guessed.
+const ACK_THRESHOLD: u32 = 10;
+
+/// How often a host that stays connected has the store give it new sessions: they last a day (rustls).
+const RENEW: Duration = Duration::from_secs(12 * 3600);
+/// What a store sends once it is connected is waited for this long.
+const RENEWAL: Duration = Duration::from_secs(2);
+/// Stores of which a host remembers sessions.
+const STORES_REMEMBERED: usize = 8;
+
+/// Receive window of the streams of a store's session when `open` sessions are open with it.
+fn session_window(open: usize) -> u32 {
+    let open = u32::try_from(open).unwrap_or(u32::MAX).max(WIDE_SESSIONS);
+    let share = u64::from(STREAM_WINDOW) * u64::from(WIDE_SESSIONS) / u64::from(open);
+    (share as u32).max(MIN_STREAM_WINDOW)
+}
+
+fn transport_config(stream_window: u32) -> TransportConfig {
+    let streams = stripe::all_streams() as u32;
+    let all_windows = stream_window * streams;
+    let mut acks = AckFrequencyConfig::default();
+    acks.max_ack_delay(Some(MAX_ACK_DELAY)).ack_eliciting_threshold(ACK_THRESHOLD.into());
+    let mut mtu = MtuDiscoveryConfig::default();
+    mtu.upper_bound(MAX_DATAGRAM);
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(streams.into())
+        .max_concurrent_uni_streams(0_u32.into())
+        .stream_receive_window(stream_window.into())
+        .receive_window(all_windows.into())
+        .send_window(all_windows.into())
+        .initial_rtt(INITIAL_RTT)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
+        .ack_frequency_config(Some(acks))
+        .mtu_discovery_config(Some(mtu))
+        .packet_threshold(congestion::PACKET_THRESHOLD)
+        .time_threshold(congestion::TIME_THRESHOLD)
+        .congestion_controller_factory(Arc::new(congestion::Factory))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER);
+    config
+}
+
+/// A UDP socket as links want it.
+pub(super) fn socket(address: SocketAddr) -> std::io::Result<Socket> {
+    use socket2::{Domain, Protocol, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    // Without the privilege to go beyond net.core.rmem_max and wmem_max they are clamped to these.
+    use rustix::net::sockopt;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
+        socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    }
+    socket.set_send_buffer_size(SOCKET_BUFFER)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    tracing::debug!(
+        receive = socket.recv_buffer_size().unwrap_or_default(),
+        send = socket.send_buffer_size().unwrap_or_default(),
+        "UDP socket buffers in bytes"
+    );
+    Ok(socket)
+}
+
+fn endpoint(
+    socket: Socket,
+    server: Option<quinn::ServerConfig>,
+) -> std::io::Result<quinn::Endpoint> {
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(MAX_DATAGRAM).map_err(std::io::Error::other)?;
+    quinn::Endpoint::new(config, server, socket.into(), Arc::new(quinn::TokioRuntime))
+}
+
+/// The host's end.
+pub struct Dialer {
+    tls: rustls::ClientConfig,
+    config: quinn::ClientConfig,
+    /// Stores whose sessions are remembered, if they are, the last connected at the end.
+    stores: Option<Vec<Store>>,
+    early: Arc<EarlyCounters>,
+    v4: Option<quinn::Endpoint>,
+    v6: Option<quinn::Endpoint>,
+}
+
+/// A store whose sessions are remembered.
+struct Store {
+    address: SocketAddr,
+    remembered: Arc<Remembered>,
+    config: quinn::ClientConfig,
+}
+
+/// Connections begun with data, since the start.
+#[derive(Debug, Default)]
+pub(super) struct EarlyCounters {
+    pub offered: AtomicU64,
+    pub accepted: AtomicU64,
+    pub rejected: AtomicU64,
+}
+
+/// A connection to a store.
+pub(super) struct Connected {
+    pub connection: Box<dyn Connection>,
+    /// Its lanes, if they are open and the first flight has come to the store in them.
+    pub lanes: Option<Lanes>,
+}
+
+/// A connection that is begun with data.
+struct Offered {
+    connection: quinn::Connection,
+    lanes: Lanes,
+}
+
+/// Waits for another read of the first flight; for ever if there is no such flight.
+async fn more(first: Option<&mut First>) -> Result<Bytes, LinkError> {
+    match first {
+        Some(first) => first.more().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The end of a handshake; tells when its peer has answered.
+async fn finished(
+    mut connecting: quinn::Connecting,
+    answered: &Notify,
+) -> Result<quinn::Connection, quinn::ConnectionError> {
+    connecting.handshake_data().await?;
+    answered.notify_one();
+    connecting.await
+}
+
+impl Dialer {
+    /// Speaks with this credential.
+    ///
+    /// # Errors
+    /// If key and certificate do not make a credential.
+    pub fn new(credential: &Credential) -> Result<Dialer> {
+        Dialer::with_generations(credential, &GENERATIONS)
+    }
+
+    /// As [`Dialer::new`], speaking these generations of the protocol.
+    pub(super) fn with_generations(
+        credential: &Credential,
+        generations: &[&[u8]],
+    ) -> Result<Dialer> {
+        let tls = tls::client(credential, generations)?;
+        let config = QuicClientConfig::try_from(tls.clone())?;
+        let mut config = quinn::ClientConfig::new(Arc::new(config));
+        config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
+        let (stores, early) = (None, Arc::default());
+        Ok(Dialer { tls, config, stores, early, v4: None, v6: None })
+    }
+
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    pub(super) fn remember(&mut self, counters: Arc<EarlyCounters>) {
+        self.stores.get_or_insert_default();
+        self.early = counters;
+    }
+
+    /// Whether sessions are remembered.
+    pub(super) fn remembers(&self) -> bool {
+        self.stores.is_some()
+    }
+
+    /// How often data was offered, and what became of it.
+    pub(super) fn early(&self) -> Arc<EarlyCounters> {
+        self.early.clone()
+    }
+
+    /// Whether a connection to this store can begin with data.
+    pub(super) fn may_be_early(&self, address: SocketAddr) -> bool {
+        let mut stores = self.stores.iter().flatten();
+        stores.any(|store| store.address == address && store.remembered.has_session())
+    }
+
+    /// What is remembered of a store, and how to connect to it.
+    fn store(&mut self, address: SocketAddr) -> (Option<Arc<Remembered>>, quinn::ClientConfig) {
+        let Some(stores) = &mut self.stores else { return (None, self.config.clone()) };
+        let at = stores.iter().position(|store| store.address == address);
+        if at.is_none() {
+            let remembered = Arc::<Remembered>::default();
+            let tls = tls::remembering(&self.tls, remembered.clone());
+            // What `with_generations` has found usable.
+            let Ok(crypto) = QuicClientConfig::try_from(tls) else {
+                return (None, self.config.clone());
+            };
+            let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+            config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
+            config.token_store(remembered.clone());
+            if stores.len() >= STORES_REMEMBERED {
+                stores.remove(0);
+            }
+            stores.push(Store { address, remembered, config });
+        }
+        let at = at.unwrap_or(stores.len() - 1);
+        (Some(stores[at].remembered.clone()), stores[at].config.clone())
+    }
+
+    /// Has the store give new sessions now and then, for ever.
+    pub(super) async fn renew(&mut self, address: SocketAddr) -> LinkError {
+        loop {
+            tokio::time::sleep(RENEW).await;
+            if self.stores.is_none() {
+                continue;
+            }
+            if let Ok(found) = self.connect(address, super::CONNECT_TIMEOUT).await {
+                tokio::time::sleep(RENEWAL).await;
+                found.close(CloseCode::Done, "new sessions");
+            }
+        }
+    }
+
+    /// Connects to an address. For `limit` it may stay unanswered; who has answered has [`SETUP_TIMEOUT`] for the rest.
+    ///
+    /// # Errors
+    /// If nobody answers there, or not the store of the credential.
+    pub async fn connect(
+        &mut self,
+        address: SocketAddr,
+        limit: Duration,
+    ) -> Result<Box<dyn Connection>, LinkError> {
+        Ok(self.connect_with(address, limit, None).await?.connection)
+    }
+
+    /// As [`Dialer::connect`], sending a first flight along where a session allows it.
+    pub(super) async fn connect_with(
+        &mut self,
+        address: SocketAddr,
+        limit: Duration,
+        mut first: Option<&mut First>,
+    ) -> Result<Connected, LinkError> {
+        let lost = |error: &dyn std::fmt::Display| LinkError::Lost(error.to_string());
+        let (remembered, config) = self.store(address);
+        let offered = remembered.as_ref().filter(|_| first.is_some());
+        let mut early_config = config.clone();
+        let mut transport = transport_config(STREAM_WINDOW);
+        transport.initial_rtt(EARLY_INITIAL_RTT);
+        early_config.transport_config(Arc::new(transport));
+        let counters = self.early.clone();
+        let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+        let (slot, local) = match address {
+            SocketAddr::V4(_) => (&mut self.v4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
+            SocketAddr::V6(_) => (&mut self.v6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
+        };
+        let endpoint = match slot {
+            Some(endpoint) => endpoint,
+            None => {
+                let made = socket(local).and_then(|socket| endpoint(socket, None));
+                slot.insert(made.map_err(|error| lost(&error))?)
+            }
+        };
+        let answered = Notify::new();
+        let mut was_answered = false;
+        let mut attempts = FuturesUnordered::new();
+        let mut early: Vec<Option<Offered>> = Vec::new();
+        let mut answers = FuturesUnordered::new();
+        let pause = if offered.is_some() { BEGIN_EARLY_ANEW } else { BEGIN_ANEW };
+        let mut anew = tokio::time::interval(pause);
+        anew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut deadline = std::pin::pin!(tokio::time::sleep(limit));
+        loop {
+            tokio::select! {
+                _ = anew.tick() => {
+                    // Sessions can run out.
+                    let has_session = offered.is_some_and(|remembered| remembered.has_session());
+                    let config = if has_session { &early_config } else { &config };
+                    let begin = || endpoint.connect_with(config.clone(), address, SERVER_NAME);
+                    let connecting = match offered {
+                        Some(remembered) => remembered.offer(begin),
+                        None => begin(),
+                    };
+                    let connecting = connecting.map_err(|error| lost(&error))?;
+                    let Some(first) = &first else {
+                        attempts.push(finished(connecting, &answered));
+                        continue;
+                    };
+                    let (connection, accepted) = match connecting.into_0rtt() {
+                        Ok(begun) => begun,
+                        Err(connecting) => {
+                            attempts.push(finished(connecting, &answered));
+                            continue;
+                        }
+                    };
+                    // Only sessions of this generation are usable.
+                    let quic = Quic {
+                        connection: connection.clone(),
+                        striped: true,
+                        proof: None,
+                        error: client_error,
+                    };
+                    // The store's limits are known from before: nothing is waited for.
+                    let mut lanes = quic.open_lanes().await?;
+                    first.begin(&mut lanes).await?;
+                    count(&counters.offered);
+                    let number = early.len();
+                    early.push(Some(Offered { connection, lanes }));
+                    answers.push(accepted.map(move |accepted| (number, accepted)));
+                }
+                read = more(first.as_deref_mut()) => {
+                    let read = read?;
+                    for Offered { lanes, .. } in early.iter_mut().flatten() {
+                        // If it is over, its answer says so.
+                        let _ = First::add(lanes, read.clone()).await;
+                    }
+                }
+                Some((number, accepted)) = answers.next() => {
+                    let Some(Offered { connection, lanes }) = early[number].take() else { continue };
+                    if let Some(error) = connection.close_reason() {
+                        return Err(client_error(&error));
+                    }
+                    count(if accepted { &counters.accepted } else { &counters.rejected });
+                    let connection = Quic::new(connection, client_error);
+                    if let Some(remembered) = &remembered {
+                        remembered.set_usable(connection.striped);
+                    }
+                    let (connection, lanes) = (Box::new(connection), accepted.then_some(lanes));
+                    return Ok(Connected { connection, lanes });
+                }
+                // Those that are left are given up, and their peer told so.
+                Some(connected) = attempts.next() => return match connected {
+                    Ok(connection) => {
+                        let connection = Quic::new(connection, client_error);
+                        if let Some(remembered) = &remembered {
+                            remembered.set_usable(connection.striped);
+                        }
+                        Ok(Connected { connection: Box::new(connection), lanes: None })
+                    }
+                    Err(error) => Err(client_error(&error)),
+                },
+                () = answered.notified(), if !was_answered => {
+                    was_answered = true;
+                    deadline.as_mut().reset(tokio::time::Instant::now() + limit.max(SETUP_TIMEOUT));
+                }
+                () = &mut deadline => return Err(LinkError::TimedOut),
+            }
+        }
+    }
+
+    /// Waits a little until the peers have been told of closed connections.
+    pub async fn wait_idle(&self) {
+        for endpoint in [&self.v4, &self.v6].into_iter().flatten() {
+            let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
+        }
+    }
+}
+
+/// The store's end.
+pub struct Acceptor {
+    endpoint: quinn::Endpoint,
+    config: quinn::ServerConfig,
+    /// As `config`, for sessions that have the full windows: it keeps sessions, and takes data with them.
+    /// A host remembers the windows with a session, and they must not be smaller when it comes back with it
+    /// (RFC 9000 §7.4.1).
+    keeping: quinn::ServerConfig,
+    issued: Arc<Issued>,
+    strangers: Strangers,
+}
+
+/// Connections beyond this number make strangers prove their address first.
+const UNPROVEN_CONNECTIONS: usize = 64;
+/// More connections are refused: there are sessions and strangers for fewer, and those that are being closed.
+const MAX_CONNECTIONS: usize = (MAX_SESSIONS + MAX_STORE_SESSIONS) as usize + 2 * MAX_STRANGERS;
+
+impl Acceptor {
+    /// Listens with a socket of [`Sockets`](super::Sockets).
+    ///
+    /// # Errors
+    /// If the identity cannot be used.
+    pub fn over(
+        socket: Socket,
+        identity: &ServerIdentity,
+        issued: Arc<Issued>,
+    ) -> Result<Acceptor> {
+        Acceptor::with_generations(socket, identity, issued, &GENERATIONS)
+    }
+
+    /// As [`Acceptor::over`], speaking these generations of the protocol.
+    pub(super) fn with_generations(
+        socket: Socket,
+        identity: &ServerIdentity,
+        issued: Arc<Issued>,
+        generations: &[&[u8]],
+    ) -> Result<Acceptor> {
+        let tls = tls::server(identity, issued.clone(), generations)?;
+        let sessions = rustls::server::ServerSessionMemoryCache::new(SESSIONS_KEPT);
+        let takes_data = QuicServerConfig::try_from(tls::keeping(&tls, sessions))?;
+        let mut config =
+            quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+        config.max_incoming(MAX_CONNECTIONS);
+        config.validation_token.sent(1).log(Arc::new(Seen::default()));
+        // A clone has the same key for tokens.
+        let mut keeping = config.clone();
+        keeping.crypto = Arc::new(takes_data);
+        let endpoint = endpoint(socket, Some(config.clone())).context("cannot listen over UDP")?;
+        let strangers = Strangers::new(MAX_STRANGERS, MAX_STRANGERS_OF_ONE);
+        Ok(Acceptor { endpoint, config, keeping, issued, strangers })
+    }
+
+    /// The next one that wants to connect; `None` after [`Acceptor::close`].
+    pub async fn accept(&self) -> Option<Arriving> {
+        loop {
+            let incoming = self.endpoint.accept().await?;
+            let open = self.endpoint.open_connections();
+            if open > MAX_CONNECTIONS {
+                incoming.refuse();
+            } else if open > UNPROVEN_CONNECTIONS && !incoming.remote_address_validated() {
+                // Fails only for an address that is proven.
+                let _ = incoming.retry();
+            } else {
+                let stranger = self.strangers.enter(incoming.remote_address().ip().into());
+                let window = session_window(open);
+                let keeping = (window == STREAM_WINDOW).then(|| self.issued.clone());
+                let config = if keeping.is_some() { &self.keeping } else { &self.config };
+                let mut config = config.clone();
+                config.transport_config(Arc::new(transport_config(window)));
+                return Some(Arriving { incoming, config: Arc::new(config), keeping, stranger });
+            }
+        }
+    }
+
+    /// Ends all connections, and waits a little until the peers have been told.
+    pub async fn close(&self, code: CloseCode, reason: &str) {
+        self.endpoint.close(VarInt::from_u32(code.number()), reason.as_bytes());
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
+    }
+}
+
+/// A connection that is not authenticated yet.
+pub struct Arriving {
+    incoming: quinn::Incoming,
+    config: Arc<quinn::ServerConfig>,
+    /// If it may go on with a session: what to check its certificate against.
+    keeping: Option<Arc<Issued>>,
+    stranger: Stranger,
+}
+
+impl Arriving {
+    /// Where it comes from; may be forged.
+    pub fn peer(&self) -> SocketAddr {
+        self.incoming.remote_address()
+    }
+
+    /// Authenticates it. One that goes on with a session is not [proven](Connection::proven) yet.
+    ///
+    /// # Errors
+    /// If it has no credential of this store.
+    pub async fn authenticate(self) -> Result<Box<dyn Connection>, LinkError> {
+        let Arriving { incoming, config, keeping, mut stranger } = self;
+        let connecting = incoming.accept_with(config);
+        let connecting = connecting.map_err(|error| server_error(&error))?;
+        let authenticated = async {
+            match keeping {
+                Some(issued) => Arriving::resume(connecting, &issued).await,
+                None => {
+                    let connection = connecting.await.map_err(|error| server_error(&error))?;
+                    Ok(Quic::new(connection, server_error))
+                }
+            }
+        };
+        tokio::select! {
+            ended = tokio::time::timeout(HANDSHAKE_LIMIT, authenticated) => match ended {
+                Err(_) => Err(LinkError::TimedOut),
+                Ok(result) => Ok(Box::new(result?)),
+            },
+            () = stranger.dropped() => {
+                Err(LinkError::Lost("others came after it, and it was not done".into()))
+            }
+        }
+    }
+
+    /// Goes on with a session, if it is one, and authenticates it in any case.
+    async fn resume(mut connecting: quinn::Connecting, issued: &Issued) -> Result<Quic, LinkError> {
+        // The client has said which session it goes on with, or has none.
+        let said = connecting.handshake_data().await;
+        said.map_err(|error| server_error(&error))?;
+        let (connection, proof) = match connecting.into_0rtt() {
+            Ok(begun) => begun,
+            Err(connecting) => {
+                let connection = connecting.await.map_err(|error| server_error(&error))?;
+                return Ok(Quic::new(connection, server_error));
+            }
+        };
+        let mut quic = Quic::new(connection, server_error);
+        quic.proof = Some(proof.shared());
+        let Some(certificate) = quic.peer_certificate() else {
+            // Nobody is known yet: the certificate comes with the end of the handshake.
+            quic.proven().await?;
+            return Ok(quic);
+        };
+        // It is the one that the session began with, which TLS does not look at again.
+        let refused = match credential::inspect(&certificate) {
+            Err(_) => Some((CloseCode::Protocol, "the certificate cannot be read")),
+            Ok(seen) if !issued.accepts(&seen.serial) => {
+                Some((CloseCode::Revoked, "the credential was withdrawn"))
+            }
+            Ok(seen) if !seen.is_valid() => {
+                Some((CloseCode::Expired, "the credential has expired"))
+            }
+            Ok(_) => None,
+        };
+        if let Some((code, reason)) = refused {
+            // The client can only be told when the handshake is over.
+            quic.proven().await?;
+            quic.close(code, reason);
+            return Err(LinkError::Lost(reason.to_owned()));
+        }
+        Ok(quic)
+    }
+}
+
+struct Quic {
+    connection: quinn::Connection,
+    /// Lanes have several streams.
+    striped: bool,
+    /// Of a connection that goes on with a session: ends with the handshake.
+    proof: Option<Shared<quinn::ZeroRttAccepted>>,
+    error: fn(&quinn::ConnectionError) -> LinkError,
+}
+
+/// The streams of a lane, as far as they have been opened.
+type Opened = Vec<Option<(quinn::SendStream, quinn::RecvStream)>>;
+
+impl Quic {
+    fn new(connection: quinn::Connection, error: fn(&quinn::ConnectionError) -> LinkError) -> Quic {
+        let data = connection.handshake_data().and_then(|data| data.downcast().ok());
+        let striped = data.is_some_and(|data: Box<HandshakeData>| {
+            data.protocol.is_some_and(|protocol| protocol == STRIPED)
+        });
+        Quic { connection, striped, proof: None, error }
+    }
+
+    fn error(&self) -> impl Fn(quinn::ConnectionError) -> LinkError {
+        let error = self.error;
+        move |lost| error(&lost)
+    }
+
+    fn peer_certificate(&self) -> Option<CertificateDer<'static>> {
+        let identity = self.connection.peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        chain.into_iter().next()
+    }
+
+    fn streams(&self, lane: Lane) -> usize {
+        if self.striped { stripe::streams(lane) } else { 1 }
+    }
+
+    fn lanes(&self, opened: impl IntoIterator<Item = Opened>) -> Result<Lanes, LinkError> {
+        let lanes: Vec<LaneStreams> = opened
+            .into_iter()
+            .map(|streams| {
+                let (send, receive) = streams.into_iter().flatten().unzip();
+                LaneStreams {
+                    send: Box::new(Sending::new(send, self.error)),
+                    receive: Box::new(Receiving::new(receive, self.error)),
+                }
+            })
+            .collect();
+        lanes.try_into().map_err(|_| LinkError::Protocol("not all lanes were opened".into()))
+    }
+}
+
+/// First bytes of stream `number` of a lane.
+fn opening(lane: Lane, number: usize) -> [u8; 4] {
+    [b'L', b'H', lane_number(lane), number as u8]
+}
+
+#[async_trait]
+impl Connection for Quic {
+    async fn open_lanes(&self) -> Result<Lanes, LinkError> {
+        let mut lanes: Vec<Opened> = Vec::with_capacity(Lane::ALL.len());
+        for lane in Lane::ALL {
+            let mut streams = Opened::new();
+            for number in 0..self.streams(lane) {
+                let (mut send, receive) = self.connection.open_bi().await.map_err(self.error())?;
+                let _ = send.set_priority(priority(lane, false));
+                let opened = send.write_all(&opening(lane, number)).await;
+                opened.map_err(|error| write_error(error, self.error))?;
+                streams.push(Some((send, receive)));
+            }
+            lanes.push(streams);
+        }
+        self.lanes(lanes)
+    }
+
+    async fn accept_lanes(&self) -> Result<Lanes, LinkError> {
+        let mut lanes = Lane::ALL.map(|lane| -> Opened {
+            let streams = self.streams(lane);
+            std::iter::repeat_with(|| None).take(streams).collect()
+        });
+        for _ in 0..lanes.iter().map(Vec::len).sum() {
+            let (send, mut receive) = self.connection.accept_bi().await.map_err(self.error())?;
+            let mut first = [0; 4];
+            receive
+                .read_exact(&mut first)
+                .await
+                .map_err(|error| LinkError::Protocol(format!("a stream named no lane: {error}")))?;
+            let number = usize::from(first[3]);
+            let found = Lane::ALL.into_iter().find(|lane| opening(*lane, number) == first);
+            let free = found.and_then(|lane| {
+                let slot = lanes[lane as usize].get_mut(number)?;
+                slot.is_none().then_some((lane, slot))
+            });
+            let Some((lane, slot)) = free else {
+                return Err(LinkError::Protocol("a stream names no free lane".into()));
+            };
+            let _ = send.set_priority(priority(lane, false));
+            *slot = Some((send, receive));
+        }
+        self.lanes(lanes)
+    }
+
+    fn datagram_bytes(&self) -> Option<usize> {
+        self.connection.max_datagram_size()
+    }
+
+    fn send_datagram(&self, data: Bytes) {
+        // What cannot be sent, because the path has shrunk or the connection ended, is lost.
+        let _ = self.connection.send_datagram(data);
+    }
+
+    async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
+        self.connection.read_datagram().await.map_err(self.error())
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.connection.remote_address()
+    }
+
+    fn principal(&self) -> Option<Principal> {
+        super::principal::of(&self.peer_certificate()?).ok()
+    }
+
+    async fn proven(&self) -> Result<(), LinkError> {
+        if let Some(proof) = self.proof.clone() {
+            // At a store it says only that the handshake has ended, one way or the other.
+            proof.await;
+            if let Some(error) = self.connection.close_reason() {
+                return Err((self.error)(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_proven(&self) -> bool {
+        let over = |proof: &Shared<_>| proof.peek().is_some();
+        self.proof.as_ref().is_none_or(over) && self.connection.close_reason().is_none()
+    }
+
+    fn statistics(&self) -> Statistics {
+        let stats = self.connection.stats();
+        let estimate = congestion::estimate(self.connection.congestion_state());
+        Statistics {
+            rtt: stats.path.rtt,
+            path: estimate.unwrap_or_default(),
+            lost_packets: stats.path.lost_packets,
+            lost_bytes: stats.path.lost_bytes,
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+        }
+    }
+
+    fn close(&self, code: CloseCode, reason: &str) {
+        self.connection.close(VarInt::from_u32(code.number()), reason.as_bytes());
+    }
+
+    async fn closed(&self) -> LinkError {
+        (self.error)(&self.connection.closed().await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_many_sessions_stay_bounded() {
+        let drain = |open| u64::from(session_window(open)) * stripe::streams(Lane::Drain) as u64;
+        assert_eq!(drain(0), 16 << 20);
+        assert_eq!(drain(8), 16 << 20);
+        assert_eq!(drain(64), 2 << 20);
+        // What 64 hosts that drain at full speed make a store hold that cannot commit.
+        assert!((1..=64).map(drain).sum::<u64>() < 400 << 20);
+        assert_eq!(drain(MAX_SESSIONS as usize), 1 << 20);
+    }
+}

@@ -1,0 +1,639 @@
+//! The storage gateway: link, objects, admin address and signals around the engines.
+//!
+//! One thread owns everything: sessions, the catalog and an engine for each volume that is in use.
+//! Objects are written and read by threads that know nothing of volumes.
+
+mod absent;
+mod args;
+pub mod audit;
+mod balance;
+mod bucket;
+mod catalog;
+mod events;
+mod ground;
+mod lease;
+mod peers;
+pub mod registry;
+mod repair;
+pub mod replica;
+mod scrub;
+mod shell;
+pub mod site;
+mod tenants;
+#[cfg(test)]
+mod tests;
+mod trash;
+mod usage;
+mod view;
+
+use anyhow::{Context as _, Result, bail};
+pub use args::StoreArgs;
+use audit::Audit;
+use ground::{Ground, Made};
+use lease::Holder;
+use longhaul_api::admin;
+use longhaul_base::Usage;
+use longhaul_base::cache_file::check_size;
+use longhaul_base::dirs::{STORE_FILE, is_data_dir, is_state_dir};
+use longhaul_base::files::{self, Lock, Sharing};
+use longhaul_base::random;
+use longhaul_base::reload::{self, CommandLine, Read, Reload, Settings};
+use longhaul_base::service::{Stop, notify, raise_open_files};
+use longhaul_base::units::show_bytes;
+use longhaul_core::store::gc::usage::Policy;
+use longhaul_core::store::map::pages::SharedPages;
+use longhaul_core::store::{Config, MISSING_WAIT, MISSING_WAIT_BUCKET};
+use longhaul_core::wire::link::StoreId;
+use longhaul_link::credential::{self, Issued};
+use longhaul_link::quic::Acceptor;
+use longhaul_link::{Listener, Sockets, tcp};
+use longhaul_objects::{CachedObjects, Location, Objects, Replicated, Sealed};
+use peers::Peers;
+pub use registry::{STORES_PREFIX, identity as store_identity};
+use replica::Keeper;
+use replica::standby::Standby;
+pub use scrub::check_file as scrub_state;
+use scrub::{Scrub, Share};
+use serde::{Deserialize, Serialize};
+use shell::{Books, Fleet, Shell};
+use site::{Place, Role};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Threads for objects: enough to keep a disk's queue full.
+const OBJECT_THREADS: usize = 32;
+/// How long a shutdown may take; what is not committed by then stays in the journals of the hosts.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs `longhaul store` until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// If it cannot start, or cannot go on.
+pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
+    let CommandLine { args, settings, .. } = read()?;
+    let given = args.data.as_deref().ok_or_else(|| Usage("no --data".into()))?;
+    let data = Location::parse(given)?;
+    let state = match (args.state.as_deref(), &data) {
+        (Some(state), _) => state,
+        (None, Location::Directory(dir)) => dir,
+        (None, _) => {
+            return Err(Usage(format!(
+                "--data {} is no directory: say with --state DIR where credentials and lock are",
+                given.display()
+            ))
+            .into());
+        }
+    };
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(OBJECT_THREADS)
+        .build()
+        .context("cannot start the store's runtime")?;
+    runtime.block_on(async {
+        // Whatever can be refused is, before anything is written.
+        let admin = admin::bind(&args.admin, &args.admin_host)?;
+        let sockets = Sockets::bind(args.listen)?;
+        let mut stop = Stop::listen()?;
+        tokio::spawn(take_up(Reload::listen()?, read, settings));
+        let options = Options {
+            data: &data,
+            state,
+            listen: sockets.address(),
+            advertise: args.advertise.as_deref(),
+            cache_bytes: check_size(args.cache_size)?,
+            cache_dir: args.cache_dir.as_deref(),
+            map_memory: args.map_memory,
+            collect: collect_policy(args.gc_percent, args.gc_rate)?,
+            delete_delay: args.delete_delay,
+            new_ca: args.new_ca,
+            scrub: scrub::Settings { every: args.scrub_every, bytes_per_second: args.scrub_rate },
+            delete_grace: args.delete_grace,
+        };
+        options.check()?;
+        let mut ground = Ground::take_or_wait(&options).await?;
+        if let Role::Replica { of, .. } = &ground.site.role {
+            tracing::info!(
+                "{data} is a replica of {of}: waiting on {} (TCP) for `longhaul store failover`",
+                options.listen
+            );
+            notify(sd_notify::NotifyState::Ready);
+            let of = of.clone();
+            ground.keep();
+            let standby = Standby::new(ground.base.clone(), ground.site.clone());
+            let mut shown = JoinSet::new();
+            if let Some(listener) = &admin {
+                let (listener, standby) = (listener.try_clone()?, standby.clone());
+                shown.spawn(async move { admin::serve(listener, standby).await });
+            }
+            ground.site = tokio::select! {
+                site = ground.wait(&options, standby) => site?,
+                () = stop.wait() => return Ok(()),
+            };
+            shown.shutdown().await;
+            ground.promoted = true;
+            tracing::info!("going on with the volumes of {of}");
+        }
+        let store = Store::start_over(&options, ground, sockets).await?;
+        if let Some(listener) = admin {
+            let view = Arc::new(store.view());
+            tokio::spawn(async move {
+                if let Err(error) = admin::serve(listener, view).await {
+                    tracing::error!("{error:#}");
+                }
+            });
+        }
+        tracing::info!("store ready on {} (UDP), data in {data}", store.address());
+        notify(sd_notify::NotifyState::Ready);
+        let stop = async {
+            stop.wait().await;
+            notify(sd_notify::NotifyState::Stopping);
+        };
+        store.run(stop, Stop::wait_again()).await
+    })
+}
+
+/// Follows SIGHUP. Withdrawn credentials are noticed without it.
+async fn take_up(mut reload: Reload, read: Arc<Read<StoreArgs>>, mut settings: Settings) {
+    loop {
+        reload.wait().await;
+        match read() {
+            Ok(line) => {
+                reload::conclude(&line, &settings.changes(&line.settings), &[], &[]);
+                settings = line.settings;
+            }
+            Err(error) => tracing::error!("nothing is reloaded: {error:#}"),
+        }
+    }
+}
+
+/// Least that may be stored before space is given back, in percent of what is needed: below it everything would be
+/// written again and again.
+const GC_PERCENT_LEAST: u64 = 110;
+
+/// So much less is stored after a round: less often a whole round, and the map merged for it, for a little space.
+const GC_PERCENT_LESS: u64 = 9;
+
+fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>> {
+    if percent == 0 {
+        return Ok(None);
+    }
+    if percent < GC_PERCENT_LEAST {
+        bail!("--gc-percent {percent} is too little: at least {GC_PERCENT_LEAST}, or 0 for never");
+    }
+    let low_percent = percent - GC_PERCENT_LESS;
+    let high_percent = percent;
+    Ok(Some(Policy { high_percent, low_percent, bytes_per_second, ..Policy::default() }))
+}
+
+/// Least memory for the maps: some pages, and the table of a volume or two.
+const MAP_MEMORY_LEAST: u64 = 1 << 20;
+
+/// How to run a store.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// Where volumes are kept.
+    pub data: &'a Location,
+    /// Where credentials and lock are kept; may be the same.
+    pub state: &'a Path,
+    /// UDP address for hosts.
+    pub listen: SocketAddr,
+    /// Address to write into credentials, if not the one of `listen`.
+    pub advertise: Option<&'a str>,
+    /// Bytes of the cache in front of the objects, 0 for none.
+    pub cache_bytes: u64,
+    /// Its directory, if not `cache` in the state directory.
+    pub cache_dir: Option<&'a Path>,
+    /// Bytes of memory for the maps of all volumes.
+    pub map_memory: u64,
+    /// When space is given back, if ever.
+    pub collect: Option<Policy>,
+    /// How long what no root names stays for who reads by an older one.
+    pub delete_delay: Duration,
+    /// The stores that were there with another CA are gone for good.
+    pub new_ca: bool,
+    /// How objects are verified in the background.
+    pub scrub: scrub::Settings,
+    /// For how long the data of deleted volumes stays.
+    pub delete_grace: Duration,
+}
+
+impl Options<'_> {
+    /// Refuses what no store can be run with.
+    fn check(&self) -> Result<()> {
+        if self.map_memory < MAP_MEMORY_LEAST {
+            bail!(
+                "--map-memory {} is too little: give the maps at least {}",
+                show_bytes(self.map_memory),
+                show_bytes(MAP_MEMORY_LEAST)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A store that listens.
+pub struct Store {
+    shell: Shell,
+    address: SocketAddr,
+    view: view::View,
+    _locks: Vec<Lock>,
+    _sharing: Option<Sharing>,
+    /// The HTTP API, for as long as there is a store.
+    _api: JoinSet<()>,
+}
+
+impl Store {
+    /// Takes the directories, makes credentials if there are none, reads the catalog and listens.
+    ///
+    /// # Errors
+    /// If any of it fails; the message says what to do.
+    pub async fn start(options: &Options<'_>) -> Result<Store> {
+        let sockets = Sockets::bind(options.listen)?;
+        let ground = Ground::take(options).await?;
+        Store::start_over(options, ground, sockets).await
+    }
+
+    async fn start_over(
+        options: &Options<'_>,
+        mut ground: Ground,
+        sockets: Sockets,
+    ) -> Result<Store> {
+        let Options {
+            data,
+            state,
+            listen: _,
+            advertise,
+            cache_bytes,
+            cache_dir,
+            map_memory,
+            collect,
+            delete_delay,
+            new_ca,
+            scrub,
+            delete_grace,
+        } = *options;
+        let (base, site, installation) =
+            (ground.base.clone(), ground.site.clone(), ground.installation.clone());
+        let promoted = ground.promoted;
+        let mut objects = site.place.open(base.clone());
+        if cache_bytes > 0 {
+            let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
+            let number = cache_number(&installation, &site.place)?;
+            let dirs: Vec<&Path> = ground.dirs.iter().map(PathBuf::as_path).collect();
+            match lock_cache(&dir, &dirs, &mut ground.made) {
+                Ok(lock) => {
+                    ground.locks.extend(lock);
+                    objects = CachedObjects::open(objects, &dir, number, cache_bytes);
+                }
+                Err(error) => tracing::warn!("there is no cache before the objects: {error:#}"),
+            }
+        }
+        let replicated = Arc::new(Replicated::new(objects));
+        let objects: Arc<dyn Objects> = Arc::new(Sealed::new(replicated.clone()));
+        let issued = Arc::new(Issued::new(state));
+        let address = sockets.address();
+        let own = vec![advertise.map_or_else(|| reachable(address), str::to_owned)];
+        // Others can use a directory or a bucket, too.
+        let shared = matches!(data, Location::Directory(_) | Location::Bucket { .. });
+        let known = if shared { registry::stores(&*objects).await? } else { BTreeMap::new() };
+        let me = Holder {
+            id: registry::identity(state)?,
+            incarnation: random::identity()?,
+            addresses: own,
+        };
+        let addresses =
+            |(id, store): (&StoreId, &registry::Registered)| (*id, store.addresses.clone());
+        let mut others: BTreeMap<_, _> = known.iter().map(addresses).collect();
+        others.remove(&me.id);
+        let mut stores = shell::addresses(&me, &others, false);
+        let identity = credential::prepare(state, &stores, &me.id.to_string())?;
+        let ca = registry::fingerprint(&identity.ca);
+        let keeper = Keeper::new(base, replicated, data, &installation, &ca, site);
+        let keeper = Arc::new(keeper);
+        stores.extend(keeper.standby());
+        let foreign: Vec<StoreId> =
+            known.iter().filter(|(_, store)| store.ca != ca).map(|(id, _)| *id).collect();
+        if !foreign.is_empty() && !new_ca {
+            bail!(
+                "the data in {data} has stores ({}) with another CA than {}: have them invite this one (`longhaul store \
+                 invite --state DIR` there, `longhaul store join` here, into a new state directory); or, if they are gone \
+                 for good with their state, start this one once with --new-ca, and give its admin.toml to all hosts",
+                stores_in_words(&known, &foreign),
+                state.display()
+            );
+        }
+        let (udp, tcp) = sockets.split();
+        let acceptor = Acceptor::over(udp, &identity, issued.clone())?;
+        let tcp = tcp.and_then(|tcp| tcp::Acceptor::over(tcp, &identity, issued.clone()));
+        let catalog = catalog::load(&*objects).await?;
+        tracing::info!("installation {installation}: {} volumes", catalog.entries.len());
+        let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg);
+        let deleted = deleted.context("cannot list deleted volumes")?.into_keys().collect();
+        // In a bucket it would take a request for each thousand objects.
+        if matches!(data, Location::Directory(_)) {
+            catalog::warn_of_leftovers(&*objects, &catalog).await;
+        }
+        let fleet = if shared {
+            registry::forget(&*objects, &known, &foreign).await?;
+            registry::register(&*objects, &known, me.id, &me.addresses, &ca).await?;
+            registry::agree(&*objects, state).await?;
+            if identity.own.tend()? {
+                // The others have withdrawn the one before: this store was forgotten.
+                tracing::warn!("this store was forgotten, and is one of the installation again");
+                registry::agree(&*objects, state).await?;
+            }
+            let peers = Peers::new(identity.own.clone());
+            others.retain(|id, _| !foreign.contains(id));
+            for (id, addresses) in &others {
+                tracing::info!(
+                    "another store of the installation: {id} at {}",
+                    addresses.join(", ")
+                );
+            }
+            peers.set(others);
+            Some(Fleet::new(me, peers, state.to_owned(), issued.clone()))
+        } else {
+            None
+        };
+        let bounds = longhaul_api::Bounds::default();
+        let (mut api, http) = (JoinSet::new(), Arc::new(longhaul_api::Counts::new(&bounds)));
+        let audit = Audit::open(state)?;
+        let mut listener = Listener::start(acceptor, issued.clone(), stores);
+        let refusals = audit.clone();
+        listener.on_refused(Box::new(move |peer, why| refusals.refused(peer, why)));
+        match tcp {
+            Ok(mut tcp) => {
+                if let Some(visitors) = tcp.visitors() {
+                    api.spawn(longhaul_api::serve(visitors, listener.door(), http.clone(), bounds));
+                }
+                listener.add_tcp(tcp);
+            }
+            // UDP is what nearly all hosts use.
+            Err(error) => tracing::warn!("hosts that UDP does not reach cannot connect: {error:#}"),
+        }
+        let scrub = Scrub::open(state, scrub);
+        let share =
+            fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
+        let (view, questions) = mpsc::channel(16);
+        let view = view::View::new(view, scrub.clone(), http, keeper.clone());
+        let pages = SharedPages::new(map_memory);
+        let holder_grace = longhaul_link::IDLE_TIMEOUT;
+        let missing_wait = match data {
+            Location::Bucket { .. } => MISSING_WAIT_BUCKET,
+            _ => MISSING_WAIT,
+        };
+        let config = Config {
+            pages,
+            collect,
+            delete_delay,
+            holder_grace,
+            missing_wait,
+            ..Config::default()
+        };
+        let own = identity.own;
+        let scrubs = scrub.clone();
+        let books = Books { catalog, deleted, delete_grace, audit, scrub: scrubs, issued, own };
+        keeper.apply(books.catalog.entries.values().map(|entry| entry.spec.id))?;
+        let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());
+        let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);
+        tokio::spawn(scrub.run(scrubbed, share, repair));
+        if promoted {
+            shell.take_over();
+        }
+        shell.tell_stores();
+        ground.keep();
+        let Ground { locks, sharing, .. } = ground;
+        Ok(Store { shell, address, view, _locks: locks, _sharing: sharing, _api: api })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What the admin address shows.
+    pub fn view(&self) -> view::View {
+        self.view.clone()
+    }
+
+    /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
+    /// [`SHUTDOWN_LIMIT`] and until `at_once`, which is not polled before.
+    ///
+    /// # Errors
+    /// If it had to end by itself: somebody has gone on at the second place of its objects.
+    pub async fn run(
+        mut self,
+        stop: impl Future<Output = ()>,
+        at_once: impl Future<Output = ()>,
+    ) -> Result<()> {
+        tokio::select! {
+            why = self.shell.serve() => {
+                // Nothing that is under way can be finished.
+                self.shell.close().await;
+                return Err(why);
+            }
+            () = stop => {}
+        }
+        tracing::info!(
+            "stopping: finishing for up to {} s; a second signal leaves at once",
+            SHUTDOWN_LIMIT.as_secs()
+        );
+        tokio::select! {
+            () = self.shell.finish() => {}
+            () = tokio::time::sleep(SHUTDOWN_LIMIT) => tracing::warn!(
+                "not everything could be finished within {} s: hosts will send it again",
+                SHUTDOWN_LIMIT.as_secs()
+            ),
+            () = at_once => tracing::warn!("leaving at once: hosts will send again what is missing"),
+        }
+        self.shell.close().await;
+        Ok(())
+    }
+}
+
+/// What tells the cache of a location from that of another one; and of each of its trees, as an object of one may have the
+/// name of another in the next.
+fn cache_number(installation: &str, place: &Place) -> Result<u128> {
+    let number = u128::from_str_radix(installation, 16);
+    let number = number.with_context(|| format!("{STORE_FILE} has no valid identity"))?;
+    if place.tree.is_empty() {
+        return Ok(number);
+    }
+    let digest = ring::digest::digest(&ring::digest::SHA256, place.tree.as_bytes());
+    let token = digest.as_ref().iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte));
+    Ok(number ^ token)
+}
+
+fn stores_in_words(known: &BTreeMap<StoreId, registry::Registered>, ids: &[StoreId]) -> String {
+    let words = ids
+        .iter()
+        .filter_map(|id| Some(format!("{id} at {}", known.get(id)?.addresses.join(", "))));
+    words.collect::<Vec<_>>().join("; ")
+}
+
+/// Makes the directory of the cache, and takes it unless it is one of those that are taken.
+fn lock_cache(dir: &Path, taken: &[&Path], made: &mut Made) -> Result<Option<Lock>> {
+    made.create(dir)?;
+    let whole = dir.canonicalize()?;
+    for other in taken {
+        if other.canonicalize()? == whole {
+            return Ok(None);
+        }
+    }
+    let lock = Lock::acquire(dir)?;
+    made.locked(dir)?;
+    Ok(Some(lock))
+}
+
+/// Identifies a data directory and the format of what is in it.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    format: u32,
+    installation: String,
+    created_by: String,
+}
+
+impl Marker {
+    /// Of a new installation.
+    fn new() -> Result<Marker> {
+        let installation = format!("{:032x}", random::identity()?);
+        Ok(Marker { format: FORMAT, installation, created_by: longhaul_base::software() })
+    }
+
+    /// Of a replica, which a longhaul that does not know such must not take for what it is not.
+    fn of_replica(installation: &str) -> Marker {
+        let installation = installation.to_owned();
+        Marker { format: REPLICA_FORMAT, installation, created_by: longhaul_base::software() }
+    }
+
+    /// The identity of the installation that a marker names; `path` is where it is.
+    fn parse(text: &[u8], path: &str) -> Result<String> {
+        let marker: Marker = serde_json::from_slice(text)
+            .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
+        if marker.format != FORMAT && marker.format != REPLICA_FORMAT {
+            bail!(
+                "{path} says format {}, and this longhaul knows formats {FORMAT} and {REPLICA_FORMAT}: use a newer longhaul",
+                marker.format
+            );
+        }
+        Ok(marker.installation)
+    }
+}
+
+/// What is wrong with the audit log in a state directory, place by place.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn audit_problems(state: &Path) -> Result<Vec<String>> {
+    let problems = audit::verify(state, None)?.problems.into_iter();
+    Ok(problems
+        .map(|problem| format!("{}, line {}: {}", problem.file, problem.line, problem.what))
+        .collect())
+}
+
+/// The file that makes a directory the data directory of a store.
+const FORMAT: u32 = 1;
+/// Of one that began as a replica.
+const REPLICA_FORMAT: u32 = 2;
+
+/// Refuses the directory of a host. Nothing has been written to it before.
+fn refuse_host(option: &str, dir: &Path) -> Result<()> {
+    if is_state_dir(dir) {
+        bail!(
+            "{} is the state directory of a host (it has a host.toml): give the store another directory with {option}",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a data directory that holds something else. Nothing has been written to it before.
+fn refuse_foreign(data: &Path) -> Result<()> {
+    refuse_host("--data", data)?;
+    if is_data_dir(data) {
+        return Ok(());
+    }
+    let entries = match std::fs::read_dir(data) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot list --data {}", data.display()));
+        }
+    };
+    for entry in entries {
+        let name = entry.with_context(|| format!("cannot list --data {}", data.display()))?;
+        let name = name.file_name();
+        let name = name.to_string_lossy();
+        // What a start that was cut short leaves, a credential brought from elsewhere, and what
+        // mkfs puts at the root of a file system.
+        let ours = ["credentials", "lock", "shared.lock", "store.json", "lost+found"]
+            .contains(&&*name)
+            || name.starts_with("audit.")
+            || name.strip_prefix(STORE_FILE).is_some_and(|rest| rest.ends_with(".tmp"));
+        if !ours {
+            bail!(
+                "--data {} is neither empty nor the data directory of a store: it has `{name}` and \
+                 no {STORE_FILE}; if it was a store's, bring that file back, else give an empty or a new \
+                 directory",
+                data.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Reads the marker of a data directory; returns the installation's identity, or nothing if there is
+/// no marker.
+///
+/// # Errors
+/// If it is damaged, or of a format that this version does not know.
+pub fn installation(data: &Path) -> Result<Option<String>> {
+    let path = data.join(STORE_FILE);
+    let text = match files::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        }
+    };
+    Marker::parse(&text, &path.display().to_string()).map(Some)
+}
+
+/// Reads or makes the marker; returns the installation's identity.
+fn marker(data: &Path) -> Result<String> {
+    match installation(data)? {
+        Some(installation) => Ok(installation),
+        None => {
+            let marker = Marker::new()?;
+            files::replace(&data.join(STORE_FILE), &serde_json::to_vec_pretty(&marker)?, 0o600)?;
+            Ok(marker.installation)
+        }
+    }
+}
+
+/// Seconds since 1970, by this machine's clock.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The address at which others most likely reach `listen`.
+fn reachable(listen: SocketAddr) -> String {
+    if !listen.ip().is_unspecified() {
+        return listen.to_string();
+    }
+    // Connecting a UDP socket sends nothing; the system picks the address it would send from. The
+    // target is of RFC 5737.
+    let outward = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+        socket.connect(("192.0.2.1", 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let ip = outward().unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    SocketAddr::new(ip, listen.port()).to_string()
+}

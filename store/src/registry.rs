@@ -1,0 +1,405 @@
+//! What the stores over one data location know of each other without asking: it lies there.
+//!
+//! ```text
+//! stores/ID/0000000000000001       a store, where hosts reach it, and of which CA: the last one counts
+//! accepted/0000000000000001        client certificates that all stores accept: the last one counts
+//! ```
+//!
+//! Each is created put-if-absent and never changed. A store writes at its start, and only what is not there
+//! yet. Nothing in it is secret: certificates are worth nothing without the CA's signature.
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use longhaul_base::files;
+use longhaul_base::random;
+use longhaul_core::store::catalog::{ACCEPTED_PREFIX, parse_number};
+use longhaul_core::wire::link::StoreId;
+use longhaul_link::credential::{self, Accepted};
+use longhaul_objects::{GetError, Objects, PutError};
+use rustls_pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What all stores accept is damaged.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Damaged(String);
+
+/// Beginning of the keys of all stores.
+pub const STORES_PREFIX: &str = "stores/";
+const VERSION: u32 = 1;
+
+/// A store of the installation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Where hosts reach it.
+    pub addresses: Vec<String>,
+    /// Fingerprint of its CA.
+    pub ca: String,
+    number: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    addresses: Vec<String>,
+    ca: String,
+    /// For people.
+    software: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredAccepted {
+    version: u32,
+    list: Accepted,
+}
+
+/// Tells CAs apart.
+pub fn fingerprint(ca: &CertificateDer<'_>) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, ca);
+    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The identity in a store's state directory; drawn at its first start.
+#[derive(Serialize, Deserialize)]
+struct Identity {
+    version: u32,
+    id: String,
+}
+
+/// Who the store with this state directory is.
+///
+/// # Errors
+/// If that cannot be read or written.
+pub fn identity(state: &Path) -> Result<StoreId> {
+    let path = state.join("store.json");
+    match files::read(&path) {
+        Ok(text) => {
+            let identity: Identity = serde_json::from_slice(&text).with_context(|| {
+                format!("{} is damaged: delete it, the store gets a new identity", path.display())
+            })?;
+            if identity.version != VERSION {
+                bail!("{} was written by a newer longhaul: use that one", path.display());
+            }
+            identity.id.parse().with_context(|| format!("{} has no identity", path.display()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let id = StoreId(random::identity()?);
+            let identity = Identity { version: VERSION, id: id.to_string() };
+            files::replace(&path, &serde_json::to_vec_pretty(&identity)?, 0o600)?;
+            Ok(id)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn key(id: StoreId, number: u64) -> String {
+    format!("{STORES_PREFIX}{id}/{number:016x}")
+}
+
+/// All stores of a location.
+///
+/// # Errors
+/// If they cannot be read.
+pub async fn stores(objects: &dyn Objects) -> Result<BTreeMap<StoreId, Registered>> {
+    let list = objects.list(STORES_PREFIX).await.map_err(anyhow::Error::msg);
+    let list = list.context("cannot list the stores")?;
+    let mut newest: BTreeMap<StoreId, u64> = BTreeMap::new();
+    for meta in list {
+        let rest = meta.key.strip_prefix(STORES_PREFIX).and_then(|rest| rest.split_once('/'));
+        let Some((id, number)) = rest else { continue };
+        let (Ok(id), Some(number)) = (id.parse(), parse_number("", number)) else { continue };
+        let before = newest.entry(id).or_default();
+        *before = number.max(*before);
+    }
+    let mut found = BTreeMap::new();
+    for (id, number) in newest {
+        let key = key(id, number);
+        let bytes = match objects.get(&key, None).await {
+            Ok(bytes) => bytes,
+            // Replaced or removed meanwhile; who did that says so.
+            Err(GetError::NotFound) => continue,
+            Err(GetError::Damaged(reason)) => {
+                tracing::error!("{reason}: a store is not known by it; start that store again");
+                continue;
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot read {key}")),
+        };
+        let stored: Stored = match serde_json::from_slice(&bytes) {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::warn!("{key} does not describe a store ({error}): delete it");
+                continue;
+            }
+        };
+        if stored.version != VERSION {
+            tracing::warn!("{key} is of version {}: a newer store's", stored.version);
+        }
+        let Stored { addresses, ca, .. } = stored;
+        found.insert(id, Registered { addresses, ca, number });
+    }
+    Ok(found)
+}
+
+/// Writes down where a store is, unless that is there already.
+///
+/// # Errors
+/// If it cannot be written.
+pub async fn register(
+    objects: &dyn Objects,
+    known: &BTreeMap<StoreId, Registered>,
+    id: StoreId,
+    addresses: &[String],
+    ca: &str,
+) -> Result<()> {
+    let before = known.get(&id);
+    if before.is_some_and(|before| before.addresses == addresses && before.ca == ca) {
+        return Ok(());
+    }
+    let stored = Stored {
+        version: VERSION,
+        addresses: addresses.to_vec(),
+        ca: ca.to_owned(),
+        software: longhaul_base::software(),
+    };
+    let text = Bytes::from(serde_json::to_vec_pretty(&stored)?);
+    let mut number = before.map_or(1, |before| before.number + 1);
+    // Only this store writes its own, unless its state directory was copied.
+    loop {
+        match objects.put(&key(id, number), vec![text.clone()]).await {
+            Ok(()) => break,
+            Err(PutError::Exists) => {
+                let there = objects.get(&key(id, number), None).await;
+                if there.is_ok_and(|there| there == text) {
+                    break;
+                }
+                number += 1;
+            }
+            Err(PutError::Failed(error)) => bail!("cannot write {}: {error}", key(id, number)),
+        }
+    }
+    if let Some(before) = before
+        && let Err(error) = objects.delete(&key(id, before.number)).await
+    {
+        tracing::debug!("the old address stays: {error}");
+    }
+    Ok(())
+}
+
+/// Forgets stores.
+///
+/// # Errors
+/// If they cannot be deleted.
+pub async fn forget(
+    objects: &dyn Objects,
+    known: &BTreeMap<StoreId, Registered>,
+    gone: &[StoreId],
+) -> Result<()> {
+    for id in gone {
+        if let Some(registered) = known.get(id) {
+            let key = key(*id, registered.number);
+            let deleted = objects.delete(&key).await.map_err(anyhow::Error::msg);
+            deleted.with_context(|| format!("cannot delete {key}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The certificates that all stores accept; `None` if no store has said.
+///
+/// # Errors
+/// If they cannot be read.
+pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
+    let list = objects.list(ACCEPTED_PREFIX).await.map_err(anyhow::Error::msg);
+    let list = list.context("cannot list the accepted credentials")?;
+    let numbers = list.iter().filter_map(|meta| parse_number(ACCEPTED_PREFIX, &meta.key));
+    let Some(generation) = numbers.max() else { return Ok(None) };
+    let key = format!("{ACCEPTED_PREFIX}{generation:016x}");
+    let bytes = match objects.get(&key, None).await {
+        // Nobody knows what another store has revoked: no store says anything new until it is brought back.
+        Err(GetError::Damaged(reason)) => bail!(Damaged(reason)),
+        read => read.with_context(|| format!("cannot read {key}"))?,
+    };
+    let stored: StoredAccepted =
+        serde_json::from_slice(&bytes).with_context(|| format!("{key} is damaged: delete it"))?;
+    if stored.version != VERSION {
+        bail!("{key} was written by a newer longhaul: use that one");
+    }
+    Ok(Some(Accepted { generation, ..stored.list }))
+}
+
+/// Writes down what a store accepts, for the others.
+///
+/// # Errors
+/// If it cannot be written. That another store has said something else under the same number is none:
+/// the one that is there counts.
+pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
+    let key = format!("{ACCEPTED_PREFIX}{:016x}", accepted.generation);
+    let stored = StoredAccepted { version: VERSION, list: accepted.clone() };
+    match objects.put(&key, vec![serde_json::to_vec_pretty(&stored)?.into()]).await {
+        Ok(()) | Err(PutError::Exists) => {}
+        Err(PutError::Failed(error)) => bail!("cannot write {key}: {error}"),
+    }
+    let list = objects.list(ACCEPTED_PREFIX).await.unwrap_or_default();
+    for meta in list {
+        let number = parse_number(ACCEPTED_PREFIX, &meta.key);
+        if number.is_some_and(|number| number < accepted.generation)
+            && let Err(error) = objects.delete(&meta.key).await
+        {
+            tracing::debug!("cannot delete {}: {error}", meta.key);
+        }
+    }
+    Ok(())
+}
+
+/// Makes a store accept what the others do, and the others what it does, but for what either has withdrawn.
+///
+/// # Errors
+/// If it cannot be read or written, here or there.
+pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
+    loop {
+        let mine = credential::accepted(state)?;
+        let theirs = match accepted(objects).await {
+            Err(error) if error.is::<Damaged>() => {
+                tracing::error!(
+                    "{error}: what other stores accept or have revoked is not known; bring it back from a copy, or delete \
+                     it if this store has the last word"
+                );
+                return Ok(());
+            }
+            theirs => theirs?,
+        };
+        let Some(theirs) = theirs else {
+            publish(objects, &mine).await?;
+            continue;
+        };
+        let merged = mine.merged(&theirs);
+        if !merged.says(&mine) {
+            tracing::info!("credentials have changed at another store");
+        }
+        credential::accept(state, &merged)?;
+        if merged.says(&theirs) {
+            return Ok(());
+        }
+        let generation = theirs.generation + 1;
+        // Another store may be first with that number: then both are merged.
+        publish(objects, &Accepted { generation, ..merged }).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_link::credential::{Grant, Kind, Role};
+    use longhaul_objects::LocalObjects;
+
+    fn addresses(text: &str) -> Vec<String> {
+        vec![text.to_owned()]
+    }
+
+    #[tokio::test]
+    async fn a_store_is_found_where_it_was_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let (a, b) = (StoreId(1), StoreId(2));
+        let register = async |id, at: &str| {
+            let known = stores(&objects).await.unwrap();
+            register(&objects, &known, id, &addresses(at), "ca").await.unwrap();
+        };
+        register(a, "a:1").await;
+        register(b, "b:1").await;
+        register(a, "a:2").await;
+        register(a, "a:2").await;
+        let known = stores(&objects).await.unwrap();
+        assert_eq!(known[&a].addresses, addresses("a:2"));
+        assert_eq!(known[&b].addresses, addresses("b:1"));
+        assert_eq!(objects.list(STORES_PREFIX).await.unwrap().len(), 2);
+        forget(&objects, &known, &[a]).await.unwrap();
+        assert_eq!(stores(&objects).await.unwrap().into_keys().collect::<Vec<_>>(), [b]);
+    }
+
+    fn grant(name: &str) -> Grant {
+        Grant {
+            name: name.to_owned(),
+            kind: Kind::Host,
+            role: Role::Write,
+            volumes: vec!["*".to_owned()],
+            key: String::new(),
+            store: None,
+            issued: String::new(),
+            not_after: "2099-01-01T00:00:00Z".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn of_one_number_the_first_list_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        assert_eq!(accepted(&objects).await.unwrap(), None);
+        let said = |generation, serial: &str| Accepted {
+            generation,
+            accepted: BTreeMap::from([(serial.to_owned(), grant(serial))]),
+            ..Accepted::default()
+        };
+        for (word, heard) in [
+            (said(0, "a"), said(0, "a")),
+            (said(2, "b"), said(2, "b")),
+            (said(2, "c"), said(2, "b")),
+        ] {
+            publish(&objects, &word).await.unwrap();
+            assert_eq!(accepted(&objects).await.unwrap(), Some(heard));
+        }
+        assert_eq!(objects.list(ACCEPTED_PREFIX).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_one_store_withdraws_another_does_not_bring_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = LocalObjects::open(dir.path()).unwrap();
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        credential::prepare(one.path(), &addresses("a:1"), "1").unwrap();
+        agree(&objects, one.path()).await.unwrap();
+        crate::tests::join(one.path(), two.path(), "2");
+        credential::prepare(two.path(), &addresses("b:1"), "2").unwrap();
+        agree(&objects, two.path()).await.unwrap();
+        let issue = |at: &Path, name: &str| {
+            let (role, volumes) = (Role::Write, vec!["*".to_owned()]);
+            let wanted = credential::Wanted { name, tenant: None, role, volumes };
+            credential::issue(at, &wanted, &at.join(name)).unwrap();
+        };
+        let names = |at: &Path| {
+            let accepted = credential::accepted(at).unwrap().accepted.into_values();
+            let mut names: Vec<String> = accepted.map(|grant| grant.name).collect();
+            names.sort();
+            names
+        };
+        issue(one.path(), "host-a");
+        for at in [&one, &two] {
+            agree(&objects, at.path()).await.unwrap();
+        }
+        // Both change at once, one of them several times.
+        assert_eq!(credential::revoke(one.path(), Some("host-a"), None).unwrap(), 1);
+        issue(two.path(), "host-b");
+        issue(two.path(), "host-c");
+        for at in [&two, &one, &two] {
+            agree(&objects, at.path()).await.unwrap();
+        }
+        assert_eq!(names(one.path()), ["admin", "host-b", "host-c", "store-1", "store-2"]);
+        assert_eq!(names(two.path()), names(one.path()));
+        assert_eq!(credential::revoke_store(one.path(), "2").unwrap(), 1);
+        for at in [&two, &one, &two] {
+            agree(&objects, at.path()).await.unwrap();
+        }
+        assert_eq!(names(two.path()), ["admin", "host-b", "host-c", "store-1"]);
+    }
+
+    #[test]
+    fn a_store_keeps_its_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = identity(dir.path()).unwrap();
+        assert_eq!(identity(dir.path()).unwrap(), id);
+        std::fs::write(dir.path().join("store.json"), "{").unwrap();
+        assert!(format!("{:#}", identity(dir.path()).unwrap_err()).contains("damaged"));
+    }
+}

@@ -1,0 +1,483 @@
+//! The second place of a location: having one, and going on there.
+//!
+//! What it is is written down at both ([`site`]). Stores repeat there what they do
+//! ([`longhaul_objects::Replicated`]). Whoever goes on there leaves a mark in the catalog that is repeated, and goes on with a
+//! copy of it; volumes are taken as one store takes them from another. A store that meets any of that notes that its own location is
+//! replaced, and ends.
+
+mod place;
+pub mod standby;
+
+use super::repair::Repair;
+use super::site::{self, Place, Role, Second, Site};
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use longhaul_base::random;
+use longhaul_core::block::VolumeId;
+use longhaul_core::store::catalog::{PROMOTED_KEY, REPLICATED};
+use longhaul_core::store::segment;
+use longhaul_core::wire::link::ReplicaState;
+use longhaul_objects::{
+    CATALOGS, GetError, Location, Objects, PutError, Replicated, Replication, Reusing, TREES,
+};
+use place::SecondObjects;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Requests at a time where many objects are copied or removed.
+const AT_ONCE: usize = 16;
+
+/// The second place of this store's location, or that there is none.
+pub struct Keeper {
+    base: Arc<dyn Objects>,
+    replicated: Arc<Replicated>,
+    repair: Repair,
+    /// Where this is, as others may say it.
+    location: String,
+    installation: String,
+    /// Fingerprint of the CA of its stores.
+    ca: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    site: Site,
+    reusing: Option<Arc<Reusing>>,
+    /// Where stores wait, or served when this one was replaced.
+    standby: Vec<String>,
+}
+
+impl State {
+    fn new(site: Site) -> State {
+        let mut state = State { site: Site::first(), reusing: None, standby: Vec::new() };
+        state.set(site);
+        state
+    }
+
+    /// The location is that now. Returns what it was.
+    fn set(&mut self, site: Site) -> Site {
+        match &site.role {
+            Role::Primary { second } => {
+                let standby = second.as_ref().map(|second| second.standby.clone());
+                self.standby = standby.unwrap_or_default();
+            }
+            // Hosts are to find who goes on.
+            Role::Replaced { .. } | Role::Replica { .. } => {}
+        }
+        std::mem::replace(&mut self.site, site)
+    }
+}
+
+/// What there is to know about the second place after having looked.
+pub enum Looked {
+    /// It goes on; whether the second place is another one than before.
+    Serving(bool),
+    /// Somebody has gone on elsewhere: there.
+    Replaced(String),
+}
+
+impl Keeper {
+    /// Of a location that is what `site` says.
+    pub fn new(
+        base: Arc<dyn Objects>,
+        replicated: Arc<Replicated>,
+        location: &Location,
+        installation: &str,
+        ca: &str,
+        site: Site,
+    ) -> Keeper {
+        let repair = Repair::new(replicated.clone());
+        Keeper {
+            base,
+            replicated,
+            repair,
+            location: location.to_string(),
+            installation: installation.to_owned(),
+            ca: ca.to_owned(),
+            state: Mutex::new(State::new(site)),
+        }
+    }
+
+    /// Each change under it is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is repeated where.
+    pub fn replicated(&self) -> &Arc<Replicated> {
+        &self.replicated
+    }
+
+    /// What brings back from there what is damaged here.
+    pub fn repair(&self) -> &Repair {
+        &self.repair
+    }
+
+    /// Addresses of the stores that wait there, for hosts.
+    pub fn standby(&self) -> Vec<String> {
+        self.lock().standby.clone()
+    }
+
+    /// The second place, as far as this store knows.
+    pub fn second(&self) -> Option<Second> {
+        self.lock().site.second().cloned()
+    }
+
+    /// Begins or ends to repeat, as the location says.
+    ///
+    /// # Errors
+    /// If the second place cannot be.
+    pub fn apply(&self, volumes: impl IntoIterator<Item = VolumeId>) -> Result<()> {
+        let Some(second) = self.second() else {
+            self.replicated.end();
+            return Ok(());
+        };
+        if !self.replicated.is_active() {
+            let base: Arc<dyn Objects> =
+                Arc::new(SecondObjects::new(&second.location, &self.installation)?);
+            let tree = second.place.open(base.clone());
+            let mut away = tree.clone();
+            if let Some(before) = second.before.as_ref().filter(|_| !second.built) {
+                let (old, new) = (below(TREES, &before.tree), below(TREES, &second.place.tree));
+                let reusing = Arc::new(Reusing::new(base, tree, old, new));
+                self.lock().reusing = Some(reusing.clone());
+                away = reusing;
+            }
+            tracing::info!("everything is repeated in {}", second.location);
+            self.replicated.begin(away);
+            self.replicated.visit(volumes);
+        }
+        // Until everything has been there once nobody waits for it.
+        self.replicated.set_in_step(second.in_step && second.built);
+        Ok(())
+    }
+
+    /// Looks at what the location is now.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub async fn look(&self, volumes: impl IntoIterator<Item = VolumeId>) -> Result<Looked> {
+        let site = site::read(&*self.base).await?;
+        if let Role::Replaced { by } = &site.role {
+            return Ok(Looked::Replaced(by.clone()));
+        }
+        let before = self.lock().set(site.clone());
+        let place = |site: &Site| site.second().map(|second| second.place.clone());
+        if place(&before) != place(&site) {
+            self.replicated.end();
+        }
+        let changed = before.second() != site.second();
+        if changed {
+            self.apply(volumes)?;
+        }
+        Ok(Looked::Serving(changed))
+    }
+
+    async fn change(&self, role: Role) -> Result<()> {
+        let site = self.lock().site.with(role);
+        let site = site::write(&*self.base, site).await?;
+        self.lock().set(site);
+        Ok(())
+    }
+
+    /// Has a second place from now on.
+    ///
+    /// # Errors
+    /// If it cannot be used, holds what must not be lost, or there is one already.
+    pub async fn add(
+        &self,
+        location: &str,
+        in_step: bool,
+        standby: Vec<String>,
+        discard: bool,
+    ) -> Result<()> {
+        if let Some(second) = self.second() {
+            bail!(
+                "there is a replica in {}: `longhaul store replica remove` first",
+                second.location
+            );
+        }
+        let there = SecondObjects::new(location, &self.installation)?;
+        if there.location().to_string() == self.location {
+            bail!("{location} is where the volumes are: give another location");
+        }
+        let used = there.make().await?;
+        let there: Arc<dyn Objects> = Arc::new(there);
+        let site = site::read(&*there).await?;
+        let empty = site.number == 0 && is_empty(&*there).await?;
+        let before = match &site.role {
+            _ if empty => None,
+            Role::Primary { .. } if used => {
+                bail!("a store serves volumes from {location}: stop it, or give another location")
+            }
+            Role::Primary { .. } if !discard => bail!(
+                "{location} has volumes of this installation, which may have changed there: with --discard what is \
+                 there and not here is lost"
+            ),
+            Role::Primary { .. } | Role::Replaced { .. } => Some(site.place.clone()),
+            Role::Replica { before, built, .. } => {
+                if *built {
+                    Some(site.place.clone())
+                } else {
+                    before.clone()
+                }
+            }
+        };
+        let token = format!("{:016x}", random::identity()? >> 64);
+        let place = Place { tree: token.clone(), catalog: token };
+        let of = self.location.clone();
+        let role = Role::Replica { of, built: false, ca: self.ca.clone(), before: before.clone() };
+        site::write(&*there, Site { place: place.clone(), ..site.with(role) }).await?;
+        let location = location.to_owned();
+        let second = Second { location, place, in_step, built: false, standby, before };
+        self.change(Role::Primary { second: Some(second) }).await
+    }
+
+    /// Has none any more.
+    ///
+    /// # Errors
+    /// If there is none, or the location cannot be written.
+    pub async fn remove(&self) -> Result<()> {
+        let second = self.second().context("there is no replica")?;
+        self.change(Role::Primary { second: None }).await?;
+        // It falls behind from now on: nobody is to go on with it unawares.
+        if let Err(error) = self.give_up(&second).await {
+            tracing::warn!("{} still says that it is complete: {error:#}", second.location);
+        }
+        self.lock().reusing = None;
+        self.replicated.end();
+        Ok(())
+    }
+
+    async fn give_up(&self, second: &Second) -> Result<()> {
+        let base = SecondObjects::new(&second.location, &self.installation)?;
+        let there = site::read(&base).await?;
+        if let Role::Replica { of, built: true, ca, .. } = &there.role
+            && there.place == second.place
+        {
+            let (of, ca) = (of.clone(), ca.clone());
+            let role = Role::Replica { of, built: false, ca, before: Some(second.place.clone()) };
+            site::write(&base, there.with(role)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the second place with commits, or does not.
+    ///
+    /// # Errors
+    /// If there is none, or the location cannot be written.
+    pub async fn set_in_step(&self, in_step: bool) -> Result<()> {
+        let second = self.second().context("there is no replica")?;
+        let second = Second { in_step, ..second };
+        self.change(Role::Primary { second: Some(second) }).await
+    }
+
+    /// Whether all has been there once, and that is not known yet to others.
+    pub fn may_be_built(&self) -> bool {
+        self.second().is_some_and(|second| !second.built) && self.replicated.has_visited()
+    }
+
+    /// Everything has been there once: it can be gone on with.
+    ///
+    /// # Errors
+    /// If that cannot be written down. It is then still to be done.
+    pub async fn built(&self) -> Result<()> {
+        let Some(second) = self.second() else { return Ok(()) };
+        let base: Arc<dyn Objects> =
+            Arc::new(SecondObjects::new(&second.location, &self.installation)?);
+        let there = site::read(&*base).await?;
+        match &there.role {
+            Role::Replica { built: true, .. } if there.place == second.place => {}
+            Role::Replica { of, ca, .. } if there.place == second.place => {
+                let (of, ca) = (of.clone(), ca.clone());
+                let role = Role::Replica { of, built: true, ca, before: None };
+                site::write(&*base, there.with(role)).await?;
+            }
+            _ => bail!("{} is not the replica of this location any more", second.location),
+        }
+        let second = Second { built: true, before: None, ..second };
+        self.change(Role::Primary { second: Some(second.clone()) }).await?;
+        tracing::info!("the replica in {} is complete", second.location);
+        self.replicated.set_away(second.place.open(base.clone()));
+        tokio::spawn(async move {
+            if let Err(error) = remove_others(&*base, &second.place).await {
+                tracing::warn!(
+                    "what was in {} before stays, and takes room: {error:#}",
+                    second.location
+                );
+            }
+        });
+        Ok(())
+    }
+
+    /// Somebody has gone on there, as it seems. Notes that this location is replaced, if so.
+    ///
+    /// # Errors
+    /// If nobody has; or it cannot be found out, or noted.
+    pub async fn lost(&self, why: &str) -> Result<String> {
+        let second = self.second().context("there is no replica")?;
+        let base = SecondObjects::new(&second.location, &self.installation)?;
+        let there = site::read(&base).await?;
+        let goes_on = match &there.role {
+            Role::Primary { .. } => true,
+            Role::Replica { .. } => is_marked(&base, &second.place).await?,
+            Role::Replaced { .. } => false,
+        };
+        if !goes_on {
+            bail!(
+                "{why}; and yet nobody has gone on with {}: it was written to or is damaged. Nothing is repeated any more; \
+                 `longhaul store replica remove`, and add it again",
+                second.location
+            );
+        }
+        let by = second.location.clone();
+        self.change(Role::Replaced { by: by.clone() }).await?;
+        Ok(by)
+    }
+
+    /// How it is doing.
+    pub fn state(&self) -> Option<ReplicaState> {
+        let second = self.second()?;
+        let reused_bytes = self.lock().reusing.as_ref().map_or(0, |reusing| reusing.reused_bytes());
+        let replication = self.replicated.replication();
+        let mut state = ReplicaState {
+            location: second.location,
+            in_step: second.in_step,
+            built: second.built,
+            standby: second.standby,
+            operations: 0,
+            bytes: 0,
+            lag_ms: 0,
+            unknown: 0,
+            missing: (0, 0),
+            put_bytes: 0,
+            reused_bytes,
+            trouble: None,
+        };
+        // What was committed before commits waited may be missing still.
+        let waits = state.in_step && state.built;
+        let behind = replication.as_ref().and_then(|replication| replication.behind);
+        let behind = behind.unwrap_or(1) as u64;
+        if let Some(Replication { status, lag, fenced, .. }) = replication {
+            state.operations = status.operations;
+            state.bytes = status.bytes;
+            state.lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
+            state.unknown = status.unknown as u64;
+            state.missing = status.visiting;
+            state.put_bytes = status.put.1.saturating_sub(reused_bytes);
+            state.trouble = fenced.or(status.trouble);
+        }
+        if waits {
+            state.unknown = behind;
+        }
+        Some(state)
+    }
+}
+
+/// Beginning of the keys of what has that token.
+fn below(trees: &str, token: &str) -> String {
+    if token.is_empty() { String::new() } else { format!("{trees}{token}/") }
+}
+
+/// Whether there are no volumes in a location.
+async fn is_empty(base: &dyn Objects) -> Result<bool> {
+    for prefix in REPLICATED.iter().chain(&[TREES, CATALOGS]) {
+        if !base.list(prefix).await.map_err(anyhow::Error::msg)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn is_marked(base: &dyn Objects, place: &Place) -> Result<bool> {
+    let key = format!("{}{PROMOTED_KEY}", below(CATALOGS, &place.catalog));
+    match base.get(&key, None).await {
+        Ok(_) => Ok(true),
+        Err(GetError::NotFound) => Ok(false),
+        Err(error) => Err(error).context("cannot look whether somebody has gone on there"),
+    }
+}
+
+/// Goes on with a replica: from now on volumes are served from it. Can be done again where it was cut short.
+///
+/// # Errors
+/// If it is no replica, is not complete, or cannot be written.
+pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<Site> {
+    let site = site::read(&**base).await?;
+    let place = match &site.role {
+        Role::Primary { .. } => return Ok(site),
+        Role::Replaced { by } => bail!(
+            "volumes are served from {by} since that took over from here: `longhaul store replica add` there makes this \
+             place its replica"
+        ),
+        Role::Replica { built: true, .. } => site.place.clone(),
+        Role::Replica { before: Some(before), .. } if force => before.clone(),
+        Role::Replica { before: Some(_), .. } => bail!(
+            "not everything has been repeated here yet: with --force volumes are what they were here before that began"
+        ),
+        Role::Replica { .. } => bail!(
+            "not everything has been repeated here yet: wait until `longhaul store replica show` says that it is complete"
+        ),
+    };
+    let old = below(CATALOGS, &place.catalog);
+    // Whoever repeats the catalog sees it, or has been seen.
+    let mark = vec![Bytes::from_static(b"{\"version\":1}\n")];
+    match base.put(&format!("{old}{PROMOTED_KEY}"), mark).await {
+        Ok(()) | Err(PutError::Exists) => {}
+        Err(PutError::Failed(error)) => bail!("cannot mark the catalog: {error}"),
+    }
+    let catalog = format!("{:016x}", random::identity()? >> 64);
+    let new = below(CATALOGS, &catalog);
+    for prefix in REPLICATED {
+        let list = base.list(&format!("{old}{prefix}")).await.map_err(anyhow::Error::msg)?;
+        let copies = list.into_iter().map(|meta| {
+            let to = format!("{new}{}", meta.key.strip_prefix(&old).unwrap_or(&meta.key));
+            async move { base.copy(&meta.key, &to).await }
+        });
+        let copied = futures_util::stream::iter(copies).buffer_unordered(AT_ONCE);
+        copied.try_collect::<Vec<()>>().await.context("cannot copy the catalog")?;
+    }
+    let place = Place { catalog, ..place };
+    let role = Role::Primary { second: None };
+    site::write(&**base, Site { place, ..site.with(role) }).await
+}
+
+/// Removes all of a location but this. What nobody may put again stays: the first segments that stores wrote after others.
+async fn remove_others(base: &dyn Objects, place: &Place) -> Result<()> {
+    let (tree, catalog) = (below(TREES, &place.tree), below(CATALOGS, &place.catalog));
+    let mut prefixes = vec![TREES, CATALOGS];
+    if !place.tree.is_empty() {
+        prefixes.push("v/");
+    }
+    if !place.catalog.is_empty() {
+        prefixes.extend(REPLICATED);
+    }
+    let kept = |key: &str| {
+        let of = |prefix: &str| !prefix.is_empty() && key.starts_with(prefix);
+        of(&tree) || of(&catalog)
+    };
+    for prefix in prefixes {
+        let list = base.list(prefix).await.map_err(anyhow::Error::msg)?;
+        let keys = list.into_iter().map(|meta| meta.key).filter(|key| !kept(key));
+        let removed = futures_util::stream::iter(keys).map(|key| async move {
+            if key.contains("/seg/") && begins(base, &key).await? {
+                return Ok(());
+            }
+            base.delete(&key).await.map_err(anyhow::Error::msg)
+        });
+        removed.buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+    }
+    Ok(())
+}
+
+/// Whether a segment is the first of a store after one of another.
+async fn begins(base: &dyn Objects, key: &str) -> Result<bool> {
+    let range = Some(0..segment::HEADER_BYTES as u64);
+    match base.get(key, range).await {
+        Ok(header) => {
+            Ok(segment::parse_header(&header).is_ok_and(|(header, _)| header.token.begins()))
+        }
+        Err(GetError::NotFound) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
