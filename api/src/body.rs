@@ -1,6 +1,6 @@
 //! How requests are read: what is wrong with one is an answer like any other.
 
-use super::Failure;
+use super::failure::Failure;
 use super::types::ProblemKind;
 use axum::Json;
 use axum::body::{Body, Bytes};

@@ -5,8 +5,8 @@
 //! one way only. Which it is is decided when connecting, and by nothing that a store answers.
 
 use super::serve::{Routes, service};
+use super::session::{Caller, STORES};
 use super::types::{Problem, ProblemKind};
-use super::{Caller, STORES};
 use anyhow::{Context as _, Result, anyhow, bail};
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use bytes::Bytes;

@@ -1,13 +1,14 @@
 //! The paths of the HTTP API.
 
 use super::body::{MAX_BYTES, Query, Said};
+use super::failure::Failure;
+use super::session::Session;
 use super::types::{
     Changes, DeletedVolume, DeletedVolumes, Drain, Drained, Limits, Lost, MaybeReplica, Moved,
     NewClone, NewReplica, NewSnapshot, NewTenant, NewVolume, Problem, ProblemKind, Replica,
     ReplicaChange, ReplicaMode, Restore, Snapshot, SnapshotSchedule, Snapshots, Store, Stores,
     Tenant, Tenants, Usage, Volume, VolumeChange, Volumes,
 };
-use super::{Failure, Session};
 use crate::queries;
 use axum::extract::{DefaultBodyLimit, Path};
 use axum::http::StatusCode;

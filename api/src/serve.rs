@@ -3,7 +3,9 @@
 //! Everybody who gets here has shown a credential. So what is limited is what one who means well keeps open by mistake, and
 //! what one tenant can take from the others: places. Memory is bounded for each connection.
 
-use super::{Caller, Failure, STORES, routes};
+use super::failure::Failure;
+use super::routes;
+use super::session::{Caller, STORES};
 use axum::Router;
 use axum::http::{HeaderValue, Request};
 use axum::response::IntoResponse as _;

@@ -6,6 +6,8 @@
 // Also found from where the fuzz targets include this file.
 #[path = "args/attach.rs"]
 mod attach;
+#[path = "args/confirmed.rs"]
+mod confirmed;
 #[path = "args/credential.rs"]
 mod credential;
 #[path = "args/hidden.rs"]
@@ -24,6 +26,7 @@ mod tenant;
 mod volume;
 
 pub use attach::{AttachArgs, DetachArgs};
+pub use confirmed::YesArg;
 pub use credential::{CredentialArgs, CredentialCommand, RoleArg};
 pub use hidden::{BenchLinkArgs, BenchLinkCommand, BenchNullArgs, RelayArgs};
 pub use keys::{KeyArgs, KeyCommand};
@@ -104,14 +107,6 @@ pub enum Command {
     /// Load a running store over the link, without a host, to measure what the store costs.
     #[command(hide = true)]
     BenchLink(BenchLinkArgs),
-}
-
-/// Of commands that destroy something.
-#[derive(Args)]
-pub struct YesArg {
-    /// Do it without asking. Without a terminal nothing can be asked, and this must be given.
-    #[arg(long, env = "LONGHAUL_YES", value_parser = BoolishValueParser::new())]
-    pub yes: bool,
 }
 
 #[derive(Clone, Args)]

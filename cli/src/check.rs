@@ -5,6 +5,7 @@
 
 mod keys;
 mod map;
+mod report;
 mod small;
 mod stored;
 
@@ -29,8 +30,8 @@ use longhaul_host::{cache, lengths, pins, run_recovery};
 use longhaul_objects::{Location, StoppedDevice};
 use longhaul_store::site::Role;
 use map::MapCheck;
+use report::{Checked, Damage, Report, directories, read};
 use rustix::fs::FlockOperation;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write as _;
@@ -41,50 +42,8 @@ use stored::{Directory, InPlace, Stored};
 /// Bytes of a checkpoint read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Largest segment read: batches are limited, and a segment holds one at least.
-const MAX_SEGMENT_BYTES: u64 = 1 << 30;
-
 /// Missing segments that are named one by one.
 const MAX_GAP: usize = 16;
-
-/// What a check says.
-#[derive(Debug, Default, Serialize)]
-struct Report {
-    /// `host` or `store`.
-    kind: &'static str,
-    volumes: Vec<Checked>,
-    damage: Vec<Damage>,
-    /// What is worth knowing and no damage.
-    notes: Vec<String>,
-}
-
-/// A volume that was looked at.
-#[derive(Debug, Serialize)]
-struct Checked {
-    name: String,
-    id: String,
-    ok: bool,
-    epoch: u64,
-    last_seq: u64,
-    /// Journal frames or segments.
-    parts: u64,
-    bytes: u64,
-    /// Of a store's encrypted volume: bytes of records in its objects by the number of their data key, live or not.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    data_keys: BTreeMap<u32, u64>,
-    /// In words.
-    found: String,
-}
-
-/// Something that is not as it was written.
-#[derive(Debug, Serialize)]
-struct Damage {
-    file: PathBuf,
-    offset: Option<u64>,
-    problem: String,
-    /// What to do.
-    advice: String,
-}
 
 /// Checks a directory, or what else a store has its objects in, and prints what was found.
 ///
@@ -735,10 +694,6 @@ fn offset_in(problem: &str) -> Option<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-fn read(objects: &dyn Stored, key: &str) -> std::io::Result<Bytes> {
-    objects.read(key, 0..MAX_SEGMENT_BYTES)
-}
-
 /// The content of an object in pieces; it ends early where it cannot be read, which the checkpoint's
 /// reader reports as cut short.
 fn pieces<'a>(objects: &'a dyn Stored, key: &'a str) -> impl Iterator<Item = Bytes> + 'a {
@@ -748,22 +703,6 @@ fn pieces<'a>(objects: &'a dyn Stored, key: &'a str) -> impl Iterator<Item = Byt
         at += piece.len() as u64;
         (!piece.is_empty()).then_some(piece)
     })
-}
-
-fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    if !dir.exists() {
-        return Ok(Vec::new());
-    }
-    let read = || -> std::io::Result<Vec<PathBuf>> {
-        std::fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
-    };
-    let mut paths = read().with_context(|| format!("cannot list {}", dir.display()))?;
-    paths.sort();
-    Ok(paths)
-}
-
-fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
-    Ok(entries(dir)?.into_iter().filter(|path| path.is_dir()).collect())
 }
 
 fn in_words(report: &Report) -> String {

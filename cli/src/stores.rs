@@ -3,13 +3,14 @@
 mod replica;
 
 use crate::args::{StoreCommand, StoresArgs};
-use crate::volume::{columns, fields, pretty, print, tell};
+use crate::output::{columns, fields, pretty, print};
 use anyhow::{Context as _, Result, bail};
 use longhaul_api::client::Client;
 use longhaul_api::types::{Drained, Store, StoreCondition};
 use longhaul_base::Usage;
 use longhaul_base::files;
 use longhaul_base::text;
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_core::wire::link::{StoreOperation, StoreReply};
 use longhaul_link::Requests;

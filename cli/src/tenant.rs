@@ -1,10 +1,12 @@
 //! `longhaul tenant`.
 
 use crate::args::{LimitArg, TenantArgs, TenantCommand, TenantLimitArgs};
-use crate::volume::{Reach, columns, connected, done, fields, pretty, print, tell};
+use crate::connect::{Reach, connected};
+use crate::output::{columns, done, fields, pretty, print};
 use anyhow::{Context as _, Result};
 use longhaul_api::client::Client;
 use longhaul_api::types::{Limits, Tenant};
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 
 /// Runs it.

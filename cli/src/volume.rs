@@ -16,21 +16,16 @@ mod transfer;
 pub mod trash;
 pub mod usage;
 
-use crate::args::{KeyArgs, VolumeArgs, VolumeCommand};
+use crate::args::{VolumeArgs, VolumeCommand};
+use crate::connect::{Reach, connected, given};
+use crate::output::{columns, done, fields, pretty, print};
 use anyhow::{Context as _, Result};
-use longhaul_api::attributes;
 use longhaul_api::client::Client;
-use longhaul_api::keys::{self as locks, Given};
-use longhaul_api::queries::{info, show, unexpected};
+use longhaul_api::keys as locks;
+use longhaul_api::queries::info;
 use longhaul_api::types::{Live, Volume};
-use longhaul_base::Usage;
-use longhaul_base::text;
-pub(crate) use longhaul_base::text::tell;
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
-use longhaul_link::credential::Credential;
-use serde_json::Value;
-use std::io::Write as _;
-use std::path::Path;
 
 /// Runs `longhaul volume`.
 ///
@@ -51,50 +46,6 @@ pub fn run(args: &VolumeArgs) -> Result<()> {
     connected(args.credential.as_deref(), args.store.as_deref(), reach, async |client| {
         command(client, args).await
     })
-}
-
-/// What a command was given to open volumes with.
-fn given(args: &KeyArgs) -> Given {
-    Given::new(args.key_file.clone(), args.passphrase_file.clone(), args.plain)
-}
-
-/// What a command needs of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// To be asked, which its HTTP API is for; the same over a link, if that is not reached.
-    Api,
-    /// A link: to move data, or keys.
-    Link,
-}
-
-/// Does something at the store of a credential, or at another address of it.
-pub(crate) fn connected(
-    credential: Option<&Path>,
-    store: Option<&str>,
-    reach: Reach,
-    work: impl AsyncFnOnce(&Client) -> Result<()>,
-) -> Result<()> {
-    let path = credential.ok_or_else(|| {
-        Usage(
-            "no credential: give --credential FILE or LONGHAUL_CREDENTIAL, the admin.toml that the \
-             store wrote"
-                .into(),
-        )
-    })?;
-    let credential = Credential::load(path)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(async {
-        let client = match reach {
-            Reach::Api => Client::connect(credential, store).await?,
-            Reach::Link => Client::linked(credential, store).await?,
-        };
-        let result = work(&client).await;
-        client.close().await;
-        result
-    });
-    // A thread that reads standard input may wait for ever.
-    runtime.shutdown_background();
-    result
 }
 
 async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
@@ -203,24 +154,6 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
     }
 }
 
-pub(crate) fn done(json: bool, message: &str) -> Result<()> {
-    if json {
-        return print("{}\n");
-    }
-    tell(message);
-    Ok(())
-}
-
-/// Data, to stdout.
-pub(crate) fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
-}
-
-pub(crate) fn pretty(value: &Value) -> Result<String> {
-    Ok(text::json(&serde_json::to_string_pretty(value)?) + "\n")
-}
-
 fn table(list: &[Volume]) -> String {
     let rows = list.iter().map(|volume| {
         let live = volume.live.as_ref();
@@ -283,52 +216,4 @@ fn details(volume: &Volume) -> String {
         all.extend(since.map(|since| ("silent since", since)));
     }
     fields(&all)
-}
-
-pub(crate) fn fields(all: &[(&str, String)]) -> String {
-    all.iter().map(|(name, value)| format!("{name:<12} {}\n", text::escaped(value))).collect()
-}
-
-pub(crate) fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
-    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
-    let clean = |row: Vec<String>| row.iter().map(|cell| text::escaped(cell)).collect();
-    let rows: Vec<Vec<String>> = rows.into_iter().map(clean).collect();
-    let mut widths: Vec<usize> = head.iter().map(String::len).collect();
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    let mut text = String::new();
-    for row in std::iter::once(&head).chain(&rows) {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// A progress bar on a terminal, nothing elsewhere.
-pub(crate) fn progress(total: u64, wanted: bool) -> indicatif::ProgressBar {
-    use std::io::IsTerminal as _;
-    if !wanted || !std::io::stderr().is_terminal() {
-        return indicatif::ProgressBar::hidden();
-    }
-    let bar = indicatif::ProgressBar::new(total);
-    let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-    if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
-/// A sign that something is being waited for on a terminal, nothing elsewhere.
-pub(crate) fn waiting(wanted: bool) -> indicatif::ProgressBar {
-    use std::io::IsTerminal as _;
-    if !wanted || !std::io::stderr().is_terminal() {
-        return indicatif::ProgressBar::hidden();
-    }
-    let sign = indicatif::ProgressBar::new_spinner();
-    sign.enable_steady_tick(std::time::Duration::from_millis(100));
-    sign
 }

@@ -8,7 +8,7 @@
 //! What is in the file is the engine's business ([`longhaul_core::store::cache`]). Everything but the
 //! data of volumes, and whatever is read to be sure, passes by.
 
-use super::{Copies, GetError, ObjectMeta, Objects, PutError, Usage};
+use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use longhaul_base::random;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::Time;
 use longhaul_core::cache::{Geometry, MIN_CACHE_BYTES, Source};
-use longhaul_core::store::cache::{CELL_BYTES, ObjectCache, ObjectCacheStatus, ObjectId, Trouble};
+use longhaul_core::store::cache::{CELL_BYTES, ObjectCache, ObjectId, Trouble};
 use longhaul_core::store::catalog;
 use rustix::fs::FallocateFlags;
 use std::collections::HashMap;
@@ -40,13 +40,6 @@ const LEFT_FREE_BYTES: u64 = 256 << 20;
 const OFFER_CELLS: usize = 64;
 /// How long an orderly end waits for the index.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
-
-/// How a cache is doing.
-#[derive(Clone, Copy, Debug)]
-pub struct CacheReport {
-    /// Since the start.
-    pub status: ObjectCacheStatus,
-}
 
 /// Objects, and a cache.
 pub struct CachedObjects {
@@ -535,7 +528,7 @@ mod tests {
             (data, self.memory.gets.load(Ordering::Relaxed) > before)
         }
 
-        fn status(&self) -> ObjectCacheStatus {
+        fn status(&self) -> longhaul_core::store::cache::ObjectCacheStatus {
             self.objects.cache().unwrap().status
         }
     }

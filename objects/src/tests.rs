@@ -1,6 +1,7 @@
 //! What every engine for objects has to do.
 
 use super::*;
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// Fills an engine that has no objects below `v/`, and empties it again.

@@ -1,7 +1,7 @@
 //! Under which data keys the objects of a volume are: each packed record names its key in clear.
 
+use super::report::{Checked, Report, read};
 use super::stored::Stored;
-use super::{Report, read};
 use anyhow::Result;
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
@@ -63,7 +63,7 @@ impl DataKeys {
 /// The same in words.
 pub(super) fn in_words(report: &Report) -> String {
     let encrypted = report.volumes.iter().filter(|volume| !volume.data_keys.is_empty());
-    let line = |volume: &super::Checked| {
+    let line = |volume: &Checked| {
         let keys = volume.data_keys.iter();
         let keys =
             keys.map(|(key, bytes)| format!("{key}: {}", longhaul_base::units::show_bytes(*bytes)));

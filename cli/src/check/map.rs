@@ -1,7 +1,7 @@
 //! The objects that a volume's map consists of: roots and fragments.
 
+use super::report::{Damage, Report, read};
 use super::stored::Stored;
-use super::{Damage, Report, read};
 use anyhow::Result;
 use longhaul_base::units::show_bytes;
 use longhaul_core::store::catalog::{self, RootName, VolumeSpec};

@@ -3,8 +3,8 @@
 //! They are read with the decoders of store and host. What these do not look at is only opened: a pipe or a directory in
 //! its place keeps them from starting, too.
 
+use super::report::{Damage, Report, read};
 use super::stored::Stored;
-use super::{Damage, Report, read};
 use anyhow::Result;
 use longhaul_base::files;
 use longhaul_core::block::VolumeId;
@@ -223,7 +223,7 @@ pub fn host_state(dir: &Path, report: &mut Report) {
 
 /// The tables of versions of encrypted volumes.
 pub fn tables(dir: &Path, report: &mut Report) -> Result<()> {
-    for path in super::directories(&dir.join("versions"))? {
+    for path in super::report::directories(&dir.join("versions"))? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let Ok(volume) = state::parse_id(name).map(VolumeId) else {
             report.notes.push(format!(

@@ -3,8 +3,9 @@
 use super::control::ask;
 use super::status;
 use crate::args::{AttachArgs, DetachArgs};
-use crate::volume::{progress, tell, waiting};
+use crate::output::{progress, waiting};
 use anyhow::{Context as _, Result, bail};
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_core::front::iscsi::TARGET_PREFIX;
 use longhaul_host::ahead::Control;

@@ -4,7 +4,7 @@ use super::control::ask;
 use super::extents;
 use super::status::{self, columns};
 use crate::args::{CacheArgs, CacheCommand, WhereArgs};
-use crate::volume::progress;
+use crate::output::progress;
 use anyhow::{Context as _, Result, bail, ensure};
 use longhaul_base::Usage;
 use longhaul_base::span::Span;

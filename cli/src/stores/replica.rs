@@ -2,12 +2,13 @@
 
 use super::connect;
 use crate::args::{ModeArg, ReplicaCommand, StoresArgs};
-use crate::volume::{columns, pretty, print, tell};
+use crate::output::{columns, pretty, print};
 use anyhow::{Context as _, Result};
 use longhaul_api::client::{Client, problem};
 use longhaul_api::types::{
     MaybeReplica, NewReplica, ProblemKind, Replica, ReplicaChange, ReplicaMode,
 };
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_link::credential::Credential;
 use std::path::Path;

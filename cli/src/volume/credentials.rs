@@ -1,11 +1,13 @@
 //! `longhaul credential`: files, and the list of a store.
 
-use super::{columns, fields, pretty, print, tell, unexpected};
 use crate::args::{CredentialArgs, CredentialCommand, RoleArg};
+use crate::output::{columns, fields, pretty, print};
 use anyhow::{Result, bail};
 use longhaul_api::client::Client;
 use longhaul_api::keys;
+use longhaul_api::queries::unexpected;
 use longhaul_base::text::escaped;
+use longhaul_base::text::tell;
 use longhaul_core::wire::link::{StoreOperation, StoreReply};
 use longhaul_link::credential::{self, Credential, Grant, Role, Wanted};
 use serde_json::json;

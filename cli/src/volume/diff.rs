@@ -1,10 +1,12 @@
 //! What differs between two snapshots of a volume, or between one and the volume.
 
-use super::{columns, pretty, print, tell, unexpected};
 use crate::args::SnapshotName;
+use crate::output::{columns, pretty, print};
 use anyhow::{Context as _, Result, bail};
 use longhaul_api::client::Client;
+use longhaul_api::queries::unexpected;
 use longhaul_api::types::{ChangeKind, Changes};
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 
 /// Runs `longhaul volume diff`.

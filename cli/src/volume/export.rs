@@ -3,12 +3,14 @@
 //! Holes and zeroes are asked for first and not read; many reads are under way at once. Of a volume
 //! that is written meanwhile the image mixes states.
 
-use super::{progress, show, tell};
+use crate::output::progress;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
 use longhaul_api::keys::{self, Given};
+use longhaul_api::queries::show;
 use longhaul_api::queries::status;
+use longhaul_base::text::tell;
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
 use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::record::RecordError;
@@ -120,7 +122,9 @@ pub(super) async fn read(
 ) -> Result<Vec<(u64, Bytes)>> {
     let message = |request| ToStore::Read { request, volume, epoch: OBSERVER, range };
     let frame = requests.call(Lane::Read, message).await?;
-    let ToHost::Data { result, .. } = frame.message else { return Err(super::unexpected()) };
+    let ToHost::Data { result, .. } = frame.message else {
+        return Err(longhaul_api::queries::unexpected());
+    };
     let pieces = result.with_context(|| format!("cannot read {range}"))?;
     let parts = decode_data(range, &pieces, frame.payload)?;
     let mut at = range.lba;

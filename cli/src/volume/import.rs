@@ -3,17 +3,20 @@
 //!
 //! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
 
-use super::{attributes, progress, show, tell};
+use crate::output::progress;
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use indicatif::ProgressBar;
+use longhaul_api::attributes;
 use longhaul_api::keys::{
     self, Given, VERSIONS_ATTRIBUTE, next_statement, open_statement, seal_statement,
 };
+use longhaul_api::queries::show;
 use longhaul_api::queries::status;
 use longhaul_base::random;
 use longhaul_base::service::Stop;
+use longhaul_base::text::tell;
 use longhaul_core::block::{Range, SECTOR_BYTES, Seq, VolumeId};
 use longhaul_core::pack::{Keys, Packer, Packing};
 use longhaul_core::record::packed::MAX_PACKED_SECTORS;
@@ -203,7 +206,7 @@ pub(super) async fn attach<'a>(
         take_over: false,
     });
     let ToHost::Attached { result, .. } = reply.await?.message else {
-        return Err(super::unexpected());
+        return Err(longhaul_api::queries::unexpected());
     };
     let attached = result.with_context(|| format!("cannot attach volume {name}"))?;
     // Nobody but this epoch changes them from now on.

@@ -1,11 +1,13 @@
 //! `longhaul volume key` and `longhaul volume rotate-key`.
 
-use super::{columns, done, pretty, print, show, tell};
 use crate::args::KeyCommand;
+use crate::output::{columns, done, pretty, print};
 use anyhow::{Context as _, Result, bail};
 use longhaul_api::client::Client;
 use longhaul_api::keys::{self, Change, Given, Opener};
+use longhaul_api::queries::show;
 use longhaul_base::Usage;
+use longhaul_base::text::tell;
 use serde_json::json;
 use std::path::Path;
 

@@ -1,9 +1,10 @@
 //! What a host acknowledged and has not delivered.
 
-use super::{columns, pretty, print, tell};
+use crate::output::{columns, pretty, print};
 use anyhow::{Context as _, Result};
 use longhaul_api::client::Client;
 use longhaul_api::types::Lost;
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 
 /// Runs `longhaul volume lost`.

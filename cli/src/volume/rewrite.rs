@@ -6,12 +6,15 @@
 //! so that a run that was cut short goes on with the next one. Older keys leave the list here, once no snapshot can need them.
 
 use super::import::{Writer, attach, is_import, refuse_attached};
-use super::{attributes, pretty, print, progress, show, tell};
+use crate::output::{pretty, print, progress};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
+use longhaul_api::attributes;
 use longhaul_api::keys::{Change, Given, Progress};
+use longhaul_api::queries::show;
 use longhaul_api::queries::{snapshots, status};
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
 use longhaul_core::record::{RecordError, packed};
@@ -244,7 +247,9 @@ fn pieces(range: Range) -> impl Iterator<Item = Range> {
 async fn read(requests: &Requests, volume: VolumeId, range: Range) -> Result<Vec<(Range, Bytes)>> {
     let message = |request| ToStore::Read { request, volume, epoch: OBSERVER, range };
     let frame = requests.call(Lane::ReadAhead, message).await?;
-    let ToHost::Data { result, .. } = frame.message else { return Err(super::unexpected()) };
+    let ToHost::Data { result, .. } = frame.message else {
+        return Err(longhaul_api::queries::unexpected());
+    };
     let pieces = result.with_context(|| format!("cannot read {range}"))?;
     let mut found = Vec::new();
     for part in decode_data(range, &pieces, frame.payload)? {

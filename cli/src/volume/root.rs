@@ -1,9 +1,10 @@
 //! The root of an encrypted volume, as whoever had it last stated it under its keys.
 
-use super::{attributes, info};
 use anyhow::Result;
+use longhaul_api::attributes;
 use longhaul_api::client::Client;
 use longhaul_api::keys::{self, Given, VERSIONS_ATTRIBUTE, open_statement};
+use longhaul_api::queries::info;
 use longhaul_core::host::versions;
 use serde_json::{Value, json};
 

@@ -1,14 +1,18 @@
 //! Snapshots and clones.
 
-use super::{Reach, columns, connected, done, pretty, print, show, tell, transfer, unexpected};
+use super::transfer;
 use crate::args::{SnapshotArgs, SnapshotCommand, SnapshotName};
+use crate::connect::{Reach, connected};
+use crate::output::{columns, done, pretty, print};
 use anyhow::{Context as _, Result, bail};
 use longhaul_api::client::{Client, problem};
 use longhaul_api::keys::{self, Given};
+use longhaul_api::queries::{show, unexpected};
 use longhaul_api::schedule::Schedule;
 use longhaul_api::types::{ProblemKind, Snapshots, Volume};
 use longhaul_base::Usage;
 use longhaul_base::random;
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{SnapshotOperation, VolumeInfo, VolumeReply};
@@ -64,12 +68,13 @@ async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Resu
             if json { print("{}\n") } else { Ok(()) }
         }
         SnapshotCommand::Send { snapshot, file, since, force, keys } => {
-            let (link, given) = (client.link().await?, super::given(keys));
+            let (link, given) = (client.link().await?, crate::connect::given(keys));
             transfer::send(link, snapshot, since.as_deref(), (file, *force), &given, json).await
         }
         SnapshotCommand::Receive { volume, file, keys, yes } => {
             let link = client.link().await?;
-            transfer::receive(link, volume, file, &super::given(keys), (json, yes.yes)).await
+            transfer::receive(link, volume, file, &crate::connect::given(keys), (json, yes.yes))
+                .await
         }
         SnapshotCommand::Schedule { volume, schedule } => {
             let parse = |text: &String| text.parse().map_err(Usage);

@@ -6,15 +6,17 @@
 use super::export::{create, is_stream, read, refuse_existing};
 use super::import::{PIECE_BYTES, Writer, agree_to_discard, attach, until};
 use super::stream::{Header, Piece, Receiver, Sender, Taken};
-use super::{done, pretty, print, progress, show, tell};
 use crate::args::SnapshotName;
+use crate::output::{done, pretty, print, progress};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, iter};
 use longhaul_api::keys::{self, Given};
 use longhaul_api::queries::diff::{Differs, Later, find, later};
+use longhaul_api::queries::show;
 use longhaul_api::queries::{snapshots, status};
 use longhaul_base::service::Stop;
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::{BlockState, Range, SECTOR_BYTES, VolumeId};
 use longhaul_core::pack::{Packer, Packing};

@@ -1,11 +1,13 @@
 //! Deleting volumes, and bringing them back.
 
-use super::{columns, done, pretty, print, snapshot::date, tell};
+use super::snapshot::date;
+use crate::output::{columns, done, pretty, print};
 use anyhow::{Context as _, Result, bail};
 use longhaul_api::client::{Client, problem};
 use longhaul_api::keys::Given;
 use longhaul_api::types::{DeletedVolume, ProblemKind};
 use longhaul_base::Usage;
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 
 /// The one deleted volume of that name or identity.

@@ -1,9 +1,10 @@
 //! What a volume and its snapshots take.
 
-use super::{columns, pretty, print, tell, waiting};
+use crate::output::{columns, pretty, print, waiting};
 use anyhow::{Context as _, Result};
 use longhaul_api::client::Client;
 use longhaul_api::types::{SnapshotUsage, Usage};
+use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 
 /// Runs `longhaul volume usage`.

@@ -1,0 +1,53 @@
+//! How commands reach a store.
+
+use crate::args::KeyArgs;
+use anyhow::Result;
+use longhaul_api::client::Client;
+use longhaul_api::keys::Given;
+use longhaul_base::Usage;
+use longhaul_link::credential::Credential;
+use std::path::Path;
+
+/// What a command was given to open volumes with.
+pub(crate) fn given(args: &KeyArgs) -> Given {
+    Given::new(args.key_file.clone(), args.passphrase_file.clone(), args.plain)
+}
+
+/// What a command needs of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To be asked, which its HTTP API is for; the same over a link, if that is not reached.
+    Api,
+    /// A link: to move data, or keys.
+    Link,
+}
+
+/// Does something at the store of a credential, or at another address of it.
+pub(crate) fn connected(
+    credential: Option<&Path>,
+    store: Option<&str>,
+    reach: Reach,
+    work: impl AsyncFnOnce(&Client) -> Result<()>,
+) -> Result<()> {
+    let path = credential.ok_or_else(|| {
+        Usage(
+            "no credential: give --credential FILE or LONGHAUL_CREDENTIAL, the admin.toml that the \
+             store wrote"
+                .into(),
+        )
+    })?;
+    let credential = Credential::load(path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let client = match reach {
+            Reach::Api => Client::connect(credential, store).await?,
+            Reach::Link => Client::linked(credential, store).await?,
+        };
+        let result = work(&client).await;
+        client.close().await;
+        result
+    });
+    // A thread that reads standard input may wait for ever.
+    runtime.shutdown_background();
+    result
+}
