@@ -27,8 +27,8 @@ impl Volume {
             return false;
         }
         let absent: Vec<Range> = self
-            .dirty
-            .newest(range, self.journal.floor(), self.committed)
+            .log
+            .newest(range)
             .take(RUNS)
             .filter(|(_, place)| place.is_none())
             .flat_map(|(part, _)| self.readahead.missing(part))
@@ -36,12 +36,12 @@ impl Volume {
         let absent = absent.into_iter().flat_map(|part| pieces(part, MAX_READ_SECTORS));
         for part in absent.take(RUNS) {
             for part in self.caching.missing(part) {
-                if !self.readahead.may_ask(self.now, part.bytes(), why) {
+                if !self.readahead.may_ask(self.context.now, part.bytes(), why) {
                     return false;
                 }
                 let request = self.next_request();
                 self.ask_as(request, part, LinkUse::Prefetch, false);
-                self.readahead.asked(self.now, request, part, why);
+                self.readahead.asked(self.context.now, request, part, why);
             }
         }
         true
@@ -49,13 +49,14 @@ impl Volume {
 
     /// A client reads a range: reads on where it is likely to.
     pub(super) fn read_on(&mut self, range: Range) {
-        let (stream, lost) = self.readahead.observe(self.now, range);
+        let (stream, lost) = self.readahead.observe(self.context.now, range);
         if lost {
-            self.event(Event::TraceReplayed { followed: false });
+            self.out.event(Event::TraceReplayed { followed: false });
         }
         let Some(stream) = stream else { return };
         while self.link == Link::Up
-            && let Some(next) = self.readahead.next_of_stream(self.now, stream, self.sectors())
+            && let Some(next) =
+                self.readahead.next_of_stream(self.context.now, stream, self.sectors())
             && self.ask_ahead(next, Why::Stream)
         {
             self.readahead.asked_for_stream(stream, next);
@@ -67,9 +68,11 @@ impl Volume {
         while self.link == Link::Up && self.readahead.is_replaying() {
             let Some(next) = self.readahead.next_of_trace(self.sectors()) else {
                 self.readahead.stop_replay();
-                return self.event(Event::TraceReplayed { followed: true });
+                return self.out.event(Event::TraceReplayed { followed: true });
             };
-            if !self.readahead.has_room_for_trace(self.now) || !self.ask_ahead(next, Why::Trace) {
+            if !self.readahead.has_room_for_trace(self.context.now)
+                || !self.ask_ahead(next, Why::Trace)
+            {
                 return;
             }
             self.readahead.asked_for_trace(next);
@@ -113,7 +116,7 @@ impl Volume {
     /// What reads waited for does not come: they ask for themselves.
     pub(super) fn ask_for(&mut self, waiters: Vec<Waiter>) {
         for Waiter { read, slot, range } in waiters {
-            self.counters.store_read_bytes += range.bytes();
+            self.out.count().store_read_bytes += range.bytes();
             self.ask(range, LinkUse::Read { read, slot }, false);
         }
     }

@@ -26,24 +26,24 @@ impl Barriers {
 
 impl Volume {
     pub(super) fn barrier(&mut self, barrier: u64) {
-        let last = self.journal.next_seq() - 1;
+        let last = self.log.last();
         self.barriers.asked.push_back((barrier, last, false));
     }
 
     /// Tells the store what is on stable storage here, and forgets what is committed there.
     pub(super) fn tell_barriers(&mut self) {
-        let stable = self.journal.stable_seq().max(self.committed);
-        let (volume, epoch) = (self.volume, self.epoch);
+        let stable = self.log.stable();
+        let (volume, epoch) = (self.context.volume, self.context.epoch);
         let mut due = Vec::new();
         for (barrier, seq, told) in &mut self.barriers.asked {
             if *seq <= stable && self.link == Link::Up && !std::mem::replace(told, true) {
                 due.push(ToStore::Barrier { volume, epoch, barrier: *barrier, seq: *seq });
             }
         }
-        let committed = self.committed;
+        let committed = self.log.committed();
         self.barriers.asked.retain(|(_, seq, told)| !*told || *seq > committed);
         for message in due {
-            self.send(Lane::Control, message.into());
+            self.out.send(Lane::Control, message);
         }
     }
 }

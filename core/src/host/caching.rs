@@ -146,15 +146,15 @@ impl Volume {
     ///
     /// What is pinned is for [`Volume::handle_pins`] to say, here and whenever it changes.
     pub fn set_cache(&mut self, now: Time, mut cache: Cache) {
-        self.now = self.now.max(now);
+        self.context.now = self.context.now.max(now);
         let keys = self.packer.keys().cloned();
-        cache.seal(keys.map(|keys| Sealer::new(self.volume, keys)));
+        cache.seal(keys.map(|keys| Sealer::new(self.context.volume, keys)));
         // What the journal has and the store has not, the store cannot tell.
-        for (range, _) in self.dirty.uncommitted(0, self.journal.tail()) {
-            cache.forget(self.now, range);
+        for (range, _) in self.log.uncommitted(0) {
+            cache.forget(self.context.now, range);
         }
-        cache.set_interval(self.config.cache_interval);
-        cache.set_writing_bytes_max(self.config.cache_writing_bytes);
+        cache.set_interval(self.context.config.cache_interval);
+        cache.set_writing_bytes_max(self.context.config.cache_writing_bytes);
         let since = cache.asks();
         self.caching.cache = Some(Box::new(cache));
         if let Some(since) = since {
@@ -163,13 +163,9 @@ impl Volume {
         self.touch();
     }
 
-    /// The store has everything up to here, and the cache has been told of all of it.
-    pub(super) fn moment(&self) -> Moment {
-        Moment { epoch: self.epoch, host: self.host, seq: self.committed }
-    }
-
     pub(super) fn settle_cache(&mut self) {
-        let (now, moment, hurried) = (self.now, self.moment(), self.shutting_down);
+        let (now, moment, hurried) =
+            (self.context.now, self.log.moment(&self.context), self.shutting_down);
         if let Some(cache) = &mut self.caching.cache {
             cache.settle(now, moment, hurried);
         }
@@ -188,9 +184,9 @@ impl Volume {
 
     pub(super) fn cache_changes(&mut self, changes: &Changes) {
         let Some(cache) = &mut self.caching.cache else { return };
-        cache.handle_changes(self.now, changes);
+        cache.handle_changes(self.context.now, changes);
         let CacheStatus { found_bytes, dropped_bytes, dropped_all, .. } = cache.status();
-        self.event(Event::CacheReady { found_bytes, dropped_bytes, dropped_all });
+        self.out.event(Event::CacheReady { found_bytes, dropped_bytes, dropped_all });
     }
 
     /// Takes the outcome of an operation on the cache file.
@@ -200,7 +196,7 @@ impl Volume {
         }
         let Some(cache) = &mut self.caching.cache else { return };
         let version = &mut |block| self.versions.version(block);
-        match cache.handle_disk_versions(self.now, result, version) {
+        match cache.handle_disk_versions(self.context.now, result, version) {
             Outcome::None => self.cache_committed(),
             Outcome::Read(reader, _, Ok(data)) if Repairs::reads(reader) => {
                 self.repair_read(reader, Some(data));
@@ -210,13 +206,13 @@ impl Volume {
             }
             Outcome::Read(reader, range, Err(why)) => {
                 if let Unusable::Damaged(problem) = why {
-                    self.event(Event::CacheDamaged { range, problem });
+                    self.out.event(Event::CacheDamaged { range, problem });
                 }
                 self.read_elsewhere(reader, range);
             }
             Outcome::Failed(error, reads) => {
                 self.caching.shipped.clear();
-                self.event(Event::CacheFailed { error });
+                self.out.event(Event::CacheFailed { error });
                 for (reader, range) in reads {
                     self.read_elsewhere(reader, range);
                 }
@@ -230,20 +226,12 @@ impl Volume {
             return self.repair_read(reader, None);
         }
         let Reader { read, slot } = reader;
-        let hits = &mut self.counters.cache_hit_bytes;
+        let hits = &mut self.out.count().cache_hit_bytes;
         *hits = hits.saturating_sub(range.bytes());
         if self.reads.waits(read) {
-            self.counters.store_read_bytes += range.bytes();
+            self.out.count().store_read_bytes += range.bytes();
             self.ask(range, LinkUse::Read { read, slot }, false);
         }
-    }
-
-    /// Whether anything in the range waits to be committed.
-    pub(super) fn is_uncommitted(&self, range: Range) -> bool {
-        let committed = self.committed;
-        self.dirty
-            .cover(range, self.journal.floor())
-            .any(|(_, place)| place.is_some_and(|place| place.seq > committed))
     }
 
     /// The store has given what the cache did not have.
@@ -252,7 +240,7 @@ impl Volume {
         cache.missed(range.bytes());
         if !spoiled {
             let version = &mut |block| self.versions.version_offered(block);
-            cache.offer_versions(self.now, Source::Read, range, pieces, version);
+            cache.offer_versions(self.context.now, Source::Read, range, pieces, version);
         }
     }
 
@@ -269,26 +257,32 @@ impl Volume {
                 }
                 _ => {
                     if let Some((whole, pieces)) = run.replace((range, vec![piece])) {
-                        cache.offer_versions(self.now, Source::Read, whole, &pieces, version);
+                        cache.offer_versions(
+                            self.context.now,
+                            Source::Read,
+                            whole,
+                            &pieces,
+                            version,
+                        );
                     }
                 }
             }
         }
         if let Some((whole, pieces)) = run {
-            cache.offer_versions(self.now, Source::Read, whole, &pieces, version);
+            cache.offer_versions(self.context.now, Source::Read, whole, &pieces, version);
         }
     }
 
     /// Offers the cache what was written and is committed now, as far as nothing newer has come and its
     /// disk has time for it.
     pub(super) fn cache_committed(&mut self) {
-        let committed = self.committed;
+        let committed = self.log.committed();
         while let Some(mut shipped) =
             self.caching.shipped.pop_front_if(|shipped| shipped.last <= committed)
         {
             while shipped.at < shipped.payload.len() {
                 let bytes = shipped.payload.slice(shipped.at..);
-                let Ok(record) = record::parse(self.volume, &bytes) else { break };
+                let Ok(record) = record::parse(self.context.volume, &bytes) else { break };
                 if matches!(record.header.kind, Kind::Data | Kind::Packed) {
                     let done = self.offer_record(&record, &bytes, shipped.sectors);
                     if done < record.header.range.sectors {
@@ -308,13 +302,8 @@ impl Volume {
     /// unpacked for that. Up to where it came, in sectors.
     fn offer_record(&mut self, record: &Record, bytes: &Bytes, skip: u64) -> u64 {
         let record::Header { kind, seq, range, .. } = record.header;
-        let floor = self.journal.floor();
-        let newest: Vec<Range> = self
-            .dirty
-            .cover(Range::between(range.lba + skip, range.end()), floor)
-            .filter(|(_, place)| place.is_some_and(|place| place.seq == seq))
-            .map(|(part, _)| part)
-            .collect();
+        let rest = Range::between(range.lba + skip, range.end());
+        let newest: Vec<Range> = self.log.newest_of(rest, seq).collect();
         let Some(cache) = &mut self.caching.cache else { return range.sectors };
         let version = &mut |block| self.versions.version_offered(block);
         for part in newest.into_iter().filter(|part| part.sectors >= BLOCK_SECTORS) {
@@ -340,7 +329,7 @@ impl Volume {
                 let to = Range::between(part.lba, end).bytes() as usize;
                 let piece = ReadPiece::Data(data.slice(from..to));
                 let part = Range::between(at, end);
-                cache.offer_versions(self.now, Source::Write, part, &[piece], version);
+                cache.offer_versions(self.context.now, Source::Write, part, &[piece], version);
                 at = end;
             }
         }

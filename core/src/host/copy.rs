@@ -6,7 +6,7 @@
 
 use super::reads::LinkUse;
 use super::volume::Volume;
-use super::writes::{Content, Waiting};
+use super::writes::WriteContent;
 use crate::block::{
     BlockError, MAX_WATCHES, Range, Reply, STAGED_BIT, Seq, Staged, StagedData, StagedPiece,
     VolumeId,
@@ -133,12 +133,12 @@ impl Volume {
         self.copies.begun += 1;
         let number = self.copies.begun;
         self.copies.watches.push_back(Watch { number, ranges });
-        self.reply(id, Ok(Reply::Watching(number)));
+        self.out.reply(id, Ok(Reply::Watching(number)));
     }
 
     pub(super) fn unwatch(&mut self, id: u64, number: u64) {
         self.copies.watches.retain(|watch| watch.number != number);
-        self.reply(id, Ok(Reply::Done));
+        self.out.reply(id, Ok(Reply::Done));
     }
 
     // --- staging ---
@@ -146,24 +146,24 @@ impl Volume {
     pub(super) fn stage(&mut self, staging: Staging) {
         // What a store can copy it can read. Nor is it believed that a range has nothing to copy.
         if self.packer.is_encrypting() {
-            return self.reply(staging.id, Err(BlockError::Unsupported));
+            return self.out.reply(staging.id, Err(BlockError::Unsupported));
         }
-        self.counters.stages += 1;
-        self.counters.stage_bytes += staging.range.bytes();
-        let seq = self.journal.next_seq() - 1;
+        self.out.count().stages += 1;
+        self.out.count().stage_bytes += staging.range.bytes();
+        let seq = self.log.last();
         self.copies.waiting.push_back((seq, staging));
     }
 
     /// Asks the store for the stagings whose turn has come.
     pub(super) fn stage_committed(&mut self) {
-        let committed = self.committed;
+        let committed = self.log.committed();
         while let Some((_, staging)) =
             self.copies.waiting.pop_front_if(|(seq, _)| *seq <= committed)
         {
             if self.copies.holds(staging.watch) {
                 self.ask(staging.range, LinkUse::Stage(staging), false);
             } else {
-                self.reply(staging.id, Err(BlockError::Changed));
+                self.out.reply(staging.id, Err(BlockError::Changed));
             }
         }
     }
@@ -180,19 +180,21 @@ impl Volume {
             return self.ask(asked.range, asked.what, true);
         };
         if !self.copies.holds(staging.watch) {
-            return self.reply(staging.id, Err(BlockError::Changed));
+            return self.out.reply(staging.id, Err(BlockError::Changed));
         }
         match result {
             Ok(runs) => match staging.pieces(&runs) {
-                Some(pieces) => self.reply(staging.id, Ok(Reply::Staged(pieces))),
-                None if asked.again => self.reply(staging.id, Err(BlockError::Medium(asked.range))),
+                Some(pieces) => self.out.reply(staging.id, Ok(Reply::Staged(pieces))),
+                None if asked.again => {
+                    self.out.reply(staging.id, Err(BlockError::Medium(asked.range)))
+                }
                 None => self.ask(asked.range, LinkUse::Stage(staging.again()), true),
             },
             Err(StageError::Exists) => {
                 self.ask(asked.range, LinkUse::Stage(staging.again()), asked.again);
             }
             Err(StageError::Unsupported) => {
-                self.reply(staging.id, Err(BlockError::Unsupported));
+                self.out.reply(staging.id, Err(BlockError::Unsupported));
             }
             Err(StageError::Read(error)) => self.store_refused(asked, error),
         }
@@ -204,10 +206,10 @@ impl Volume {
         // What the store can copy it can read. Into an encrypted volume nothing goes in plain text.
         let data = |piece: &StagedPiece| matches!(piece.content, Staged::Data(_));
         if self.packer.is_encrypting() && pieces.iter().any(data) {
-            return self.reply(id, Err(BlockError::Unsupported));
+            return self.out.reply(id, Err(BlockError::Unsupported));
         }
-        self.counters.copies += 1;
-        self.counters.copy_bytes += pieces.iter().map(|piece| piece.range.bytes()).sum::<u64>();
-        self.write(Waiting { id, content: Content::Staged(pieces), fua, done: 0 });
+        self.out.count().copies += 1;
+        self.out.count().copy_bytes += pieces.iter().map(|piece| piece.range.bytes()).sum::<u64>();
+        self.write(id, WriteContent::Staged(pieces), fua);
     }
 }

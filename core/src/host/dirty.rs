@@ -10,7 +10,7 @@ use crate::record::{Header, Kind};
 
 /// Where a run of sectors lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPlace {
     /// Address of the record.
     pub addr: u64,
     /// Number of the record.
@@ -25,17 +25,17 @@ pub struct Place {
 }
 
 // A gigabyte of journal in 4 KiB writes is 262,144 of them.
-const _: () = assert!(size_of::<Place>() <= 24);
+const _: () = assert!(size_of::<RecordPlace>() <= 24);
 const _: () = assert!(crate::record::MAX_RECORD_SECTORS <= u16::MAX as u64);
 
-impl Place {
+impl RecordPlace {
     /// The place of all of a record.
-    pub fn new(addr: u64, header: &Header) -> Place {
+    pub fn new(addr: u64, header: &Header) -> RecordPlace {
         let Header { kind, seq, range, .. } = *header;
         let record_sectors = if kind.is_marker() { 0 } else { range.sectors as u16 };
         let bytes = if kind == Kind::Packed { header.record_bytes() as u32 } else { 0 };
         let [a, b, c, _] = bytes.to_le_bytes();
-        Place { addr, seq, record_sectors, skip: 0, kind, packed_bytes: [a, b, c] }
+        RecordPlace { addr, seq, record_sectors, skip: 0, kind, packed_bytes: [a, b, c] }
     }
 
     /// Bytes of the record, if it is packed; otherwise 0.
@@ -64,10 +64,10 @@ impl Place {
     }
 }
 
-impl Extent for Place {
+impl Extent for RecordPlace {
     fn skip(&self, sectors: u64) -> Self {
         match self.kind {
-            Kind::Data | Kind::Packed => Place { skip: self.skip + sectors as u16, ..*self },
+            Kind::Data | Kind::Packed => RecordPlace { skip: self.skip + sectors as u16, ..*self },
             Kind::Discard | Kind::Zero | Kind::Staged => *self,
         }
     }
@@ -88,7 +88,7 @@ const SWEEP_FULL: usize = 1024;
 /// A bounded map from ranges to places.
 #[derive(Clone, Debug, Default)]
 pub struct DirtyMap {
-    map: ExtentMap<Place>,
+    map: ExtentMap<RecordPlace>,
     sweep_lba: u64,
     /// Records added since the last look.
     added: usize,
@@ -108,7 +108,7 @@ impl DirtyMap {
     }
 
     /// Maps a record and drops some entries below `gone`.
-    pub fn insert(&mut self, range: Range, place: Place, gone: u64) {
+    pub fn insert(&mut self, range: Range, place: RecordPlace, gone: u64) {
         self.map.insert(range, place);
         self.added += 1;
         if self.added < SWEEP_EVERY {
@@ -134,7 +134,7 @@ impl DirtyMap {
         // An insertion cuts at most one entry in two. More than there may ever be fit once the map is
         // empty.
         let need = (2 * records).min(max);
-        let full = |map: &ExtentMap<Place>| map.len() as u64 + need > max;
+        let full = |map: &ExtentMap<RecordPlace>| map.len() as u64 + need > max;
         if !full(&self.map) {
             return true;
         }
@@ -164,7 +164,7 @@ impl DirtyMap {
         &self,
         range: Range,
         gone: u64,
-    ) -> impl Iterator<Item = (Range, Option<Place>)> + '_ {
+    ) -> impl Iterator<Item = (Range, Option<RecordPlace>)> + '_ {
         self.map
             .cover(range)
             .map(move |(part, place)| (part, place.filter(|place| place.addr >= gone)))
@@ -177,8 +177,8 @@ impl DirtyMap {
         range: Range,
         gone: u64,
         committed: Seq,
-    ) -> impl Iterator<Item = (Range, Option<Place>)> + '_ {
-        let here = move |place: &Place| place.kind != Kind::Staged || place.seq > committed;
+    ) -> impl Iterator<Item = (Range, Option<RecordPlace>)> + '_ {
+        let here = move |place: &RecordPlace| place.kind != Kind::Staged || place.seq > committed;
         self.cover(range, gone).map(move |(part, place)| (part, place.filter(here)))
     }
 

@@ -15,16 +15,20 @@
 //! [`journal::Recovery`] over them, attaches with [`attach`], and gives both outcomes to
 //! [`Volume::new`].
 
+mod acknowledge;
 mod ahead;
 mod announce;
 mod barrier;
 mod caching;
 mod config;
+mod context;
 mod copy;
 mod dirty;
 mod drain;
 mod io;
 pub mod journal;
+mod log;
+mod outputs;
 mod pieces;
 mod quota;
 mod readahead;

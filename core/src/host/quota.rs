@@ -13,7 +13,7 @@ impl Volume {
     pub(super) fn told_room(&mut self, room: bool) {
         if self.full == room {
             self.full = !room;
-            self.event(Event::Room { room });
+            self.out.event(Event::Room { room });
         }
     }
 

@@ -8,8 +8,8 @@
 
 use super::cache::{Found, Reader};
 use super::copy::Staging;
-use super::dirty::Place;
-use super::io::{DiskOperation, Event};
+use super::dirty::RecordPlace;
+use super::io::Event;
 use super::journal::Where;
 use super::pieces::{Unfit, collect, merge, pieces, verified};
 use super::readahead::{Found as Ahead, Sent, Waiter};
@@ -66,7 +66,7 @@ struct Read {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     slot: usize,
-    place: Place,
+    place: RecordPlace,
     wanted: Range,
 }
 
@@ -244,8 +244,8 @@ impl Volume {
     // --- reads ---
 
     pub(super) fn read(&mut self, id: u64, range: Range) {
-        self.counters.reads += 1;
-        self.counters.read_bytes += range.bytes();
+        self.out.count().reads += 1;
+        self.out.count().read_bytes += range.bytes();
         self.read_for(Target::Client(id), range);
         // After what this read waits for.
         self.read_on(range);
@@ -264,12 +264,12 @@ impl Volume {
         let mut used: Vec<(Range, ReadPiece)> = Vec::new();
         let mut coming: Vec<(RequestId, Waiter)> = Vec::new();
         let mut gone = 0;
-        for (wanted, place) in self.dirty.newest(range, self.journal.floor(), self.committed) {
+        for (wanted, place) in self.log.newest(range) {
             let Some(place) = place else {
-                for (part, ahead) in self.readahead.read(self.now, wanted) {
+                for (part, ahead) in self.readahead.read(self.context.now, wanted) {
                     match ahead {
                         Ahead::Here(piece) => {
-                            self.counters.readahead_hit_bytes += part.bytes();
+                            self.out.count().readahead_hit_bytes += part.bytes();
                             if self.caching.is_on() {
                                 used.push((part, piece.clone()));
                             }
@@ -277,7 +277,7 @@ impl Volume {
                             continue;
                         }
                         Ahead::Coming(request) => {
-                            self.counters.readahead_wait_bytes += part.bytes();
+                            self.out.count().readahead_wait_bytes += part.bytes();
                             let waiter = Waiter { read: key, slot: slots.len(), range: part };
                             coming.push((request, waiter));
                             slots.push(Slot::Pending);
@@ -288,11 +288,11 @@ impl Volume {
                     for (part, found) in self.caching.cover(part) {
                         match found {
                             Found::Zero => {
-                                self.counters.cache_hit_bytes += part.bytes();
+                                self.out.count().cache_hit_bytes += part.bytes();
                                 slots.push(Slot::One(ReadPiece::Zeroes(part.sectors)));
                             }
                             Found::At(at) => {
-                                self.counters.cache_hit_bytes += part.bytes();
+                                self.out.count().cache_hit_bytes += part.bytes();
                                 cached.push((slots.len(), part, at));
                                 slots.push(Slot::Pending);
                             }
@@ -316,7 +316,7 @@ impl Volume {
                 continue;
             }
             if place.kind().is_marker() {
-                self.counters.memory_hit_bytes += wanted.bytes();
+                self.out.count().memory_hit_bytes += wanted.bytes();
                 slots.push(Slot::One(ReadPiece::Zeroes(wanted.sectors)));
                 continue;
             }
@@ -330,20 +330,20 @@ impl Volume {
                     + (wanted.lba - record.lba) * SECTOR_BYTES;
                 (skip, wanted.bytes() as usize)
             };
-            match self.journal.locate(place.addr + skip, bytes) {
+            match self.log.journal().locate(place.addr + skip, bytes) {
                 Where::Memory(bytes)
                     if !packed && !self.verifies_memory() && !self.packer.is_encrypting() =>
                 {
-                    self.counters.memory_hit_bytes += wanted.bytes();
+                    self.out.count().memory_hit_bytes += wanted.bytes();
                     slots.push(Slot::One(ReadPiece::Data(bytes)));
                 }
                 Where::Memory(_) => {
-                    self.counters.memory_hit_bytes += wanted.bytes();
+                    self.out.count().memory_hit_bytes += wanted.bytes();
                     in_memory.push(Part { slot: slots.len(), place, wanted });
                     slots.push(Slot::Pending);
                 }
                 Where::Disk { .. } => {
-                    self.counters.journal_hit_bytes += wanted.bytes();
+                    self.out.count().journal_hit_bytes += wanted.bytes();
                     on_disk.push(Part { slot: slots.len(), place, wanted });
                     slots.push(Slot::Pending);
                 }
@@ -376,7 +376,7 @@ impl Volume {
             self.caching.read(Reader { read: key, slot }, range, at);
         }
         for (slot, range) in absent_slots.into_iter().zip(absent) {
-            self.counters.store_read_bytes += range.bytes();
+            self.out.count().store_read_bytes += range.bytes();
             self.ask(range, LinkUse::Read { read: key, slot }, false);
         }
         for (seq, waits) in uncommitted {
@@ -390,7 +390,7 @@ impl Volume {
     /// A read has come to its end.
     fn deliver(&mut self, target: Target, result: Result<Vec<ReadPiece>, BlockError>) {
         match target {
-            Target::Client(id) => self.reply(id, result.map(Reply::Data)),
+            Target::Client(id) => self.out.reply(id, result.map(Reply::Data)),
             Target::Slot { read, slot } => self.fill(read, slot, result.map(Slot::Many)),
         }
     }
@@ -398,10 +398,10 @@ impl Volume {
     /// Asks the store for staged parts of reads that are committed by now.
     pub(super) fn read_committed(&mut self) {
         while let Some(first) = self.reads.uncommitted.first_entry()
-            && *first.key() <= self.committed
+            && *first.key() <= self.log.committed()
         {
             for Uncommitted { read, slot, range } in first.remove() {
-                self.counters.store_read_bytes += range.bytes();
+                self.out.count().store_read_bytes += range.bytes();
                 self.ask(range, LinkUse::Read { read, slot }, false);
             }
         }
@@ -410,7 +410,7 @@ impl Volume {
     /// Reads what is in memory, and verifies it.
     fn read_memory(&mut self, read: u64, part: Part) {
         let addr = part.place.addr;
-        let found = match self.journal.locate(addr, part.span().unwrap_or(0)) {
+        let found = match self.log.journal().locate(addr, part.span().unwrap_or(0)) {
             Where::Memory(data) => part.extract(addr, &data, &mut self.packer),
             Where::Disk { .. } | Where::Gone => Err("it is not in memory".into()),
         };
@@ -433,14 +433,14 @@ impl Volume {
                 self.disk_ask(start, location.prefix_bytes, what);
                 continue;
             };
-            let file = self.journal.spot(start).0;
+            let file = self.log.journal().spot(start).0;
             let mut end = start + span as u64;
             let mut joined = vec![part];
             while let Some(next) = parts.peek()
                 && let Some(span) = next.near_span()
                 && next.place.addr >= start
                 && next.place.addr <= end + GAP_BYTES
-                && self.journal.spot(next.place.addr).0 == file
+                && self.log.journal().spot(next.place.addr).0 == file
                 && next.place.addr + span as u64 - start <= JOINED_BYTES
             {
                 end = end.max(next.place.addr + span as u64);
@@ -453,11 +453,10 @@ impl Volume {
     }
 
     fn disk_ask(&mut self, addr: u64, bytes: usize, what: DiskUse) {
-        let (file, offset) = self.journal.spot(addr);
-        let id = self.next_id();
-        self.journal.pin(file);
+        let (file, offset) = self.log.journal().spot(addr);
+        let id = self.out.read_file((file, offset), bytes);
+        self.log.pin(file);
         self.reads.disk.insert(id, (file, what));
-        self.disk.push_back(DiskOperation::Read { id, file, offset, bytes });
     }
 
     /// Takes the outcome of a disk read.
@@ -484,11 +483,12 @@ impl Volume {
                 }
             },
             DiskUse::Payload { read, part, prefix } => {
-                let found = outcome.and_then(|payload| part.verify(self.volume, &prefix, payload));
+                let found =
+                    outcome.and_then(|payload| part.verify(self.context.volume, &prefix, payload));
                 self.fill_from_journal(read, part, found);
             }
         }
-        self.journal.unpin(file);
+        self.log.unpin(file);
     }
 
     fn fill_from_journal(&mut self, read: u64, part: Part, found: Result<Bytes, String>) {
@@ -499,16 +499,16 @@ impl Volume {
             Ok(data) => return self.fill(read, slot, Ok(Slot::One(ReadPiece::Data(data)))),
             Err(problem) => problem,
         };
-        let (file, offset) = self.journal.spot(place.addr);
+        let (file, offset) = self.log.journal().spot(place.addr);
         let (range, shipping_waits) = (wanted, false);
-        self.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
-        if place.seq > self.committed || self.behind {
+        self.out.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
+        if place.seq > self.log.committed() || self.behind {
             return self.fill(read, slot, Err(BlockError::Medium(wanted)));
         }
         // The journal was no more than a cache of it: the store has this, or something newer.
-        self.dirty.forget(wanted, place.addr);
+        self.log.forget(wanted, place.addr);
         if self.reads.reads.contains_key(&read) {
-            self.counters.store_read_bytes += wanted.bytes();
+            self.out.count().store_read_bytes += wanted.bytes();
             self.ask(wanted, LinkUse::Read { read, slot }, false);
         }
     }
@@ -536,8 +536,8 @@ impl Volume {
 
     pub(super) fn query_status(&mut self, id: u64, range: Range) {
         let local: Vec<(Range, Option<BlockState>)> = self
-            .dirty
-            .cover(range, self.journal.floor())
+            .log
+            .cover(range)
             .take(RUNS)
             .map(|(part, place)| (part, place.map(|place| place.state())))
             .collect();
@@ -547,7 +547,7 @@ impl Volume {
             Some(known) if known == 0 || self.link == Link::Up => local[known].0,
             _ => {
                 let runs = merge(&local[..unknown.unwrap_or(local.len())], &[]);
-                return self.reply(id, Ok(Reply::Status(runs)));
+                return self.out.reply(id, Ok(Reply::Status(runs)));
             }
         };
         let end = local.last().map_or(first.end(), |(part, _)| part.end());
@@ -576,9 +576,9 @@ impl Volume {
         };
         let merged = merge(&local, &runs);
         if !merged.is_empty() {
-            self.reply(id, Ok(Reply::Status(merged)));
+            self.out.reply(id, Ok(Reply::Status(merged)));
         } else if again {
-            self.reply(id, Err(BlockError::Medium(range)));
+            self.out.reply(id, Err(BlockError::Medium(range)));
         } else {
             self.ask(range, LinkUse::Status { id, local }, true);
         }
@@ -604,8 +604,8 @@ impl Volume {
             Link::Down | Link::Held(_) => false,
         };
         let matters = self.caching.is_on() || self.versions.is_on();
-        let spoiled = matters && self.is_uncommitted(range);
-        let at = self.readahead.sent(self.now);
+        let spoiled = matters && self.log.not_at_store(range).next().is_some();
+        let at = self.readahead.sent(self.context.now);
         let asked = Asked { range, what, sent, spoiled, again, at };
         if sent {
             self.send_asked(request, &asked);
@@ -614,11 +614,11 @@ impl Volume {
     }
 
     fn send_asked(&mut self, request: u64, asked: &Asked) {
-        let (volume, epoch, range) = (self.volume, self.epoch, asked.range);
+        let (volume, epoch, range) = (self.context.volume, self.context.epoch, asked.range);
         let read = match self.link {
             Link::Up => ToStore::Read { request, volume, epoch, range },
             _ => {
-                let committed = self.committed;
+                let committed = self.log.committed();
                 ToStore::ReadBehind { request, volume, epoch, committed, range }
             }
         };
@@ -639,7 +639,7 @@ impl Volume {
                 (Lane::Control, ToStore::Changed { request, volume, epoch, since })
             }
         };
-        self.send(lane, message.into());
+        self.out.send(lane, message);
     }
 
     /// What is not under way on this connection is asked again, after a resume; before its answer what
@@ -670,7 +670,7 @@ impl Volume {
     ) {
         let Some(asked) = self.reads.asked.remove(&request) else { return };
         if result.is_ok() {
-            self.readahead.measure(self.now, asked.at, asked.range.bytes());
+            self.readahead.measure(self.context.now, asked.at, asked.range.bytes());
         }
         self.take_data(request, asked, result, payload);
     }
@@ -720,7 +720,7 @@ impl Volume {
             (LinkUse::Read { read, slot }, Err(unfit)) => {
                 if asked.again {
                     let range = asked.range;
-                    self.event(match unfit {
+                    self.out.event(match unfit {
                         Unfit::Damaged => Event::StoreDamaged { range },
                         Unfit::Plain => Event::StorePlain { range },
                     });
@@ -770,15 +770,15 @@ impl Volume {
                 };
                 match asked.what {
                     LinkUse::Read { read, slot } => {
-                        self.event(Event::StoreDamaged { range });
+                        self.out.event(Event::StoreDamaged { range });
                         self.fill(read, slot, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Status { id, .. } => {
-                        self.reply(id, Err(BlockError::Medium(range)));
+                        self.out.reply(id, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Stage(staging) => {
-                        self.event(Event::StoreDamaged { range });
-                        self.reply(staging.id, Err(BlockError::Medium(range)));
+                        self.out.event(Event::StoreDamaged { range });
+                        self.out.reply(staging.id, Err(BlockError::Medium(range)));
                     }
                     LinkUse::Warm(whose) => self.warm_failed(whose, asked.range),
                     LinkUse::Look(number) | LinkUse::Rewrite(number) => self.rewrite_failed(number),

@@ -10,7 +10,6 @@ use super::cache::{Found, Reader};
 use super::io::Event;
 use super::pieces::pieces;
 use super::volume::{Link, Volume};
-use super::writes::{Content, Waiting};
 use crate::block::{BLOCK_SECTORS, Range, SECTOR_BYTES, Seq, Time};
 use crate::extent::{RangeSet, Uniform};
 use crate::wire::link::MAX_DAMAGED_RANGES;
@@ -87,7 +86,7 @@ impl Volume {
             }
         }
         let bytes = self.repairs.told_bytes - before;
-        self.event(Event::DamageTold { ranges: ranges.len(), bytes });
+        self.out.event(Event::DamageTold { ranges: ranges.len(), bytes });
     }
 
     /// Goes on with what is left.
@@ -99,24 +98,24 @@ impl Volume {
         if !self.may_repair() || cache.is_none_or(|cache| cache.status().off) {
             self.repairs.left.clear();
         }
-        let (now, ready) = (self.now, self.caching.ready().is_some());
+        let (now, ready) = (self.context.now, self.caching.ready().is_some());
         if ready && self.link == Link::Up && self.repairs.turn.is_none_or(|turn| turn <= now) {
             self.look_at_pieces();
         }
         if self.repairs.left.is_empty() && self.repairs.piece.is_none() {
             let told_bytes = std::mem::take(&mut self.repairs.told_bytes);
             let written_bytes = std::mem::take(&mut self.repairs.written_bytes);
-            self.event(Event::Repaired { told_bytes, written_bytes });
+            self.out.event(Event::Repaired { told_bytes, written_bytes });
         }
     }
 
     fn look_at_pieces(&mut self) {
         self.repairs.turn = None;
-        let journal = self.journal.capacity_bytes() / PIECES_OF_JOURNAL / SECTOR_BYTES;
-        let most = PIECE.min(self.journal.record_sectors_max()).min(journal);
+        let journal = self.log.journal().capacity_bytes() / PIECES_OF_JOURNAL / SECTOR_BYTES;
+        let most = PIECE.min(self.log.journal().record_sectors_max()).min(journal);
         let most = (most / BLOCK_SECTORS * BLOCK_SECTORS).max(BLOCK_SECTORS);
         for _ in 0..LOOKS {
-            if self.repairs.piece.is_some() || self.repairs.written > self.committed {
+            if self.repairs.piece.is_some() || self.repairs.written > self.log.committed() {
                 return;
             }
             let next = self.repairs.left.iter_from(0).next();
@@ -126,24 +125,28 @@ impl Volume {
             self.repairs.left.remove(piece);
             self.repair(piece);
         }
-        self.repairs.turn = Some(self.now.after(TURN));
+        self.repairs.turn = Some(self.context.now.after(TURN));
     }
 
     /// Whether nobody could have to wait for what is written back, and it would get to the store.
     pub(super) fn may_repair(&self) -> bool {
-        let ends = self.shutting_down || self.stopped || self.fenced.is_some();
-        let stuck = self.latched || self.behind || self.full || self.writes_wait();
-        let free = self.journal.used_bytes() <= self.journal.capacity_bytes() / FREE_OF_JOURNAL;
+        let ends = self.shutting_down || self.fenced.is_some();
+        let stuck = self.acknowledger.has_failed()
+            || self.behind
+            || self.full
+            || self.acknowledger.has_waiting_writes();
+        let free = self.log.journal().used_bytes()
+            <= self.log.journal().capacity_bytes() / FREE_OF_JOURNAL;
         // A snapshot is not written to.
-        self.epoch > 0 && !ends && !stuck && free
+        self.context.epoch > 0 && !ends && !stuck && free
     }
 
     /// Reads what the cache has of a piece.
     fn repair(&mut self, piece: Range) {
-        let (floor, committed) = (self.journal.floor(), self.committed);
+        let committed = self.log.committed();
         let at_store = self
-            .dirty
-            .cover(piece, floor)
+            .log
+            .cover(piece)
             .filter(|(_, place)| place.is_none_or(|place| place.seq <= committed));
         let mut here = RangeSet::new();
         for (range, _) in at_store {
@@ -211,16 +214,16 @@ impl Volume {
             return;
         }
         for (range, data) in joined(parts) {
-            let first = self.journal.next_seq();
-            let content = Content::Data(range, data);
-            if !self.append(&mut Waiting { id: 0, content, fua: false, done: 0 }) {
+            let first = self.log.journal().next_seq();
+            let (whole, _) = self.write_own(range, data);
+            if !whole {
                 return;
             }
-            let last = self.journal.next_seq() - 1;
+            let last = self.log.last();
             self.repairs.written = last;
             self.repairs.written_bytes += range.bytes();
-            self.counters.written_back_bytes += range.bytes();
-            self.event(Event::WrittenBack { range, first, last });
+            self.out.count().written_back_bytes += range.bytes();
+            self.out.event(Event::WrittenBack { range, first, last });
         }
     }
 

@@ -15,7 +15,6 @@ use super::pieces::{Unfit, pieces};
 use super::reads::{Asked, LinkUse};
 use super::versions::Standing;
 use super::volume::{Link, Volume};
-use super::writes::{Content, Waiting};
 use crate::block::{BLOCK_SECTORS, BlockState, Range, SECTOR_BYTES, Seq, StatusRun, Time};
 use crate::extent::{RangeSet, Uniform};
 use crate::pack::Packer;
@@ -154,22 +153,23 @@ impl Pass {
 impl Volume {
     /// The keys may be others than before.
     pub(super) fn rewrite_begin(&mut self) {
-        let Some(key) = self.packer.key().filter(|_| self.packer.retires() && self.epoch > 0)
+        let Some(key) =
+            self.packer.key().filter(|_| self.packer.retires() && self.context.epoch > 0)
         else {
             self.rewriting.pass = None;
             return;
         };
         if self.rewriting.pass.as_ref().is_none_or(|pass| pass.key != key) {
-            let from = self.journal.next_seq() - 1;
+            let from = self.log.last();
             self.rewriting.pass = Some(Box::new(Pass { key, from, ..Pass::default() }));
         }
     }
 
     /// Goes on with what is to be encrypted anew.
     pub(super) fn rewrite_on(&mut self) {
-        let (now, committed, sectors) = (self.now, self.committed, self.sectors());
+        let (now, committed, sectors) = (self.context.now, self.log.committed(), self.sectors());
         let may = self.link == Link::Up && self.may_rewrite();
-        let most = AHEAD_BYTES.min(self.journal.capacity_bytes() / AHEAD_OF_JOURNAL);
+        let most = AHEAD_BYTES.min(self.log.journal().capacity_bytes() / AHEAD_OF_JOURNAL);
         let longest = self.rewrite_sectors();
         let Some(pass) = self.rewriting.running() else { return };
         while let Some((_, bytes)) = pass.written.pop_front_if(|(last, _)| *last <= committed) {
@@ -207,7 +207,7 @@ impl Volume {
 
     /// A pass has come to its end, and all of it is committed.
     fn rewrite_end(&mut self) {
-        let now = self.now;
+        let now = self.context.now;
         let Some(pass) = self.rewriting.running() else { return };
         let (key, bytes, failed_bytes) = (pass.key, pass.rewritten_bytes, pass.failed_bytes);
         if failed_bytes == 0 {
@@ -216,13 +216,13 @@ impl Volume {
             let rest = Some(now.after(PAUSE_FAILED));
             *pass = Pass { key, from: pass.from, rest, ..Pass::default() };
         }
-        self.event(Event::EncryptedAnew { key, bytes, failed_bytes });
+        self.out.event(Event::EncryptedAnew { key, bytes, failed_bytes });
     }
 
     /// Longest piece, in sectors.
     fn rewrite_sectors(&self) -> u64 {
-        let journal = self.journal.capacity_bytes() / PIECES_OF_JOURNAL / SECTOR_BYTES;
-        let most = PIECE.min(self.journal.record_sectors_max()).min(journal);
+        let journal = self.log.journal().capacity_bytes() / PIECES_OF_JOURNAL / SECTOR_BYTES;
+        let most = PIECE.min(self.log.journal().record_sectors_max()).min(journal);
         (most / BLOCK_SECTORS * BLOCK_SECTORS).max(BLOCK_SECTORS)
     }
 
@@ -234,9 +234,9 @@ impl Volume {
     /// Asks for a piece, without what is not committed: that was written under the newest key.
     fn rewrite_ask(&mut self, piece: Range) {
         let Some(piece) = piece.intersect(Range::new(0, self.sectors())) else { return };
-        let (floor, committed) = (self.journal.floor(), self.committed);
+        let committed = self.log.committed();
         let mut wanted = RangeSet::new();
-        let parts = self.dirty.cover(piece, floor);
+        let parts = self.log.cover(piece);
         for (part, _) in parts.filter(|(_, place)| place.is_none_or(|p| p.seq <= committed)) {
             wanted.insert(part, Uniform(()));
         }
@@ -248,14 +248,14 @@ impl Volume {
             left.insert(range, Uniform(()));
             pass.asked.insert(number, AskedPiece { range, left });
             pass.asked_bytes += range.bytes();
-            self.readahead.limit.take(self.now, range.bytes());
+            self.readahead.limit.take(self.context.now, range.bytes());
             self.ask(range, LinkUse::Rewrite(number), false);
         }
     }
 
     /// The store has said what of a range has content, as far as this host believes it.
     pub(super) fn rewrite_looked(&mut self, number: u64, range: Range, runs: &[StatusRun]) {
-        let now = self.now;
+        let now = self.context.now;
         let Some(pass) = self.rewriting.running() else { return };
         if pass.looking != Some(number) {
             return;
@@ -303,7 +303,7 @@ impl Volume {
         if !asked.again {
             return self.ask(range, LinkUse::Rewrite(number), true);
         }
-        self.event(match unfit {
+        self.out.event(match unfit {
             None => Event::StoreOutdated { range },
             Some(Unfit::Damaged) => Event::StoreDamaged { range },
             Some(Unfit::Plain) => Event::StorePlain { range },
@@ -312,7 +312,7 @@ impl Volume {
     }
 
     fn rewrite_later(&mut self, number: u64) {
-        let now = self.now;
+        let now = self.context.now;
         let Some(pass) = self.rewriting.running() else { return };
         let Some(piece) = pass.take(number) else { return };
         pass.leave(&piece.left);
@@ -321,7 +321,7 @@ impl Volume {
 
     /// The store cannot give it, or not say what it has.
     pub(super) fn rewrite_failed(&mut self, number: u64) {
-        let now = self.now;
+        let now = self.context.now;
         let Some(pass) = self.rewriting.running() else { return };
         if pass.looking == Some(number) {
             pass.looking = None;
@@ -340,13 +340,11 @@ impl Volume {
             return;
         };
         for (range, data) in runs(&piece.left, older) {
-            let first = self.journal.next_seq();
-            let content = Content::Data(range, data);
-            let mut write = Waiting { id: 0, content, fua: false, done: 0 };
-            let whole = self.append(&mut write);
-            let written = Range::new(range.lba, write.done);
+            let first = self.log.journal().next_seq();
+            let (whole, done) = self.write_own(range, data);
+            let written = Range::new(range.lba, done);
             let rest = Range::between(written.end(), range.end());
-            let (now, last) = (self.now, self.journal.next_seq() - 1);
+            let (now, last) = (self.context.now, self.log.last());
             let Some(pass) = self.rewriting.running() else { return };
             pass.wants_room = !whole;
             if !whole {
@@ -357,7 +355,7 @@ impl Volume {
                 pass.written.push_back((last, written.bytes()));
                 pass.written_bytes += written.bytes();
                 pass.rewritten_bytes += written.bytes();
-                self.event(Event::Rewritten { range: written, first, last });
+                self.out.event(Event::Rewritten { range: written, first, last });
             }
         }
     }
@@ -365,7 +363,7 @@ impl Volume {
     /// When [`Volume::rewrite_on`] has something to do that it has not now.
     pub(super) fn rewrite_deadline(&self) -> Option<Time> {
         let pass = self.rewriting.pass.as_deref().filter(|pass| !pass.done)?;
-        let limit = self.readahead.limit.wait(self.now).filter(|_| !pass.left.is_empty());
+        let limit = self.readahead.limit.wait(self.context.now).filter(|_| !pass.left.is_empty());
         pass.rest.max(limit)
     }
 }

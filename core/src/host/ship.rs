@@ -2,7 +2,7 @@
 //! announced ahead of it.
 
 use super::drain::{Assembly, Damage, Part, build};
-use super::io::{DiskOperation, Event};
+use super::io::Event;
 use super::journal::{FRAME_HEADER_BYTES, Frame, Where};
 use super::reads::DiskUse;
 use super::volume::{Link, Volume};
@@ -21,13 +21,13 @@ impl Volume {
     /// Ships as many batches as are due and fit the window.
     pub(super) fn ship(&mut self) {
         while self.may_ship() && self.is_due() && self.limit_end().is_none() {
-            if self.journal.is_memory_only() {
-                self.journal.seal();
+            if self.log.journal().is_memory_only() {
+                self.log.seal();
             }
             let frames = self.next_frames();
             if frames.is_empty() {
                 // All that is left are frames without records, which go with what is committed.
-                return self.journal.commit(self.committed);
+                return self.log.commit(self.log.committed());
             }
             let bytes = frames.iter().map(|frame| frame.body_bytes).sum();
             if !self.drain.has_window(bytes) {
@@ -41,10 +41,10 @@ impl Volume {
     /// Whether the store, which has writes up to `committed`, lacks any that the journal has trimmed
     /// because it once had them: these cannot be shipped again.
     pub(super) fn check_behind(&mut self, committed: Seq) {
-        let from = self.journal.first_uncommitted().max(self.committed + 1);
+        let from = self.log.journal().first_uncommitted().max(self.log.committed() + 1);
         self.behind = from > committed + 1;
         if self.behind {
-            self.event(Event::StoreBehind { committed, from });
+            self.out.event(Event::StoreBehind { committed, from });
         }
     }
 
@@ -54,32 +54,32 @@ impl Volume {
             && !self.behind
             && !self.versions.is_full()
             && self.drain.assembly.is_none()
-            && self.drain_retry.is_none_or(|(at, _)| at <= self.now)
+            && self.drain_retry.is_none_or(|(at, _)| at <= self.context.now)
     }
 
     /// Whether there is something to ship and a reason not to wait for more.
     fn is_due(&self) -> bool {
-        let bytes = self.journal.drainable_bytes(self.drain.addr);
+        let bytes = self.log.journal().drainable_bytes(self.drain.addr);
         if bytes == 0 {
             return false;
         }
         self.drain_is_urgent()
-            || self.writes_wait()
+            || self.acknowledger.has_waiting_writes()
             || bytes >= SHIP_BYTES
-            || self.linger_end().is_some_and(|at| at <= self.now)
+            || self.linger_end().is_some_and(|at| at <= self.context.now)
     }
 
     /// When the limit lets the next batch go, unless that is now. What somebody waits for goes at once
     /// and is counted; so does what would be lost with the process.
     fn limit_end(&self) -> Option<Time> {
         let waited_for = self.awaited().is_some_and(|seq| seq >= self.drain.next);
-        let last_chance = self.shutting_down && self.journal.is_memory_only();
-        if waited_for || last_chance { None } else { self.drain.limit.wait(self.now) }
+        let last_chance = self.shutting_down && self.log.journal().is_memory_only();
+        if waited_for || last_chance { None } else { self.drain.limit.wait(self.context.now) }
     }
 
     fn linger_end(&self) -> Option<Time> {
-        let born = self.journal.oldest_drainable(self.drain.addr)?;
-        Some(born.after(self.config.drain_linger))
+        let born = self.log.journal().oldest_drainable(self.drain.addr)?;
+        Some(born.after(self.context.config.drain_linger))
     }
 
     /// When lingering, and waiting for the limit, end for what could be shipped.
@@ -92,12 +92,12 @@ impl Volume {
     /// Whole frames for one batch: at least one, up to the size wanted. Frames without records are
     /// passed over.
     fn next_frames(&self) -> Vec<Frame> {
-        let limit = self.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
+        let limit = self.context.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
         // What goes in one go takes the line from everybody else.
         let limit = limit.min(self.drain.limit.piece_bytes());
         let mut frames: Vec<Frame> = Vec::new();
         let (mut records, mut bytes) = (0, 0);
-        let drainable = self.journal.drainable(self.drain.addr);
+        let drainable = self.log.journal().drainable(self.drain.addr);
         for frame in drainable.filter(|frame| frame.body_bytes > 0) {
             records += frame.body_bytes;
             // Frames are read whole, and one with a single small record takes a page all the same.
@@ -125,7 +125,7 @@ impl Volume {
         let generation = self.drain.generation;
         let mut at = 0;
         while let Some(frame) = frames.get(at) {
-            match self.journal.locate(frame.at.addr, frame.bytes as usize) {
+            match self.log.journal().locate(frame.at.addr, frame.bytes as usize) {
                 Where::Memory(bytes) => {
                     parts[at] = Some(Part { bytes, verify });
                     at += 1;
@@ -136,19 +136,18 @@ impl Volume {
                     at += 1;
                     while let Some(next) = frames.get(at)
                         && next.at.addr == end
-                        && self.journal.spot(next.at.addr).0 == file
-                        && matches!(self.journal.locate(end, 1), Where::Disk { .. })
+                        && self.log.journal().spot(next.at.addr).0 == file
+                        && matches!(self.log.journal().locate(end, 1), Where::Disk { .. })
                         && next.end() - frame.at.addr <= MAX_BATCH_BYTES as u64
                     {
                         end = next.end();
                         at += 1;
                     }
                     missing += 1;
-                    let id = self.next_id();
-                    self.journal.pin(file);
-                    self.reads.disk.insert(id, (file, DiskUse::Drain { generation, first }));
+                    self.log.pin(file);
                     let bytes = (end - frame.at.addr) as usize;
-                    self.disk.push_back(DiskOperation::Read { id, file, offset, bytes });
+                    let id = self.out.read_file((file, offset), bytes);
+                    self.reads.disk.insert(id, (file, DiskUse::Drain { generation, first }));
                 }
                 // Uncommitted frames are never recycled. Should one be, the batch is found damaged.
                 Where::Gone => {
@@ -198,7 +197,7 @@ impl Volume {
             return;
         };
         let parts: Vec<Part> = assembly.parts.into_iter().map(Option::unwrap_or_default).collect();
-        let batch = match build(self.volume, self.drain.next, &assembly.frames, &parts) {
+        let batch = match build(self.context.volume, self.drain.next, &assembly.frames, &parts) {
             Ok(batch) => batch,
             Err(damage) => return self.unreadable(&assembly.frames, damage),
         };
@@ -218,15 +217,15 @@ impl Volume {
         }
         // The store hears of a range before its data can get lost on the way.
         self.announce_pending();
-        let (volume, epoch, first) = (self.volume, self.epoch, self.drain.next);
+        let (volume, epoch, first) = (self.context.volume, self.context.epoch, self.drain.next);
         let bytes = batch.payload.len() as u64;
-        self.counters.batches += 1;
-        self.counters.batch_bytes += bytes;
-        self.counters.coalesced_bytes += batch.coalesced;
-        self.drain.ship(self.now, batch.last, bytes);
+        self.out.count().batches += 1;
+        self.out.count().batch_bytes += bytes;
+        self.out.count().coalesced_bytes += batch.coalesced;
+        self.drain.ship(self.context.now, batch.last, bytes);
         self.caching.shipped(batch.last, &batch.payload);
         let message = ToStore::Batch { volume, epoch, first, last: batch.last };
-        self.send(Lane::Drain, link::Frame { message, payload: batch.payload });
+        self.out.send(Lane::Drain, link::Frame { message, payload: batch.payload });
     }
 
     /// The batch cannot be put together. With fewer frames it is tried at once, so that the store
@@ -243,23 +242,23 @@ impl Volume {
         if self.use_disk(addr, range, &problem) {
             return;
         }
-        let (file, offset) = self.journal.spot(addr);
+        let (file, offset) = self.log.journal().spot(addr);
         let shipping_waits = true;
-        self.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
+        self.out.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
         let pause =
             self.drain_retry.map_or(REREAD_FIRST, |(_, pause)| (pause * 2).min(REREAD_LAST));
-        self.drain_retry = Some((self.now.after(pause), pause));
+        self.drain_retry = Some((self.context.now.after(pause), pause));
     }
 
     /// What is in memory for `addr` is damaged: it is given up if the disk has a copy.
     pub(super) fn use_disk(&mut self, addr: u64, range: Range, problem: &str) -> bool {
-        let dropped = self.journal.drop_copy(addr);
+        let dropped = self.log.drop_copy(addr);
         if dropped {
-            let (file, offset) = self.journal.spot(addr);
+            let (file, offset) = self.log.journal().spot(addr);
             let problem = format!("{problem} (in memory; the copy on disk is used instead)");
             let shipping_waits = false;
             let event = Event::JournalDamaged { range, file, offset, problem, shipping_waits };
-            self.event(event);
+            self.out.event(event);
         }
         dropped
     }
@@ -268,7 +267,7 @@ impl Volume {
 
     /// Sends what was collected if it is time.
     pub(super) fn announce_some(&mut self) {
-        let due = self.announcer.deadline().is_some_and(|at| at <= self.now);
+        let due = self.announcer.deadline().is_some_and(|at| at <= self.context.now);
         if due || self.announcer.is_full() {
             self.announce_pending();
         }
@@ -282,11 +281,11 @@ impl Volume {
         while self.announcer.resync.is_some_and(|(_, first)| first) {
             self.announce_all();
         }
-        let entries = self.announcer.take(self.committed);
+        let entries = self.announcer.take(self.log.committed());
         if !entries.is_empty() {
-            let (volume, epoch) = (self.volume, self.epoch);
+            let (volume, epoch) = (self.context.volume, self.context.epoch);
             let message = ToStore::Announce { volume, epoch, replace: false, entries };
-            self.send(Lane::Control, message.into());
+            self.out.send(Lane::Control, message);
         }
     }
 
@@ -296,11 +295,11 @@ impl Volume {
             return;
         }
         let Some((lba, _)) = self.announcer.resync else { return };
-        let uncommitted = self.dirty.uncommitted(lba, self.journal.tail());
+        let uncommitted = self.log.uncommitted(lba);
         if let Some((replace, entries)) = self.announcer.take_resync(uncommitted) {
-            let (volume, epoch) = (self.volume, self.epoch);
+            let (volume, epoch) = (self.context.volume, self.context.epoch);
             let message = ToStore::Announce { volume, epoch, replace, entries };
-            self.send(Lane::Control, message.into());
+            self.out.send(Lane::Control, message);
         }
     }
 }

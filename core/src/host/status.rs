@@ -137,25 +137,30 @@ impl Volume {
     #[must_use]
     pub fn status(&self, now: Time) -> Status {
         Status {
-            epoch: self.epoch,
-            last: self.journal.next_seq() - 1,
-            stable: self.journal.stable_seq().max(self.committed),
-            committed: self.committed,
-            lag_bytes: self.journal.lag_bytes(),
-            lag: self.journal.oldest_uncommitted().map(|born| now.since(born)).unwrap_or_default(),
-            journal_bytes: self.journal.used_bytes(),
-            journal_capacity_bytes: self.journal.capacity_bytes(),
-            memory_bytes: self.journal.memory_bytes(),
-            dirty_entries: self.dirty.len() as u64,
+            epoch: self.context.epoch,
+            last: self.log.last(),
+            stable: self.log.stable(),
+            committed: self.log.committed(),
+            lag_bytes: self.log.journal().lag_bytes(),
+            lag: self
+                .log
+                .journal()
+                .oldest_uncommitted()
+                .map(|born| now.since(born))
+                .unwrap_or_default(),
+            journal_bytes: self.log.journal().used_bytes(),
+            journal_capacity_bytes: self.log.journal().capacity_bytes(),
+            memory_bytes: self.log.journal().memory_bytes(),
+            dirty_entries: self.log.map_entries(),
             in_flight_bytes: self.drain.in_flight_bytes(),
             window_bytes: self.drain.window(),
             waiting_reads: self.reads.waiting(),
-            waiting_writes: self.waiting.len() as u64,
-            waiting_flushes: self.waiting_flushes(),
-            second: self.second,
+            waiting_writes: self.acknowledger.waiting_writes(),
+            waiting_flushes: self.acknowledger.waiting_flushes(),
+            second: self.acknowledger.replica(),
             link_up: self.link == Link::Up,
-            memory_only: self.journal.is_memory_only(),
-            latched: self.latched,
+            memory_only: self.log.journal().is_memory_only(),
+            latched: self.acknowledger.has_failed(),
             full: self.full,
             fenced: self.fenced,
             drain_rate: self.drain.limit.rate(),
@@ -165,7 +170,7 @@ impl Volume {
             warming: self.warming.status(),
             versions: self.versions.status(),
             rewriting: self.rewriting.status(self.sectors()),
-            counters: self.counters,
+            counters: self.out.counters(),
             packed: self.packer.counters,
             key: self.packer.key(),
         }

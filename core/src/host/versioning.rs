@@ -100,7 +100,7 @@ impl Volume {
     /// [with versions](super::journal::Recovery::with_versions), or be new.
     pub fn set_versions(&mut self, now: Time, mut versions: Versions) {
         self.input(now);
-        self.journal.hold();
+        self.log.hold();
         versions.replay(std::mem::take(&mut self.replayed));
         self.versions = Versioning(Some(Box::new(versions)));
     }
@@ -117,21 +117,21 @@ impl Volume {
         self.input(now);
         let Some(versions) = &mut self.versions.0 else { return };
         if let Some(error) = versions.handle_disk(result) {
-            self.event(Event::VersionsFailed { error });
+            self.out.event(Event::VersionsFailed { error });
         }
     }
 
     pub(super) fn settle_versions(&mut self) {
-        let held = self.journal.held_bytes();
-        let waits = self.writes_wait() || self.rewriting.wants_room();
+        let held = self.log.journal().held_bytes();
+        let waits = self.acknowledger.has_waiting_writes() || self.rewriting.wants_room();
         let short = held > 0
             && (waits
-                || self.journal.has_gap()
-                || held >= self.journal.capacity_bytes() / HELD_OF_JOURNAL);
+                || self.log.journal().has_gap()
+                || held >= self.log.journal().capacity_bytes() / HELD_OF_JOURNAL);
         let closing = self.shutting_down || self.fenced.is_some();
         let Some(versions) = &mut self.versions.0 else { return };
-        versions.settle(self.now, short, closing);
-        self.journal.release(versions.durable());
+        versions.settle(self.context.now, short, closing);
+        self.log.release(versions.durable());
         if versions.take_moved() {
             for result in self.caching.take_parked() {
                 self.cache_done(result);
@@ -176,7 +176,7 @@ impl Volume {
         if let (Some(versions), Standing::Newest(new), false) =
             (&mut self.versions.0, standing, asked.spoiled)
         {
-            versions.adopt(self.now, new);
+            versions.adopt(self.context.now, new);
         }
     }
 
@@ -187,7 +187,7 @@ impl Volume {
             // It may have been when it was asked for.
             self.read_for(Target::Slot { read, slot }, range);
         } else if again {
-            self.event(Event::StoreOutdated { range });
+            self.out.event(Event::StoreOutdated { range });
             self.fill(read, slot, Err(crate::block::BlockError::Medium(range)));
         } else {
             self.ask(range, LinkUse::Read { read, slot }, true);

@@ -206,7 +206,7 @@ impl Volume {
     /// Goes on with what is to be warmed.
     pub(super) fn warm_on(&mut self) {
         self.warm_end();
-        let now = self.now;
+        let now = self.context.now;
         if self.link != Link::Up || self.warming.turn.is_some_and(|turn| turn > now) {
             return;
         }
@@ -242,12 +242,12 @@ impl Volume {
         // The last line that is pinned may be longer than the volume.
         let Some(piece) = piece.intersect(Range::new(0, self.sectors())) else { return };
         for missing in self.caching.missing(piece) {
-            let (floor, committed) = (self.journal.floor(), self.committed);
+            let committed = self.log.committed();
             let mut wanted = RangeSet::new();
             wanted.insert(missing, Uniform(()));
             let uncommitted: Vec<Range> = self
-                .dirty
-                .cover(missing, floor)
+                .log
+                .cover(missing)
                 .filter(|(_, place)| place.is_some_and(|place| place.seq > committed))
                 .filter_map(|(part, _)| whole_lines(part).intersect(missing))
                 .collect();
@@ -261,7 +261,7 @@ impl Volume {
                 if let Some(job) = self.warming.job_of(whose) {
                     job.in_flight += range.bytes();
                 }
-                self.readahead.limit.take(self.now, range.bytes());
+                self.readahead.limit.take(self.context.now, range.bytes());
                 self.ask(range, LinkUse::Warm(whose), false);
             }
         }
@@ -309,7 +309,7 @@ impl Volume {
         let taken = match self.caching.ready() {
             Some(cache) if !spoiled => {
                 let version = &mut |block| self.versions.version_offered(block);
-                cache.offer_versions(self.now, Source::Warm, range, &pieces, version)
+                cache.offer_versions(self.context.now, Source::Warm, range, &pieces, version)
             }
             _ => false,
         };
@@ -332,7 +332,7 @@ impl Volume {
         if job.left.is_empty() && job.in_flight == 0 {
             job.status.state = WarmState::Done;
             let WarmStatus { total_bytes, failed_bytes, .. } = job.status;
-            self.event(Event::Warmed { bytes: total_bytes - failed_bytes, failed_bytes });
+            self.out.event(Event::Warmed { bytes: total_bytes - failed_bytes, failed_bytes });
         }
     }
 
@@ -343,8 +343,8 @@ impl Volume {
         let job = job.filter(|job| job.status.state == WarmState::Running && !job.left.is_empty());
         let pins = (!cache.lacking().is_empty()).then_some(&self.warming.pins);
         let first = [job.map(|job| &job.walk), pins].into_iter().flatten();
-        let rest = first.map(|walk| walk.rest.unwrap_or(self.now)).min()?;
-        let limit = self.readahead.limit.wait(self.now);
+        let rest = first.map(|walk| walk.rest.unwrap_or(self.context.now)).min()?;
+        let limit = self.readahead.limit.wait(self.context.now);
         // What waits for room is woken by what makes it.
         [Some(rest), self.warming.turn, limit].into_iter().flatten().max()
     }

@@ -18,7 +18,7 @@ use super::format::{
 };
 use super::{Frame, next};
 use crate::block::{Epoch, Range, Seq, Time, VolumeId};
-use crate::host::dirty::{DirtyMap, Place};
+use crate::host::dirty::{DirtyMap, RecordPlace};
 use crate::host::io::{DiskOperation, DiskResult};
 use crate::host::versions::{Fed, JournalEnd, seals};
 use crate::record::{self, Kind};
@@ -540,7 +540,7 @@ impl Recovery {
             }
         };
         for (offset, record) in &records {
-            let place = Place::new(header.addr + offset, record);
+            let place = RecordPlace::new(header.addr + offset, record);
             found.map.insert(record.range, place, 0);
             if let Some(versions) = &mut found.versions {
                 let seq = record.seq;

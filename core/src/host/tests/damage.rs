@@ -29,20 +29,20 @@ fn written(writes: u64, config: Config) -> World {
 
 /// Address of the record that holds a sector, in the first lap of the journal.
 fn record(world: &World, lba: u64) -> u64 {
-    let mut parts = world.volume.dirty.cover(Range::new(lba, 1), 0);
+    let mut parts = world.volume.log.cover(Range::new(lba, 1));
     parts.next().and_then(|(_, place)| place).map(|place| place.addr).unwrap()
 }
 
 /// Flips a bit on disk in the payload of the record at `addr`.
 fn rot_on_disk(world: &mut World, addr: u64) {
-    let (file, offset) = world.volume.journal.spot(addr + 300);
+    let (file, offset) = world.volume.log.journal().spot(addr + 300);
     world.disk.live[file as usize][offset as usize] ^= 1;
 }
 
 /// The same in memory.
 fn rot_in_memory(world: &mut World, lba: u64) {
     let addr = record(world, lba) + 300;
-    world.volume.journal.rot(addr);
+    world.volume.log.rot(addr);
 }
 
 /// All that can be done is done.
@@ -131,7 +131,7 @@ fn a_record_that_rots_in_memory_with_no_other_copy_is_lost_alone() {
     for n in 1..5 {
         world.write(n * 16, 16, false);
         world.poll();
-        world.volume.journal.seal();
+        world.volume.log.seal();
     }
     rot_in_memory(&mut world, 48);
     world.link_up();

@@ -5,31 +5,32 @@
 //! number of inputs, before the next output is given. That is also what makes groups: all writes
 //! that arrive before the shell asks for disk work share a frame.
 
-use super::announce::Announcer;
-use super::barrier::Barriers;
-use super::caching::Caching;
-use super::config::{Config, Mode, OnJournalFailure};
-use super::copy::{Copies, Staging};
-use super::dirty::DirtyMap;
-use super::drain::Drain;
-use super::io::{DiskOperation, DiskResult, Event};
-use super::journal::{Finished, Journal, Recovered};
-use super::readahead::ReadAhead;
-use super::reads::Reads;
-use super::repair::Repairs;
-use super::rewriting::Rewriting;
-use super::status::Counters;
-use super::versioning::Versioning;
-use super::versions::Fed;
-use super::warming::Warming;
-use super::writes::{Content, Waiting};
+mod writing;
+
 use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Reply, Request, Seq, Time, VolumeId};
+use crate::host::acknowledge::Acknowledger;
+use crate::host::announce::Announcer;
+use crate::host::barrier::Barriers;
+use crate::host::caching::Caching;
+use crate::host::config::{Config, Mode, OnJournalFailure};
+use crate::host::context::Context;
+use crate::host::copy::{Copies, Staging};
+use crate::host::drain::Drain;
+use crate::host::io::{DiskOperation, DiskResult, Event};
+use crate::host::journal::{Finished, Recovered};
+use crate::host::log::WriteLog;
+use crate::host::outputs::Outputs;
+use crate::host::readahead::ReadAhead;
+use crate::host::reads::Reads;
+use crate::host::repair::Repairs;
+use crate::host::rewriting::Rewriting;
+use crate::host::versioning::Versioning;
+use crate::host::versions::Fed;
+use crate::host::warming::Warming;
+use crate::host::writes::WriteContent;
 use crate::pack::{Keys, Packer};
 use crate::record::Kind;
-use crate::wire::link::{
-    AttachError, Attached, Frame, HostId, Lane, RequestId, SecondState, ToHost, ToStore,
-};
-use std::collections::VecDeque;
+use crate::wire::link::{AttachError, Attached, Frame, HostId, Lane, RequestId, ToHost, ToStore};
 use std::time::Duration;
 
 /// First and longest pause before the store is asked again, or the journal read again.
@@ -58,16 +59,12 @@ pub(super) enum Link {
 /// request has exactly one. Disk writes and syncs are to be carried out in the order given.
 #[derive(Debug)]
 pub struct Volume {
-    pub(super) now: Time,
-    pub(super) config: Config,
-    pub(super) host: HostId,
-    pub(super) volume: VolumeId,
-    pub(super) epoch: Epoch,
+    pub(super) context: Context,
     /// Never less than a client has been told.
     sectors: u64,
-    pub(super) journal: Journal,
+    pub(super) log: WriteLog,
+    pub(super) acknowledger: Acknowledger,
     pub(super) packer: Packer,
-    pub(super) dirty: DirtyMap,
     pub(super) readahead: ReadAhead,
     pub(super) caching: Caching,
     pub(super) warming: Warming,
@@ -83,18 +80,6 @@ pub struct Volume {
     pub(super) announcer: Announcer,
     pub(super) link: Link,
     retry: Duration,
-    pub(super) committed: Seq,
-    pub(super) waiting: VecDeque<Waiting>,
-    /// Requests that wait until a number is in the journal's files, is durable there, and is at the
-    /// store; all in order.
-    pub(super) written_waiters: VecDeque<(u64, Seq)>,
-    pub(super) stable_waiters: VecDeque<(u64, Seq)>,
-    pub(super) commit_waiters: VecDeque<(u64, Seq)>,
-    /// The same, until it is at both places of the store's objects.
-    pub(super) replica_waiters: VecDeque<(u64, Seq)>,
-    pub(super) second: SecondState,
-    pub(super) latched: bool,
-    pub(super) stopped: bool,
     pub(super) fenced: Option<Epoch>,
     pub(super) shutting_down: bool,
     detach: Detach,
@@ -104,14 +89,9 @@ pub struct Volume {
     pub(super) full: bool,
     /// The journal could not be read for shipping: again at this time.
     pub(super) drain_retry: Option<(Time, Duration)>,
-    pub(super) ids: u64,
     pub(super) requests: RequestId,
     needs_settle: bool,
-    replies: VecDeque<(u64, Result<Reply, BlockError>)>,
-    pub(super) disk: VecDeque<DiskOperation>,
-    pub(super) messages: VecDeque<(Lane, Frame<ToStore>)>,
-    pub(super) events: VecDeque<Event>,
-    pub(super) counters: Counters,
+    pub(super) out: Outputs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,9 +100,6 @@ enum Detach {
     Sent(RequestId),
     Confirmed,
 }
-
-/// Most events kept for the shell; it takes them after every input, so this is never reached.
-const MAX_EVENTS: usize = 1024;
 
 impl Volume {
     /// Begins the epoch that `attached` grants. In [`Mode::Journal`] `recovered` is what
@@ -143,26 +120,14 @@ impl Volume {
         let replayed = noted.map(std::mem::take).unwrap_or_default();
         let memory_only = missing || config.mode == Mode::WriteThrough;
         let committed = attached.committed;
-        let journal = Journal::new(
-            now,
-            recovered.as_ref(),
-            memory_only,
-            attached.epoch,
-            committed,
-            config.memory_bytes,
-        );
+        let (volume, epoch, sectors) = (attached.volume, attached.epoch, attached.sectors);
+        let context = Context { now, config, host, volume, epoch };
+        let config = &context.config;
         let mut volume = Volume {
-            now,
-            host,
-            volume: attached.volume,
-            epoch: attached.epoch,
-            sectors: attached.sectors,
-            journal,
-            packer: Packer::new(attached.volume, config.packing.clone()),
-            dirty: recovered
-                .filter(|recovered| recovered.is_current(&attached))
-                .map(|recovered| recovered.map)
-                .unwrap_or_default(),
+            sectors,
+            log: WriteLog::new(&context, recovered, memory_only, &attached),
+            acknowledger: Acknowledger::new(),
+            packer: Packer::new(volume, config.packing.clone()),
             readahead: ReadAhead::new(config.readahead_bytes),
             caching: Caching::default(),
             warming: Warming::default(),
@@ -177,36 +142,19 @@ impl Volume {
             announcer: Announcer::default(),
             link: Link::Up,
             retry: RETRY_FIRST,
-            committed,
-            waiting: VecDeque::new(),
-            written_waiters: VecDeque::new(),
-            stable_waiters: VecDeque::new(),
-            commit_waiters: VecDeque::new(),
-            replica_waiters: VecDeque::new(),
-            second: SecondState::None,
-            latched: false,
-            stopped: false,
             fenced: None,
             shutting_down: false,
             detach: Detach::No,
             behind: false,
             full: false,
             drain_retry: None,
-            ids: 0,
             requests: 0,
             needs_settle: true,
-            replies: VecDeque::new(),
-            disk: VecDeque::new(),
-            messages: VecDeque::new(),
-            events: VecDeque::new(),
-            counters: Counters::default(),
-            config,
+            out: Outputs::default(),
+            context,
         };
         volume.announcer.restart();
         volume.rewrite_begin();
-        // A journal may hold more than it needs.
-        let (most, tail) = (volume.config.map_entries_max, volume.journal.tail());
-        volume.dirty.make_room(0, most, tail);
         volume.check_behind(committed);
         if missing {
             volume.journal_failed("no journal was handed over".into());
@@ -222,35 +170,32 @@ impl Volume {
     pub fn handle_request(&mut self, now: Time, id: u64, request: Request) {
         self.input(now);
         if let Some(error) = self.refusal().or_else(|| self.want_of_space(&request)) {
-            return self.reply(id, Err(error));
+            return self.out.reply(id, Err(error));
         }
         match request {
             Request::Read(range) => self.read(id, range),
             Request::Write { range, data, fua } => {
-                self.counters.writes += 1;
-                self.counters.write_bytes += range.bytes();
-                let content = Content::Data(range, data);
-                self.write(Waiting { id, content, fua, done: 0 });
+                self.out.count().writes += 1;
+                self.out.count().write_bytes += range.bytes();
+                self.write(id, WriteContent::Data(range, data), fua);
             }
             Request::Flush => {
-                self.counters.flushes += 1;
-                self.wait_until_durable(id, self.journal.next_seq() - 1);
+                self.out.count().flushes += 1;
+                self.flush(id);
             }
             Request::Discard { range, fua } => {
-                self.counters.markers += 1;
-                let content = Content::Marker(Kind::Discard, range);
-                self.write(Waiting { id, content, fua, done: 0 });
+                self.out.count().markers += 1;
+                self.write(id, WriteContent::Marker(Kind::Discard, range), fua);
             }
             Request::Zero { range, allocate, fua } => {
-                self.counters.markers += 1;
+                self.out.count().markers += 1;
                 let kind = if allocate { Kind::Zero } else { Kind::Discard };
-                let content = Content::Marker(kind, range);
-                self.write(Waiting { id, content, fua, done: 0 });
+                self.write(id, WriteContent::Marker(kind, range), fua);
             }
             Request::Prefetch(range) => {
-                self.counters.prefetches += 1;
+                self.out.count().prefetches += 1;
                 self.prefetch(range);
-                self.reply(id, Ok(Reply::Done));
+                self.out.reply(id, Ok(Reply::Done));
             }
             Request::Status(range) => self.query_status(id, range),
             Request::Watch(ranges) => self.watch(id, ranges),
@@ -266,17 +211,15 @@ impl Volume {
     pub fn handle_disk(&mut self, now: Time, result: DiskResult) {
         self.input(now);
         let (id, outcome) = match result {
-            DiskResult::Done { id } => match self.journal.finish(id, None) {
+            DiskResult::Done { id } => match self.log.finish(id, None) {
                 Finished::NotOurs => (id, Err("a read was answered like a write".to_owned())),
                 Finished::Done | Finished::Failed(_) => return,
             },
-            DiskResult::Failed { id, error } => {
-                match self.journal.finish(id, Some(error.clone())) {
-                    Finished::NotOurs => (id, Err(error)),
-                    Finished::Failed(error) => return self.journal_failed(error),
-                    Finished::Done => return,
-                }
-            }
+            DiskResult::Failed { id, error } => match self.log.finish(id, Some(error.clone())) {
+                Finished::NotOurs => (id, Err(error)),
+                Finished::Failed(error) => return self.journal_failed(error),
+                Finished::Done => return,
+            },
             DiskResult::Data { id, data } => (id, Ok(data)),
         };
         self.disk_read(id, outcome);
@@ -302,7 +245,7 @@ impl Volume {
         if let Detach::Sent(_) = self.detach {
             self.detach = Detach::No;
         }
-        self.messages.clear();
+        self.out.drop_messages();
         self.drain.abandon();
         self.barriers.link_lost();
         let waiters = self.readahead.link_lost();
@@ -319,36 +262,44 @@ impl Volume {
     /// Takes a message of the store for this volume.
     pub fn handle_message(&mut self, now: Time, frame: Frame<ToHost>) {
         self.input(now);
-        let ours = |volume: VolumeId, epoch: Epoch| volume == self.volume && epoch == self.epoch;
+        let ours = |volume: VolumeId, epoch: Epoch| {
+            volume == self.context.volume && epoch == self.context.epoch
+        };
         match frame.message {
             ToHost::Committed { volume, epoch, seq } if ours(volume, epoch) => self.commit(seq),
-            ToHost::Second { volume, epoch, second } if ours(volume, epoch) => self.second = second,
-            ToHost::Data { request, volume, result } if volume == self.volume => {
+            ToHost::Second { volume, epoch, second } if ours(volume, epoch) => {
+                self.acknowledger.set_replica(second);
+            }
+            ToHost::Data { request, volume, result } if volume == self.context.volume => {
                 self.store_data(request, result, frame.payload);
             }
-            ToHost::Status { request, volume, result } if volume == self.volume => {
+            ToHost::Status { request, volume, result } if volume == self.context.volume => {
                 self.store_status(request, result);
             }
-            ToHost::Staged { request, volume, result } if volume == self.volume => {
+            ToHost::Staged { request, volume, result } if volume == self.context.volume => {
                 self.store_staged(request, result);
             }
-            ToHost::Changed { request, volume, result } if volume == self.volume => {
+            ToHost::Changed { request, volume, result } if volume == self.context.volume => {
                 self.store_changes(request, result);
             }
             ToHost::Attached { request, result } if self.link == Link::Resuming(request) => {
                 self.resumed(result);
             }
-            ToHost::Fenced { volume, epoch } if volume == self.volume && epoch > self.epoch => {
+            ToHost::Fenced { volume, epoch }
+                if volume == self.context.volume && epoch > self.context.epoch =>
+            {
                 self.fence(epoch);
             }
             ToHost::BatchRefused { volume, epoch, reason } if ours(volume, epoch) => {
-                self.event(Event::BatchRefused { reason });
+                self.out.event(Event::BatchRefused { reason });
                 self.drain.distrust = true;
                 if self.link == Link::Up {
                     self.hold();
                 }
             }
-            ToHost::Resized { volume, sectors } if volume == self.volume => self.resized(sectors),
+            ToHost::Resized { volume, sectors } if volume == self.context.volume => {
+                self.resized(sectors)
+            }
             ToHost::Room { volume, epoch, room } if ours(volume, epoch) => self.told_room(room),
             ToHost::Barrier { volume, epoch, barrier } if ours(volume, epoch) => {
                 self.barrier(barrier);
@@ -358,7 +309,7 @@ impl Volume {
             }
             ToHost::Detached { request } if self.detach == Detach::Sent(request) => {
                 self.detach = Detach::Confirmed;
-                self.event(Event::Detached);
+                self.out.event(Event::Detached);
             }
             _ => {}
         }
@@ -391,7 +342,7 @@ impl Volume {
     }
 
     pub(super) fn input(&mut self, now: Time) {
-        self.now = self.now.max(now);
+        self.context.now = self.context.now.max(now);
         self.needs_settle = true;
     }
 
@@ -400,13 +351,13 @@ impl Volume {
     /// The next reply.
     pub fn poll_reply(&mut self) -> Option<(u64, Result<Reply, BlockError>)> {
         self.settle();
-        self.replies.pop_front()
+        self.out.next_reply()
     }
 
     /// The next disk operation.
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.settle();
-        self.disk.pop_front()
+        self.out.next_disk()
     }
 
     /// The next operation on the cache file. Writes and syncs are carried out in the order given, but
@@ -419,27 +370,31 @@ impl Volume {
     /// The next message to the store, and its lane.
     pub fn poll_message(&mut self) -> Option<(Lane, Frame<ToStore>)> {
         self.settle();
-        if let Some(message) = self.messages.pop_front() {
+        if let Some(message) = self.out.next_message() {
             return Some(message);
         }
         // Told a frame at a time, so that a large map never becomes a large queue.
         self.announce_all();
-        self.messages.pop_front()
+        self.out.next_message()
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.settle();
-        self.events.pop_front()
+        self.out.next_event()
     }
 
     /// When [`Volume::handle_timeout`] should be called, unless another input comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.needs_settle {
-            return Some(self.now);
+            return Some(self.context.now);
         }
-        let sync = self.journal.oldest_unstable().map(|t| t.after(self.config.sync_interval));
+        let sync = self
+            .log
+            .journal()
+            .oldest_unstable()
+            .map(|t| t.after(self.context.config.sync_interval));
         let resume = match self.link {
             Link::Held(at) => Some(at),
             _ => None,
@@ -450,7 +405,7 @@ impl Volume {
         // What is due already waits for something else than time.
         let cache = self.caching.deadline();
         let versions = self.versions.deadline();
-        let replay = self.readahead.deadline(self.now).filter(|_| up);
+        let replay = self.readahead.deadline(self.context.now).filter(|_| up);
         let warm = self.warm_deadline().filter(|_| up);
         let repair = self.repair_deadline().filter(|_| up);
         let rewrite = self.rewrite_deadline().filter(|_| up);
@@ -458,7 +413,7 @@ impl Volume {
         [sync, resume, announce, ship, retry, cache, versions, replay, warm, repair, rewrite]
             .into_iter()
             .flatten()
-            .filter(|at| *at > self.now)
+            .filter(|at| *at > self.context.now)
             .min()
     }
 
@@ -470,9 +425,8 @@ impl Volume {
 
     /// The last number that somebody waits to see committed.
     pub(super) fn awaited(&self) -> Option<Seq> {
-        let last = |waiters: &VecDeque<(u64, Seq)>| waiters.back().map(|(_, seq)| *seq);
-        let flushes = last(&self.commit_waiters).max(last(&self.replica_waiters));
-        let waited = flushes.max(self.copies.awaited()).max(self.reads.awaited());
+        let waited = self.acknowledger.awaited();
+        let waited = waited.max(self.copies.awaited()).max(self.reads.awaited());
         waited.max(self.barriers.awaited())
     }
 
@@ -482,22 +436,23 @@ impl Volume {
     pub fn is_idle(&self) -> bool {
         self.shutting_down
             && !self.needs_settle
-            && self.waiting.is_empty()
-            && self.waiting_flushes() == 0
+            && !self.acknowledger.has_waiting_writes()
+            && self.acknowledger.waiting_flushes() == 0
             && self.reads.is_idle()
             && self.copies.is_idle()
-            && self.replies.is_empty()
-            && self.disk.is_empty()
-            && self.journal.is_stable()
-            && self.caching.is_settled(self.moment())
+            && self.out.are_taken()
+            && self.log.journal().is_stable()
+            && self.caching.is_settled(self.log.moment(&self.context))
             && self.versions.is_settled()
-            && (!self.journal.is_memory_only() || self.all_committed() || self.fenced.is_some())
+            && (!self.log.journal().is_memory_only()
+                || self.log.is_all_committed()
+                || self.fenced.is_some())
     }
 
     /// Whether, in addition, the store has committed everything.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.is_idle() && self.all_committed()
+        self.is_idle() && self.log.is_all_committed()
     }
 
     /// Whether the store has confirmed that the epoch ended in order.
@@ -512,15 +467,6 @@ impl Volume {
         self.sectors
     }
 
-    pub(super) fn waiting_flushes(&self) -> u64 {
-        let far = self.commit_waiters.len() + self.replica_waiters.len();
-        (self.stable_waiters.len() + far) as u64
-    }
-
-    fn all_committed(&self) -> bool {
-        self.committed + 1 >= self.journal.next_seq()
-    }
-
     // --- restoring the invariants ---
 
     /// Does everything that the inputs since the last call have made possible.
@@ -529,7 +475,7 @@ impl Volume {
             return;
         }
         if let Link::Held(at) = self.link
-            && at <= self.now
+            && at <= self.context.now
         {
             self.resume();
         }
@@ -551,53 +497,26 @@ impl Volume {
         self.settle_versions();
         self.settle_cache();
         let want_sync = self.want_sync();
-        if let Some(operation) = self.journal.next_operation(self.now, want_sync, &mut self.ids) {
-            match &operation {
-                DiskOperation::Write { data, sync, .. } => {
-                    self.counters.disk_writes += 1;
-                    self.counters.disk_write_bytes += data.len() as u64;
-                    self.counters.disk_syncs += u64::from(*sync);
-                }
-                DiskOperation::Sync { .. } => self.counters.disk_syncs += 1,
-                DiskOperation::Read { .. } => {}
-            }
-            self.disk.push_back(operation);
-        }
+        let Volume { context, log, out, .. } = self;
+        out.write_file(|id| log.next_operation(context, want_sync, id));
     }
 
     fn want_sync(&self) -> bool {
-        !self.stable_waiters.is_empty()
-            || self.awaited().is_some_and(|seq| seq > self.journal.stable_seq())
-            || !self.waiting.is_empty()
+        self.acknowledger.awaits_sync()
+            || self.awaited().is_some_and(|seq| seq > self.log.journal().stable_seq())
+            || self.acknowledger.has_waiting_writes()
             || self.rewriting.wants_room()
             || self.shutting_down
             // What was acknowledged is kept for salvage.
             || self.fenced.is_some()
-            || self.journal.unsynced_bytes() >= SYNC_BYTES.min(self.config.memory_bytes / 4)
-            || self
-                .journal
-                .oldest_unstable()
-                .is_some_and(|born| born.after(self.config.sync_interval) <= self.now)
+            || self.log.journal().unsynced_bytes() >= SYNC_BYTES.min(self.context.config.memory_bytes / 4)
+            || self.log.journal().oldest_unstable()
+                .is_some_and(|born| born.after(self.context.config.sync_interval) <= self.context.now)
     }
 
     /// Replies to those whose number has got where it has to be.
     fn wake(&mut self) {
-        let written = self.journal.written_seq().max(self.committed);
-        while let Some((id, _)) = self.written_waiters.pop_front_if(|(_, seq)| *seq <= written) {
-            self.reply(id, Ok(Reply::Done));
-        }
-        let stable = self.journal.stable_seq().max(self.committed);
-        while let Some((id, _)) = self.stable_waiters.pop_front_if(|(_, seq)| *seq <= stable) {
-            self.reply(id, Ok(Reply::Done));
-        }
-        let committed = self.committed;
-        while let Some((id, _)) = self.commit_waiters.pop_front_if(|(_, seq)| *seq <= committed) {
-            self.reply(id, Ok(Reply::Done));
-        }
-        let there = self.replicated();
-        while let Some((id, _)) = self.replica_waiters.pop_front_if(|(_, seq)| *seq <= there) {
-            self.reply(id, Ok(Reply::Done));
-        }
+        self.acknowledger.wake(self.log.progress(), &mut self.out);
         self.tell_barriers();
         self.stage_committed();
         self.read_committed();
@@ -608,14 +527,14 @@ impl Volume {
         if self.shutting_down
             && self.detach == Detach::No
             && self.link == Link::Up
-            && self.waiting.is_empty()
-            && self.all_committed()
+            && !self.acknowledger.has_waiting_writes()
+            && self.log.is_all_committed()
             && self.versions.is_settled()
         {
             let request = self.next_request();
             self.detach = Detach::Sent(request);
-            let (volume, epoch) = (self.volume, self.epoch);
-            self.send(Lane::Control, ToStore::Detach { request, volume, epoch }.into());
+            let (volume, epoch) = (self.context.volume, self.context.epoch);
+            self.out.send(Lane::Control, ToStore::Detach { request, volume, epoch });
         }
     }
 
@@ -627,27 +546,22 @@ impl Volume {
 
     fn refusal(&self) -> Option<BlockError> {
         if self.fenced.is_some() {
-            Some(BlockError::Fenced)
-        } else if self.stopped {
-            Some(BlockError::Stopped)
-        } else if self.shutting_down {
-            Some(BlockError::ShuttingDown)
-        } else {
-            None
+            return Some(BlockError::Fenced);
         }
+        let closing = self.shutting_down.then_some(BlockError::ShuttingDown);
+        self.acknowledger.refusal().or(closing)
     }
 
     // --- the store ---
 
     fn commit(&mut self, seq: Seq) {
         // More than was shipped can only be a mistake of the store: nothing is forgotten for it.
-        if seq <= self.committed || seq > self.drain.shipped() {
+        if seq <= self.log.committed() || seq > self.drain.shipped() {
             return;
         }
-        self.committed = seq;
+        self.log.commit(seq);
         self.versions.commit(seq);
-        self.journal.commit(seq);
-        self.drain.commit(self.now, seq);
+        self.drain.commit(self.context.now, seq);
         self.cache_committed();
         self.retry = RETRY_FIRST;
     }
@@ -660,8 +574,8 @@ impl Volume {
         self.drain.abandon();
         let request = self.next_request();
         self.link = Link::Resuming(request);
-        let (volume, epoch, host) = (self.volume, self.epoch, self.host);
-        self.send(Lane::Control, ToStore::Resume { request, volume, epoch, host }.into());
+        let (volume, epoch, host) = (self.context.volume, self.context.epoch, self.context.host);
+        self.out.send(Lane::Control, ToStore::Resume { request, volume, epoch, host });
         self.ask_again();
     }
 
@@ -672,7 +586,7 @@ impl Volume {
         if let Detach::Sent(_) = self.detach {
             self.detach = Detach::No;
         }
-        self.link = Link::Held(self.now.after(self.retry));
+        self.link = Link::Held(self.context.now.after(self.retry));
         self.retry = (self.retry * 2).min(RETRY_LAST);
     }
 
@@ -681,18 +595,18 @@ impl Volume {
             Ok(attached) => attached,
             Err(AttachError::Fenced { epoch, .. }) => return self.fence(epoch),
             // A snapshot that is deleted does not come back, nor does anybody's patience.
-            Err(error @ AttachError::NotFound) if self.epoch == 0 => {
-                self.event(Event::Refused(error));
+            Err(error @ AttachError::NotFound) if self.context.epoch == 0 => {
+                self.out.event(Event::Refused(error));
                 self.fenced = Some(0);
-                self.messages.clear();
+                self.out.drop_messages();
                 return self.fail_all(BlockError::Fenced);
             }
             Err(error) => {
-                self.event(Event::Refused(error));
+                self.out.event(Event::Refused(error));
                 return self.hold();
             }
         };
-        if attached.epoch != self.epoch || attached.volume != self.volume {
+        if attached.epoch != self.context.epoch || attached.volume != self.context.volume {
             return self.hold();
         }
         self.link = Link::Up;
@@ -700,17 +614,16 @@ impl Volume {
         self.resized(attached.sectors);
         let committed = attached.committed;
         let possible = self.versions.possible(committed);
-        if possible > self.committed && possible < self.journal.next_seq() {
+        if possible > self.log.committed() && possible < self.log.journal().next_seq() {
             let committed = possible;
-            self.committed = committed;
+            self.log.commit(committed);
             self.versions.commit(committed);
-            self.journal.commit(committed);
         }
         self.check_behind(committed);
-        self.drain.restart(self.committed);
+        self.drain.restart(self.log.committed());
         self.announcer.restart();
         self.ask_again();
-        self.event(Event::Resumed { committed });
+        self.out.event(Event::Resumed { committed });
     }
 
     /// The store says how large the volume is. While it is attached it only grows; what is told out
@@ -718,42 +631,31 @@ impl Volume {
     fn resized(&mut self, sectors: u64) {
         if sectors > self.sectors && sectors <= MAX_VOLUME_SECTORS && self.fenced.is_none() {
             self.sectors = sectors;
-            self.event(Event::Resized { sectors });
+            self.out.event(Event::Resized { sectors });
         }
     }
 
     pub(super) fn fence(&mut self, epoch: Epoch) {
         if self.fenced.is_none() {
             self.fenced = Some(epoch);
-            self.event(Event::Fenced { epoch });
-            self.messages.clear();
+            self.out.event(Event::Fenced { epoch });
+            self.out.drop_messages();
             self.fail_all(BlockError::Fenced);
         }
     }
 
     fn journal_failed(&mut self, error: String) {
-        self.latched = true;
-        self.journal.latch();
-        let continues = self.config.on_journal_failure == OnJournalFailure::Continue;
-        self.event(Event::JournalFailed { error, continues });
-        if continues {
-            // Local stable storage will not come: they wait for the store now.
-            self.commit_waiters.append(&mut self.stable_waiters);
-            for (id, _) in std::mem::take(&mut self.written_waiters) {
-                self.reply(id, Ok(Reply::Done));
-            }
-        } else {
-            self.stopped = true;
+        self.log.latch();
+        let continues = self.context.config.on_journal_failure == OnJournalFailure::Continue;
+        self.out.event(Event::JournalFailed { error, continues });
+        self.acknowledger.journal_failed(continues, &mut self.out);
+        if !continues {
             self.fail_all(BlockError::Stopped);
         }
     }
 
     fn fail_all(&mut self, error: BlockError) {
-        let mut ids: Vec<u64> = self.written_waiters.drain(..).map(|(id, _)| id).collect();
-        ids.extend(self.stable_waiters.drain(..).map(|(id, _)| id));
-        ids.extend(self.commit_waiters.drain(..).map(|(id, _)| id));
-        ids.extend(self.replica_waiters.drain(..).map(|(id, _)| id));
-        ids.extend(self.waiting.drain(..).map(|write| write.id));
+        let mut ids = self.acknowledger.give_up();
         ids.extend(self.reads.fail_all());
         // Their reads have failed with all the others.
         self.readahead.link_lost();
@@ -762,38 +664,14 @@ impl Volume {
         self.rewriting = Rewriting::default();
         ids.extend(self.copies.fail_all());
         for id in ids {
-            self.reply(id, Err(error));
+            self.out.reply(id, Err(error));
         }
     }
 
     // --- small things ---
 
-    pub(super) fn reply(&mut self, id: u64, result: Result<Reply, BlockError>) {
-        self.replies.push_back((id, result));
-    }
-
-    pub(super) fn send(&mut self, lane: Lane, frame: Frame<ToStore>) {
-        self.messages.push_back((lane, frame));
-    }
-
-    pub(super) fn event(&mut self, event: Event) {
-        if self.events.len() < MAX_EVENTS {
-            self.events.push_back(event);
-        }
-    }
-
     pub(super) fn next_request(&mut self) -> RequestId {
         self.requests += 1;
         self.requests
-    }
-
-    pub(super) fn next_id(&mut self) -> u64 {
-        self.ids += 1;
-        self.ids
-    }
-
-    /// Whether writes wait for room that only commits can make.
-    pub(super) fn writes_wait(&self) -> bool {
-        !self.waiting.is_empty()
     }
 }

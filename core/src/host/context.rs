@@ -1,0 +1,17 @@
+//! The facts that every machine of a volume is told with an input.
+
+use super::config::Config;
+use crate::block::{Epoch, Time, VolumeId};
+use crate::wire::link::HostId;
+
+/// Which volume it is, how it is configured, and what time it is.
+///
+/// A plain value: only `now` changes after the attach, once for each input.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) now: Time,
+    pub(super) config: Config,
+    pub(super) host: HostId,
+    pub(super) volume: VolumeId,
+    pub(super) epoch: Epoch,
+}

@@ -1,0 +1,275 @@
+//! The writes of a volume: the journal that holds them, the map of where the newest content lies, and
+//! how far the store has committed them.
+//!
+//! Promises: the map names what the journal has, in the order of all writes. A range is only taken for
+//! the store's when everything written to it is committed. A write that becomes several packed records
+//! is in one frame. It must not know who waits for a write, or what else is kept of a range.
+
+use super::acknowledge::Progress;
+use super::context::Context;
+use super::dirty::{DirtyMap, RecordPlace};
+use super::io::DiskOperation;
+use super::journal::{Finished, Journal, Recovered};
+use super::writes::{PendingWrite, WritePart, records};
+use crate::block::{Range, Seq};
+use crate::pack::{Packer, is_zero};
+use crate::record::{self, Header, Kind, packed};
+use crate::wire::link::{Attached, Moment};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct WriteLog {
+    journal: Journal,
+    dirty: DirtyMap,
+    /// The store has all writes up to this number.
+    committed: Seq,
+}
+
+impl WriteLog {
+    /// Goes on after what was recovered. The map counts only if nobody else had the volume since.
+    pub(super) fn new(
+        context: &Context,
+        recovered: Option<Recovered>,
+        memory_only: bool,
+        attached: &Attached,
+    ) -> WriteLog {
+        let (committed, config) = (attached.committed, &context.config);
+        let journal = Journal::new(
+            context.now,
+            recovered.as_ref(),
+            memory_only,
+            attached.epoch,
+            committed,
+            config.memory_bytes,
+        );
+        let mut dirty = recovered
+            .filter(|recovered| recovered.is_current(attached))
+            .map(|recovered| recovered.map)
+            .unwrap_or_default();
+        // A journal may hold more than it needs.
+        dirty.make_room(0, config.map_entries_max, journal.tail());
+        WriteLog { journal, dirty, committed }
+    }
+
+    // --- inputs ---
+
+    /// Appends as much of a write as there is room for; true if that is all of it. `appended` gets the
+    /// header of each record: its range has new content from then on.
+    pub(super) fn append(
+        &mut self,
+        context: &Context,
+        packer: &mut Packer,
+        write: &mut PendingWrite,
+        mut appended: impl FnMut(&Header),
+    ) -> bool {
+        let Context { now, config, volume, epoch, .. } = context;
+        let (volume, epoch) = (*volume, *epoch);
+        let longest = self.journal.record_sectors_max();
+        while let Some(WritePart { kind, range, data, staged, step }) = write.next(longest) {
+            // What is all zeroes needs no payload, whether data is packed or not.
+            let zero = kind == Kind::Data && is_zero(data);
+            let kind = if zero { Kind::Zero } else { kind };
+            let packs = kind == Kind::Data && packer.is_active();
+            let longest = if packs { config.packed_sectors_max } else { u64::MAX };
+            let header = Header { kind, epoch, seq: 0, range, staged, packed_bytes: 0 };
+            let (count, bytes) = if packs {
+                let parts = records(range, longest).map(packed::bytes_max);
+                parts.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
+            } else {
+                (1, header.record_bytes())
+            };
+            // Room for all records of the part in one frame: a frame is there as a whole or not at all,
+            // in the journal and in a batch.
+            let room = self.dirty.make_room(count, config.map_entries_max, self.journal.tail())
+                && self.journal.make_room(*now, bytes as u64);
+            if !room {
+                return false;
+            }
+            let mut rest = data;
+            for range in records(range, longest) {
+                let kind = if packs { Kind::Packed } else { kind };
+                let Some((addr, seq, out)) = self.journal.append(kind) else { return false };
+                let mut header = Header { kind, seq, range, ..header };
+                match (kind, staged) {
+                    (Kind::Packed, _) => {
+                        let (data, after) = rest.split_at(range.bytes() as usize);
+                        rest = after;
+                        header = packer.pack(epoch, seq, range, data, out);
+                    }
+                    (Kind::Data, _) => record::encode_data(volume, epoch, seq, range, data, out),
+                    (_, Some(staged)) => {
+                        record::encode_staged(volume, epoch, seq, range, staged, out);
+                    }
+                    (_, None) => record::encode_marker(volume, kind, epoch, seq, range, out),
+                }
+                let place = RecordPlace::new(addr, &header);
+                self.dirty.insert(range, place, self.journal.floor());
+                appended(&header);
+            }
+            packer.counters.zero_bytes += if zero { range.bytes() } else { 0 };
+            write.advance(step);
+        }
+        true
+    }
+
+    /// The store has everything up to `seq`.
+    pub(super) fn commit(&mut self, seq: Seq) {
+        self.committed = seq;
+        self.journal.commit(seq);
+    }
+
+    /// What the record at `addr` says of a range is damaged, and the store has the range.
+    pub(super) fn forget(&mut self, range: Range, addr: u64) {
+        self.dirty.forget(range, addr);
+    }
+
+    // --- what is where ---
+
+    /// Where the newest content of a range lies, in order and without gaps; nothing for what only the
+    /// store can give.
+    pub(super) fn newest(
+        &self,
+        range: Range,
+    ) -> impl Iterator<Item = (Range, Option<RecordPlace>)> + '_ {
+        self.dirty.newest(range, self.journal.floor(), self.committed)
+    }
+
+    /// As [`WriteLog::newest`], with staged records that are committed.
+    pub(super) fn cover(
+        &self,
+        range: Range,
+    ) -> impl Iterator<Item = (Range, Option<RecordPlace>)> + '_ {
+        self.dirty.cover(range, self.journal.floor())
+    }
+
+    /// The parts of a range of which everything is committed.
+    pub(super) fn at_store(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
+        let committed = self.committed;
+        self.cover(range)
+            .filter(move |(_, place)| place.is_none_or(|place| place.seq <= committed))
+            .map(|(part, _)| part)
+    }
+
+    /// The parts of a range of which something is not committed.
+    pub(super) fn not_at_store(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
+        let committed = self.committed;
+        self.cover(range)
+            .filter(move |(_, place)| place.is_some_and(|place| place.seq > committed))
+            .map(|(part, _)| part)
+    }
+
+    /// The parts of a range whose newest content is in record `seq`.
+    pub(super) fn newest_of(&self, range: Range, seq: Seq) -> impl Iterator<Item = Range> + '_ {
+        self.cover(range)
+            .filter(move |(_, place)| place.is_some_and(|place| place.seq == seq))
+            .map(|(part, _)| part)
+    }
+
+    /// All ranges at or after a sector that are not committed, with their numbers.
+    pub(super) fn uncommitted(&self, lba: u64) -> impl Iterator<Item = (Range, Seq)> + '_ {
+        self.dirty.uncommitted(lba, self.journal.tail())
+    }
+
+    pub(super) fn map_entries(&self) -> u64 {
+        self.dirty.len() as u64
+    }
+
+    // --- how far it is ---
+
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            last: self.last(),
+            written: self.journal.written_seq().max(self.committed),
+            stable: self.stable(),
+            committed: self.committed,
+            memory_only: self.journal.is_memory_only(),
+        }
+    }
+
+    /// The last number given to a write.
+    pub(super) fn last(&self) -> Seq {
+        self.journal.next_seq() - 1
+    }
+
+    /// The last number on stable storage, here or at the store.
+    pub(super) fn stable(&self) -> Seq {
+        self.journal.stable_seq().max(self.committed)
+    }
+
+    /// The last number that the store has committed.
+    pub(super) fn committed(&self) -> Seq {
+        self.committed
+    }
+
+    pub(super) fn is_all_committed(&self) -> bool {
+        self.committed + 1 >= self.journal.next_seq()
+    }
+
+    /// What the store has committed, as a moment in the life of the volume.
+    pub(super) fn moment(&self, context: &Context) -> Moment {
+        Moment { epoch: context.epoch, host: context.host, seq: self.committed }
+    }
+
+    // --- the journal ---
+
+    /// The journal, to look at.
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Takes the outcome of a write or sync.
+    pub(super) fn finish(&mut self, id: u64, error: Option<String>) -> Finished {
+        self.journal.finish(id, error)
+    }
+
+    /// The next write or sync of the journal's files; `id` is the number of the last operation.
+    pub(super) fn next_operation(
+        &mut self,
+        context: &Context,
+        want_sync: bool,
+        id: &mut u64,
+    ) -> Option<DiskOperation> {
+        self.journal.next_operation(context.now, want_sync, id)
+    }
+
+    /// Nothing is written to the journal's files any more.
+    pub(super) fn latch(&mut self) {
+        self.journal.latch();
+    }
+
+    /// Closes the frame that is being filled.
+    pub(super) fn seal(&mut self) {
+        self.journal.seal();
+    }
+
+    /// A read of a file has begun.
+    pub(super) fn pin(&mut self, file: u32) {
+        self.journal.pin(file);
+    }
+
+    /// A read of a file has ended.
+    pub(super) fn unpin(&mut self, file: u32) {
+        self.journal.unpin(file);
+    }
+
+    /// What is in memory for an address is damaged; false if there is nothing, or no other copy.
+    pub(super) fn drop_copy(&mut self, addr: u64) -> bool {
+        self.journal.drop_copy(addr)
+    }
+
+    /// Frames are kept from now on until they are released, although they are committed.
+    pub(super) fn hold(&mut self) {
+        self.journal.hold();
+    }
+
+    /// Frames up to this number need not be kept any more.
+    pub(super) fn release(&mut self, seq: Seq) {
+        self.journal.release(seq);
+    }
+
+    /// Flips a bit of what is in memory for `addr`, as bad memory would.
+    #[cfg(test)]
+    pub(super) fn rot(&mut self, addr: u64) {
+        self.journal.rot(addr);
+    }
+}
