@@ -8,13 +8,13 @@
 //! ```
 //!
 //! Nothing in the file is believed without its checksum and its identity: each block says which one
-//! it is and with which stamp it was written, which the index has to know; each page of the index says
-//! in which round it was written, and the head knows how old each page may be at most. So what a slot
-//! held before, a torn page, and a write that the disk lost or put elsewhere are all misses.
+//! it is and with which stamp it was written, which the index has to know; each page of the index
+//! says in which round it was written, and the head knows how old each page may be at most. So what
+//! a slot held before, a torn page, and a write that the disk lost or put elsewhere are all misses.
 //! `docs/formats.md` draws the fields.
 
-use super::index::{Entry, Index, LINE_BLOCKS, Slot, WAYS_MAX};
-use super::sealed::BlockVersion;
+use super::index::{Index, IndexEntry, LINE_BLOCKS, Slot, WAYS_MAX};
+use super::version::BlockVersion;
 use crate::block::{BLOCK_BYTES, VolumeId};
 use crate::pack::SEAL_BYTES;
 use crate::wire::link::{HostId, Moment};
@@ -168,8 +168,8 @@ impl Geometry {
         self.page_at(self.pages())
     }
 
-    /// Byte at which a block of a slot lies. Slots of neighbouring sets are neighbours, so that a run
-    /// of lines can lie in one piece.
+    /// Byte at which a block of a slot lies. Slots of neighbouring sets are neighbours, so that a
+    /// run of lines can lie in one piece.
     pub(super) fn block_at(self, slot: Slot, block: u64) -> u64 {
         let ways = usize::from(self.ways);
         let (set, way) = ((slot / ways) as u64, (slot % ways) as u64);
@@ -188,7 +188,8 @@ impl Geometry {
     }
 }
 
-/// Rounds that a cache can have: at one in ten seconds, those of centuries. Pages have the low half.
+/// Rounds that a cache can have: at one in ten seconds, those of centuries. Pages have the low
+/// half.
 const ROUNDS_MAX: u64 = 1 << 31;
 
 /// What a head says.
@@ -200,8 +201,8 @@ pub(super) struct Head {
     pub tag: u128,
     /// Counts the heads written.
     pub round: u64,
-    /// Everything that was written to the volume up to here is known to the index; `None` before the
-    /// volume was attached with it.
+    /// Everything that was written to the volume up to here is known to the index; `None` before
+    /// the volume was attached with it.
     pub moment: Option<Moment>,
     /// The next stamp, but for those given away since.
     pub stamp: u32,
@@ -315,8 +316,8 @@ fn page_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &bytes[PAGE_HEADER_BYTES..])
 }
 
-/// Puts the entries of a page into the index and gives the round in which it was written; nothing if
-/// it is none, older than the head knows it to be, or of a round that cannot have begun.
+/// Puts the entries of a page into the index and gives the round in which it was written; nothing
+/// if it is none, older than the head knows it to be, or of a round that cannot have begun.
 pub(super) fn restore_page(
     head: &Head,
     page: usize,
@@ -339,13 +340,13 @@ pub(super) fn restore_page(
     }
     for (slot, raw) in slots.zip(entries) {
         let stamps = raw.stamps.map(|stamp| stamp.get());
-        index.restore(slot, Entry { tag: raw.tag.get(), stamps, state: raw.state });
+        index.restore(slot, IndexEntry { tag: raw.tag.get(), stamps, state: raw.state });
     }
     Some(header.round.get())
 }
 
-/// Appends a block, numbered from the start of the volume, with what says which one it is. `data` is what goes to
-/// the disk: encrypted, if there is a seal.
+/// Appends a block, numbered from the start of the volume, with what says which one it is. `data`
+/// is what goes to the disk: encrypted, if there is a seal.
 pub(super) fn put_block(
     tag: u128,
     (block, stamp): (u64, u32),

@@ -1,14 +1,15 @@
 //! Which lines are in the cache, where, and which go when others come.
 //!
 //! A line is four blocks of 4 KiB. A line can only be in one of the 63 slots of its set, so that an
-//! entry needs no pointers: 15 bytes for 16 KiB. Neighbouring lines belong to neighbouring sets, which
-//! spreads what lies together evenly.
+//! entry needs no pointers: 15 bytes for 16 KiB. Neighbouring lines belong to neighbouring sets,
+//! which spreads what lies together evenly.
 //!
-//! Replacement is S3-FIFO (Yang et al., SOSP 2023) within a set: new lines are on probation in a small
-//! queue, a tenth of the set, and stay if they are used again; the rest is a FIFO with second chances;
-//! lines that left the small queue unused are remembered for a while as ghosts. Slots keep their
-//! place, so both queues are hands that go round the set. What is pinned keeps its slot. What is admitted
-//! at all, and what is pinned, is decided by [`super::Cache`]. It knows nothing of disks and formats.
+//! Replacement is S3-FIFO (Yang et al., SOSP 2023) within a set: new lines are on probation in a
+//! small queue, a tenth of the set, and stay if they are used again; the rest is a FIFO with second
+//! chances; lines that left the small queue unused are remembered for a while as ghosts. Slots keep
+//! their place, so both queues are hands that go round the set. What is pinned keeps its slot. What
+//! is admitted at all, and what is pinned, is decided by [`super::Cache`]. It knows nothing of
+//! disks and formats.
 
 /// Blocks of a line.
 pub const LINE_BLOCKS: u64 = 4;
@@ -39,7 +40,7 @@ pub enum Rank {
 
 /// What an entry says on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Number of the line divided by the number of sets; `u32::MAX` if the slot is free.
     pub tag: u32,
     /// Of each block: the low half of the stamp it was written with, or 0 for zeroes.
@@ -223,8 +224,8 @@ impl Index {
         }
     }
 
-    /// A slot for a line that is not here, and whether another line had to go for it. Slots that are
-    /// `busy` or pinned stay. `None` if all have to stay.
+    /// A slot for a line that is not here, and whether another line had to go for it. Slots that
+    /// are `busy` or pinned stay. `None` if all have to stay.
     pub fn admit(
         &mut self,
         line: u64,
@@ -299,13 +300,13 @@ impl Index {
     }
 
     /// The entry of a slot.
-    pub fn entry(&self, slot: Slot) -> Entry {
+    pub fn entry(&self, slot: Slot) -> IndexEntry {
         let state = self.states[slot] & !PINNED;
-        Entry { tag: self.tags[slot], stamps: self.stamps[slot], state }
+        IndexEntry { tag: self.tags[slot], stamps: self.stamps[slot], state }
     }
 
     /// Puts an entry that was read from disk into an empty slot.
-    pub fn restore(&mut self, slot: Slot, entry: Entry) {
+    pub fn restore(&mut self, slot: Slot, entry: IndexEntry) {
         // Of two entries for a line, one may be old.
         let set = slot / self.ways;
         let twice = self.tags[set * self.ways..(set + 1) * self.ways].contains(&entry.tag);

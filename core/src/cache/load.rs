@@ -128,8 +128,8 @@ impl Load {
         Loaded { valid_bytes: self.index.valid_blocks() * crate::block::BLOCK_BYTES, ..self.loaded }
     }
 
-    /// Of each slot in use the line and the blocks that are valid and not zeroes, with where they lie
-    /// in the file: to verify them.
+    /// Of each slot in use the line and the blocks that are valid and not zeroes, with where they
+    /// lie in the file: to verify them.
     pub fn blocks(&self) -> impl Iterator<Item = StoredBlock> + '_ {
         let tag = self.head.as_ref().map_or(0, |head| head.tag);
         (0..self.index.slots()).flat_map(move |slot| {

@@ -1,11 +1,11 @@
-//! A cache on a local disk: what a host read from the store, or wrote and the store committed; or pieces of
-//! objects at the store ([`crate::store::cache`]), which never change.
+//! A cache on a local disk: what a host read from the store, or wrote and the store committed; or
+//! pieces of objects at the store ([`crate::store::cache`]), which never change.
 //!
 //! Promises:
-//! - never anything but the newest acknowledged content of a block that the dirty map does not have:
-//!   the volume says what is written ([`Cache::forget`]), at once and in memory; on disk the index
-//!   says as of which [`Moment`] of the log it is true, and after an attach nothing is given out
-//!   before the store has said what was written since ([`Cache::handle_changes`]);
+//! - never anything but the newest acknowledged content of a block that the dirty map does not
+//!   have: the volume says what is written ([`Cache::forget`]), at once and in memory; on disk the
+//!   index says as of which [`Moment`] of the log it is true, and after an attach nothing is given
+//!   out before the store has said what was written since ([`Cache::handle_changes`]);
 //! - every block that comes from the disk is verified, and is the very one that was written there;
 //! - a disk that fails turns the cache off and fails no read;
 //! - bounded: memory is 15 bytes for each 16 KiB of the cache, and what is on its way to the disk
@@ -15,11 +15,12 @@
 //!
 //! # The index on disk
 //!
-//! Pages of the index are written in place, a round at a time: those that changed, a sync, then a head
-//! that says up to which moment all changes are in the pages. A page may be newer than the head says:
-//! then it knows more. It is never older: the head has the round of each page. A round may end at any
-//! point.
+//! Pages of the index are written in place, a round at a time: those that changed, a sync, then a
+//! head that says up to which moment all changes are in the pages. A page may be newer than the
+//! head says: then it knows more. It is never older: the head has the round of each page. A round
+//! may end at any point.
 
+mod blocks;
 mod format;
 #[cfg(test)]
 mod generate;
@@ -35,23 +36,25 @@ mod status;
 mod tests;
 #[cfg(test)]
 mod traces;
+mod version;
 
 pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
 pub use index::LINE_BLOCKS;
 pub use load::{Load, Loaded, StoredBlock};
 pub use pins::Pins;
-pub use sealed::{BlockVersion, Version, VersionOf};
 pub use status::{CacheCounters, CacheStatus};
+pub use version::{BlockVersion, Version, VersionOf};
 
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, Time, VolumeId};
 use crate::disk::{DiskOperation, DiskResult};
 use crate::extent::RangeSet;
 use crate::pack::Sealer;
 use crate::wire::link::{Changes, Moment};
+use blocks::{block_range, blocks_range, blocks_touched, line_blocks};
 use bytes::{Bytes, BytesMut};
 use format::Head;
 use index::{Index, Rank, Slot};
-use parts::{Bits, Block, Content};
+use parts::{Bits, OfferedBlock, OfferedContent};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -70,8 +73,8 @@ const PAGES_MAX: usize = 16;
 /// Stamps given away before a round begins: far fewer than a half of the numbers there are, so that
 /// none comes again while a block from before a crash may have it.
 const ROUND_STAMPS: u32 = 1 << 14;
-/// What the counter of stamps leaves out after the process has ended, since nobody knows how many were
-/// given away.
+/// What the counter of stamps leaves out after the process has ended, since nobody knows how many
+/// were given away.
 const STAMPS_SKIPPED: u32 = 1 << 15;
 /// Longest read of the file, in sectors of the volume (1 MiB).
 const RUN_SECTORS_MAX: u64 = 2048;
@@ -119,7 +122,7 @@ struct Reading {
 
 /// Blocks of a line on their way to the disk.
 #[derive(Debug)]
-struct Fill {
+struct LineFill {
     slot: Slot,
     first: u64,
     stamps: Vec<u16>,
@@ -128,7 +131,7 @@ struct Fill {
     bytes: u64,
 }
 
-impl Fill {
+impl LineFill {
     /// The blocks of the line, a bit each.
     fn blocks(&self) -> u8 {
         ((1 << self.stamps.len()) - 1) << self.first
@@ -136,7 +139,7 @@ impl Fill {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CachePhase {
     /// The index is that of an earlier time: nothing is given out or taken.
     Asking,
     Ready,
@@ -145,7 +148,7 @@ enum Phase {
 
 /// A round of writing the index.
 #[derive(Debug)]
-enum Round {
+enum IndexRound {
     None,
     /// Pages are written; so many are under way. What the head will say was true when it began.
     Pages {
@@ -184,15 +187,15 @@ pub enum Unusable {
 ///
 /// # Call order
 ///
-/// [`Cache::settle`] after any of the other calls, then [`Cache::poll_disk`] until it gives nothing.
-/// Writes and syncs are to be carried out in the order given, reads whenever it suits.
+/// [`Cache::settle`] after any of the other calls, then [`Cache::poll_disk`] until it gives
+/// nothing. Writes and syncs are to be carried out in the order given, reads whenever it suits.
 #[derive(Debug)]
 pub struct Cache {
     head: Head,
     index: Index,
     /// With what blocks are encrypted, if they are.
     sealer: Option<Sealer>,
-    phase: Phase,
+    phase: CachePhase,
     /// The next stamp.
     stamp: u32,
     /// Stamps given away since the last round began.
@@ -203,10 +206,10 @@ pub struct Cache {
     writing_bytes_max: u64,
     /// When the first change since the last round was made.
     changed: Option<Time>,
-    round: Round,
+    round: IndexRound,
     /// Pages that the round has to write.
     pages: Bits,
-    fills: BTreeMap<u64, Fill>,
+    fills: BTreeMap<u64, LineFill>,
     reads: BTreeMap<u64, Reading>,
     writing_bytes: u64,
     failures: u32,
@@ -245,7 +248,7 @@ impl Cache {
     fn new(head: Head, index: Index) -> Cache {
         let pages = head.geometry.pages();
         let found_bytes = index.valid_blocks() * BLOCK_BYTES;
-        let phase = if head.moment.is_some() { Phase::Asking } else { Phase::Ready };
+        let phase = if head.moment.is_some() { CachePhase::Asking } else { CachePhase::Ready };
         Cache {
             stamp: head.stamp,
             stamps: 0,
@@ -253,7 +256,7 @@ impl Cache {
             interval: Duration::ZERO,
             writing_bytes_max: WRITING_BYTES_MAX,
             changed: None,
-            round: Round::None,
+            round: IndexRound::None,
             pages: Bits::new(pages),
             fills: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -289,19 +292,19 @@ impl Cache {
 
     /// The moment that the index is as of, if the store has to be asked what was written since.
     pub fn asks(&self) -> Option<Moment> {
-        self.head.moment.filter(|_| self.phase == Phase::Asking)
+        self.head.moment.filter(|_| self.phase == CachePhase::Asking)
     }
 
     /// Whether it gives out and takes anything.
     pub fn is_ready(&self) -> bool {
-        self.phase == Phase::Ready
+        self.phase == CachePhase::Ready
     }
 
-    /// `range` in order and without gaps, in pieces as large as they lie in one piece; `Absent` ones
-    /// end anywhere. Counts as use.
+    /// `range` in order and without gaps, in pieces as large as they lie in one piece; `Absent`
+    /// ones end anywhere. Counts as use.
     pub fn cover(&mut self, range: Range) -> Vec<(Range, Found)> {
         let mut runs: Vec<(Range, Found)> = Vec::new();
-        if self.phase != Phase::Ready {
+        if self.phase != CachePhase::Ready {
             return vec![(range, Found::Absent)];
         }
         let mut line = (u64::MAX, None);
@@ -348,7 +351,7 @@ impl Cache {
 
     /// `range` is written: what is here of it is old.
     pub fn forget(&mut self, now: Time, range: Range) {
-        if self.phase == Phase::Off || range.is_empty() {
+        if self.phase == CachePhase::Off || range.is_empty() {
             return;
         }
         self.lack(range);
@@ -383,7 +386,7 @@ impl Cache {
     /// What the store says was written since the index's moment; the volume has said what it has
     /// written itself since it was attached.
     pub fn handle_changes(&mut self, now: Time, changes: &Changes) {
-        if self.phase != Phase::Asking {
+        if self.phase != CachePhase::Asking {
             return;
         }
         let before = self.index.valid_blocks();
@@ -402,19 +405,20 @@ impl Cache {
             }
         }
         self.dropped_bytes += (before - self.index.valid_blocks()) * BLOCK_BYTES;
-        self.phase = Phase::Ready;
+        self.phase = CachePhase::Ready;
         // The moment goes on even if nothing has changed.
         self.changed.get_or_insert(now);
     }
 
-    /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in order.
-    /// False if it would have taken more were its disk not behind. A cache that is sealed takes nothing.
+    /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in
+    /// order. False if it would have taken more were its disk not behind. A cache that is sealed
+    /// takes nothing.
     pub fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) -> bool {
         self.offer_versions(now, source, range, pieces, &mut |_| Version::Unknown)
     }
 
-    /// As [`Cache::offer`]; a cache that is sealed takes the blocks of which `version` knows the newest version, which
-    /// has to be what is offered. False, too, if it cannot be said now.
+    /// As [`Cache::offer`]; a cache that is sealed takes the blocks of which `version` knows the
+    /// newest version, which has to be what is offered. False, too, if it cannot be said now.
     pub fn offer_versions(
         &mut self,
         now: Time,
@@ -423,13 +427,13 @@ impl Cache {
         pieces: &[ReadPiece],
         version: VersionOf<'_>,
     ) -> bool {
-        if self.phase != Phase::Ready {
+        if self.phase != CachePhase::Ready {
             return true;
         }
         let behind = self.counters.behind_bytes;
         let start = range.lba.div_ceil(BLOCK_SECTORS);
         let end = range.end() / BLOCK_SECTORS;
-        let mut content = Content { pieces, at: range.lba };
+        let mut content = OfferedContent { pieces, at: range.lba };
         let mut block = start;
         while block < end {
             let line = block / LINE_BLOCKS;
@@ -440,10 +444,11 @@ impl Cache {
         self.counters.behind_bytes == behind
     }
 
-    /// Whether a half of what may be on its way to the disk is: what can be offered later had better be.
+    /// Whether a half of what may be on its way to the disk is: what can be offered later had
+    /// better be.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.phase == Phase::Ready && self.is_filled(2)
+        self.phase == CachePhase::Ready && self.is_filled(2)
     }
 
     /// Whether an `n`th of what may be on its way to the disk is.
@@ -464,7 +469,7 @@ impl Cache {
         (now, source): (Time, Source),
         line: u64,
         blocks: std::ops::Range<u64>,
-        content: &mut Content<'_>,
+        content: &mut OfferedContent<'_>,
         version: VersionOf<'_>,
     ) {
         let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
@@ -495,13 +500,13 @@ impl Cache {
             let known = have & (1 << n) != 0;
             let data = if known { None } else { content.block(block) };
             let data = match data {
-                Some(Block::Data(data)) => Some(data),
-                Some(Block::Zero) if self.believes_zeroes() => {
+                Some(OfferedBlock::Data(data)) => Some(data),
+                Some(OfferedBlock::Zero) if self.believes_zeroes() => {
                     self.index.set(slot, n, 0);
                     self.mark(now, slot);
                     None
                 }
-                Some(Block::Zero) => Some(vec![0; BLOCK_BYTES as usize]),
+                Some(OfferedBlock::Zero) => Some(vec![0; BLOCK_BYTES as usize]),
                 None => None,
             };
             if let Some(data) = data {
@@ -537,19 +542,19 @@ impl Cache {
         self.writing_bytes += bytes;
         self.counters.written_bytes += bytes;
         self.credit = self.credit.saturating_sub(bytes);
-        self.fills.insert(id, Fill { slot, first, stamps, spoiled: 0, bytes });
+        self.fills.insert(id, LineFill { slot, first, stamps, spoiled: 0, bytes });
         let data = data.freeze();
         self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: false });
     }
 
     /// A slot for a line, if the cache is better with it than with what it would replace.
     ///
-    /// While there is room anything is taken. Then what is written to the disk has to be earned: half of
-    /// the bytes given out, and a quarter of the bytes that were missing, up to a limit that they can
-    /// only half fill. What was here or asked for not long ago is taken as long as there is any
-    /// credit; what is seen for the first time only while more than half is left, which needs hits. So
-    /// a scan is soon turned away, and another working set still gets in. What is pinned, or wanted by
-    /// command, is taken without that.
+    /// While there is room anything is taken. Then what is written to the disk has to be earned:
+    /// half of the bytes given out, and a quarter of the bytes that were missing, up to a limit
+    /// that they can only half fill. What was here or asked for not long ago is taken as long as
+    /// there is any credit; what is seen for the first time only while more than half is left,
+    /// which needs hits. So a scan is soon turned away, and another working set still gets in. What
+    /// is pinned, or wanted by command, is taken without that.
     fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
         let warming = self.index.free() >= self.index.slots() / 8;
         let pinned = self.pins.holds(line);
@@ -580,8 +585,8 @@ impl Cache {
         let (slot, evicted) = self.index.admit(line, rank, busy)?;
         if evicted {
             self.counters.evictions += 1;
-            // From now on nobody is told what is written to the line that went: the index in the file
-            // must not go on naming it.
+            // From now on nobody is told what is written to the line that went: the index in the
+            // file must not go on naming it.
             self.mark(now, slot);
         }
         Some(slot)
@@ -616,7 +621,8 @@ impl Cache {
         self.handle_disk_versions(now, result, &mut |_| Version::Unknown)
     }
 
-    /// As [`Cache::handle_disk`]; a cache that is sealed gives out the blocks that are of the newest version.
+    /// As [`Cache::handle_disk`]; a cache that is sealed gives out the blocks that are of the
+    /// newest version.
     pub fn handle_disk_versions(
         &mut self,
         now: Time,
@@ -632,7 +638,7 @@ impl Cache {
             let outcome = outcome.map(Option::unwrap_or_default);
             return self.was_read(now, reading, outcome, version);
         }
-        if self.phase == Phase::Off {
+        if self.phase == CachePhase::Off {
             return Outcome::None;
         }
         if let Err(error) = outcome {
@@ -645,7 +651,7 @@ impl Cache {
         Outcome::None
     }
 
-    fn filled(&mut self, now: Time, fill: &Fill) {
+    fn filled(&mut self, now: Time, fill: &LineFill) {
         self.writing_bytes -= fill.bytes;
         for (block, stamp) in (fill.first..).zip(&fill.stamps) {
             if fill.spoiled & (1 << block) == 0 {
@@ -657,11 +663,11 @@ impl Cache {
 
     /// The disk is given up. What is in the file stays true as of the moment in its head.
     fn fail(&mut self, error: String) -> Outcome {
-        self.phase = Phase::Off;
+        self.phase = CachePhase::Off;
         self.out.clear();
         self.fills.clear();
         self.writing_bytes = 0;
-        self.round = Round::None;
+        self.round = IndexRound::None;
         self.changed = None;
         let reads = std::mem::take(&mut self.reads);
         Outcome::Failed(error, reads.into_values().map(|r| (r.what, r.range)).collect())
@@ -679,8 +685,8 @@ impl Cache {
     #[must_use]
     pub fn status(&self) -> CacheStatus {
         CacheStatus {
-            ready: self.phase == Phase::Ready,
-            off: self.phase == Phase::Off,
+            ready: self.phase == CachePhase::Ready,
+            off: self.phase == CachePhase::Off,
             capacity_bytes: self.head.geometry.capacity_bytes(),
             valid_bytes: self.index.valid_blocks() * BLOCK_BYTES,
             found_bytes: self.found_bytes,
@@ -695,7 +701,7 @@ impl Cache {
 
     /// The parts of a range that it does not have. Does not count as use.
     pub fn missing(&self, range: Range) -> Vec<Range> {
-        if self.phase != Phase::Ready {
+        if self.phase != CachePhase::Ready {
             return vec![range];
         }
         let mut missing: Vec<Range> = Vec::new();
@@ -742,24 +748,4 @@ impl Cache {
         self.next_id += 1;
         self.next_id
     }
-}
-
-fn block_range(block: u64) -> Range {
-    Range::new(block * BLOCK_SECTORS, BLOCK_SECTORS)
-}
-
-fn blocks_range(blocks: &std::ops::Range<u64>) -> Range {
-    Range::between(blocks.start * BLOCK_SECTORS, blocks.end * BLOCK_SECTORS)
-}
-
-fn blocks_touched(range: Range) -> std::ops::Range<u64> {
-    range.lba / BLOCK_SECTORS..range.end().div_ceil(BLOCK_SECTORS)
-}
-
-/// The blocks of a line that a range touches, a bit each.
-fn line_blocks(line: u64, range: Range) -> u8 {
-    let first = line * LINE_BLOCKS;
-    (0..LINE_BLOCKS)
-        .filter(|n| block_range(first + n).intersect(range).is_some())
-        .fold(0, |bits, n| bits | 1 << n)
 }

@@ -1,24 +1,24 @@
 //! Small things that the cache is made of.
 
-use super::block_range;
+use super::blocks::block_range;
 use crate::block::{BLOCK_BYTES, Range, ReadPiece, SECTOR_BYTES};
 
 /// A block as it was offered.
-pub(super) enum Block {
+pub(super) enum OfferedBlock {
     Data(Vec<u8>),
     Zero,
 }
 
 /// Pieces of a range, taken in order.
-pub(super) struct Content<'a> {
+pub(super) struct OfferedContent<'a> {
     pub(super) pieces: &'a [ReadPiece],
     /// Where the first of them begins.
     pub(super) at: u64,
 }
 
-impl Content<'_> {
+impl OfferedContent<'_> {
     /// The content of a block that lies in the range, at or behind the last one asked for.
-    pub(super) fn block(&mut self, block: u64) -> Option<Block> {
+    pub(super) fn block(&mut self, block: u64) -> Option<OfferedBlock> {
         let wanted = block_range(block);
         let mut data: Option<Vec<u8>> = None;
         let mut at = wanted.lba;
@@ -43,7 +43,7 @@ impl Content<'_> {
             }
             at = part.end();
         }
-        Some(data.map_or(Block::Zero, Block::Data))
+        Some(data.map_or(OfferedBlock::Zero, OfferedBlock::Data))
     }
 }
 

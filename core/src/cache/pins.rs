@@ -1,10 +1,10 @@
-//! Ranges that are pinned: what is read or written of them is always taken, nothing takes its place,
-//! and what the cache comes to lack of them is said, so that it is fetched again.
+//! Ranges that are pinned: what is read or written of them is always taken, nothing takes its
+//! place, and what the cache comes to lack of them is said, so that it is fetched again.
 //!
-//! Pinning changes nothing about what may be given out: a block that was written is forgotten like any
-//! other. A set that has more pinned lines than slots keeps the first that came.
+//! Pinning changes nothing about what may be given out: a block that was written is forgotten like
+//! any other. A set that has more pinned lines than slots keeps the first that came.
 
-use super::{Cache, LINE_BYTES, LINE_SECTORS, Phase};
+use super::{Cache, CachePhase, LINE_BYTES, LINE_SECTORS};
 use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
 use crate::extent::{RangeSet, Uniform};
 use crate::ranges::{self, MAX_RANGES, RangesError};
@@ -153,7 +153,7 @@ impl Cache {
 
     /// What is pinned of a range is no longer here, or not yet.
     pub(crate) fn lack(&mut self, range: Range) {
-        if self.phase == Phase::Off || self.pins.set.is_empty() || range.is_empty() {
+        if self.phase == CachePhase::Off || self.pins.set.is_empty() || range.is_empty() {
             return;
         }
         for (part, _) in self.pins.set.overlapping(whole_lines(range)) {

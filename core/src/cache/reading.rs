@@ -1,9 +1,10 @@
 //! Reading blocks of the file.
 
-use super::sealed::{Opened, VersionOf};
+use super::blocks::{block_range, blocks_touched};
+use super::sealed::Opened;
+use super::version::VersionOf;
 use super::{
-    Cache, FAILURES_MAX, LINE_BLOCKS, Outcome, Phase, RECORD_BYTES, Reader, Reading, Unusable,
-    block_range, blocks_touched,
+    Cache, CachePhase, FAILURES_MAX, LINE_BLOCKS, Outcome, RECORD_BYTES, Reader, Reading, Unusable,
 };
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, SECTOR_BYTES, Time};
 use crate::disk::DiskOperation;
@@ -71,7 +72,7 @@ impl Cache {
         }
         if let Some(error) = failed {
             self.failures += 1;
-            if self.failures >= FAILURES_MAX && self.phase != Phase::Off {
+            if self.failures >= FAILURES_MAX && self.phase != CachePhase::Off {
                 let Outcome::Failed(error, mut reads) = self.fail(error) else {
                     return Outcome::None;
                 };

@@ -1,20 +1,20 @@
 //! Rounds: bringing the index in the file up to date, a few pages at a time.
 
 use super::format::encode_page;
-use super::{Cache, PAGES_MAX, Phase, ROUND_STAMPS, Round};
+use super::{Cache, CachePhase, IndexRound, PAGES_MAX, ROUND_STAMPS};
 use crate::block::Time;
 use crate::disk::DiskOperation;
 use crate::wire::link::Moment;
 
 impl Cache {
-    /// Begins a round if it is time, or `hurried`, and goes on with the one under way. `moment` is what
-    /// the store is known to have committed: everything up to there has been said to
+    /// Begins a round if it is time, or `hurried`, and goes on with the one under way. `moment` is
+    /// what the store is known to have committed: everything up to there has been said to
     /// [`Cache::forget`].
     pub fn settle(&mut self, now: Time, moment: Moment, hurried: bool) {
-        if self.phase != Phase::Ready {
+        if self.phase != CachePhase::Ready {
             return;
         }
-        if matches!(self.round, Round::None) && self.is_due(now, moment, hurried) {
+        if matches!(self.round, IndexRound::None) && self.is_due(now, moment, hurried) {
             self.begin_round(moment);
         }
         self.write_pages();
@@ -30,16 +30,16 @@ impl Cache {
 
     /// When [`Cache::settle`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
-        let idle = matches!(self.round, Round::None) && self.phase == Phase::Ready;
+        let idle = matches!(self.round, IndexRound::None) && self.phase == CachePhase::Ready;
         self.changed.filter(|_| idle).map(|since| since.after(self.interval))
     }
 
     /// Whether nothing is on its way to the disk, and nothing will be.
     pub fn is_settled(&self, moment: Moment) -> bool {
         match self.phase {
-            Phase::Off | Phase::Asking => self.reads.is_empty(),
-            Phase::Ready => {
-                matches!(self.round, Round::None)
+            CachePhase::Off | CachePhase::Asking => self.reads.is_empty(),
+            CachePhase::Ready => {
+                matches!(self.round, IndexRound::None)
                     && self.changed.is_none()
                     && self.head.moment == Some(moment)
                     && self.fills.is_empty()
@@ -53,11 +53,11 @@ impl Cache {
         self.stamps = 0;
         self.changed = None;
         std::mem::swap(&mut self.pages, &mut self.dirty);
-        self.round = Round::Pages { moment, stamp: self.stamp, writing: 0 };
+        self.round = IndexRound::Pages { moment, stamp: self.stamp, writing: 0 };
     }
 
     fn write_pages(&mut self) {
-        let Round::Pages { moment, stamp, mut writing } = self.round else { return };
+        let IndexRound::Pages { moment, stamp, mut writing } = self.round else { return };
         while writing < PAGES_MAX
             && let Some(page) = self.pages.pop()
         {
@@ -74,22 +74,23 @@ impl Cache {
             writing += 1;
         }
         if writing > 0 {
-            self.round = Round::Pages { moment, stamp, writing };
+            self.round = IndexRound::Pages { moment, stamp, writing };
             return;
         }
         let id = self.id();
         self.out.push_back(DiskOperation::Sync { id, file: 0 });
-        self.round = Round::Sync { moment, stamp };
+        self.round = IndexRound::Sync { moment, stamp };
     }
 
     /// A write or sync of the index is done.
     pub(super) fn round_done(&mut self) {
         match self.round {
-            Round::Pages { moment, stamp, writing } => {
-                self.round = Round::Pages { moment, stamp, writing: writing.saturating_sub(1) };
+            IndexRound::Pages { moment, stamp, writing } => {
+                self.round =
+                    IndexRound::Pages { moment, stamp, writing: writing.saturating_sub(1) };
                 self.write_pages();
             }
-            Round::Sync { moment, stamp } => {
+            IndexRound::Sync { moment, stamp } => {
                 self.head.moment = Some(moment);
                 self.head.stamp = stamp;
                 let data = self.head.encode();
@@ -98,9 +99,9 @@ impl Cache {
                 self.counters.written_bytes += data.len() as u64;
                 let offset = self.head.geometry.head_at(self.head.round);
                 self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: true });
-                self.round = Round::Head;
+                self.round = IndexRound::Head;
             }
-            Round::Head | Round::None => self.round = Round::None,
+            IndexRound::Head | IndexRound::None => self.round = IndexRound::None,
         }
     }
 }

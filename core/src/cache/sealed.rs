@@ -1,35 +1,19 @@
-//! Caches of encrypted volumes: no plain text on the disk, and nothing from it that is not the newest version.
+//! Caches of encrypted volumes: no plain text on the disk, and nothing from it that is not the
+//! newest version.
 //!
-//! A block goes to the disk encrypted, and is authenticated together with the file, its place, its stamp and its
-//! *version*: the marks that the volume's table of versions has for its sectors. When it is read, it opens
-//! only with the marks that the table has by then. So whatever the store says about what was written since, and
-//! whatever became of the file, an older version of a block is a miss. A block whose version is not known is
-//! neither taken nor given out.
+//! A block goes to the disk encrypted, and is authenticated together with the file, its place, its
+//! stamp and its *version*: the marks that the volume's table of versions has for its sectors. When
+//! it is read, it opens only with the marks that the table has by then. So whatever the store says
+//! about what was written since, and whatever became of the file, an older version of a block is a
+//! miss. A block whose version is not known is neither taken nor given out.
 //!
 //! Zeroes are kept as data, since the index, which has no key, could not be believed about them.
 
 use super::format::{context, is_block, seal_of};
+use super::version::{Version, VersionOf};
 use super::{Cache, Slot};
-use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range};
+use crate::block::{BLOCK_BYTES, Range};
 use crate::pack::{Keys, SEAL_BYTES, Seal, Sealer, UNSEALED};
-
-/// Which version of a block it is: for each sector, what only this version has there.
-pub type BlockVersion = [u32; BLOCK_SECTORS as usize];
-
-/// What is known of the version of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// This is the newest.
-    Is(BlockVersion),
-    /// Nobody knows.
-    Unknown,
-    /// It cannot be said now.
-    Later,
-}
-
-/// Says which version of a block, numbered from the start of the volume, is the newest. Not asked by caches that are
-/// not sealed.
-pub type VersionOf<'a> = &'a mut dyn FnMut(u64) -> Version;
 
 /// What a record in the file turned out to be.
 pub(super) enum Opened {
@@ -46,7 +30,8 @@ pub(super) enum Opened {
 }
 
 impl Cache {
-    /// Blocks are encrypted with this from now on, or not encrypted. What is there of the other kind is dropped.
+    /// Blocks are encrypted with this from now on, or not encrypted. What is there of the other
+    /// kind is dropped.
     pub(crate) fn seal(&mut self, sealer: Option<Sealer>) {
         if self.head.sealed != sealer.is_some() {
             for slot in 0..self.index.slots() {
@@ -72,12 +57,14 @@ impl Cache {
         self.sealer.is_none()
     }
 
-    /// The range of which versions have to be known before the outcome of this operation can be taken.
+    /// The range of which versions have to be known before the outcome of this operation can be
+    /// taken.
     pub(crate) fn needs_versions(&self, id: u64) -> Option<Range> {
         self.reads.get(&id).filter(|_| self.sealer.is_some()).map(|reading| reading.range)
     }
 
-    /// What goes to the disk of a block, and its seal; nothing if it cannot be kept, and whether it could be later.
+    /// What goes to the disk of a block, and its seal; nothing if it cannot be kept, and whether it
+    /// could be later.
     pub(super) fn sealed(
         &mut self,
         (block, stamp): (u64, u32),

@@ -1,10 +1,10 @@
 //! When requests are answered: writes that wait for room, and requests that wait until a write has
 //! got as far as they need it.
 //!
-//! Promises: writes are admitted in the order in which they came. Nothing is acknowledged before the
-//! write has reached the place that mode, durability and FUA demand: the journal's files, stable
-//! storage, the store, or every place where the store keeps its objects. It must not know the
-//! journal, the link or the content of writes: [`Progress`] says how far they have got.
+//! Promises: writes are admitted in the order in which they came. Nothing is acknowledged before
+//! the write has reached the place that mode, durability and FUA demand: the journal's files,
+//! stable storage, the store, or every place where the store keeps its objects. It must not know
+//! the journal, the link or the content of writes: [`Progress`] says how far they have got.
 //!
 //! # Call order
 //!
@@ -228,6 +228,11 @@ impl Acknowledger {
     /// Whether the journal has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.journal != JournalHealth::Good
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.waiting_flushes() == 0
     }
 
     /// Why requests are refused, if they are.

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 /// Settings of one attached volume.
 ///
-/// Memory is bounded by `memory_bytes` (writes on their way), `readahead_bytes` (read ahead and being
-/// read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB
-/// of journal (frame index), `window_max_bytes` (batches handed to the link and not committed) plus
-/// three batches, the read cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and
-/// 16 MiB of batches, `versions_bytes` and some 20 MiB of changes if the volume is keyed (for a while after a restart, some
-/// 150 bytes for each record of the journal instead), and whatever the requests that the front admits hold themselves.
+/// Memory is bounded by `memory_bytes` (writes on their way), `readahead_bytes` (read ahead and
+/// being read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about
+/// 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB of journal (frame index),
+/// `window_max_bytes` (batches handed to the link and not committed) plus three batches, the read
+/// cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and 16 MiB of batches,
+/// `versions_bytes` and some 20 MiB of changes if the volume is keyed (for a while after a restart,
+/// some 150 bytes for each record of the journal instead), and whatever the requests that the front
+/// admits hold themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where writes live until the store has committed them.
@@ -30,19 +32,19 @@ pub struct Config {
     pub window_max_bytes: u64,
     /// Target size of a batch, at most [`crate::wire::link::MAX_BATCH_BYTES`].
     pub batch_bytes: u64,
-    /// Most bytes of data read ahead and being read ahead together: twice the bandwidth × round trip
-    /// keeps a line full, a quarter is for hints and for what was used. 0: nothing is read ahead, not
-    /// even when a client asks for it.
+    /// Most bytes of data read ahead and being read ahead together: twice the bandwidth × round
+    /// trip keeps a line full, a quarter is for hints and for what was used. 0: nothing is read
+    /// ahead, not even when a client asks for it.
     pub readahead_bytes: u64,
-    /// Most bytes of the table of versions that a keyed volume has in memory; a page of 4 KiB is about 4 MiB of the
-    /// volume.
+    /// Most bytes of the table of versions that a keyed volume has in memory; a page of 4 KiB is
+    /// about 4 MiB of the volume.
     pub versions_bytes: u64,
     /// How long a write may wait for company before it is shipped.
     pub drain_linger: Duration,
     /// How long an acknowledged write may stay out of stable storage although nobody flushes.
     pub sync_interval: Duration,
-    /// How long a change of the read cache's index may stay out of its file: a crash costs what was cached
-    /// since.
+    /// How long a change of the read cache's index may stay out of its file: a crash costs what was
+    /// cached since.
     pub cache_interval: Duration,
     /// Most bytes on their way to the read cache's file.
     pub cache_writing_bytes: u64,
@@ -51,9 +53,9 @@ pub struct Config {
     pub map_entries_max: u64,
     /// What is done to the data of writes before it is journaled.
     pub packing: Packing,
-    /// Longest packed record, in sectors: 8 to [`crate::record::packed::MAX_PACKED_SECTORS`]. What is
-    /// read of a packed record to get at one block of it is up to that much; each record costs 64
-    /// bytes and an entry in the maps of host and store.
+    /// Longest packed record, in sectors: 8 to [`crate::record::packed::MAX_PACKED_SECTORS`]. What
+    /// is read of a packed record to get at one block of it is up to that much; each record costs
+    /// 64 bytes and an entry in the maps of host and store.
     pub packed_sectors_max: u64,
 }
 

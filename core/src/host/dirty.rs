@@ -1,8 +1,8 @@
 //! The dirty map: where the newest content of a range lies, as long as the journal has it.
 //!
 //! Entries only name journal addresses. Whether an address is still readable (in memory, on disk,
-//! or recycled) is the journal's knowledge; an entry whose address is gone counts as absent, and the
-//! map sheds such entries a few at a time.
+//! or recycled) is the journal's knowledge; an entry whose address is gone counts as absent, and
+//! the map sheds such entries a few at a time.
 
 use crate::block::{BlockState, Range, Seq};
 use crate::extent::{Extent, ExtentMap};
@@ -131,8 +131,8 @@ impl DirtyMap {
 
     /// Whether so many records may be added: makes room by dropping entries below `clean`.
     pub fn make_room(&mut self, records: u64, max: u64, clean: u64) -> bool {
-        // An insertion cuts at most one entry in two. More than there may ever be fit once the map is
-        // empty.
+        // An insertion cuts at most one entry in two. More than there may ever be fit once the map
+        // is empty.
         let need = (2 * records).min(max);
         let full = |map: &ExtentMap<RecordPlace>| map.len() as u64 + need > max;
         if !full(&self.map) {

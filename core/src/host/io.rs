@@ -40,13 +40,15 @@ pub enum Event {
         /// The sectors.
         range: Range,
     },
-    /// The store answered a read twice with an older version of a keyed volume's blocks, with zeroes where
-    /// something was written, or with what is not this volume's. The client got a medium error.
+    /// The store answered a read twice with an older version of a keyed volume's blocks, with
+    /// zeroes where something was written, or with what is not this volume's. The client got a
+    /// medium error.
     StoreOutdated {
         /// The sectors.
         range: Range,
     },
-    /// The disk with the table of versions has failed: answers of the store are not compared with it any more.
+    /// The disk with the table of versions has failed: answers of the store are not compared with
+    /// it any more.
     VersionsFailed {
         /// What failed.
         error: String,
@@ -80,7 +82,7 @@ pub enum Event {
     },
     /// The store has less than it once said it had committed, and the journal no longer holds what
     /// is missing. Nothing is shipped any more.
-    StoreBehind {
+    StoreLostWrites {
         /// What the store has now.
         committed: Seq,
         /// The first write that the journal still holds.
@@ -119,7 +121,8 @@ pub enum Event {
         /// Whether all were, because the store could not say what was written since.
         dropped_all: bool,
     },
-    /// The store says that it has lost something: what the read cache has of it will be written back.
+    /// The store says that it has lost something: what the read cache has of it will be written
+    /// back.
     DamageTold {
         /// In so many ranges.
         ranges: usize,
@@ -150,8 +153,8 @@ pub enum Event {
         key: u32,
         /// Bytes that were written again.
         bytes: u64,
-        /// Bytes that the store could not give. If there are none, nothing is under an older key any more; else everything
-        /// is looked at again later.
+        /// Bytes that the store could not give. If there are none, nothing is under an older key
+        /// any more; else everything is looked at again later.
         failed_bytes: u64,
     },
     /// What the store had lost has been looked at, or given up.

@@ -1,26 +1,32 @@
-//! The writes of a volume: the journal that holds them, the map of where the newest content lies, and
-//! how far the store has committed them.
+//! The writes of a volume: the journal that holds them, the map of where the newest content lies,
+//! and how far the store has committed them.
 //!
-//! Promises: the map names what the journal has, in the order of all writes. A range is only taken for
-//! the store's when everything written to it is committed. A write that becomes several packed records
-//! is in one frame. It must not know who waits for a write, or what else is kept of a range.
+//! Promises: the map names what the journal has, in the order of all writes. A range is only taken
+//! for the store's when everything written to it is committed. A write that becomes several packed
+//! records is in one frame. It must not know who waits for a write, or what else is kept of a
+//! range.
 
 use super::acknowledge::Progress;
 use super::context::Context;
 use super::dirty::{DirtyMap, RecordPlace};
-use super::io::DiskOperation;
-use super::journal::{Finished, Journal, Recovered};
+use super::io::{DiskOperation, Event};
+use super::journal::{FinishedOperation, Journal, Recovered};
+use super::journal_reads::{JournalPart, JournalRead, JournalReads};
+use super::outputs::Outputs;
 use super::writes::{PendingWrite, WritePart, records};
 use crate::block::{Range, Seq};
 use crate::pack::{Packer, is_zero};
 use crate::record::{self, Header, Kind, packed};
 use crate::wire::link::{Attached, Moment};
+use bytes::Bytes;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct WriteLog {
     journal: Journal,
     dirty: DirtyMap,
+    /// Reads of the journal's files that are under way.
+    reads: JournalReads,
     /// The store has all writes up to this number.
     committed: Seq,
 }
@@ -48,13 +54,13 @@ impl WriteLog {
             .unwrap_or_default();
         // A journal may hold more than it needs.
         dirty.make_room(0, config.map_entries_max, journal.tail());
-        WriteLog { journal, dirty, committed }
+        WriteLog { journal, dirty, reads: JournalReads::default(), committed }
     }
 
     // --- inputs ---
 
-    /// Appends as much of a write as there is room for; true if that is all of it. `appended` gets the
-    /// header of each record: its range has new content from then on.
+    /// Appends as much of a write as there is room for; true if that is all of it. `appended` gets
+    /// the header of each record: its range has new content from then on.
     pub(super) fn append(
         &mut self,
         context: &Context,
@@ -78,8 +84,8 @@ impl WriteLog {
             } else {
                 (1, header.record_bytes())
             };
-            // Room for all records of the part in one frame: a frame is there as a whole or not at all,
-            // in the journal and in a batch.
+            // Room for all records of the part in one frame: a frame is there as a whole or not at
+            // all, in the journal and in a batch.
             let room = self.dirty.make_room(count, config.map_entries_max, self.journal.tail())
                 && self.journal.make_room(*now, bytes as u64);
             if !room {
@@ -125,8 +131,8 @@ impl WriteLog {
 
     // --- what is where ---
 
-    /// Where the newest content of a range lies, in order and without gaps; nothing for what only the
-    /// store can give.
+    /// Where the newest content of a range lies, in order and without gaps; nothing for what only
+    /// the store can give.
     pub(super) fn newest(
         &self,
         range: Range,
@@ -218,7 +224,7 @@ impl WriteLog {
     }
 
     /// Takes the outcome of a write or sync.
-    pub(super) fn finish(&mut self, id: u64, error: Option<String>) -> Finished {
+    pub(super) fn finish(&mut self, id: u64, error: Option<String>) -> FinishedOperation {
         self.journal.finish(id, error)
     }
 
@@ -242,19 +248,23 @@ impl WriteLog {
         self.journal.seal();
     }
 
-    /// A read of a file has begun.
-    pub(super) fn pin(&mut self, file: u32) {
-        self.journal.pin(file);
-    }
-
-    /// A read of a file has ended.
-    pub(super) fn unpin(&mut self, file: u32) {
-        self.journal.unpin(file);
-    }
-
-    /// What is in memory for an address is damaged; false if there is nothing, or no other copy.
-    pub(super) fn drop_copy(&mut self, addr: u64) -> bool {
-        self.journal.drop_copy(addr)
+    /// What is in memory for an address is damaged: it is given up if the disk has a copy; false if
+    /// not.
+    pub(super) fn use_disk(
+        &mut self,
+        addr: u64,
+        range: Range,
+        problem: &str,
+        out: &mut Outputs,
+    ) -> bool {
+        let dropped = self.journal.drop_copy(addr);
+        if dropped {
+            let (file, offset) = self.journal.spot(addr);
+            let problem = format!("{problem} (in memory; the copy on disk is used instead)");
+            let shipping_waits = false;
+            out.event(Event::JournalDamaged { range, file, offset, problem, shipping_waits });
+        }
+        dropped
     }
 
     /// Frames are kept from now on until they are released, although they are committed.
@@ -265,6 +275,46 @@ impl WriteLog {
     /// Frames up to this number need not be kept any more.
     pub(super) fn release(&mut self, seq: Seq) {
         self.journal.release(seq);
+    }
+
+    // --- reading the journal's files ---
+
+    /// Reads parts of a read, in as few reads as make sense.
+    pub(super) fn read_parts(&mut self, read: u64, parts: Vec<JournalPart>, out: &mut Outputs) {
+        self.reads.start_parts(&mut self.journal, read, parts, out);
+    }
+
+    /// Reads the wanted blocks of a long record whose header has been read; false if the map is
+    /// wrong.
+    pub(super) fn read_payload(
+        &mut self,
+        read: u64,
+        part: JournalPart,
+        prefix: Bytes,
+        out: &mut Outputs,
+    ) -> bool {
+        self.reads.start_payload(&mut self.journal, (read, part, prefix), out)
+    }
+
+    /// Reads frames for a batch.
+    pub(super) fn read_frames(
+        &mut self,
+        (addr, bytes): (u64, usize),
+        (generation, first): (u64, usize),
+        out: &mut Outputs,
+    ) {
+        let what = JournalRead::Frames { generation, first };
+        self.reads.start(&mut self.journal, (addr, bytes), what, out);
+    }
+
+    /// A read has ended: what it was for, and the file for [`WriteLog::end_read`].
+    pub(super) fn take_read(&mut self, id: u64) -> Option<(u32, JournalRead)> {
+        self.reads.take(id)
+    }
+
+    /// The outcome of a read of a file has been taken.
+    pub(super) fn end_read(&mut self, file: u32) {
+        self.journal.unpin(file);
     }
 
     /// Flips a bit of what is in memory for `addr`, as bad memory would.

@@ -2,8 +2,9 @@
 //!
 //! [`Volume`] takes block requests and answers them: writes go into a journal on local stable
 //! storage ([`journal`]), reads come from there, from what was read ahead, or from the store, and a
-//! drain ships the journal to the store in order. Like everything in this crate it is a state machine:
-//! inputs are `handle_*`, outputs `poll_*`, to be called until they give nothing after any input.
+//! drain ships the journal to the store in order. Like everything in this crate it is a state
+//! machine: inputs are `handle_*`, outputs `poll_*`, to be called until they give nothing after any
+//! input.
 //!
 //! It must not know sockets, files, threads or protocols of initiators. What it promises is the
 //! contract of the project: a flush is durable, what the store holds is a prefix, reads return what
@@ -16,8 +17,7 @@
 //! [`Volume::new`].
 
 mod acknowledge;
-mod ahead;
-mod announce;
+mod background;
 mod barrier;
 mod caching;
 mod config;
@@ -27,33 +27,31 @@ mod dirty;
 mod drain;
 mod io;
 pub mod journal;
+mod journal_reads;
+mod keyed;
 mod log;
 mod outputs;
+mod peak;
 mod pieces;
-mod quota;
 mod readahead;
 mod reads;
-mod repair;
-mod rewriting;
-mod ship;
+mod requests;
+mod session;
 mod status;
 #[cfg(test)]
 mod tests;
-mod versioning;
 pub mod versions;
 mod volume;
-mod warming;
 mod writes;
 
 pub use crate::cache;
+pub use background::{RewriteStatus, WarmError, WarmState, WarmStatus};
 pub use config::{Config, Durability, Mode, OnJournalFailure};
 pub use io::{DiskOperation, DiskResult, Event};
 pub use readahead::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, ReadAheadStatus, Totals, Trace};
-pub use rewriting::RewriteStatus;
 pub use status::{Counters, Status};
 pub use versions::{Versions, VersionsStatus};
 pub use volume::Volume;
-pub use warming::{WarmError, WarmState, WarmStatus};
 
 use crate::wire::link::{Frame, HostId, RequestId, ToStore};
 

@@ -1,7 +1,7 @@
 //! The queues from which the shell takes what a volume gives out.
 //!
-//! Promises: each queue keeps its order. Machines only add to the queues; only the volume takes from
-//! them. It must not know what an output is for.
+//! Promises: each queue keeps its order. Machines only add to the queues; only the volume takes
+//! from them. It must not know what an output is for.
 
 use super::io::{DiskOperation, Event};
 use super::status::Counters;
@@ -22,6 +22,8 @@ pub(super) struct Outputs {
     counters: Counters,
     /// The number of the last disk operation.
     disk_id: u64,
+    /// Something came in since the outputs were last brought up to date.
+    stale: bool,
 }
 
 impl Outputs {
@@ -78,6 +80,20 @@ impl Outputs {
     }
 
     // --- for the volume ---
+
+    /// Something came in.
+    pub(super) fn set_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// Whether something came in since the last call.
+    pub(super) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.stale)
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
 
     pub(super) fn next_reply(&mut self) -> Option<(u64, Result<Reply, BlockError>)> {
         self.replies.pop_front()

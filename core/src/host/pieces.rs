@@ -1,11 +1,18 @@
 //! Ranges in parts, and answers put together from parts.
 
-use super::reads::Slot;
 use crate::block::{BlockState, Range, ReadPiece, StatusRun};
 use crate::pack::Packer;
 use crate::record::RecordError;
 use crate::wire::link::{self, Piece, ReadPart};
 use bytes::Bytes;
+
+/// A part of a read, which is to fill a slot of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingPart {
+    pub(super) read: u64,
+    pub(super) slot: usize,
+    pub(super) range: Range,
+}
 
 /// `range` in parts of at most `sectors`, cut at multiples of `sectors`.
 pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> {
@@ -36,8 +43,8 @@ impl From<RecordError> for Unfit {
     }
 }
 
-/// The pieces of a store's answer, if they are what the range demands and match their checksums, and are encrypted
-/// where the volume is.
+/// The pieces of a store's answer, if they are what the range demands and match their checksums,
+/// and are encrypted where the volume is.
 pub(super) fn verified(
     range: Range,
     pieces: &[Piece],
@@ -57,19 +64,6 @@ pub(super) fn verified(
         }
     };
     parts.into_iter().map(piece).collect()
-}
-
-/// The pieces of all parts of a read.
-pub(super) fn collect(slots: Vec<Slot>) -> Vec<ReadPiece> {
-    let mut pieces = Vec::with_capacity(slots.len());
-    for slot in slots {
-        match slot {
-            Slot::One(piece) => pieces.push(piece),
-            Slot::Many(more) => pieces.extend(more),
-            Slot::Pending => {}
-        }
-    }
-    pieces
 }
 
 /// What is known here, and the store's runs where it is not; they begin at the first unknown sector
@@ -105,4 +99,17 @@ pub(super) fn merge(local: &[(Range, Option<BlockState>)], store: &[StatusRun]) 
         store_at = Some(from);
     }
     runs
+}
+
+/// The part `wanted` of the pieces of `range`.
+pub(super) fn cut(range: Range, pieces: &[ReadPiece], wanted: Range) -> Vec<ReadPiece> {
+    let mut at = range.lba;
+    let mut out = Vec::new();
+    for piece in pieces {
+        let whole = Range::new(at, piece.sectors());
+        at = whole.end();
+        let Some(part) = whole.intersect(wanted) else { continue };
+        out.push(piece.cut(Range::new(part.lba - whole.lba, part.sectors)));
+    }
+    out
 }

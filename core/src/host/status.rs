@@ -1,12 +1,10 @@
 //! Numbers for operators and metrics.
 
+use super::background::{RewriteStatus, WarmStatus};
 use super::cache::CacheStatus;
 use super::readahead::ReadAheadStatus;
-use super::rewriting::RewriteStatus;
 use super::versions::VersionsStatus;
-use super::volume::{Link, Volume};
-use super::warming::WarmStatus;
-use crate::block::{Epoch, Seq, Time};
+use crate::block::{Epoch, Seq};
 use crate::pack;
 use crate::wire::link::SecondState;
 use std::time::Duration;
@@ -130,49 +128,4 @@ pub struct Counters {
     pub disk_write_bytes: u64,
     /// Journal syncs, those that come with a write included.
     pub disk_syncs: u64,
-}
-
-impl Volume {
-    /// How the volume is doing.
-    #[must_use]
-    pub fn status(&self, now: Time) -> Status {
-        Status {
-            epoch: self.context.epoch,
-            last: self.log.last(),
-            stable: self.log.stable(),
-            committed: self.log.committed(),
-            lag_bytes: self.log.journal().lag_bytes(),
-            lag: self
-                .log
-                .journal()
-                .oldest_uncommitted()
-                .map(|born| now.since(born))
-                .unwrap_or_default(),
-            journal_bytes: self.log.journal().used_bytes(),
-            journal_capacity_bytes: self.log.journal().capacity_bytes(),
-            memory_bytes: self.log.journal().memory_bytes(),
-            dirty_entries: self.log.map_entries(),
-            in_flight_bytes: self.drain.in_flight_bytes(),
-            window_bytes: self.drain.window(),
-            waiting_reads: self.reads.waiting(),
-            waiting_writes: self.acknowledger.waiting_writes(),
-            waiting_flushes: self.acknowledger.waiting_flushes(),
-            second: self.acknowledger.replica(),
-            link_up: self.link == Link::Up,
-            memory_only: self.log.journal().is_memory_only(),
-            latched: self.acknowledger.has_failed(),
-            full: self.full,
-            fenced: self.fenced,
-            drain_rate: self.drain.limit.rate(),
-            readahead_rate: self.readahead.limit.rate(),
-            readahead: self.readahead.status(now),
-            cache: self.caching.status(),
-            warming: self.warming.status(),
-            versions: self.versions.status(),
-            rewriting: self.rewriting.status(self.sectors()),
-            counters: self.out.counters(),
-            packed: self.packer.counters,
-            key: self.packer.key(),
-        }
-    }
 }

@@ -22,8 +22,8 @@ pub(super) enum WriteContent {
     Staged(Vec<StagedPiece>),
 }
 
-/// What of a write becomes its next record, or, if it is packed, its next records: together they are
-/// there or not.
+/// What of a write becomes its next record, or, if it is packed, its next records: together they
+/// are there or not.
 pub(super) struct WritePart<'a> {
     pub(super) kind: Kind,
     pub(super) range: Range,
@@ -94,8 +94,8 @@ impl PendingWrite {
     }
 }
 
-/// `range` in the parts of at most `longest` sectors that become records of their own, cut where the
-/// checksums are cut.
+/// `range` in the parts of at most `longest` sectors that become records of their own, cut where
+/// the checksums are cut.
 pub(super) fn records(range: Range, longest: u64) -> impl Iterator<Item = Range> {
     let longest = longest.max(BLOCK_SECTORS);
     let mut at = range.lba;

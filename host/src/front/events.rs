@@ -100,7 +100,7 @@ impl Front {
                     "the store refused a batch, shipping it again: {reason}"
                 );
             }
-            Event::StoreBehind { committed, from } => {
+            Event::StoreLostWrites { committed, from } => {
                 let why = format!(
                     "the store has writes up to {committed} only and once had more; the journal \
                      begins at {from}, so nothing is shipped any more: restore the store's data"

@@ -654,7 +654,7 @@ impl World {
             host::Event::StoreDamaged { .. } | host::Event::StorePlain { .. } => {
                 self.fail(format!("host {host} was told of damage that nobody did: {event:?}"));
             }
-            host::Event::StoreBehind { .. } => {
+            host::Event::StoreLostWrites { .. } => {
                 self.fail(format!("the store went back: {event:?}"));
             }
             _ => {}

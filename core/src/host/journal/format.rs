@@ -6,9 +6,9 @@ use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of file headers, and of frames with records of the first version only. Of other frames the
-/// version is that of the newest record in them ([`crate::record::Kind::version`]): what does not know
-/// it must not take the frame for the end of the journal.
+/// Version of file headers, and of frames with records of the first version only. Of other frames
+/// the version is that of the newest record in them ([`crate::record::Kind::version`]): what does
+/// not know it must not take the frame for the end of the journal.
 pub const JOURNAL_VERSION: u16 = 1;
 /// Frames start at multiples of this, and the file header takes one of it.
 pub const PAGE_BYTES: u64 = 4096;
@@ -285,8 +285,8 @@ impl FileHeader {
     /// Reads the page back.
     ///
     /// # Errors
-    /// [`JournalError::FileHeader`], [`JournalError::Version`] or [`JournalError::Geometry`]; `file`
-    /// is the number the file should have.
+    /// [`JournalError::FileHeader`], [`JournalError::Version`] or [`JournalError::Geometry`];
+    /// `file` is the number the file should have.
     pub fn parse(file: u32, page: &[u8]) -> Result<FileHeader, JournalError> {
         let bad = |problem| JournalError::FileHeader { file, problem };
         let Ok((raw, _)) = RawFile::ref_from_prefix(page) else { return Err(bad("too short")) };

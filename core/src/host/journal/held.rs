@@ -22,9 +22,10 @@ impl Journal {
         while held.pop_front_if(|frame| frame.last <= seq).is_some() {}
     }
 
-    /// Whether the next number is not the one after what is held: somebody else had the volume since. A frame of this
-    /// epoch would name what is held as its tail, and recovery could not walk from there across the numbers that
-    /// are missing. So what is held has to be released first.
+    /// Whether the next number is not the one after what is held: somebody else had the volume
+    /// since. A frame of this epoch would name what is held as its tail, and recovery could not
+    /// walk from there across the numbers that are missing. So what is held has to be released
+    /// first.
     pub(crate) fn has_gap(&self) -> bool {
         let held = self.held.as_ref().and_then(VecDeque::back);
         !self.memory_only

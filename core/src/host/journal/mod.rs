@@ -52,7 +52,7 @@ impl Frame {
 
 /// The frame being filled.
 #[derive(Debug)]
-struct Open {
+struct OpenFrame {
     addr: u64,
     /// Most bytes, header included.
     limit: u64,
@@ -66,13 +66,13 @@ struct Open {
 
 /// A sealed frame in memory.
 #[derive(Debug)]
-struct Group {
+struct SealedFrame {
     addr: u64,
     data: Bytes,
     charge: u64,
 }
 
-impl Group {
+impl SealedFrame {
     fn end(&self) -> u64 {
         self.addr + self.data.len() as u64
     }
@@ -94,18 +94,18 @@ enum InFlight {
 }
 
 /// Where the bytes at an address are now.
-pub(crate) enum Where {
+pub(crate) enum BytesAt {
     /// In memory.
     Memory(Bytes),
-    /// In this file at this offset.
-    Disk { file: u32, offset: u64 },
+    /// In this file.
+    Disk { file: u32 },
     /// Recycled.
     Gone,
 }
 
 /// What finishing an operation means for the volume.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Finished {
+pub(crate) enum FinishedOperation {
     /// Not an operation of the journal.
     NotOurs,
     /// As it should.
@@ -136,9 +136,9 @@ pub(crate) struct Journal {
     number: u64,
     prev_crc: u32,
     next_seq: Seq,
-    open: Option<Open>,
+    open: Option<OpenFrame>,
     /// Sealed frames in memory: without gaps up to the head (but for file ends).
-    groups: VecDeque<Group>,
+    groups: VecDeque<SealedFrame>,
     frames: VecDeque<Frame>,
     /// Committed frames that are not recycled before [`Journal::release`], if there are to be any.
     held: Option<VecDeque<Frame>>,
@@ -373,7 +373,7 @@ impl Journal {
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
         self.open =
-            Some(Open { addr, limit, data, first, last, born: now, newest: RECORD_VERSION });
+            Some(OpenFrame { addr, limit, data, first, last, born: now, newest: RECORD_VERSION });
         true
     }
 
@@ -504,7 +504,7 @@ impl Journal {
     /// is none, or no other.
     pub(crate) fn drop_copy(&mut self, addr: u64) -> bool {
         let mut dropped = false;
-        while let Some(end) = self.groups.front().filter(|g| g.addr <= addr).map(Group::end)
+        while let Some(end) = self.groups.front().filter(|g| g.addr <= addr).map(SealedFrame::end)
             && self.evict_oldest()
         {
             dropped = addr < end;
@@ -522,7 +522,7 @@ impl Journal {
         group.data = data.freeze();
     }
 
-    fn recycle(&mut self, group: Group) {
+    fn recycle(&mut self, group: SealedFrame) {
         match group.data.try_into_mut() {
             Ok(mut data) if self.spare.is_none() => {
                 data.clear();
@@ -536,7 +536,7 @@ impl Journal {
     /// Closes the open frame, if there is one.
     pub(crate) fn seal(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let Open { addr, mut data, first, last, born, newest, .. } = open;
+        let OpenFrame { addr, mut data, first, last, born, newest, .. } = open;
         let before = data.capacity() as u64;
         let body = data.len() - FRAME_HEADER_BYTES;
         let bytes = FrameHeader::frame_bytes_for(body as u64);
@@ -567,7 +567,7 @@ impl Journal {
         self.frame_hint = bytes.max((self.frame_hint - self.frame_hint / 8) / PAGE * PAGE);
         self.frames.push_back(Frame { at, bytes, body_bytes: body as u64, first, last, born });
         self.uncommitted_bytes += body as u64;
-        self.groups.push_back(Group { addr, data: data.freeze(), charge });
+        self.groups.push_back(SealedFrame { addr, data: data.freeze(), charge });
         if !self.memory_only {
             self.unstable.push_back(Unstable {
                 end: addr + bytes,
@@ -590,8 +590,15 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open =
-            Some(Open { addr, limit: PAGE, data, first, last, born: now, newest: RECORD_VERSION });
+        self.open = Some(OpenFrame {
+            addr,
+            limit: PAGE,
+            data,
+            first,
+            last,
+            born: now,
+            newest: RECORD_VERSION,
+        });
         self.seal();
         true
     }
@@ -665,19 +672,19 @@ impl Journal {
     }
 
     /// Takes the outcome of a write or sync.
-    pub(crate) fn finish(&mut self, id: u64, error: Option<String>) -> Finished {
+    pub(crate) fn finish(&mut self, id: u64, error: Option<String>) -> FinishedOperation {
         let (synced, ours) = match self.in_flight {
             Some(InFlight::Write { id: ours, file, sync, .. }) => (sync.then_some(file), ours),
             Some(InFlight::Sync { id: ours, file }) => (Some(file), ours),
-            None => return Finished::NotOurs,
+            None => return FinishedOperation::NotOurs,
         };
         if ours != id {
-            return Finished::NotOurs;
+            return FinishedOperation::NotOurs;
         }
         if let Some(error) = error {
             let what = if synced.is_some() { "sync" } else { "write" };
             self.latch();
-            return Finished::Failed(format!("journal {what} failed: {error}"));
+            return FinishedOperation::Failed(format!("journal {what} failed: {error}"));
         }
         if let Some(InFlight::Write { end, .. }) = self.in_flight.take() {
             self.written = end;
@@ -692,7 +699,7 @@ impl Journal {
                 self.became_stable();
             }
         }
-        Finished::Done
+        FinishedOperation::Done
     }
 
     /// Everything written has been synced.
@@ -744,13 +751,14 @@ impl Journal {
     // --- reading ---
 
     /// Where `bytes` bytes at `addr` can be read.
-    pub(crate) fn locate(&self, addr: u64, bytes: usize) -> Where {
+    pub(crate) fn locate(&self, addr: u64, bytes: usize) -> BytesAt {
         if let Some(open) = &self.open
             && addr >= open.addr
         {
             let start = (addr - open.addr) as usize;
             let part = open.data.get(start..start + bytes);
-            return part.map_or(Where::Gone, |part| Where::Memory(Bytes::copy_from_slice(part)));
+            return part
+                .map_or(BytesAt::Gone, |part| BytesAt::Memory(Bytes::copy_from_slice(part)));
         }
         let index = self.groups.partition_point(|group| group.end() <= addr);
         if let Some(group) = self.groups.get(index)
@@ -758,13 +766,13 @@ impl Journal {
         {
             let start = (addr - group.addr) as usize;
             if start + bytes <= group.data.len() {
-                return Where::Memory(group.data.slice(start..start + bytes));
+                return BytesAt::Memory(group.data.slice(start..start + bytes));
             }
         }
         if addr < self.floor || addr >= self.memory_from {
-            return Where::Gone;
+            return BytesAt::Gone;
         }
-        Where::Disk { file: self.geometry.file(addr), offset: self.geometry.offset(addr) }
+        BytesAt::Disk { file: self.geometry.file(addr) }
     }
 
     /// File and offset of an address, for messages.

@@ -1,16 +1,16 @@
 //! Finding out what a journal holds after the host went away, however it went.
 //!
 //! Two passes. The first reads all files in any order and keeps only extremes: the newest tail, the
-//! highest address known to have been synced. The second walks the chain of frames from the tail and
-//! verifies everything. Where the chain ends, writes that were never synced may be missing: that is
-//! normal. If any frame testifies that something beyond the end had been synced, stable storage has
-//! lost data, and recovery refuses to pretend otherwise.
+//! highest address known to have been synced. The second walks the chain of frames from the tail
+//! and verifies everything. Where the chain ends, writes that were never synced may be missing:
+//! that is normal. If any frame testifies that something beyond the end had been synced, stable
+//! storage has lost data, and recovery refuses to pretend otherwise.
 //!
-//! It writes nothing, so `longhaul check` runs the same machine. Before a host recovers a journal to
-//! go on with it, the shell syncs its files and drops them from the page cache: what is read has to
-//! be what the disk holds. A page that a failed sync left behind counts as clean, is read back after
-//! a restart of the process, and is never written again; a host that attached on the strength of it
-//! would have promised what the next power cut takes away.
+//! It writes nothing, so `longhaul check` runs the same machine. Before a host recovers a journal
+//! to go on with it, the shell syncs its files and drops them from the page cache: what is read has
+//! to be what the disk holds. A page that a failed sync left behind counts as clean, is read back
+//! after a restart of the process, and is never written again; a host that attached on the strength
+//! of it would have promised what the next power cut takes away.
 
 use super::format::{
     FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JournalError, MAX_FRAME_BYTES,
@@ -53,16 +53,16 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// The first write that it holds whose data is not encrypted, if there is one: there is none in the journal of an
-    /// encrypted volume.
+    /// The first write that it holds whose data is not encrypted, if there is one: there is none in
+    /// the journal of an encrypted volume.
     #[must_use]
     pub fn plain(&self) -> Option<Range> {
         self.plain
     }
 
-    /// Whether what the journal says of its ranges is the newest there is: the store has no more than it, and
-    /// nobody else had the volume since. In between it may have been rolled back, to what the journal
-    /// knows nothing of; then all that the journal has is at the store.
+    /// Whether what the journal says of its ranges is the newest there is: the store has no more
+    /// than it, and nobody else had the volume since. In between it may have been rolled back, to
+    /// what the journal knows nothing of; then all that the journal has is at the store.
     pub(crate) fn is_current(&self, attached: &Attached) -> bool {
         let next = self.epoch.checked_add(1) == Some(attached.epoch);
         self.last > attached.committed || (self.last == attached.committed && next)
@@ -110,8 +110,8 @@ impl Recovered {
         self.chain.iter().map(|frame| Frame { born: now, ..*frame }).collect()
     }
 
-    /// Where the file of the last frame ends: a frame may end exactly there. With no frame left, the
-    /// end is where the tail frame was, so its file has been entered.
+    /// Where the file of the last frame ends: a frame may end exactly there. With no frame left,
+    /// the end is where the tail frame was, so its file has been entered.
     pub(crate) fn file_end(&self) -> u64 {
         let inside = if self.chain.is_empty() { self.end } else { self.end - 1 };
         self.geometry.file_end(inside)
@@ -154,12 +154,12 @@ const SCAN_READS: usize = 4;
 enum Pass {
     Headers { left: u32 },
     Scan { next_addr: u64 },
-    Walk(Walk),
+    FrameWalk(FrameWalk),
     Finished,
 }
 
 #[derive(Debug)]
-struct Walk {
+struct FrameWalk {
     /// Address of the first byte in `buffer`, and of the next frame.
     addr: u64,
     buffer: BytesMut,
@@ -182,7 +182,7 @@ pub struct Recovery {
     pass: Pass,
     ids: u64,
     queue: VecDeque<DiskOperation>,
-    reads: BTreeMap<u64, Asked>,
+    reads: BTreeMap<u64, FileRead>,
     report: Report,
     found: Option<Recovered>,
     newest_incarnation: u32,
@@ -197,7 +197,7 @@ pub struct Recovery {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct FileRead {
     file: u32,
     offset: u64,
     bytes: usize,
@@ -205,8 +205,8 @@ struct Asked {
 }
 
 impl Recovery {
-    /// `lengths` are those of the files found, in order of their number. With `volume`, a journal of
-    /// another volume is refused.
+    /// `lengths` are those of the files found, in order of their number. With `volume`, a journal
+    /// of another volume is refused.
     #[must_use]
     pub fn new(volume: Option<VolumeId>, lengths: Vec<u64>) -> Recovery {
         let mut recovery = Recovery {
@@ -285,7 +285,7 @@ impl Recovery {
         let step = match &mut self.pass {
             Pass::Headers { .. } => self.take_file_header(asked, &data),
             Pass::Scan { .. } => self.scan(asked, &data),
-            Pass::Walk(_) => self.walk(data),
+            Pass::FrameWalk(_) => self.walk(data),
             Pass::Finished => Ok(()),
         };
         if let Err(error) = step {
@@ -313,11 +313,11 @@ impl Recovery {
     fn ask(&mut self, file: u32, offset: u64, bytes: u64, addr: u64) {
         let id = next(&mut self.ids);
         let bytes = bytes as usize;
-        self.reads.insert(id, Asked { file, offset, bytes, addr });
+        self.reads.insert(id, FileRead { file, offset, bytes, addr });
         self.queue.push_back(DiskOperation::Read { id, file, offset, bytes });
     }
 
-    fn take_file_header(&mut self, asked: Asked, page: &Bytes) -> Result<(), JournalError> {
+    fn take_file_header(&mut self, asked: FileRead, page: &Bytes) -> Result<(), JournalError> {
         let header = FileHeader::parse(asked.file, page)?;
         self.headers.insert(asked.file, header);
         let Pass::Headers { left } = &mut self.pass else { return Ok(()) };
@@ -381,7 +381,7 @@ impl Recovery {
         self.ask(geometry.file(addr), geometry.offset(addr), end - addr, addr);
     }
 
-    fn scan(&mut self, asked: Asked, data: &Bytes) -> Result<(), JournalError> {
+    fn scan(&mut self, asked: FileRead, data: &Bytes) -> Result<(), JournalError> {
         let Some(file) = self.header else { return Ok(()) };
         let ring = file.geometry.ring();
         for (addr, page) in
@@ -435,7 +435,7 @@ impl Recovery {
         self.report.tail = self.tail.addr;
         self.report.seqs = (1, 0);
         self.found = Some(found);
-        self.pass = Pass::Walk(Walk {
+        self.pass = Pass::FrameWalk(FrameWalk {
             addr: self.tail.addr,
             buffer: BytesMut::new(),
             need: PAGE_BYTES,
@@ -452,7 +452,7 @@ impl Recovery {
 
     /// Asks for what the walk needs next; never across the end of a file.
     fn read_on(&mut self, geometry: Geometry) {
-        let Pass::Walk(walk) = &self.pass else { return };
+        let Pass::FrameWalk(walk) = &self.pass else { return };
         let have = walk.buffer.len() as u64;
         let addr = walk.addr + have;
         // The buffer never ends at a file's end while more is needed: frames do not cross it.
@@ -462,11 +462,11 @@ impl Recovery {
 
     fn walk(&mut self, data: Bytes) -> Result<(), JournalError> {
         let Some(geometry) = self.header.map(|header| header.geometry) else { return Ok(()) };
-        if let Pass::Walk(walk) = &mut self.pass {
+        if let Pass::FrameWalk(walk) = &mut self.pass {
             walk.buffer.extend_from_slice(&data);
         }
         loop {
-            let Pass::Walk(walk) = &mut self.pass else { return Ok(()) };
+            let Pass::FrameWalk(walk) = &mut self.pass else { return Ok(()) };
             if (walk.buffer.len() as u64) < walk.need {
                 let left = geometry.file_end(walk.addr) - walk.addr;
                 if walk.need <= left {
@@ -475,10 +475,10 @@ impl Recovery {
                 }
             }
             match self.step(geometry) {
-                Step::Frame => {}
-                Step::More => continue,
-                Step::Broken(why) => {
-                    let Pass::Walk(walk) = &mut self.pass else { return Ok(()) };
+                NextFrame::Frame => {}
+                NextFrame::More => continue,
+                NextFrame::Broken(why) => {
+                    let Pass::FrameWalk(walk) = &mut self.pass else { return Ok(()) };
                     // A frame that did not fit into the rest of the file is in the next one.
                     let at_start = walk.addr.is_multiple_of(geometry.area());
                     match walk.skipped.take() {
@@ -502,14 +502,14 @@ impl Recovery {
     }
 
     /// Looks at the frame at the start of the buffer.
-    fn step(&mut self, geometry: Geometry) -> Step {
-        let (Pass::Walk(walk), Some(found), Some(file)) =
+    fn step(&mut self, geometry: Geometry) -> NextFrame {
+        let (Pass::FrameWalk(walk), Some(found), Some(file)) =
             (&mut self.pass, &mut self.found, &self.header)
         else {
-            return Step::Broken("no walk under way".into());
+            return NextFrame::Broken("no walk under way".into());
         };
         let Ok(Some((header, crc))) = FrameHeader::parse(&walk.buffer) else {
-            return Step::Broken("no frame starts here".into());
+            return NextFrame::Broken("no frame starts here".into());
         };
         if header.journal != file.journal
             || header.addr != walk.addr
@@ -517,18 +517,18 @@ impl Recovery {
             || header.prev_crc != walk.expected.prev_crc
             || header.incarnation < walk.incarnation
         {
-            return Step::Broken("the frame here does not belong to the chain".into());
+            return NextFrame::Broken("the frame here does not belong to the chain".into());
         }
         if header.first_seq != walk.expected.before.saturating_add(1) {
-            return Step::Broken("write numbers do not follow each other".into());
+            return NextFrame::Broken("write numbers do not follow each other".into());
         }
         let bytes = header.frame_bytes();
         if bytes > geometry.file_end(walk.addr) - walk.addr {
-            return Step::Broken("the frame does not fit into its file".into());
+            return NextFrame::Broken("the frame does not fit into its file".into());
         }
         if (walk.buffer.len() as u64) < bytes {
             walk.need = bytes;
-            return Step::More;
+            return NextFrame::More;
         }
         debug_assert!(bytes <= MAX_FRAME_BYTES);
         let whole = walk.buffer.split_to(bytes as usize).freeze();
@@ -536,7 +536,7 @@ impl Recovery {
             Ok(records) => records,
             Err(why) => {
                 // The start of the next file is still to be looked at, and says nothing good.
-                return Step::Broken(why);
+                return NextFrame::Broken(why);
             }
         };
         for (offset, record) in &records {
@@ -583,7 +583,7 @@ impl Recovery {
         walk.incarnation = header.incarnation;
         walk.skipped = None;
         walk.need = PAGE_BYTES;
-        Step::Frame
+        NextFrame::Frame
     }
 
     fn finish_walk(
@@ -621,13 +621,13 @@ impl Recovery {
     }
 }
 
-impl Walk {
+impl FrameWalk {
     fn expected_at(&self) -> FrameRef {
         FrameRef { addr: self.addr, ..self.expected }
     }
 }
 
-enum Step {
+enum NextFrame {
     /// A frame was taken.
     Frame,
     /// More bytes are needed.

@@ -1,10 +1,10 @@
 //! Data read before anyone asked for it: what has been read since goes first, then the oldest.
 //!
 //! Promises never to hold what a later write has replaced: the volume calls [`Buffer::forget`] for
-//! every range written. Every byte that goes in is counted exactly once when it comes out, as used or
-//! as wasted. It must not know where data comes from.
+//! every range written. Every byte that goes in is counted exactly once when it comes out, as used
+//! or as wasted. It must not know where data comes from.
 
-use super::{Tally, Why};
+use super::tally::{AheadReason, Tally};
 use crate::block::{Range, ReadPiece, SECTOR_BYTES};
 use crate::extent::{Extent, ExtentMap};
 use bytes::Bytes;
@@ -31,12 +31,12 @@ impl Extent for Cached {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BufferedRun {
     range: Range,
     charge: u64,
     /// Bytes that are here and no client has read.
     unused: u64,
-    why: Why,
+    why: AheadReason,
 }
 
 /// What an entry is charged at least, for the maps around it.
@@ -46,7 +46,7 @@ pub(super) const ENTRY_CHARGE: u64 = 4096;
 pub(super) struct Buffer {
     map: ExtentMap<Cached>,
     /// By stamp, which is the order of their coming.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, BufferedRun>,
     /// Those of which nothing is unused.
     done: VecDeque<u64>,
     bytes: u64,
@@ -71,16 +71,16 @@ impl Buffer {
         &mut self,
         range: Range,
         data: Option<Bytes>,
-        why: Why,
+        why: AheadReason,
         tally: &mut Tally,
     ) {
         self.forget(range, tally);
         let charge = data.as_ref().map_or(0, |data| data.len() as u64).max(ENTRY_CHARGE);
         self.stamp += 1;
         self.map.insert(range, Cached { stamp: self.stamp, used: false, data });
-        self.entries.insert(self.stamp, Entry { range, charge, unused: range.bytes(), why });
+        self.entries.insert(self.stamp, BufferedRun { range, charge, unused: range.bytes(), why });
         self.bytes += charge;
-        self.trace_bytes += if why == Why::Trace { charge } else { 0 };
+        self.trace_bytes += if why == AheadReason::Trace { charge } else { 0 };
     }
 
     /// Drops what was used, or else what came first; false if there is nothing.
@@ -94,7 +94,7 @@ impl Buffer {
         let Some((stamp, entry)) = first.or_else(|| self.entries.pop_first()) else { return false };
         self.map.remove_if(entry.range, |cached| cached.stamp == stamp);
         self.bytes -= entry.charge;
-        if entry.why == Why::Trace && entry.unused > 0 {
+        if entry.why == AheadReason::Trace && entry.unused > 0 {
             self.trace_bytes -= entry.charge;
         }
         tally.waste(entry.why, entry.unused);
@@ -157,12 +157,12 @@ impl Buffer {
     }
 
     /// So much of an entry is no longer unused.
-    fn taken(&mut self, stamp: u64, bytes: u64) -> Option<Why> {
+    fn taken(&mut self, stamp: u64, bytes: u64) -> Option<AheadReason> {
         let entry = self.entries.get_mut(&stamp)?;
         entry.unused = entry.unused.saturating_sub(bytes);
         if entry.unused == 0 {
             self.done.push_back(stamp);
-            self.trace_bytes -= if entry.why == Why::Trace { entry.charge } else { 0 };
+            self.trace_bytes -= if entry.why == AheadReason::Trace { entry.charge } else { 0 };
         }
         Some(entry.why)
     }

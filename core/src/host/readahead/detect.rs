@@ -52,8 +52,8 @@ struct Stream {
     hits: u32,
     /// Bytes of all its reads.
     bytes: u64,
-    /// Forward: the first sector not asked for. Backward: the lowest asked for. Stride: the start of
-    /// the last step asked for.
+    /// Forward: the first sector not asked for. Backward: the lowest asked for. Stride: the start
+    /// of the last step asked for.
     ahead: u64,
     at: Time,
 }

@@ -1,24 +1,27 @@
 //! Reading ahead: what clients will want next, asked for before they do.
 //!
-//! Three things ask: streams that the detector sees ([`detect`]), hints of clients, and a trace that
-//! is replayed ([`trace`]). What comes is kept in one bounded buffer ([`buffer`]); what is under way is
-//! known, so that a read that meets it waits for it instead of asking again.
+//! Three things ask: streams that the detector sees ([`detect`]), hints of clients, and a trace
+//! that is replayed ([`trace`]). What comes is kept in one bounded buffer ([`buffer`]); what is
+//! under way is known, so that a read that meets it waits for it instead of asking again.
 //!
-//! Promises: what is kept and what is under way together stay below the limit. Neither is ever older
-//! than a write that came before the read that gets it: the volume calls [`ReadAhead::forget`] for
-//! every range written. What streams waste is at most [`START_BYTES`] plus 5/64 of the bytes
-//! that clients read, whatever they read: each byte read ahead is backed by an [`Account`] until it is
-//! used. It must not know where data comes from, nor what the journal has.
+//! Promises: what is kept and what is under way together stay below the limit. Neither is ever
+//! older than a write that came before the read that gets it: the volume calls
+//! [`ReadAhead::forget`] for every range written. What streams may waste is bounded by what clients
+//! read ([`tally`]). It must not know where data comes from, nor what the journal has.
 
 mod buffer;
 mod detect;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod trace;
 
+pub(crate) use tally::AheadReason;
+pub use tally::Totals;
 pub use trace::{MAX_TRACE_BYTES, MAX_TRACE_RANGES, Trace};
 
-use super::drain::Peak;
+use super::peak::Peak;
+use super::pieces::PendingPart;
 use crate::block::{Range, ReadPiece, SECTOR_BYTES, Time};
 use crate::extent::{ExtentMap, Uniform};
 use crate::limit::Limit;
@@ -28,112 +31,38 @@ use bytes::{Bytes, BytesMut};
 use detect::Detector;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tally::Tally;
 use trace::{Recorder, Replay};
 
-/// What streams may waste before anything was read.
-const START_BYTES: u64 = 2 << 20;
-/// Of the bytes that clients read, how many streams may waste: 5/64 is 7.8 %.
-const EARN: (u64, u64) = (5, 64);
 /// Least window of a volume: enough for a line that has not been measured yet.
 const MIN_PATH_BYTES: u64 = 256 << 10;
-/// A read waits for what is under way if that is due, or overdue, by less than so many round trips ...
+/// A read waits for what is under way if that is due, or overdue, by less than so many round trips
+/// ...
 const PATIENCE_TRIPS: u32 = 4;
 /// ... and this.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Who wants something read ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// A client said so.
-    Hint,
-    /// The detector.
-    Stream,
-    /// A trace.
-    Trace,
-}
-
-/// Bytes read ahead by who wanted them, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Asked for.
-    pub issued: u64,
-    /// Read by a client.
-    pub used: u64,
-    /// Overwritten, never delivered, or dropped before anyone read them.
-    pub wasted: u64,
-}
-
-impl Totals {
-    /// Neither used nor wasted yet.
-    fn open(&self) -> u64 {
-        self.issued.saturating_sub(self.used + self.wasted)
-    }
-}
-
-/// What streams may waste: begins with [`START_BYTES`], earns with every byte that clients read, and
-/// pays for what is wasted.
-#[derive(Debug)]
-struct Account {
-    balance: u64,
-    most: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct Tally {
-    hints: Totals,
-    streams: Totals,
-    traces: Totals,
-    account: Account,
-}
-
-impl Tally {
-    fn of(&mut self, why: Why) -> &mut Totals {
-        match why {
-            Why::Hint => &mut self.hints,
-            Why::Stream => &mut self.streams,
-            Why::Trace => &mut self.traces,
-        }
-    }
-
-    fn add_use(&mut self, why: Why, bytes: u64) {
-        self.of(why).used += bytes;
-    }
-
-    fn waste(&mut self, why: Why, bytes: u64) {
-        self.of(why).wasted += bytes;
-        if why == Why::Stream {
-            let balance = &mut self.account.balance;
-            *balance = balance.saturating_sub(bytes);
-        }
-    }
-
-    fn read(&mut self, bytes: u64) {
-        let Account { balance, most } = &mut self.account;
-        *balance = balance.saturating_add(bytes.saturating_mul(EARN.0) / EARN.1).min(*most);
-    }
-}
-
 /// When something was asked of the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentAt {
     at: Time,
     delivered: u64,
 }
 
 /// What the way to the store carries, measured by what is asked of it.
 #[derive(Debug, Default)]
-struct Path {
+struct StorePath {
     delivered: u64,
     rate: Peak,
     trip: Peak,
 }
 
-impl Path {
-    fn sent(&self, now: Time) -> Sent {
-        Sent { at: now, delivered: self.delivered }
+impl StorePath {
+    fn sent(&self, now: Time) -> SentAt {
+        SentAt { at: now, delivered: self.delivered }
     }
 
-    fn arrived(&mut self, now: Time, sent: Sent, bytes: u64) {
+    fn arrived(&mut self, now: Time, sent: SentAt, bytes: u64) {
         self.delivered += bytes;
         let trip = u64::try_from(now.since(sent.at).as_nanos()).unwrap_or(u64::MAX).max(1);
         // The least trip is the greatest distance from the longest one possible.
@@ -152,8 +81,8 @@ impl Path {
         (self.rate() > 0).then(|| Duration::from_nanos(trip))
     }
 
-    /// Twice what the way holds: a window's worth arrives while the next one is asked for, and a rate
-    /// that the window kept low doubles.
+    /// Twice what the way holds: a window's worth arrives while the next one is asked for, and a
+    /// rate that the window kept low doubles.
     fn window(&self) -> u64 {
         let trip = self.trip().unwrap_or_default().as_nanos();
         let bytes = u128::from(self.rate()).saturating_mul(2 * trip) / 1_000_000_000;
@@ -161,26 +90,18 @@ impl Path {
     }
 }
 
-/// A part of a read that waits for what is under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiter {
-    pub(crate) read: u64,
-    pub(crate) slot: usize,
-    pub(crate) range: Range,
-}
-
 #[derive(Debug)]
-struct Flight {
+struct AheadRequest {
     range: Range,
-    why: Why,
+    why: AheadReason,
     /// When it should be here.
     due: Time,
-    waiters: Vec<Waiter>,
+    waiters: Vec<PendingPart>,
 }
 
 /// What a part of a read finds.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum AheadFound {
     Here(ReadPiece),
     /// Under this number it is under way.
     Coming(RequestId),
@@ -218,14 +139,14 @@ pub struct ReadAheadStatus {
 pub(crate) struct ReadAhead {
     max: u64,
     buffer: Buffer,
-    flights: BTreeMap<RequestId, Flight>,
+    flights: BTreeMap<RequestId, AheadRequest>,
     /// What is under way and not overwritten since.
     coming: ExtentMap<Uniform<RequestId>>,
     in_flight: u64,
     detector: Detector,
     tally: Tally,
-    path: Path,
-    pub(crate) limit: Limit,
+    path: StorePath,
+    limit: Limit,
     recorder: Option<Recorder>,
     replay: Option<Replay>,
 }
@@ -233,8 +154,6 @@ pub(crate) struct ReadAhead {
 impl ReadAhead {
     /// Keeps and asks for at most `max` bytes.
     pub(crate) fn new(max: u64) -> ReadAhead {
-        let (hints, streams, traces) = Default::default();
-        let account = Account { balance: START_BYTES.min(max / 2), most: max };
         ReadAhead {
             max,
             buffer: Buffer::default(),
@@ -242,8 +161,8 @@ impl ReadAhead {
             coming: ExtentMap::new(),
             in_flight: 0,
             detector: Detector::default(),
-            tally: Tally { hints, streams, traces, account },
-            path: Path::default(),
+            tally: Tally::new(max),
+            path: StorePath::default(),
             limit: Limit::default(),
             recorder: None,
             replay: None,
@@ -251,6 +170,7 @@ impl ReadAhead {
     }
 
     pub(crate) fn status(&self, now: Time) -> ReadAheadStatus {
+        let (hints, detected, traces) = self.tally.totals();
         ReadAheadStatus {
             buffered_bytes: self.buffer.bytes(),
             in_flight_bytes: self.in_flight,
@@ -258,28 +178,51 @@ impl ReadAhead {
             trip: self.path.trip(),
             rate: self.path.rate(),
             streams: self.detector.active(now),
-            hints: self.tally.hints,
-            detected: self.tally.streams,
-            traces: self.tally.traces,
+            hints,
+            detected,
+            traces,
             recording: self.recorder.is_some(),
             replay: self.replay.as_ref().map(|replay| (replay.asked_bytes, replay.total_bytes)),
         }
     }
 
+    // --- the limit ---
+
+    /// How much may be asked for, in bytes a second.
+    pub(crate) fn set_limit(&mut self, now: Time, rate: Option<u64>) {
+        self.limit.set(now, rate);
+    }
+
+    /// The limit, in bytes a second.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        self.limit.rate()
+    }
+
+    /// When the limit lets something through, unless that is now.
+    pub(crate) fn limit_end(&self, now: Time) -> Option<Time> {
+        self.limit.wait(now)
+    }
+
+    /// So much is asked for by somebody else, within the limit.
+    pub(crate) fn take_of_limit(&mut self, now: Time, bytes: u64) {
+        self.limit.take(now, bytes);
+    }
+
     // --- reads ---
 
     /// `range` in order and without gaps. What is here counts as used.
-    pub(crate) fn read(&mut self, now: Time, range: Range) -> Vec<(Range, Found)> {
+    pub(crate) fn read(&mut self, now: Time, range: Range) -> Vec<(Range, AheadFound)> {
         let parts = self.buffer.read(range, &mut self.tally);
         let mut found = Vec::with_capacity(parts.len());
         for (part, piece) in parts {
             match piece {
-                Some(piece) => found.push((part, Found::Here(piece))),
-                None if self.coming.is_empty() => found.push((part, Found::Absent)),
+                Some(piece) => found.push((part, AheadFound::Here(piece))),
+                None if self.coming.is_empty() => found.push((part, AheadFound::Absent)),
                 None => {
                     for (part, coming) in self.coming.cover(part) {
                         let coming = coming.filter(|coming| self.is_soon(now, coming.0));
-                        let coming = coming.map_or(Found::Absent, |coming| Found::Coming(coming.0));
+                        let coming = coming
+                            .map_or(AheadFound::Absent, |coming| AheadFound::Coming(coming.0));
                         found.push((part, coming));
                     }
                 }
@@ -297,7 +240,7 @@ impl ReadAhead {
     }
 
     /// A part of a read waits for what is under way.
-    pub(crate) fn wait(&mut self, request: RequestId, waiter: Waiter) {
+    pub(crate) fn wait(&mut self, request: RequestId, waiter: PendingPart) {
         if let Some(flight) = self.flights.get_mut(&request) {
             flight.waiters.push(waiter);
         }
@@ -372,21 +315,20 @@ impl ReadAhead {
     }
 
     /// Whether so much may be asked for.
-    pub(crate) fn may_ask(&self, now: Time, bytes: u64, why: Why) -> bool {
-        let backed =
-            why != Why::Stream || self.tally.streams.open() + bytes <= self.tally.account.balance;
+    pub(crate) fn may_ask(&self, now: Time, bytes: u64, why: AheadReason) -> bool {
+        let backed = why != AheadReason::Stream || self.tally.backs_stream(bytes);
         backed
             && self.in_flight + bytes.max(ENTRY_CHARGE) <= self.max
             && self.limit.wait(now).is_none()
     }
 
     /// `range` is asked for under this number.
-    pub(crate) fn asked(&mut self, now: Time, request: RequestId, range: Range, why: Why) {
+    pub(crate) fn asked(&mut self, now: Time, request: RequestId, range: Range, why: AheadReason) {
         let bytes = range.bytes().max(ENTRY_CHARGE);
         self.in_flight += bytes;
         self.make_room(0);
         self.limit.take(now, range.bytes());
-        self.tally.of(why).issued += range.bytes();
+        self.tally.issue(why, range.bytes());
         self.coming.insert(range, Uniform(request));
         // A rate that was never tried is underestimated: what is within the window flows.
         let queue = self.in_flight.saturating_sub(self.path.window());
@@ -394,7 +336,7 @@ impl ReadAhead {
         let queue = queue.checked_div(u128::from(self.path.rate())).unwrap_or(0);
         let queue = Duration::from_nanos(u64::try_from(queue).unwrap_or(u64::MAX));
         let due = now.after(self.path.trip().unwrap_or_default()).after(queue);
-        self.flights.insert(request, Flight { range, why, due, waiters: Vec::new() });
+        self.flights.insert(request, AheadRequest { range, why, due, waiters: Vec::new() });
     }
 
     fn make_room(&mut self, bytes: u64) {
@@ -406,7 +348,7 @@ impl ReadAhead {
     // --- what comes of it ---
 
     /// Something is asked of the store now.
-    pub(crate) fn sent(&self, now: Time) -> Sent {
+    pub(crate) fn sent(&self, now: Time) -> SentAt {
         self.path.sent(now)
     }
 
@@ -416,7 +358,7 @@ impl ReadAhead {
     }
 
     /// It has come.
-    pub(crate) fn measure(&mut self, now: Time, sent: Sent, bytes: u64) {
+    pub(crate) fn measure(&mut self, now: Time, sent: SentAt, bytes: u64) {
         self.path.arrived(now, sent, bytes);
     }
 
@@ -426,9 +368,9 @@ impl ReadAhead {
         &mut self,
         request: RequestId,
         pieces: Option<&[ReadPiece]>,
-    ) -> Vec<Waiter> {
+    ) -> Vec<PendingPart> {
         let Some(flight) = self.flights.remove(&request) else { return Vec::new() };
-        let Flight { range, why, waiters, .. } = flight;
+        let AheadRequest { range, why, waiters, .. } = flight;
         self.in_flight -= range.bytes().max(ENTRY_CHARGE);
         let good: Vec<Range> = self
             .coming
@@ -461,7 +403,7 @@ impl ReadAhead {
     }
 
     /// The connection is lost, and with it what is under way; gives who waits for it.
-    pub(crate) fn link_lost(&mut self) -> Vec<Waiter> {
+    pub(crate) fn link_lost(&mut self) -> Vec<PendingPart> {
         self.coming.clear();
         self.in_flight = 0;
         let mut waiters = Vec::new();
@@ -510,8 +452,8 @@ impl ReadAhead {
     }
 }
 
-/// Pieces as few runs, so that a long answer in small pieces is few entries: data that lies together
-/// becomes one copy, which is no larger than it has to be and keeps nothing else alive.
+/// Pieces as few runs, so that a long answer in small pieces is few entries: data that lies
+/// together becomes one copy, which is no larger than it has to be and keeps nothing else alive.
 fn join(range: Range, pieces: &[ReadPiece]) -> Vec<(Range, Option<Bytes>)> {
     let is_data = |piece: &ReadPiece| matches!(piece, ReadPiece::Data(_));
     let mut at = range.lba;

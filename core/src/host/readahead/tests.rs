@@ -1,7 +1,9 @@
-//! Reading ahead over a line of given bandwidth and delay: what is gained on patterns, and that what
-//! is wasted stays within its bound whatever is read.
+//! Reading ahead over a line of given bandwidth and delay: what is gained on patterns, and that
+//! what is wasted stays within its bound whatever is read.
 
+use super::tally::{EARN, START_BYTES};
 use super::*;
+use crate::host::pieces::PendingPart;
 use proptest::prelude::*;
 
 /// 8 GiB.
@@ -40,7 +42,7 @@ struct Rig {
     sectors: u64,
     /// When the line has carried all that was asked for.
     free: Time,
-    under_way: std::collections::VecDeque<(RequestId, Sent, Range, Time)>,
+    under_way: std::collections::VecDeque<(RequestId, SentAt, Range, Time)>,
     requests: RequestId,
     read_bytes: u64,
     foreground: u64,
@@ -88,13 +90,13 @@ impl Rig {
         let mut absent = Vec::new();
         for (part, found) in self.ahead.read(self.now, range) {
             match found {
-                Found::Here(piece) => assert_eq!(piece.sectors(), part.sectors),
-                Found::Coming(request) => {
-                    self.ahead.wait(request, Waiter { read: 1, slot: 0, range: part });
+                AheadFound::Here(piece) => assert_eq!(piece.sectors(), part.sectors),
+                AheadFound::Coming(request) => {
+                    self.ahead.wait(request, PendingPart { read: 1, slot: 0, range: part });
                     let flight = self.under_way.iter().find(|(number, ..)| *number == request);
                     until = until.max(flight.unwrap().3);
                 }
-                Found::Absent => absent.push(part),
+                AheadFound::Absent => absent.push(part),
             }
         }
         let sent = self.ahead.sent(self.now);
@@ -123,12 +125,12 @@ impl Rig {
 
     fn ask(&mut self, part: Range) -> bool {
         assert!(part.fits(self.sectors) && part.bytes() <= 1 << 20);
-        if !self.ahead.may_ask(self.now, part.bytes(), Why::Stream) {
+        if !self.ahead.may_ask(self.now, part.bytes(), AheadReason::Stream) {
             return false;
         }
         self.requests += 1;
         let sent = self.ahead.sent(self.now);
-        self.ahead.asked(self.now, self.requests, part, Why::Stream);
+        self.ahead.asked(self.now, self.requests, part, AheadReason::Stream);
         let at = self.carry(part.bytes());
         self.under_way.push_back((self.requests, sent, part, at));
         true
@@ -287,7 +289,7 @@ fn without_the_account_more_would_be_wasted() {
     let wasted = |account: bool| {
         let mut rig = Rig::new(16, 1000, SECTORS);
         if !account {
-            rig.ahead.tally.account = Account { balance: u64::MAX, most: u64::MAX };
+            rig.ahead.tally.back_everything();
         }
         play(&mut rig, &[Load::Runs(6)], 1, 100 << 20);
         (rig.wasted(), rig.read_bytes)
@@ -315,10 +317,10 @@ fn what_is_far_behind_on_the_line_is_asked_for_again() {
     sequence(0, 200).iter().for_each(|range| rig.read(*range));
     for n in 0..16 {
         let part = Range::new(1_000_000 + n * 2048, 2048);
-        assert!(rig.ahead.may_ask(rig.now, part.bytes(), Why::Hint));
+        assert!(rig.ahead.may_ask(rig.now, part.bytes(), AheadReason::Hint));
         rig.requests += 1;
-        rig.ahead.asked(rig.now, rig.requests, part, Why::Hint);
+        rig.ahead.asked(rig.now, rig.requests, part, AheadReason::Hint);
     }
     let at = |rig: &mut Rig, lba: u64| rig.ahead.read(rig.now, Range::new(lba, 8)).remove(0).1;
-    assert!(matches!(at(&mut rig, 1_000_000 + 15 * 2048), Found::Absent));
+    assert!(matches!(at(&mut rig, 1_000_000 + 15 * 2048), AheadFound::Absent));
 }

@@ -28,21 +28,21 @@ fn written(writes: u64, config: Config) -> World {
 }
 
 /// Address of the record that holds a sector, in the first lap of the journal.
-fn record(world: &World, lba: u64) -> u64 {
-    let mut parts = world.volume.log.cover(Range::new(lba, 1));
+fn record(world: &mut World, lba: u64) -> u64 {
+    let mut parts = world.volume.log().cover(Range::new(lba, 1));
     parts.next().and_then(|(_, place)| place).map(|place| place.addr).unwrap()
 }
 
 /// Flips a bit on disk in the payload of the record at `addr`.
 fn rot_on_disk(world: &mut World, addr: u64) {
-    let (file, offset) = world.volume.log.journal().spot(addr + 300);
+    let (file, offset) = world.volume.log().journal().spot(addr + 300);
     world.disk.live[file as usize][offset as usize] ^= 1;
 }
 
 /// The same in memory.
 fn rot_in_memory(world: &mut World, lba: u64) {
     let addr = record(world, lba) + 300;
-    world.volume.log.rot(addr);
+    world.volume.log().rot(addr);
 }
 
 /// All that can be done is done.
@@ -131,7 +131,7 @@ fn a_record_that_rots_in_memory_with_no_other_copy_is_lost_alone() {
     for n in 1..5 {
         world.write(n * 16, 16, false);
         world.poll();
-        world.volume.log.seal();
+        world.volume.log().seal();
     }
     rot_in_memory(&mut world, 48);
     world.link_up();
@@ -143,7 +143,7 @@ fn a_record_that_rots_in_memory_with_no_other_copy_is_lost_alone() {
 #[test]
 fn a_record_that_rots_on_disk_holds_up_what_follows_it_only() {
     let mut world = written(5, Config { memory_bytes: 64 << 10, ..World::small() });
-    let victim = record(&world, 48);
+    let victim = record(&mut world, 48);
     rot_on_disk(&mut world, victim);
     // Push it out of memory.
     for n in 5..9 {
@@ -199,7 +199,7 @@ fn a_clean_record_that_rots_on_disk_is_read_from_the_store() {
         world.write(n * 16, 16, true);
         local(&mut world);
     }
-    let victim = record(&world, 16);
+    let victim = record(&mut world, 16);
     rot_on_disk(&mut world, victim);
     let before = world.volume.status(world.now).counters.store_read_bytes;
     for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! A store that lies about a keyed volume: with older blocks, with zeroes, with a volume that was rolled back.
+//! A store that lies about a keyed volume: with older blocks, with zeroes, with a volume that was
+//! rolled back.
 
 use super::store::Lie;
 use super::world::{SECTORS, SMALL, World};
@@ -102,7 +103,8 @@ fn what_was_discarded_stays_so() {
     expect_error(&mut world, Range::new(8, 8));
 }
 
-/// A store said of what was written that it is a hole: a copy made a hole of it, and reported success.
+/// A store said of what was written that it is a hole: a copy made a hole of it, and reported
+/// success.
 #[test]
 fn a_store_is_not_asked_what_there_is_to_copy() {
     let mut world = World::new(20, config());
@@ -264,7 +266,8 @@ fn a_table_whose_disk_fails_holds_nobody_up() {
     assert!(world.volume.status(world.now).versions.unwrap().failed.is_some());
 }
 
-/// A table that has failed knows nothing of what the store can have, which is no reason not to believe the store.
+/// A table that has failed knows nothing of what the store can have, which is no reason not to
+/// believe the store.
 #[test]
 fn the_link_may_be_lost_after_the_disk_of_a_table() {
     let mut world = World::new(12, config());
@@ -288,7 +291,8 @@ fn the_link_may_be_lost_after_the_disk_of_a_table() {
     world.check_settled();
 }
 
-/// What the journal holds for the table does not lie behind a frame of an epoch that others' writes came before.
+/// What the journal holds for the table does not lie behind a frame of an epoch that others' writes
+/// came before.
 #[test]
 fn the_writes_of_others_do_not_cut_a_journal_off() {
     for power in [false, true] {
@@ -327,8 +331,8 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// An honest store is never taken for another one, through crashes and power cuts, with a table that does not fit into
-    /// memory beside a journal that is short.
+    /// An honest store is never taken for another one, through crashes and power cuts, with a table
+    /// that does not fit into memory beside a journal that is short.
     #[test]
     fn an_honest_store_is_believed(
         seed in any::<u64>(),
@@ -355,7 +359,8 @@ proptest! {
         prop_assert_eq!(outdated(&world), Vec::<Range>::new());
     }
 
-    /// Whatever a store lies about, clients see the newest content or errors: `World::check` looks at each answer.
+    /// Whatever a store lies about, clients see the newest content or errors: `World::check` looks
+    /// at each answer.
     #[test]
     fn a_lying_store_is_not_believed(seed in any::<u64>(), lives in 1..6usize) {
         let mut world = World::new(seed, Config { readahead_bytes: 64 << 10, ..config() });

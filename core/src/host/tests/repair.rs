@@ -1,4 +1,5 @@
-//! What is damaged at the store and whole in the read cache is written back, and never more than that.
+//! What is damaged at the store and whole in the read cache is written back, and never more than
+//! that.
 
 use super::caching::File;
 use super::world::{ONE_RECORD, SECTORS, VOLUME, World, payload};

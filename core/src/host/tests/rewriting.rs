@@ -1,4 +1,5 @@
-//! What is under an older data key is encrypted anew while clients write, and nothing but that changes.
+//! What is under an older data key is encrypted anew while clients write, and nothing but that
+//! changes.
 
 use super::store::Lie;
 use super::world::{SECTORS, SMALL, VOLUME, World};
@@ -123,7 +124,8 @@ fn what_a_client_writes_after_a_piece_was_asked_for_stays() {
     }
 }
 
-/// What the journal holds of writes under the older key gets to the store before anything is looked at.
+/// What the journal holds of writes under the older key gets to the store before anything is looked
+/// at.
 #[test]
 fn what_was_written_before_the_rotation_and_comes_later_is_not_passed_over() {
     let mut world = World::new(3, config());
@@ -176,8 +178,8 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Through writes of clients, lost links, crashes and power cuts nobody ever sees anything but what was written last, and
-    /// in the end all of it is under the newest key.
+    /// Through writes of clients, lost links, crashes and power cuts nobody ever sees anything but
+    /// what was written last, and in the end all of it is under the newest key.
     #[test]
     fn clients_see_nothing_of_it(
         seed in any::<u64>(),

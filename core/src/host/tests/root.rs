@@ -143,8 +143,8 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// However a host came to its table, and however another one reads the volume, they have the same root; and a store
-    /// that holds something back has another one.
+    /// However a host came to its table, and however another one reads the volume, they have the
+    /// same root; and a store that holds something back has another one.
     #[test]
     fn all_hosts_have_the_same_root(
         seed in any::<u64>(),

@@ -412,7 +412,7 @@ fn a_store_that_has_less_than_it_said_gets_nothing_more() {
     world.link_down();
     world.store.committed = 0;
     world.settle();
-    assert!(world.events.contains(&Event::StoreBehind { committed: 0, from: 2 }));
+    assert!(world.events.contains(&Event::StoreLostWrites { committed: 0, from: 2 }));
     assert_eq!(world.store.batches.len(), 1);
 }
 
@@ -444,7 +444,7 @@ fn a_store_that_was_set_back_gets_nothing_more() {
             world.write(16, 8, true);
             world.settle();
         }
-        let behind = Event::StoreBehind { committed: 0, from: delivered + 1 };
+        let behind = Event::StoreLostWrites { committed: 0, from: delivered + 1 };
         assert_eq!(world.events.iter().filter(|event| **event == behind).count(), 4);
         assert!(!world.events.iter().any(|e| matches!(e, Event::JournalDamaged { .. })));
         assert_eq!(world.store.committed, 0);

@@ -1,10 +1,10 @@
 //! A scripted world around one engine.
 //!
 //! The disk has a live and a durable image: a power cut keeps any subset of the unsynced pages. The
-//! store is an array that commits whole batches. The model knows for each sector which writes it has
-//! seen, in the order in which they were submitted; since the engine numbers them in that order and
-//! every write here is one record, write `n` has number `n`. A write that is packed into several
-//! records counts as so many writes, which are there together or not.
+//! store is an array that commits whole batches. The model knows for each sector which writes it
+//! has seen, in the order in which they were submitted; since the engine numbers them in that order
+//! and every write here is one record, write `n` has number `n`. A write that is packed into
+//! several records counts as so many writes, which are there together or not.
 
 use super::store::Store;
 use super::table::TableDisk;
@@ -415,8 +415,8 @@ impl World {
         }
     }
 
-    /// The engine has written again what a range holds: it has taken the next numbers for that, and what it wrote is what was
-    /// written there last.
+    /// The engine has written again what a range holds: it has taken the next numbers for that, and
+    /// what it wrote is what was written there last.
     fn rewritten(&mut self, range: Range, first: Seq, last: Seq) {
         let before = self.last();
         assert_eq!(first, before + 1, "{range} is rewritten in the order of all writes");

@@ -1,8 +1,8 @@
-//! The head of a table: whose it is, and up to which write it is complete; and what a host that comes
-//! back makes of it.
+//! The head of a table: whose it is, and up to which write it is complete; and what a host that
+//! comes back makes of it.
 
 use super::mark::{MarkKey, TABLE_KEY_BYTES};
-use super::root::{ROOT_BYTES, Root, RootHash};
+use super::root_hash::{ROOT_BYTES, Root, RootHash};
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use crate::wire::link::{Attached, Changes, HostId, Moment};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -86,8 +86,8 @@ pub enum HeadError {
 }
 
 impl Head {
-    /// Of a new table: `key` is that of the last [`Statement`], or random. With `complete`, nothing was ever written to
-    /// the volume, or all of it is about to be [learned](super::Learner).
+    /// Of a new table: `key` is that of the last [`Statement`], or random. With `complete`, nothing
+    /// was ever written to the volume, or all of it is about to be [learned](super::Learner).
     #[must_use]
     pub fn new(
         attached: &Attached,
@@ -207,7 +207,8 @@ pub struct Statement {
     pub epoch: Epoch,
     /// All writes up to this number were committed.
     pub seq: Seq,
-    /// The key of tables, which all hosts of the volume share: else they would have different roots.
+    /// The key of tables, which all hosts of the volume share: else they would have different
+    /// roots.
     pub key: [u8; TABLE_KEY_BYTES],
     /// The last root that was worked out, of a host that let the volume go in order.
     pub root: Option<Root>,
@@ -336,8 +337,8 @@ pub struct JournalEnd {
     pub last: Seq,
 }
 
-/// What of `changes` lies in a volume of that many sectors. A store may name whole blocks, and one that is not
-/// to be trusted anything; the table must not grow beyond what the volume needs.
+/// What of `changes` lies in a volume of that many sectors. A store may name whole blocks, and one
+/// that is not to be trusted anything; the table must not grow beyond what the volume needs.
 fn within(changes: Changes, sectors: u64) -> Changes {
     let Changes::Ranges(ranges) = changes else { return changes };
     let volume = Range::new(0, sectors);
@@ -345,11 +346,13 @@ fn within(changes: Changes, sectors: u64) -> Changes {
 }
 
 impl Head {
-    /// Compares what this host knows with what the store has granted. `journal` is what it holds, if there is
-    /// one; `statement` the last one of anybody with the keys, `changes` the answer to [`Verdict::Ask`].
+    /// Compares what this host knows with what the store has granted. `journal` is what it holds,
+    /// if there is one; `statement` the last one of anybody with the keys, `changes` the answer to
+    /// [`Verdict::Ask`].
     ///
-    /// What makes a change believable is a statement that is newer than all that this host knows: only who has the
-    /// keys can have made it. Without one, nobody else can have written, and nothing is forgotten.
+    /// What makes a change believable is a statement that is newer than all that this host knows:
+    /// only who has the keys can have made it. Without one, nobody else can have written, and
+    /// nothing is forgotten.
     #[must_use]
     pub fn judge(
         &self,

@@ -1,7 +1,9 @@
-//! A table made from what a store gives out, all of it: for a host that has none, and knows the [root](super::Root).
+//! A table made from what a store gives out, all of it: for a host that has none, and knows the
+//! [root](super::Root).
 //!
-//! Promises: what the table says afterwards is what the store said, from the first sector to the last. Whether
-//! that is right only the root tells. Memory is bounded by that of the table. It must not know the link or files.
+//! Promises: what the table says afterwards is what the store said, from the first sector to the
+//! last. Whether that is right only the root tells. Memory is bounded by that of the table. It must
+//! not know the link or files.
 
 use super::head::Head;
 use super::mark::{MarkKey, Seal};
@@ -33,8 +35,8 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Of the table that has this head when it is finished; its files are empty. At most `memory` bytes of the table
-    /// are in memory. `None` if its key is none.
+    /// Of the table that has this head when it is finished; its files are empty. At most `memory`
+    /// bytes of the table are in memory. `None` if its key is none.
     #[must_use]
     pub fn new(head: Head, memory: u64) -> Option<Learner> {
         Some(Learner { key: head.mark_key()?, table: Table::new(head, memory), at: 0 })
@@ -96,8 +98,8 @@ impl Learner {
         !self.table.is_frozen()
     }
 
-    /// The next operation on the files of the table. Writes and syncs are carried out in the order given. A read
-    /// beyond the end of a file gives zeroes.
+    /// The next operation on the files of the table. Writes and syncs are carried out in the order
+    /// given. A read beyond the end of a file gives zeroes.
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.table.poll_disk()
     }

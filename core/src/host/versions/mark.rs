@@ -1,8 +1,9 @@
 //! What the table says of a block or a sector: a mark of 32 bits.
 //!
-//! The mark of encrypted content is a function, under a key that only this host has, of the tag that
-//! AES-GCM gave the block. The tag depends on volume, epoch, write, sectors and content, so two
-//! versions of a block have the same mark once in 2³² cases, and nobody without the key knows in which.
+//! The mark of encrypted content is a function, under a key that only this host has, of the tag
+//! that AES-GCM gave the block. The tag depends on volume, epoch, write, sectors and content, so
+//! two versions of a block have the same mark once in 2³² cases, and nobody without the key knows
+//! in which.
 
 use crate::block::{Range, VolumeId};
 use crate::record::packed::{self, TAG_BYTES};

@@ -1,21 +1,24 @@
-//! Which version of each block a keyed volume has: what finds out a store that answers with an older one.
+//! Which version of each block a keyed volume has: what finds out a store that answers with an
+//! older one.
 //!
-//! Promises: what is committed and given out by the store is the version that was written last, as far as
-//! this host knows ([`Standing`]); the table on disk has all writes up to [`Versions::durable`], and the
-//! journal keeps what comes after. Memory is bounded by its pages and by [`QUEUE_MAX`] changes, with those of
-//! one batch; after a restart, until they are applied, by the records that the journal held instead. It must not know
-//! requests, packing or the link.
+//! Promises: what is committed and given out by the store is the version that was written last, as
+//! far as this host knows ([`Standing`]); the table on disk has all writes up to
+//! [`Versions::durable`], and the journal keeps what comes after. Memory is bounded by its pages
+//! and by [`QUEUE_MAX`] changes, with those of one batch; after a restart, until they are applied,
+//! by the records that the journal held instead. It must not know requests, packing or the link.
 //!
 //! # Life of a change
 //!
-//! A record is *fed* when it is shipped, *due* once it is committed, and then *applied* to pages in memory,
-//! which may have to be read before. A [checkpoint](table) puts them on the disk. From the feeding until
-//! it is applied a change stands in an overlay, so an answer is always compared with the newest.
+//! A record is *fed* when it is shipped, *due* once it is committed, and then *applied* to pages in
+//! memory, which may have to be read before. A [checkpoint](table) puts them on the disk. From the
+//! feeding until it is applied a change stands in an overlay, so an answer is always compared with
+//! the newest.
 
 mod head;
 mod learn;
 mod mark;
 mod root;
+mod root_hash;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -26,7 +29,8 @@ pub use head::{
 };
 pub use learn::{Learned, Learner};
 pub use mark::TABLE_KEY_BYTES;
-pub use root::{ROOT_BYTES, Root, RootHash, Rooting};
+pub use root::Rooting;
+pub use root_hash::{ROOT_BYTES, Root, RootHash};
 pub use table::{BLOCKS, FILES, PAGE_BYTES, SECTORS, damaged_bytes};
 
 pub(crate) use mark::{Seal, seals, seals_of};
@@ -44,7 +48,8 @@ use table::Table;
 
 /// Changes fed and not applied beyond which nothing is shipped.
 const QUEUE_MAX: usize = 1 << 17;
-/// Changes whose pages are asked for together: less than what fits into memory beside pages that have changed.
+/// Changes whose pages are asked for together: less than what fits into memory beside pages that
+/// have changed.
 const AHEAD: usize = 64;
 /// Blocks changed in one go: a discard may be as large as the volume.
 const TURN_BLOCKS: usize = 1 << 15;
@@ -62,7 +67,7 @@ pub(crate) struct Fed {
 
 /// A change that has not been applied, or not all of it.
 #[derive(Clone, Copy, Debug)]
-struct Change {
+struct BlockChange {
     seq: Seq,
     range: Range,
     mark: Mark,
@@ -101,9 +106,10 @@ pub struct Versions {
     key: MarkKey,
     table: Table,
     /// In order of their numbers.
-    queue: VecDeque<Change>,
+    queue: VecDeque<BlockChange>,
     overlay: ExtentMap<Uniform<(Seq, Mark)>>,
-    /// How many changes of it, or of the journal before them, are left until all that is to be forgotten is.
+    /// How many changes of it, or of the journal before them, are left until all that is to be
+    /// forgotten is.
     until_forgotten: usize,
     /// The last number fed.
     fed: Seq,
@@ -117,9 +123,10 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The table that was opened with [`Head::newest`] and [`Head::judge`], or a new one; `head` is on stable storage.
-    /// `forgotten` are the ranges of the verdict, `committed` the last number that the store has; at most `memory`
-    /// bytes of the table are in memory. `None` if its key is none.
+    /// The table that was opened with [`Head::newest`] and [`Head::judge`], or a new one; `head` is
+    /// on stable storage. `forgotten` are the ranges of the verdict, `committed` the last number
+    /// that the store has; at most `memory` bytes of the table are in memory. `None` if its key is
+    /// none.
     #[must_use]
     pub fn new(head: Head, committed: Seq, forgotten: &[Range], memory: u64) -> Option<Versions> {
         let mut versions = Versions {
@@ -147,7 +154,7 @@ impl Versions {
 
     fn push(&mut self, seq: Seq, range: Range, mark: Mark) {
         self.overlay.insert(range, Uniform((seq, mark)));
-        self.queue.push_back(Change { seq, range, mark });
+        self.queue.push_back(BlockChange { seq, range, mark });
     }
 
     /// Whose versions these are.
@@ -166,7 +173,7 @@ impl Versions {
             }
         }
         self.fed = self.fed.max(self.committed);
-        for Change { seq, range, mark } in forgotten {
+        for BlockChange { seq, range, mark } in forgotten {
             self.push(seq, range, mark);
         }
         // The journal comes first, so these are the last ones.
@@ -190,12 +197,12 @@ impl Versions {
         seals(self.volume, header, bytes, |range, seal| {
             let mark = self.key.mark(&seal).unwrap_or(Mark::UNKNOWN);
             self.overlay.insert(range, Uniform((header.seq, mark)));
-            self.queue.push_back(Change { seq: header.seq, range, mark });
+            self.queue.push_back(BlockChange { seq: header.seq, range, mark });
         });
     }
 
-    /// The last number that the store can have: nothing later was given to it. After a failure of the disk nothing is
-    /// known of that.
+    /// The last number that the store can have: nothing later was given to it. After a failure of
+    /// the disk nothing is known of that.
     pub(crate) fn fed(&self) -> Seq {
         if self.table.failed().is_some() { Seq::MAX } else { self.fed }
     }
@@ -210,8 +217,9 @@ impl Versions {
         self.committed = self.committed.max(seq);
     }
 
-    /// All writes up to this number are applied. While something is left to be forgotten that is what it was when the
-    /// table was opened: after a crash it is asked for anew only if the table does not say to have it.
+    /// All writes up to this number are applied. While something is left to be forgotten that is
+    /// what it was when the table was opened: after a crash it is asked for anew only if the table
+    /// does not say to have it.
     fn applied(&self) -> Seq {
         if self.until_forgotten > 0 {
             return self.table.head().seq;
@@ -220,14 +228,14 @@ impl Versions {
         next.map_or(self.committed, |seq| self.committed.min(seq.saturating_sub(1)))
     }
 
-    /// All writes up to this number are in the table on disk: the journal need not keep them. After a failure of
-    /// the disk it keeps nothing for the table.
+    /// All writes up to this number are in the table on disk: the journal need not keep them. After
+    /// a failure of the disk it keeps nothing for the table.
     pub(crate) fn durable(&self) -> Seq {
         if self.table.failed().is_some() { Seq::MAX } else { self.table.head().seq }
     }
 
-    /// Applies what is due, and makes a checkpoint if there is a reason. `short`: somebody waits for the room
-    /// in the journal, or soon will. `closing`: the volume is to be let go.
+    /// Applies what is due, and makes a checkpoint if there is a reason. `short`: somebody waits
+    /// for the room in the journal, or soon will. `closing`: the volume is to be let go.
     pub(crate) fn settle(&mut self, now: Time, short: bool, closing: bool) {
         if self.table.failed().is_some() {
             self.queue.clear();
@@ -239,7 +247,8 @@ impl Versions {
             self.apply(now);
         }
         let applied = self.applied();
-        // What was seen for the first time is no write of this host, and is to be kept all the same.
+        // What was seen for the first time is no write of this host, and is to be kept all the
+        // same.
         let behind = applied > self.table.head().seq || self.since.is_some();
         let due = self.since.is_some_and(|since| since.after(INTERVAL) <= now);
         let wanted = (behind && (short || due || closing)) || self.table.is_crowded();
@@ -256,7 +265,7 @@ impl Versions {
             && let Some(change) = self.queue.front_mut()
             && change.seq <= self.committed
         {
-            let Change { seq, range, mark } = *change;
+            let BlockChange { seq, range, mark } = *change;
             let first = range.lba / BLOCK_SECTORS;
             let end = range.end().min((first + 1) * BLOCK_SECTORS);
             let part = Range::between(range.lba, end);
@@ -267,7 +276,7 @@ impl Versions {
             left -= 1;
             if !self.table.set(part, mark) {
                 // What the next ones need is read at the same time.
-                for Change { range, .. } in self.queue.iter().take(AHEAD) {
+                for BlockChange { range, .. } in self.queue.iter().take(AHEAD) {
                     self.table.ask(*range);
                 }
                 return;
@@ -325,8 +334,8 @@ impl Versions {
         if known { Standing::Newest(new) } else { Standing::Unknown }
     }
 
-    /// Whether all of a range is to have that mark; nothing if something has to be read first. Blocks of which nothing
-    /// is known are given to `new`.
+    /// Whether all of a range is to have that mark; nothing if something has to be read first.
+    /// Blocks of which nothing is known are given to `new`.
     fn compare(&mut self, range: Range, found: Mark, new: &mut dyn FnMut(Range)) -> Option<bool> {
         let parts: Vec<_> = self.overlay.cover(range).collect();
         let mut known = true;
@@ -363,7 +372,8 @@ impl Versions {
         known.then_some(true)
     }
 
-    /// Whether content of mark `found` may be where the table has `mark`; nothing if the table does not know.
+    /// Whether content of mark `found` may be where the table has `mark`; nothing if the table does
+    /// not know.
     fn fits(&self, mark: Mark, found: Mark) -> Option<bool> {
         match mark {
             Mark::BLANK if self.table.head().complete => Some(found == Mark::ZERO),
@@ -372,8 +382,8 @@ impl Versions {
         }
     }
 
-    /// What was seen for the first time has proved to be of this volume, and nothing was written to it since it was
-    /// asked for: it is the version to be expected from now on.
+    /// What was seen for the first time has proved to be of this volume, and nothing was written to
+    /// it since it was asked for: it is the version to be expected from now on.
     pub(crate) fn adopt(&mut self, now: Time, new: &[(Range, Seal)]) {
         for (range, seal) in new {
             let whole = range.sectors == BLOCK_SECTORS;
@@ -388,8 +398,8 @@ impl Versions {
         }
     }
 
-    /// The newest version of a block, for the read cache. Sectors that are zeroes have the mark of zeroes, however it
-    /// came to be known.
+    /// The newest version of a block, for the read cache. Sectors that are zeroes have the mark of
+    /// zeroes, however it came to be known.
     pub(crate) fn version(&mut self, block: u64) -> Version {
         if self.table.failed().is_some() {
             return Version::Unknown;
@@ -431,8 +441,8 @@ impl Versions {
         matches!(mark, Some(Ok(mark)) if self.fits(mark, Mark::ZERO).is_none())
     }
 
-    /// Of a range that the store says has no data, how many sectors from its start may be so as far as this host
-    /// knows; nothing if something has to be read first.
+    /// Of a range that the store says has no data, how many sectors from its start may be so as far
+    /// as this host knows; nothing if something has to be read first.
     pub(crate) fn zeroes(&mut self, range: Range) -> Option<u64> {
         if self.table.failed().is_some() {
             return Some(range.sectors);

@@ -1,20 +1,18 @@
 //! The root of a table: one hash of what every sector of the volume has to be.
 //!
-//! Promises: two tables of one volume with one key have the same root exactly if they expect the same version of
-//! every sector, after the same write. Whoever knows a root can tell whether a store gives out that state of the
-//! volume, without a table of his own. It must not know where pages come from.
+//! Promises: two tables of one volume with one key have the same root exactly if they expect the
+//! same version of every sector, after the same write. Whoever knows a root can tell whether a
+//! store gives out that state of the volume, without a table of his own. It must not know where
+//! pages come from.
 
 use super::head::Head;
 use super::mark::Mark;
+use super::root_hash::{Root, RootHash};
 use super::table::{
     BLOCKS, PAGE_BLOCKS, PAGE_BYTES, PAGE_SPLITS, SECTORS, block_mark, sector_marks, verified,
 };
 use crate::block::{BLOCK_SECTORS, Seq};
 use ring::hmac;
-use std::str::FromStr;
-
-/// Bytes of a root.
-pub const ROOT_BYTES: usize = 32;
 
 /// More than the marks of one page take.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -23,49 +21,6 @@ const SPLIT: u64 = 1 << 63;
 const _: () = assert!(PAGE_BLOCKS as usize * (8 + 4 * BLOCK_SECTORS as usize) < BUFFER_BYTES / 2);
 
 const LABEL: &[u8] = b"longhaul root 1\n";
-
-/// What a volume has to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Root {
-    /// It has all writes up to this number, and no later one.
-    pub seq: Seq,
-    /// HMAC-SHA256, with the key of the marks, over the number and the marks of all that is not zeroes.
-    pub hash: RootHash,
-}
-
-/// The hash of a root; as text it is hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RootHash(pub [u8; ROOT_BYTES]);
-
-impl std::fmt::Display for RootHash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// A text is no hash of a root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a root is {} hexadecimal digits", 2 * ROOT_BYTES)]
-pub struct NoRoot;
-
-impl FromStr for RootHash {
-    type Err = NoRoot;
-
-    fn from_str(text: &str) -> Result<RootHash, NoRoot> {
-        let digit =
-            |byte: u8| char::from(byte).to_digit(16).and_then(|digit| digit.try_into().ok());
-        let mut hash = [0_u8; ROOT_BYTES];
-        if text.len() != 2 * ROOT_BYTES {
-            return Err(NoRoot);
-        }
-        for (byte, pair) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let (high, low): (u8, u8) =
-                (digit(pair[0]).ok_or(NoRoot)?, digit(pair[1]).ok_or(NoRoot)?);
-            *byte = high << 4 | low;
-        }
-        Ok(RootHash(hash))
-    }
-}
 
 /// Works a root out, page by page.
 #[derive(Debug)]
@@ -80,7 +35,8 @@ pub struct Rooting {
 }
 
 impl Rooting {
-    /// Of the table with that head, if it knows the version of every block and all of it is on the disk.
+    /// Of the table with that head, if it knows the version of every block and all of it is on the
+    /// disk.
     #[must_use]
     pub fn new(head: &Head) -> Option<Rooting> {
         if !head.complete {
@@ -95,8 +51,9 @@ impl Rooting {
         Some(Rooting { context, buffer, seq: head.seq, sectors: None, known: true })
     }
 
-    /// Takes page `number` of the file [`BLOCKS`]. Pages come in order; those left out are zeroes. `sectors` gives
-    /// pages of the file [`SECTORS`]: what lies beyond the end of the file is zeroes.
+    /// Takes page `number` of the file [`BLOCKS`]. Pages come in order; those left out are zeroes.
+    /// `sectors` gives pages of the file [`SECTORS`]: what lies beyond the end of the file is
+    /// zeroes.
     ///
     /// # Errors
     /// What `sectors` fails with.

@@ -1,10 +1,10 @@
-//! The table on disk: a mark for each block of the volume, and, for blocks that were written in part,
-//! marks for their sectors. Pages of both are kept in memory within a limit.
+//! The table on disk: a mark for each block of the volume, and, for blocks that were written in
+//! part, marks for their sectors. Pages of both are kept in memory within a limit.
 //!
-//! Promises: pages are written only by a checkpoint, sectors before blocks, and nothing changes while one
-//! is under way. So a block that is said to be mixed has its sectors on stable storage, and what a power
-//! cut leaves is the state of the last checkpoint with some of the changes since, which the journal makes
-//! again. It must not know records, the store, or which changes are due.
+//! Promises: pages are written only by a checkpoint, sectors before blocks, and nothing changes
+//! while one is under way. So a block that is said to be mixed has its sectors on stable storage,
+//! and what a power cut leaves is the state of the last checkpoint with some of the changes since,
+//! which the journal makes again. It must not know records, the store, or which changes are due.
 
 use super::head::{HEAD_BYTES, Head};
 use super::mark::Mark;
@@ -40,7 +40,8 @@ pub(crate) const PAGE_SPLITS: u64 = UNITS * UNIT_SPLITS;
 
 /// Writes of a checkpoint under way at a time.
 const WRITES_MAX: usize = 64;
-/// Fewest pages in memory. What one answer, or one status query, is about has to fit into those that have not changed.
+/// Fewest pages in memory. What one answer, or one status query, is about has to fit into those
+/// that have not changed.
 const PAGES_MIN: usize = 1024;
 /// Most blocks that one status query is about (64 MiB).
 const STATUS_BLOCKS: u64 = 1 << 14;
@@ -66,7 +67,7 @@ struct Page {
 
 /// What a checkpoint does next.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum CheckpointStep {
     Idle,
     /// Writes these pages of the file, the last one first.
     Write {
@@ -91,7 +92,7 @@ pub(crate) struct Table {
     wanted: BTreeSet<PageId>,
     ids: u64,
     disk: VecDeque<DiskOperation>,
-    step: Step,
+    step: CheckpointStep,
     /// The head on stable storage, and the one that is being written.
     head: Head,
     next: Option<Head>,
@@ -100,7 +101,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table of which `head` is the newest head on stable storage, with at most `memory` bytes of pages.
+    /// The table of which `head` is the newest head on stable storage, with at most `memory` bytes
+    /// of pages.
     pub(crate) fn new(head: Head, memory: u64) -> Table {
         Table {
             pages: BTreeMap::new(),
@@ -111,7 +113,7 @@ impl Table {
             wanted: BTreeSet::new(),
             ids: 0,
             disk: VecDeque::new(),
-            step: Step::Idle,
+            step: CheckpointStep::Idle,
             head,
             next: None,
             failed: None,
@@ -136,7 +138,7 @@ impl Table {
 
     /// Whether a checkpoint is under way: nothing may be changed.
     pub(crate) fn is_frozen(&self) -> bool {
-        self.step != Step::Idle
+        self.step != CheckpointStep::Idle
     }
 
     /// Whether so many pages have changed that a checkpoint makes room.
@@ -159,7 +161,8 @@ impl Table {
 
     // --- marks ---
 
-    /// The marks of a block: one for all of it, or each sector's; nothing if it has to be read first.
+    /// The marks of a block: one for all of it, or each sector's; nothing if it has to be read
+    /// first.
     pub(crate) fn get(&mut self, block: u64) -> Option<Result<Mark, Split>> {
         let mark = block_mark(&self.page((BLOCKS, block / PAGE_BLOCKS))?.data, block);
         if mark != Mark::MIXED {
@@ -254,8 +257,9 @@ impl Table {
         self.dirty[(file - BLOCKS) as usize].contains(&page)
     }
 
-    /// Lets pages go that have not been used of late, until there is room for another one. None goes during a checkpoint:
-    /// what is being written must not be read back before it is there. Then the end of it makes room.
+    /// Lets pages go that have not been used of late, until there is room for another one. None
+    /// goes during a checkpoint: what is being written must not be read back before it is there.
+    /// Then the end of it makes room.
     fn make_room(&mut self) {
         if self.is_frozen() {
             return;
@@ -299,12 +303,13 @@ impl Table {
 
     fn fail(&mut self, error: String) {
         self.failed.get_or_insert(error);
-        self.step = Step::Idle;
+        self.step = CheckpointStep::Idle;
         self.next = None;
         self.disk.clear();
     }
 
-    /// Puts all that was changed on stable storage: the marks of all writes up to `seq`, and perhaps of later ones.
+    /// Puts all that was changed on stable storage: the marks of all writes up to `seq`, and
+    /// perhaps of later ones.
     pub(crate) fn checkpoint(&mut self, seq: Seq) {
         if self.is_frozen() || self.failed.is_some() {
             return;
@@ -316,14 +321,14 @@ impl Table {
     fn begin_writing(&mut self, file: u32) {
         let dirty = std::mem::take(&mut self.dirty[(file - BLOCKS) as usize]);
         let left = dirty.into_iter().rev().collect();
-        self.step = Step::Write { file, left, under_way: 0 };
+        self.step = CheckpointStep::Write { file, left, under_way: 0 };
         self.write_on();
     }
 
     /// Goes on with the pages of a file.
     fn write_on(&mut self) {
         loop {
-            let Step::Write { file, left, under_way } = &mut self.step else { return };
+            let CheckpointStep::Write { file, left, under_way } = &mut self.step else { return };
             let file = *file;
             if *under_way >= WRITES_MAX {
                 return;
@@ -341,7 +346,7 @@ impl Table {
             let (id, offset) = (self.next_id(), number * PAGE_BYTES as u64);
             self.disk.push_back(DiskOperation::Write { id, file, offset, data, sync: false });
         }
-        let Step::Write { file, under_way: 0, .. } = self.step else { return };
+        let CheckpointStep::Write { file, under_way: 0, .. } = self.step else { return };
         // Nothing was written to it.
         self.synced(file);
     }
@@ -349,23 +354,23 @@ impl Table {
     /// A write or sync is done.
     fn written(&mut self) {
         match &mut self.step {
-            Step::Idle => {}
-            Step::Write { file, left, under_way } => {
+            CheckpointStep::Idle => {}
+            CheckpointStep::Write { file, left, under_way } => {
                 *under_way -= 1;
                 if left.is_empty() && *under_way == 0 {
                     let file = *file;
-                    self.step = Step::Sync { file };
+                    self.step = CheckpointStep::Sync { file };
                     let id = self.next_id();
                     return self.disk.push_back(DiskOperation::Sync { id, file });
                 }
                 self.write_on();
             }
-            Step::Sync { file } => {
+            CheckpointStep::Sync { file } => {
                 let file = *file;
                 self.synced(file);
             }
-            Step::Head => {
-                self.step = Step::Idle;
+            CheckpointStep::Head => {
+                self.step = CheckpointStep::Idle;
                 if let Some(head) = self.next.take() {
                     self.head = head;
                 }
@@ -381,13 +386,14 @@ impl Table {
         }
         let Some(head) = &self.next else { return };
         let (data, offset) = (head.encode(), head.slot() * HEAD_BYTES as u64);
-        self.step = Step::Head;
+        self.step = CheckpointStep::Head;
         let (id, file) = (self.next_id(), HEADS);
         self.disk.push_back(DiskOperation::Write { id, file, offset, data, sync: true });
     }
 }
 
-/// A page as it was read, in which damaged units say that nothing is known; and how many bytes are damaged.
+/// A page as it was read, in which damaged units say that nothing is known; and how many bytes are
+/// damaged.
 pub(crate) fn verified(id: PageId, data: &[u8]) -> (Box<[u8; PAGE_BYTES]>, u64) {
     let (mut page, mut damaged) = (Box::new([0; PAGE_BYTES]), 0);
     for (n, (unit, from)) in page.chunks_mut(UNIT_BYTES).zip(data.chunks(UNIT_BYTES)).enumerate() {

@@ -106,7 +106,8 @@ fn damage_is_noticed_and_forgotten() {
     assert_eq!(table.damaged_bytes(), 512);
 }
 
-/// A checkpoint on the way does not say that writes are there whose ranges are still to be forgotten.
+/// A checkpoint on the way does not say that writes are there whose ranges are still to be
+/// forgotten.
 #[test]
 fn what_is_to_be_forgotten_holds_checkpoints_up() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
@@ -224,8 +225,9 @@ fn pages_in_memory_are_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Changes to a table of which little fits into memory, checkpoints and power cuts at any moment: after the changes since
-    /// the last checkpoint have been made again, it says what an array says.
+    /// Changes to a table of which little fits into memory, checkpoints and power cuts at any
+    /// moment: after the changes since the last checkpoint have been made again, it says what an
+    /// array says.
     #[test]
     fn a_table_is_an_array(seed in any::<u64>(), lives in 1..6usize) {
         let mut rng = Rng(seed);

@@ -4,12 +4,12 @@
 use super::Volume;
 use crate::block::Range;
 use crate::host::config::Mode;
-use crate::host::volume::Link;
 use crate::host::writes::{PendingWrite, WriteContent};
+use bytes::Bytes;
 
 impl Volume {
     /// A client writes.
-    pub(in crate::host) fn write(&mut self, id: u64, content: WriteContent, fua: bool) {
+    pub(super) fn write(&mut self, id: u64, content: WriteContent, fua: bool) {
         let mut write = PendingWrite::new(id, content, fua);
         if !self.acknowledger.has_waiting_writes() && self.append(&mut write) {
             self.acknowledge(&write);
@@ -28,6 +28,7 @@ impl Volume {
         }
     }
 
+    /// All of a write is in the journal.
     fn acknowledge(&mut self, write: &PendingWrite) {
         let progress = self.log.progress();
         self.acknowledger.acknowledge(&self.context.config, progress, write, &mut self.out);
@@ -39,28 +40,43 @@ impl Volume {
         self.acknowledger.wait_until_durable(&self.context.config, progress, id, &mut self.out);
     }
 
-    /// Writes a range again with what it holds. False if there was no room for all of it; the number of
-    /// sectors that were written comes with it.
-    pub(in crate::host) fn write_own(&mut self, range: Range, data: bytes::Bytes) -> (bool, u64) {
+    /// Writes a range again, for this host itself: whether there was room for all of it, and how
+    /// many sectors were written.
+    pub(super) fn write_own(&mut self, range: Range, data: Bytes) -> (bool, u64) {
         let mut write = PendingWrite::own(range, data);
         (self.append(&mut write), write.done())
     }
 
-    /// Appends as much of a write as there is room for; true if that is all of it. Whatever is kept of a
-    /// range elsewhere learns that the range has new content.
+    /// Appends as much of a write as there is room for; true if that is all of it. Every machine
+    /// that keeps something of a range learns that the range has new content.
     fn append(&mut self, write: &mut PendingWrite) -> bool {
-        let now = self.context.now;
-        let matters = self.caching.is_on() || self.versions.is_on();
-        let announces = self.context.config.mode != Mode::WriteThrough && self.link == Link::Up;
-        self.log.append(&self.context, &mut self.packer, write, |header| {
+        let Volume {
+            context,
+            log,
+            keyed,
+            readahead,
+            caching,
+            session,
+            copies,
+            background,
+            drain,
+            ..
+        } = self;
+        let now = context.now;
+        // Only a cache and a table of versions care whether an answer is spoiled.
+        let spoils = caching.is_on() || keyed.has_versions();
+        let announces = context.config.mode != Mode::WriteThrough && session.is_up();
+        log.append(context, keyed.packer(), write, |header| {
             let range = header.range;
-            self.readahead.forget(range);
-            self.caching.forget(now, range);
-            self.reads.spoil(range, matters);
-            self.copies.written(range);
-            self.rewriting.written(range);
+            readahead.forget(range);
+            caching.forget(now, range);
+            if spoils {
+                session.spoil(range);
+            }
+            copies.written(range);
+            background.written(range);
             if announces {
-                self.announcer.add(now, range, header.seq);
+                drain.written(now, range, header.seq);
             }
         })
     }

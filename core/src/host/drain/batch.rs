@@ -1,200 +1,43 @@
-//! Shipping: which writes go to the store next, in which batch, and how many may be on their way.
-//!
-//! Promises: batches hold whole frames in order, each starts where the last one ended, and nothing
-//! is left out of one but what the same batch overwrites. It must not know the disk or the link:
-//! frames come in as bytes, batches go out as bytes.
+//! Batches: frames of the journal put together for the store, without what the same batch
+//! overwrites.
 
-use super::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
-use crate::block::{Range, Seq, Time, VolumeId};
+use crate::block::{Range, Seq, VolumeId};
 use crate::extent::{ExtentMap, Uniform};
-use crate::limit::Limit;
+use crate::host::journal::{FRAME_HEADER_BYTES, Frame, FrameHeader};
 use crate::record::{self, Header, Record};
-use crate::wire::link::BATCH_BYTES;
 use bytes::{Bytes, BytesMut};
-use std::collections::VecDeque;
-use std::time::Duration;
-
-/// Least window: enough for one batch to be written while the next one travels.
-const MIN_WINDOW_BYTES: u64 = BATCH_BYTES as u64;
-/// How long a measurement counts. A guess: longer than a pause between bursts, shorter than a
-/// change of path is worth waiting for.
-const ESTIMATE_SPAN: Duration = Duration::from_secs(10);
-
-/// A batch being put together.
-#[derive(Debug)]
-pub(crate) struct Assembly {
-    pub(crate) frames: Vec<Frame>,
-    /// The frames' bytes as they arrive.
-    pub(crate) parts: Vec<Option<Part>>,
-    pub(crate) missing: usize,
-}
-
-#[derive(Debug)]
-struct Shipped {
-    last: Seq,
-    bytes: u64,
-    at: Time,
-    delivered: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct Drain {
-    /// First number of the next batch.
-    pub(crate) next: Seq,
-    /// No frame before this address is shipped (again).
-    pub(crate) addr: u64,
-    pub(crate) assembly: Option<Assembly>,
-    /// Tells reads for this assembly from those for one that was given up.
-    pub(crate) generation: u64,
-    /// The store refused a batch and has committed nothing since: all is verified before it goes.
-    pub(crate) distrust: bool,
-    /// Most bytes of records in the next batch. Halved when a batch cannot be put together, so that
-    /// in the end all goes that lies before the damage; doubled when one can.
-    pub(crate) reach: u64,
-    shipped: VecDeque<Shipped>,
-    in_flight: u64,
-    delivered: u64,
-    window_max: u64,
-    rate: Peak,
-    trip: Peak,
-    /// How much may go, in batches of which nobody waits for any.
-    pub(crate) limit: Limit,
-}
-
-/// The best value of the last one to two spans.
-#[derive(Debug, Default)]
-pub(crate) struct Peak {
-    current: u64,
-    previous: u64,
-    since: Time,
-}
-
-impl Peak {
-    pub(crate) fn add(&mut self, now: Time, value: u64) {
-        if now.since(self.since) >= ESTIMATE_SPAN {
-            self.previous = self.current;
-            self.current = 0;
-            self.since = now;
-        }
-        self.current = self.current.max(value);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.current.max(self.previous)
-    }
-}
-
-impl Drain {
-    pub(crate) fn new(committed: Seq, window_max: u64) -> Drain {
-        Drain {
-            next: committed + 1,
-            addr: 0,
-            assembly: None,
-            generation: 0,
-            distrust: false,
-            reach: u64::MAX,
-            shipped: VecDeque::new(),
-            in_flight: 0,
-            delivered: 0,
-            window_max: window_max.max(MIN_WINDOW_BYTES),
-            rate: Peak::default(),
-            trip: Peak::default(),
-            limit: Limit::default(),
-        }
-    }
-
-    pub(crate) fn in_flight_bytes(&self) -> u64 {
-        self.in_flight
-    }
-
-    /// Last number shipped.
-    pub(crate) fn shipped(&self) -> Seq {
-        self.next - 1
-    }
-
-    pub(crate) fn window(&self) -> u64 {
-        let rate = u128::from(self.rate.get());
-        let trip = u128::from(u64::MAX - self.trip.get());
-        // Without a measurement the rate is zero. Bytes per second times nanoseconds.
-        let estimate = rate.saturating_mul(2 * trip) / 1_000_000_000;
-        u64::try_from(estimate).unwrap_or(u64::MAX).clamp(MIN_WINDOW_BYTES, self.window_max)
-    }
-
-    /// Whether the window lets another batch of about `bytes` go.
-    pub(crate) fn has_window(&self, bytes: u64) -> bool {
-        self.in_flight == 0 || self.in_flight.saturating_add(bytes) <= self.window()
-    }
-
-    /// A batch up to `last` goes out.
-    pub(crate) fn ship(&mut self, now: Time, last: Seq, bytes: u64) {
-        self.next = last + 1;
-        self.in_flight += bytes;
-        self.limit.take(now, bytes);
-        self.shipped.push_back(Shipped { last, bytes, at: now, delivered: self.delivered });
-    }
-
-    /// The store has everything up to `seq`.
-    pub(crate) fn commit(&mut self, now: Time, seq: Seq) {
-        self.distrust = false;
-        while let Some(batch) = self.shipped.pop_front_if(|batch| batch.last <= seq) {
-            self.in_flight -= batch.bytes;
-            self.delivered += batch.bytes;
-            let trip = u64::try_from(now.since(batch.at).as_nanos()).unwrap_or(u64::MAX).max(1);
-            // The least trip is the greatest distance from the longest one possible.
-            self.trip.add(now, u64::MAX - trip);
-            let bytes = u128::from(self.delivered - batch.delivered) * 1_000_000_000;
-            self.rate.add(now, u64::try_from(bytes / u128::from(trip)).unwrap_or(u64::MAX));
-        }
-        self.next = self.next.max(seq + 1);
-    }
-
-    /// The batch being put together will not be sent: reads for it count no more.
-    pub(crate) fn abandon(&mut self) {
-        self.assembly = None;
-        self.generation += 1;
-    }
-
-    /// Everything after `committed` is shipped again.
-    pub(crate) fn restart(&mut self, committed: Seq) {
-        self.next = committed + 1;
-        self.addr = 0;
-        self.abandon();
-        self.shipped.clear();
-        self.in_flight = 0;
-    }
-}
 
 /// A batch ready to go.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(super) struct Batch {
     /// Last number in it.
-    pub(crate) last: Seq,
+    pub(super) last: Seq,
     /// Records in order.
-    pub(crate) payload: Bytes,
+    pub(super) payload: Bytes,
     /// Bytes of records that were left out.
-    pub(crate) coalesced: u64,
+    pub(super) coalesced: u64,
 }
 
 /// What keeps a batch from being built.
 #[derive(Debug)]
-pub(crate) struct Damage {
-    pub(crate) addr: u64,
-    pub(crate) range: Range,
-    pub(crate) problem: String,
+pub(super) struct Damage {
+    pub(super) addr: u64,
+    pub(super) range: Range,
+    pub(super) problem: String,
 }
 
 /// A frame as it was found.
 #[derive(Debug, Default)]
-pub(crate) struct Part {
-    pub(crate) bytes: Bytes,
+pub(super) struct FrameBytes {
+    pub(super) bytes: Bytes,
     /// They come from the disk, so the data may have changed since it was checksummed. What never
     /// left the memory is not checked here: the checksums go along, and the store checks them
     /// before it applies anything.
-    pub(crate) verify: bool,
+    pub(super) verify: bool,
 }
 
 /// A record of a batch.
-struct Found {
+struct FoundRecord {
     header: Header,
     part: usize,
     /// Where in the part.
@@ -203,7 +46,7 @@ struct Found {
     touched: bool,
 }
 
-impl Found {
+impl FoundRecord {
     fn end(&self) -> usize {
         self.at + self.header.record_bytes()
     }
@@ -214,9 +57,9 @@ fn find(
     volume: VolumeId,
     next: Seq,
     frames: &[Frame],
-    parts: &[Part],
-) -> Result<Vec<Found>, Damage> {
-    let mut records: Vec<Found> = Vec::new();
+    parts: &[FrameBytes],
+) -> Result<Vec<FoundRecord>, Damage> {
+    let mut records: Vec<FoundRecord> = Vec::new();
     let mut expected = next;
     for (index, (frame, part)) in frames.iter().zip(parts).enumerate() {
         let damage = |range: Range, problem: String| Damage { addr: frame.at.addr, range, problem };
@@ -251,7 +94,7 @@ fn find(
                 };
                 damage(range, error.to_string())
             })?;
-            let found = Found { header, part: index, at, touched: false };
+            let found = FoundRecord { header, part: index, at, touched: false };
             at = found.end();
             if header.seq < next {
                 continue;
@@ -267,7 +110,7 @@ fn find(
 }
 
 /// Marks the records that have sectors in common with another; gives whether there are any.
-fn touch(records: &mut [Found]) -> bool {
+fn touch(records: &mut [FoundRecord]) -> bool {
     let mut order: Vec<(u64, usize)> =
         records.iter().enumerate().map(|(index, found)| (found.header.range.lba, index)).collect();
     order.sort_unstable();
@@ -287,13 +130,13 @@ fn touch(records: &mut [Found]) -> bool {
     any
 }
 
-/// Puts frames of `volume` together into a batch that starts with number `next`, leaving out what is
-/// overwritten within it.
-pub(crate) fn build(
+/// Puts frames of `volume` together into a batch that starts with number `next`, leaving out what
+/// is overwritten within it.
+pub(super) fn build(
     volume: VolumeId,
     next: Seq,
     frames: &[Frame],
-    parts: &[Part],
+    parts: &[FrameBytes],
 ) -> Result<Batch, Damage> {
     let mut records = find(volume, next, frames, parts)?;
     let last = next + records.len() as u64 - 1;
@@ -319,16 +162,17 @@ pub(crate) fn build(
         }
     };
     for (index, found) in records.iter().enumerate() {
-        let kept = if found.touched { Kept::of(index, found, &owners) } else { Kept::Whole };
-        if matches!(kept, Kept::Whole) && run.0 == found.part && run.1.end == found.at {
+        let kept =
+            if found.touched { KeptPart::of(index, found, &owners) } else { KeptPart::Whole };
+        if matches!(kept, KeptPart::Whole) && run.0 == found.part && run.1.end == found.at {
             run.1.end = found.end();
             continue;
         }
         copy(&run, &mut payload);
         run = (found.part, found.at..found.at);
         match kept {
-            Kept::Whole => run.1.end = found.end(),
-            Kept::Pieces(pieces) => {
+            KeptPart::Whole => run.1.end = found.end(),
+            KeptPart::Pieces(pieces) => {
                 let raw = parts[found.part].bytes.slice(found.at..found.end());
                 let record = Record::take_apart(volume, found.header, &raw);
                 for piece in pieces {
@@ -343,21 +187,21 @@ pub(crate) fn build(
 }
 
 /// What a batch needs of a record.
-enum Kept {
+enum KeptPart {
     Whole,
     /// In order, apart from each other, cut at block boundaries.
     Pieces(Vec<Range>),
 }
 
-impl Kept {
-    fn of(index: usize, found: &Found, owners: &ExtentMap<Uniform<usize>>) -> Kept {
+impl KeptPart {
+    fn of(index: usize, found: &FoundRecord, owners: &ExtentMap<Uniform<usize>>) -> KeptPart {
         let range = found.header.range;
         let left = owners.overlapping(range).filter(|(_, owner)| owner.0 == index);
         let mut pieces: Vec<Range> = Vec::new();
         for (part, _) in left {
             if found.header.kind.is_marker() {
                 // A marker costs the same whatever its length: cutting it could only add bytes.
-                return Kept::Whole;
+                return KeptPart::Whole;
             }
             // Widened to whole blocks, neighbours may come to overlap.
             let Some(part) = part.block_cover().intersect(range) else { continue };
@@ -368,13 +212,14 @@ impl Kept {
                 _ => pieces.push(part),
             }
         }
-        if pieces == [range] { Kept::Whole } else { Kept::Pieces(pieces) }
+        if pieces == [range] { KeptPart::Whole } else { KeptPart::Pieces(pieces) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Time;
     use crate::host::journal::FrameRef;
     use crate::record::Kind;
 
@@ -472,7 +317,7 @@ mod tests {
                 }
                 (seq, addr) = (frame.last + 1, frame.end());
                 frames.push(frame);
-                parts.push(Part { bytes, verify });
+                parts.push(FrameBytes { bytes, verify });
             }
             let batch = build(VOLUME, done + 1, &frames, &parts).unwrap();
             prop_assert_eq!(batch.last, (seq - 1).max(done));
@@ -512,7 +357,7 @@ mod tests {
             let mut bytes = bytes.to_vec();
             let end = FRAME_HEADER_BYTES + frame.body_bytes as usize;
             bytes[at.index(end)] ^= 4;
-            let built = build(VOLUME, 1, &[frame], &[Part { bytes: bytes.into(), verify }]);
+            let built = build(VOLUME, 1, &[frame], &[FrameBytes { bytes: bytes.into(), verify }]);
             prop_assert!(!verify || built.is_err());
             let Ok(batch) = built else { return Ok(()) };
             let mut payload = batch.payload;

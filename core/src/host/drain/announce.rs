@@ -10,20 +10,26 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long ranges are collected.
-pub(crate) const COLLECT: Duration = Duration::from_millis(5);
+const COLLECT: Duration = Duration::from_millis(5);
 
+/// What is to be announced.
 #[derive(Debug, Default)]
-pub(crate) struct Announcer {
+pub(super) struct Announcer {
     /// Disjoint ranges by first sector: end and last write.
     pending: BTreeMap<u64, (u64, Seq)>,
     since: Option<Time>,
     /// Everything is told again, from this sector on; `true` if nothing was sent yet.
-    pub(crate) resync: Option<(u64, bool)>,
+    rest: Option<(u64, bool)>,
 }
 
 impl Announcer {
+    /// Everything is told once.
+    pub(super) fn begin() -> Announcer {
+        Announcer { rest: Some((0, true)), ..Announcer::default() }
+    }
+
     /// A write of `range` has been given the number `seq`, the highest so far.
-    pub(crate) fn add(&mut self, now: Time, range: Range, seq: Seq) {
+    pub(super) fn add(&mut self, now: Time, range: Range, seq: Seq) {
         self.since.get_or_insert(now);
         let (mut lba, mut end) = (range.lba, range.end());
         if self.pending.len() >= MAX_ANNOUNCE_ENTRIES {
@@ -47,23 +53,23 @@ impl Announcer {
     }
 
     /// Forgets what was collected: it will be told again as a whole.
-    pub(crate) fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.pending.clear();
         self.since = None;
-        self.resync = Some((0, true));
+        self.rest = Some((0, true));
     }
 
     /// When what was collected has to be sent.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         self.since.map(|since| since.after(COLLECT))
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.pending.len() >= MAX_ANNOUNCE_ENTRIES
     }
 
     /// What was collected and is not committed.
-    pub(crate) fn take(&mut self, committed: Seq) -> Vec<Announced> {
+    pub(super) fn take(&mut self, committed: Seq) -> Vec<Announced> {
         self.since = None;
         let entries = std::mem::take(&mut self.pending).into_iter();
         entries
@@ -72,13 +78,23 @@ impl Announcer {
             .collect()
     }
 
+    /// The sector from which on everything is still to be told.
+    pub(super) fn untold(&self) -> Option<u64> {
+        self.rest.map(|(lba, _)| lba)
+    }
+
+    /// Whether everything is to be told, and nothing of it was.
+    pub(super) fn has_told_nothing(&self) -> bool {
+        self.rest.is_some_and(|(_, first)| first)
+    }
+
     /// One frame's worth of `uncommitted`, which starts at the sector where the last one ended.
     /// Adjacent ranges become one entry. Gives whether this is the first frame.
-    pub(crate) fn take_resync(
+    pub(super) fn take_rest(
         &mut self,
         uncommitted: impl Iterator<Item = (Range, Seq)>,
     ) -> Option<(bool, Vec<Announced>)> {
-        let (_, first) = self.resync.take()?;
+        let (_, first) = self.rest.take()?;
         let mut entries: Vec<Announced> = Vec::new();
         for (range, seq) in uncommitted {
             let full = entries.len() == MAX_ANNOUNCE_ENTRIES;
@@ -88,7 +104,7 @@ impl Announcer {
                     last.seq = last.seq.max(seq);
                 }
                 Some(last) if full => {
-                    self.resync = Some((last.range.end(), false));
+                    self.rest = Some((last.range.end(), false));
                     break;
                 }
                 _ => entries.push(Announced { range, seq }),

@@ -1,0 +1,89 @@
+//! What this host does to a volume by itself, while no client has to wait for it: writing back what
+//! the store has lost ([`Repairs`]), bringing ranges into the cache ([`Warming`]), and encrypting
+//! anew what is under older keys ([`Rewriting`]).
+//!
+//! Each says what is to be read next, is told what came of it, and says what is to be written. None
+//! of them knows the journal, the cache, the link or another one of them.
+
+mod repair;
+mod rewriting;
+mod warming;
+
+pub(super) use repair::Repairs;
+pub use rewriting::RewriteStatus;
+pub(super) use rewriting::{RewriteFacts, RewriteWork, Rewriting, older_parts};
+pub use warming::{WarmError, WarmState, WarmStatus};
+pub(super) use warming::{Warming, WarmingFor};
+
+use super::cache::Cache;
+use crate::block::{BLOCK_SECTORS, Range, SECTOR_BYTES, Time};
+
+/// Longest piece, in sectors (256 KiB).
+const PIECE: u64 = 512;
+/// A piece that is written is no more than this part of what the journal holds.
+const PIECES_OF_JOURNAL: u64 = 16;
+
+/// What this host does by itself.
+#[derive(Debug, Default)]
+pub(super) struct Background {
+    repairs: Repairs,
+    warming: Warming,
+    rewriting: Rewriting,
+}
+
+impl Background {
+    /// A range is written.
+    pub(super) fn written(&mut self, range: Range) {
+        self.repairs.written(range);
+        self.rewriting.written(range);
+    }
+
+    /// Gives up on everything.
+    pub(super) fn give_up(&mut self) {
+        *self = Background::default();
+    }
+
+    pub(super) fn repairs(&mut self) -> &mut Repairs {
+        &mut self.repairs
+    }
+
+    pub(super) fn warming(&mut self) -> &mut Warming {
+        &mut self.warming
+    }
+
+    pub(super) fn rewriting(&mut self) -> &mut Rewriting {
+        &mut self.rewriting
+    }
+
+    /// Whether the journal has to make room although no client waits for it.
+    pub(super) fn wants_room(&self) -> bool {
+        self.rewriting.wants_room()
+    }
+
+    /// When something can go on that cannot now. `cache` is in use; `limit` is when the
+    /// limit of reading ahead lets something through.
+    pub(super) fn deadline(
+        &self,
+        now: Time,
+        cache: Option<&Cache>,
+        limit: Option<Time>,
+    ) -> [Option<Time>; 3] {
+        let warming = cache.and_then(|cache| self.warming.deadline(now, cache, limit));
+        [self.repairs.deadline(), warming, self.rewriting.deadline(limit)]
+    }
+
+    pub(super) fn warm_status(&self) -> Option<WarmStatus> {
+        self.warming.status()
+    }
+
+    pub(super) fn rewrite_status(&self, sectors: u64) -> Option<RewriteStatus> {
+        self.rewriting.status(sectors)
+    }
+}
+
+/// Longest piece that may be written, in sectors, into a journal of that capacity whose longest
+/// record has `longest` sectors.
+pub(super) fn piece_sectors(capacity_bytes: u64, longest: u64) -> u64 {
+    let most = PIECE.min(longest).min(capacity_bytes / PIECES_OF_JOURNAL / SECTOR_BYTES);
+    (most / BLOCK_SECTORS * BLOCK_SECTORS).max(BLOCK_SECTORS)
+}

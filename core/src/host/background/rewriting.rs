@@ -1,0 +1,405 @@
+//! Encrypting anew what is under older data keys, while clients use the volume.
+//!
+//! Begins when the keys say that the older ones are to be [given up](crate::pack::Keys::retires). A
+//! pass goes through the volume once: it reads what the store has, and writes what is not under the
+//! newest key again, like any write of a client.
+//!
+//! Promises: what is written again is what the range held last before that write, in the order of
+//! all writes. A pass begins once the store has all that was written under older keys; whatever is
+//! written later is under the newest one. So what is not committed is not asked for, and what a
+//! client writes after a piece was asked for is taken off that piece. It is low in priority: pieces
+//! travel behind all that clients read, the limit of reading ahead holds for them, what is under
+//! way is at most [`AHEAD_BYTES`], and none is written while clients could have to wait for the
+//! journal's room. Nothing of it is kept: a restart looks at everything again, and reads what is
+//! under the newest key without writing it.
+
+use crate::block::{BlockState, Range, SECTOR_BYTES, Seq, StatusRun, Time};
+use crate::extent::{RangeSet, Uniform};
+use crate::host::io::Event;
+use crate::host::outputs::Outputs;
+use crate::host::pieces::{Unfit, pieces};
+use crate::pack::Packer;
+use crate::record::packed;
+use crate::wire::link::{self, Piece, ReadPart};
+use bytes::{Bytes, BytesMut};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// All that is under way is no more than this part of what the journal holds.
+const AHEAD_OF_JOURNAL: u64 = 4;
+/// Most bytes asked for, or written again and not committed.
+const AHEAD_BYTES: u64 = 8 << 20;
+/// Sectors that are looked at for content at once (64 MiB).
+const LOOK: u64 = 1 << 17;
+/// Pause after something could not be written for want of room, or not be compared.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Pause before everything is looked at again, after the store could not give some of it.
+const PAUSE_FAILED: Duration = Duration::from_secs(60);
+
+/// Where encrypting anew stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RewriteStatus {
+    /// Number of the key that everything is to be under.
+    pub key: u32,
+    /// Whether everything is, and the store has committed it.
+    pub done: bool,
+    /// Bytes of the volume.
+    pub total_bytes: u64,
+    /// Bytes of it that have been looked at, in this pass.
+    pub done_bytes: u64,
+    /// Bytes that were written again, in this pass.
+    pub rewritten_bytes: u64,
+    /// Bytes that the store could not give, in this pass: there will be another one.
+    pub failed_bytes: u64,
+}
+
+/// What there is to encrypt anew, if anything is.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Rewriting {
+    pass: Option<Box<Pass>>,
+    /// Of what was asked last: no two have the same, in whatever pass.
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct Pass {
+    key: u32,
+    done: bool,
+    /// Of what was written up to here nothing is known before it is committed. All later writes are
+    /// under the newest key.
+    from: Seq,
+    /// Up to this sector it is known what has content.
+    looked: u64,
+    looking: Option<u64>,
+    /// What has content and was not asked for.
+    left: RangeSet,
+    asked: BTreeMap<u64, AskedPiece>,
+    asked_bytes: u64,
+    /// Writes that are not committed: the last number and the bytes of each.
+    written: VecDeque<(Seq, u64)>,
+    written_bytes: u64,
+    rest: Option<Time>,
+    /// The last write found none: the tail of the journal has to move on, although nobody else may
+    /// ask for it.
+    wants_room: bool,
+    rewritten_bytes: u64,
+    failed_bytes: u64,
+}
+
+/// A piece that was asked for.
+#[derive(Debug)]
+struct AskedPiece {
+    range: Range,
+    /// Without what was written since.
+    left: RangeSet,
+}
+
+/// What is to be asked of the store next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::host) enum RewriteWork {
+    /// The content of a piece, as far as it is committed: see [`Rewriting::asked`].
+    Read(Range),
+    /// What of a range has content; the answer is for [`Rewriting::content_found`] with this
+    /// number.
+    FindContent(u64, Range),
+}
+
+/// What is known about everybody else when something is to be asked.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::host) struct RewriteFacts {
+    pub(in crate::host) now: Time,
+    /// Nobody could have to wait for what is written again, and the store takes it.
+    pub(in crate::host) may: bool,
+    pub(in crate::host) committed: Seq,
+    /// Of the volume.
+    pub(in crate::host) sectors: u64,
+    /// Bytes that the journal holds.
+    pub(in crate::host) capacity_bytes: u64,
+    /// Longest piece, in sectors.
+    pub(in crate::host) longest: u64,
+    /// The limit of reading ahead lets nothing through.
+    pub(in crate::host) limited: bool,
+}
+
+impl Rewriting {
+    fn running(&mut self) -> Option<&mut Pass> {
+        self.pass.as_deref_mut().filter(|pass| !pass.done)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    // --- inputs ---
+
+    /// The keys may be others than before: everything is to be under this one, if older ones are to
+    /// be given up. `last` is the last number given to a write.
+    pub(in crate::host) fn set_key(&mut self, key: Option<u32>, last: Seq) {
+        let Some(key) = key else {
+            self.pass = None;
+            return;
+        };
+        if self.pass.as_ref().is_none_or(|pass| pass.key != key) {
+            self.pass = Some(Box::new(Pass { key, from: last, ..Pass::default() }));
+        }
+    }
+
+    /// `range` is written, under the newest key.
+    pub(in crate::host) fn written(&mut self, range: Range) {
+        let Some(pass) = self.running() else { return };
+        pass.left.remove(range);
+        for piece in pass.asked.values_mut() {
+            piece.left.remove(range);
+        }
+    }
+
+    /// The store has everything up to `seq`.
+    pub(in crate::host) fn committed(&mut self, seq: Seq) {
+        let Some(pass) = self.running() else { return };
+        while let Some((_, bytes)) = pass.written.pop_front_if(|(last, _)| *last <= seq) {
+            pass.written_bytes -= bytes;
+        }
+    }
+
+    /// What is to be asked next. A pass that has come to its end, with all of it committed, says
+    /// so.
+    pub(in crate::host) fn next_work(
+        &mut self,
+        facts: &RewriteFacts,
+        out: &mut Outputs,
+    ) -> Option<RewriteWork> {
+        let number = self.number + 1;
+        let pass = self.running()?;
+        let rests = pass.rest.is_some_and(|until| until > facts.now);
+        if !facts.may || facts.committed < pass.from || rests {
+            return None;
+        }
+        pass.rest = None;
+        let next = pass.left.iter_from(0).next();
+        if let Some(piece) = next.and_then(|(range, _)| pieces(range, facts.longest).next()) {
+            let ahead = pass.asked_bytes + pass.written_bytes;
+            let most = AHEAD_BYTES.min(facts.capacity_bytes / AHEAD_OF_JOURNAL);
+            if ahead >= most || facts.limited {
+                return None;
+            }
+            pass.left.remove(piece);
+            return Some(RewriteWork::Read(piece));
+        }
+        if pass.looking.is_some() {
+            return None;
+        }
+        if pass.looked < facts.sectors {
+            pass.looking = Some(number);
+            let range = Range::between(pass.looked, facts.sectors.min(pass.looked + LOOK));
+            self.number = number;
+            return Some(RewriteWork::FindContent(number, range));
+        }
+        if pass.asked.is_empty() && pass.written.is_empty() {
+            self.end(facts.now, out);
+        }
+        None
+    }
+
+    /// A pass has come to its end, and all of it is committed.
+    fn end(&mut self, now: Time, out: &mut Outputs) {
+        let Some(pass) = self.running() else { return };
+        let (key, bytes, failed_bytes) = (pass.key, pass.rewritten_bytes, pass.failed_bytes);
+        if failed_bytes == 0 {
+            pass.done = true;
+        } else {
+            let rest = Some(now.after(PAUSE_FAILED));
+            *pass = Pass { key, from: pass.from, rest, ..Pass::default() };
+        }
+        out.event(Event::EncryptedAnew { key, bytes, failed_bytes });
+    }
+
+    // --- inputs: answers ---
+
+    /// A part of a piece is asked for; the answer comes with this number.
+    pub(in crate::host) fn asked(&mut self, range: Range) -> u64 {
+        let number = self.next_number();
+        if let Some(pass) = self.running() {
+            let mut left = RangeSet::new();
+            left.insert(range, Uniform(()));
+            pass.asked.insert(number, AskedPiece { range, left });
+            pass.asked_bytes += range.bytes();
+        }
+        number
+    }
+
+    /// The store has said what of a range has content, as far as this host believes it.
+    pub(in crate::host) fn content_found(
+        &mut self,
+        now: Time,
+        number: u64,
+        range: Range,
+        runs: &[StatusRun],
+    ) {
+        let Some(pass) = self.running() else { return };
+        if pass.looking != Some(number) {
+            return;
+        }
+        pass.looking = None;
+        let mut at = range.lba;
+        for run in runs {
+            let part = Range::between(at, range.end().min(at.saturating_add(run.sectors)));
+            at = part.end();
+            if run.state == BlockState::Data && !part.is_empty() {
+                pass.left.insert(part, Uniform(()));
+            }
+        }
+        if at == range.lba {
+            pass.rest = Some(now.after(PAUSE));
+        }
+        pass.looked = pass.looked.max(at);
+    }
+
+    /// A piece cannot be written now: it is asked for once more.
+    pub(in crate::host) fn later(&mut self, now: Time, number: u64) {
+        let Some(pass) = self.running() else { return };
+        let Some(piece) = pass.take(number) else { return };
+        pass.leave(&piece.left);
+        pass.rest = Some(now.after(PAUSE));
+    }
+
+    /// The store cannot give it, or not say what it has.
+    pub(in crate::host) fn failed(&mut self, now: Time, number: u64) {
+        let Some(pass) = self.running() else { return };
+        if pass.looking == Some(number) {
+            pass.looking = None;
+            pass.rest = Some(now.after(PAUSE_FAILED));
+        } else if let Some(piece) = pass.take(number) {
+            pass.failed_bytes += piece.left.mapped_sectors() * SECTOR_BYTES;
+        }
+    }
+
+    /// A piece has come, and this of it is under an older key: gives what is to be written again,
+    /// without what was written since it was asked for.
+    pub(in crate::host) fn take_piece(
+        &mut self,
+        number: u64,
+        older: Vec<(Range, Bytes)>,
+    ) -> Vec<(Range, Bytes)> {
+        let piece = self.running().and_then(|pass| pass.take(number));
+        piece.map(|piece| runs(&piece.left, older)).unwrap_or_default()
+    }
+
+    /// The first `done` sectors of a range were written again, under these numbers.
+    pub(in crate::host) fn rewritten(
+        &mut self,
+        now: Time,
+        (range, done): (Range, u64),
+        (first, last): (Seq, Seq),
+        out: &mut Outputs,
+    ) {
+        let Some(pass) = self.running() else { return };
+        let written = Range::new(range.lba, done);
+        let rest = Range::between(written.end(), range.end());
+        pass.wants_room = !rest.is_empty();
+        if !rest.is_empty() {
+            pass.left.insert(rest, Uniform(()));
+            pass.rest = Some(now.after(PAUSE));
+        }
+        if !written.is_empty() {
+            pass.written.push_back((last, written.bytes()));
+            pass.written_bytes += written.bytes();
+            pass.rewritten_bytes += written.bytes();
+            out.event(Event::Rewritten { range: written, first, last });
+        }
+    }
+
+    // --- outputs ---
+
+    /// Whether there is anything to encrypt anew.
+    pub(in crate::host) fn is_running(&mut self) -> bool {
+        self.running().is_some()
+    }
+
+    /// Whether the journal has to make room for a write.
+    pub(in crate::host) fn wants_room(&self) -> bool {
+        self.pass.as_deref().is_some_and(|pass| !pass.done && pass.wants_room)
+    }
+
+    /// When the next piece can be asked for. `limit` is when the limit of reading ahead lets
+    /// something through.
+    pub(in crate::host) fn deadline(&self, limit: Option<Time>) -> Option<Time> {
+        let pass = self.pass.as_deref().filter(|pass| !pass.done)?;
+        pass.rest.max(limit.filter(|_| !pass.left.is_empty()))
+    }
+
+    pub(in crate::host) fn status(&self, sectors: u64) -> Option<RewriteStatus> {
+        let pass = self.pass.as_deref()?;
+        let open = pass.left.mapped_sectors() + sectors.saturating_sub(pass.looked);
+        let total_bytes = sectors * SECTOR_BYTES;
+        Some(RewriteStatus {
+            key: pass.key,
+            done: pass.done,
+            total_bytes,
+            done_bytes: total_bytes.saturating_sub(open * SECTOR_BYTES + pass.asked_bytes),
+            rewritten_bytes: pass.rewritten_bytes,
+            failed_bytes: pass.failed_bytes,
+        })
+    }
+}
+
+impl Pass {
+    /// Takes a piece out of those that were asked for.
+    fn take(&mut self, number: u64) -> Option<AskedPiece> {
+        let piece = self.asked.remove(&number)?;
+        self.asked_bytes -= piece.range.bytes();
+        Some(piece)
+    }
+
+    /// These are asked for once more.
+    fn leave(&mut self, ranges: &RangeSet) {
+        for (range, _) in ranges.iter_from(0) {
+            self.left.insert(range, Uniform(()));
+        }
+    }
+}
+
+/// What of an answer is under older keys, opened.
+pub(in crate::host) fn older_parts(
+    range: Range,
+    pieces: &[Piece],
+    payload: Bytes,
+    packer: &mut Packer,
+) -> Result<Vec<(Range, Bytes)>, Unfit> {
+    let newest = packer.key();
+    let parts = link::decode_data(range, pieces, payload).map_err(|_| Unfit::Damaged)?;
+    let mut found = Vec::new();
+    for part in parts {
+        match part {
+            ReadPart::Hole(_) | ReadPart::Zero(_) => {}
+            ReadPart::Data { .. } => return Err(Unfit::Plain),
+            ReadPart::Packed { wanted, record } => {
+                let opened = packed::open(packer.volume(), &record);
+                let (_, lock, _) = opened.map_err(|_| Unfit::Damaged)?;
+                if Some(lock.key) != newest {
+                    found.push((wanted, packer.unpack(&record, wanted).map_err(Unfit::from)?));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What of the parts is in `left`; neighbours are one write.
+fn runs(left: &RangeSet, parts: Vec<(Range, Bytes)>) -> Vec<(Range, Bytes)> {
+    let mut runs: Vec<(Range, BytesMut)> = Vec::new();
+    for (range, data) in parts {
+        for (part, _) in left.overlapping(range) {
+            let skip = ((part.lba - range.lba) * SECTOR_BYTES) as usize;
+            let data = &data[skip..skip + part.bytes() as usize];
+            match runs.last_mut() {
+                Some((run, all)) if run.end() == part.lba => {
+                    run.sectors += part.sectors;
+                    all.extend_from_slice(data);
+                }
+                _ => runs.push((part, BytesMut::from(data))),
+            }
+        }
+    }
+    runs.into_iter().map(|(range, data)| (range, data.freeze())).collect()
+}

@@ -1,0 +1,163 @@
+//! What was asked of the store and is not answered.
+//!
+//! Promises: a request is kept until its answer has been taken, across connections, except for what
+//! is only read ahead. A request knows whether something was written to its range that the answer
+//! may not have. It must not know the link: the [session](super::session) says when something goes
+//! out.
+
+use super::background::WarmingFor;
+use super::copy::Staging;
+use super::readahead::SentAt;
+use crate::block::{BlockState, Range, StatusRun};
+use crate::wire::link::{Moment, Piece, RequestId};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// What the answer to a request is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// A part of a read.
+    Read { read: u64, slot: usize },
+    /// Reading ahead, which knows the rest.
+    Prefetch,
+    /// A status query, with what is known here.
+    Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
+    /// A copy.
+    Stage(Staging),
+    /// What was written since then, for the cache.
+    Changes(Moment),
+    /// Content for the cache.
+    Warm(WarmingFor),
+    /// What has content, to be encrypted anew.
+    FindContent(u64),
+    /// That content.
+    Rewrite(u64),
+}
+
+impl Purpose {
+    /// Whether no client waits for it, but only what this host does by itself.
+    fn is_own(&self) -> bool {
+        matches!(
+            self,
+            Purpose::Prefetch | Purpose::Warm(_) | Purpose::FindContent(_) | Purpose::Rewrite(_)
+        )
+    }
+}
+
+/// A request to the store.
+#[derive(Debug)]
+pub(super) struct StoreRequest {
+    pub(super) range: Range,
+    pub(super) purpose: Purpose,
+    /// Something was written to the range that the answer may not have: it is not for the cache.
+    pub(super) spoiled: bool,
+    /// Asked a second time because the first answer was damaged.
+    pub(super) again: bool,
+    /// When it was asked, for measuring the way to the store.
+    pub(super) at: SentAt,
+}
+
+/// An answer that waits until it can be compared with the table of versions.
+#[derive(Debug)]
+pub(super) enum ParkedAnswer {
+    Data(Vec<Piece>, Bytes),
+    Status(Vec<StatusRun>),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct StoreRequests {
+    /// The last number.
+    last: RequestId,
+    /// Each with whether it is under way on the present connection.
+    asked: BTreeMap<RequestId, (StoreRequest, bool)>,
+    parked: Vec<(RequestId, StoreRequest, ParkedAnswer)>,
+}
+
+impl StoreRequests {
+    // --- inputs ---
+
+    /// A number that no other request of this volume has.
+    pub(super) fn next_number(&mut self) -> RequestId {
+        self.last += 1;
+        self.last
+    }
+
+    /// A request waits for its answer; `sent` if it is under way.
+    pub(super) fn insert(&mut self, number: RequestId, request: StoreRequest, sent: bool) {
+        self.asked.insert(number, (request, sent));
+    }
+
+    /// A request is answered.
+    pub(super) fn take(&mut self, number: RequestId) -> Option<StoreRequest> {
+        self.asked.remove(&number).map(|(request, _)| request)
+    }
+
+    /// The answer waits for the table of versions.
+    pub(super) fn park(&mut self, number: RequestId, request: StoreRequest, answer: ParkedAnswer) {
+        self.parked.push((number, request, answer));
+    }
+
+    /// The answers that waited for the table of versions.
+    pub(super) fn take_parked(&mut self) -> Vec<(RequestId, StoreRequest, ParkedAnswer)> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// What is not under way and can go now, in order: everything, or only what clients read.
+    pub(super) fn take_unsent(&mut self, all: bool) -> Vec<StoreRequest> {
+        let goes = |request: &StoreRequest| all || matches!(request.purpose, Purpose::Read { .. });
+        let unsent = self.asked.extract_if(.., |_, (request, sent)| !*sent && goes(request));
+        unsent.map(|(_, (request, _))| request).collect()
+    }
+
+    /// The connection is gone: what was asked on it has to be asked again, or forgotten.
+    pub(super) fn link_lost(&mut self) {
+        let stays = |request: &StoreRequest| !matches!(request.purpose, Purpose::Prefetch);
+        self.asked.retain(|_, (request, _)| stays(request));
+        self.parked.retain(|(_, request, _)| stays(request));
+        for (_, sent) in self.asked.values_mut() {
+            *sent = false;
+        }
+    }
+
+    /// `range` is written: what is asked of it may not have that.
+    pub(super) fn spoil(&mut self, range: Range) {
+        let asked = self.asked.values_mut().map(|(request, _)| request);
+        let parked = self.parked.iter_mut().map(|(_, request, _)| request);
+        for request in asked.chain(parked) {
+            request.spoiled |= request.range.intersect(range).is_some();
+        }
+    }
+
+    /// Gives up on everything; returns the clients' requests that have to be told.
+    pub(super) fn give_up(&mut self) -> Vec<u64> {
+        let parked = self.take_parked().into_iter().map(|(_, request, _)| request);
+        let asked = std::mem::take(&mut self.asked).into_values().map(|(request, _)| request);
+        let id = |request: StoreRequest| match request.purpose {
+            Purpose::Status { id, .. } | Purpose::Stage(Staging { id, .. }) => Some(id),
+            Purpose::Read { .. } | Purpose::Changes(_) => None,
+            Purpose::Prefetch | Purpose::Warm(_) => None,
+            Purpose::FindContent(_) | Purpose::Rewrite(_) => None,
+        };
+        asked.chain(parked).filter_map(id).collect()
+    }
+
+    // --- outputs ---
+
+    fn all(&self) -> impl Iterator<Item = &StoreRequest> {
+        let asked = self.asked.values().map(|(request, _)| request);
+        asked.chain(self.parked.iter().map(|(_, request, _)| request))
+    }
+
+    /// Whether no client waits for any of them.
+    pub(super) fn are_own(&self) -> bool {
+        self.all().all(|request| {
+            request.purpose.is_own() || matches!(request.purpose, Purpose::Changes(_))
+        })
+    }
+
+    /// How many somebody else than this host waits for.
+    pub(super) fn waiting(&self) -> u64 {
+        self.all().filter(|request| !request.purpose.is_own()).count() as u64
+    }
+}
