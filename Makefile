@@ -19,7 +19,7 @@ MUTANTS ?=
 NAME ?=
 OLD ?=
 
-.PHONY: help demo test check build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache lab iscsi-conformance deny
+.PHONY: help demo test check docs book build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ demo: ## Build, start a store, a host and a volume, and use it (WAN_DELAY=8ms, W
 test: ## Everything that CI runs, as root
 	@scripts/test
 
-check: ## The inner loop: format, lints, unit tests, 100 seeds of the simulator
+check: docs ## The inner loop: format, documents, lints, unit tests, 100 seeds of the simulator
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path bench/cache/Cargo.toml --check
@@ -40,6 +40,15 @@ check: ## The inner loop: format, lints, unit tests, 100 seeds of the simulator
 	cargo test --locked --workspace --lib --bins
 	cargo build --locked --workspace --bins
 	target/debug/longhaul-sim --seeds 100
+
+docs: ## Check the prose and the links of the documents
+	scripts/prose --self-test
+	scripts/prose
+	scripts/links --self-test
+	scripts/links
+
+book: ## Build the documents as a book in target/book, with mdBook
+	@scripts/book
 
 build: ## Build the release binaries
 	cargo build --locked --release --workspace --bins
