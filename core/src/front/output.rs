@@ -1,28 +1,28 @@
-//! Bytes on their way out: headers are gathered, payloads pass through uncopied.
+//! The bytes that wait to be written. Headers are gathered; payloads pass through uncopied.
 
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Memory taken at a time for headers.
+/// Memory that is allocated at a time for headers.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Larger than any header or short message, so that one rarely straddles two blocks.
+/// More bytes than any header or short message has, so that one rarely straddles two blocks.
 const HEADROOM_BYTES: usize = 256;
 
-/// Zeroes to send where a hole cannot be expressed.
+/// Zeroes, for replies that can not describe a hole.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The queue of what is to be written.
+/// A queue of pieces to write.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct OutputQueue {
     queue: VecDeque<Bytes>,
-    /// Comes after everything in `queue`.
+    /// Comes after all pieces of `queue`.
     tail: BytesMut,
     queued_bytes: u64,
 }
 
-impl Output {
-    /// Appends what `write` puts into the buffer it is given; it may only append.
+impl OutputQueue {
+    /// Appends the bytes that `write` puts into its buffer; `write` may only append.
     pub(super) fn head(&mut self, write: impl FnOnce(&mut BytesMut)) {
         if self.tail.capacity() - self.tail.len() < HEADROOM_BYTES {
             self.tail.reserve(BLOCK_BYTES);
@@ -38,7 +38,7 @@ impl Output {
         }
     }
 
-    /// Appends this many zero bytes, which take no memory.
+    /// Appends this many zero bytes. They take no memory.
     pub(super) fn zeroes(&mut self, mut bytes: u64) {
         while bytes > 0 {
             let part = bytes.min(ZEROES.len() as u64);
@@ -57,7 +57,7 @@ impl Output {
         Some(piece)
     }
 
-    /// Bytes not yet taken.
+    /// Bytes that were not taken yet.
     pub(super) fn bytes(&self) -> u64 {
         self.queued_bytes + self.tail.len() as u64
     }

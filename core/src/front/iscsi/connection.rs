@@ -4,7 +4,7 @@ use super::framing::Framing;
 use super::text::Exchange;
 use super::{CloseReason, ConnectionId, Identity, Parameters, Peer};
 use crate::block::{ReadPiece, SECTOR_BYTES, Time};
-use crate::front::output::Output;
+use crate::front::output::OutputQueue;
 use crate::front::scsi::{DataIn, TaskId};
 use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, Response, ResponseHeader};
 use bytes::{BufMut, Bytes};
@@ -46,7 +46,7 @@ pub(super) struct Sent {
 /// PDUs on their way out, and the numbers they bear. It outlives the phase it was made in.
 #[derive(Debug)]
 pub(super) struct Outlet {
-    output: Output,
+    output: OutputQueue,
     pub(super) header_digest: bool,
     pub(super) data_digest: bool,
     /// Number of the next status.
@@ -58,7 +58,7 @@ pub(super) struct Outlet {
 impl Outlet {
     pub(super) fn new() -> Outlet {
         Outlet {
-            output: Output::default(),
+            output: OutputQueue::default(),
             header_digest: false,
             data_digest: false,
             stat_sn: 1,
@@ -112,7 +112,7 @@ impl Outlet {
 /// Where the data segment of one PDU goes.
 #[derive(Debug)]
 pub(super) struct Sink<'a> {
-    output: &'a mut Output,
+    output: &'a mut OutputQueue,
     digest: Option<u32>,
     bytes: usize,
 }

@@ -1,24 +1,24 @@
 //! Replies of the transmission phase, as bytes (NBD `proto.md`, "Simple reply message", "Structured
 //! reply types").
 
-use super::options::BASE_ALLOCATION_ID;
+use super::contexts::BASE_ALLOCATION_ID;
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply, SECTOR_BYTES, StatusRun};
-use crate::front::output::Output;
+use crate::front::output::OutputQueue;
 use crate::wire::nbd::{self as wire, Chunks, Errno, Headers, state};
 
-/// Descriptors in one status reply; the protocol advises against more than 2^20, and a client asks
-/// on from where the reply ends.
+/// Most descriptors in one status reply. The protocol advises against more than 2^20. A client asks
+/// again from the end of the reply.
 const MAX_DESCRIPTORS: usize = 1 << 16;
 
-/// How many descriptors the reply to a status query may come to.
+/// The most descriptors that the reply to a status query can have.
 pub(super) fn descriptor_limit(range: Range) -> usize {
     usize::try_from(range.sectors).unwrap_or(usize::MAX).min(MAX_DESCRIPTORS)
 }
 
-/// The NBD error for an error of the engine. The only place that decides it.
+/// The NBD error for an error of the engine. No other place decides it.
 ///
-/// `Fenced` and `Stopped` are `EIO` although the volume is lost to this host for good: the protocol
-/// has no closer value, and `ESHUTDOWN` would promise that reconnecting helps.
+/// `Fenced` and `Stopped` become `EIO`, although this host has lost the volume for good. The
+/// protocol has no closer value, and `ESHUTDOWN` would promise that reconnecting helps.
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::Medium(_) | BlockError::Fenced | BlockError::Stopped => Errno::Io,
@@ -29,9 +29,9 @@ fn errno(error: BlockError) -> Errno {
     }
 }
 
-/// What a successful reply carries.
+/// The content of a successful reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ReplyShape {
     /// No data.
     Nothing,
     /// Data; in at most one content chunk if `whole` (`NBD_CMD_FLAG_DF`).
@@ -40,30 +40,30 @@ pub(super) enum Shape {
     Status { most: usize, min_block: u32, context: u32 },
 }
 
-/// All that is needed to answer a request.
+/// The parts of a request that its reply needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+pub(super) struct PendingReply {
     /// Kind of reply chunks; simple replies without.
     pub(super) chunks: Option<Headers>,
-    /// The client's name for the request.
+    /// The client's name for the request (NBD: cookie).
     pub(super) cookie: u64,
-    /// First byte concerned.
+    /// First byte of the request.
     pub(super) offset: u64,
-    /// Bytes concerned.
+    /// Bytes of the request.
     pub(super) length: u64,
-    /// Whether it is a read, whose replies are never simple once chunks are negotiated.
+    /// The request is a read. Its reply is never simple once chunks are negotiated.
     pub(super) read: bool,
-    /// What success carries.
-    pub(super) shape: Shape,
+    /// The content of a successful reply.
+    pub(super) shape: ReplyShape,
 }
 
-impl Answer {
+impl PendingReply {
     fn chunks(&self, headers: Headers) -> Chunks {
         Chunks { headers, cookie: self.cookie, offset: self.offset }
     }
 
-    /// Answers with what the engine found.
-    pub(super) fn reply(self, output: &mut Output, reply: Result<Reply, BlockError>) {
+    /// Answers with the reply of the engine.
+    pub(super) fn reply(self, output: &mut OutputQueue, reply: Result<Reply, BlockError>) {
         let fits = match (self.shape, reply) {
             (_, Err(error)) => {
                 let at = match error {
@@ -73,12 +73,16 @@ impl Answer {
                 self.fail(output, errno(error), &error.to_string(), at);
                 return;
             }
-            (Shape::Nothing, Ok(Reply::Done)) => {
+            (ReplyShape::Nothing, Ok(Reply::Done)) => {
                 self.succeed(output);
                 true
             }
-            (Shape::Data { whole }, Ok(Reply::Data(pieces))) => self.data(output, whole, pieces),
-            (Shape::Status { .. }, Ok(Reply::Status(runs))) => self.status(output, true, &runs),
+            (ReplyShape::Data { whole }, Ok(Reply::Data(pieces))) => {
+                self.data(output, whole, pieces)
+            }
+            (ReplyShape::Status { .. }, Ok(Reply::Status(runs))) => {
+                self.status(output, true, &runs)
+            }
             _ => false,
         };
         if !fits {
@@ -86,14 +90,15 @@ impl Answer {
         }
     }
 
-    /// Never let the stream fall out of step with the client, whoever is to blame.
-    pub(super) fn misfit(self, output: &mut Output) {
+    /// Answers a request whose reply from the engine does not fit it, so that the stream stays in
+    /// step.
+    pub(super) fn misfit(self, output: &mut OutputQueue) {
         let text = "the volume gave an answer that does not fit the request; report this bug";
         self.fail(output, Errno::Io, text, None);
     }
 
     /// Answers with success and no data.
-    pub(super) fn succeed(self, output: &mut Output) {
+    pub(super) fn succeed(self, output: &mut OutputQueue) {
         output.head(|out| match self.chunks {
             Some(headers) if self.read || headers == Headers::Extended => {
                 self.chunks(headers).put_none(out);
@@ -102,8 +107,8 @@ impl Answer {
         });
     }
 
-    /// Answers with an error, at a byte of the export if `at` names one.
-    pub(super) fn fail(self, output: &mut Output, error: Errno, text: &str, at: Option<u64>) {
+    /// Answers with an error. `at` is the byte of the export where the error is.
+    pub(super) fn fail(self, output: &mut OutputQueue, error: Errno, text: &str, at: Option<u64>) {
         output.head(|out| match self.chunks {
             Some(headers) => self.chunks(headers).put_error(out, error, text, at),
             None => wire::put_simple(out, self.cookie, Some(error)),
@@ -116,8 +121,9 @@ impl Answer {
         Some(own.intersect(range)?.lba * SECTOR_BYTES)
     }
 
-    /// Answers a read; false, and nothing sent, unless the pieces have the length asked for.
-    fn data(self, output: &mut Output, whole: bool, mut pieces: Vec<ReadPiece>) -> bool {
+    /// Answers a read. If the pieces do not have the length of the request, it sends nothing and
+    /// returns false.
+    fn data(self, output: &mut OutputQueue, whole: bool, mut pieces: Vec<ReadPiece>) -> bool {
         pieces.retain(|piece| bytes_of(piece) > 0);
         let total = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(bytes_of(piece)));
         if total != Some(self.length) {
@@ -129,7 +135,7 @@ impl Answer {
             return true;
         };
         let chunks = self.chunks(headers);
-        // Chunks are as long as they can be: one for each run of pieces of the same kind.
+        // Chunks are as long as possible: one for each run of pieces of the same kind.
         let runs = || pieces.chunk_by(|a, b| is_hole(a) == is_hole(b));
         if whole && runs().nth(1).is_some() {
             output.head(|out| chunks.put_data(out, true, self.offset, self.length as u32));
@@ -151,10 +157,10 @@ impl Answer {
         true
     }
 
-    /// Answers a status query, for good or as one of its contexts; false, and nothing sent, if nothing is known of its
-    /// start.
-    pub(super) fn status(self, output: &mut Output, done: bool, runs: &[StatusRun]) -> bool {
-        let Shape::Status { most, min_block, context } = self.shape else { return false };
+    /// Answers a status query, or one of its contexts if not `done`. If the state of the first
+    /// sector is unknown, it sends nothing and returns false.
+    pub(super) fn status(self, output: &mut OutputQueue, done: bool, runs: &[StatusRun]) -> bool {
+        let ReplyShape::Status { most, min_block, context } = self.shape else { return false };
         let Some(headers) = self.chunks else { return false };
         let flags = if context == BASE_ALLOCATION_ID { flags } else { dirt };
         let described = describe(runs, self.length, min_block.into(), most, flags);
@@ -178,7 +184,7 @@ fn bytes_of(piece: &ReadPiece) -> u64 {
     }
 }
 
-fn send(output: &mut Output, pieces: &[ReadPiece]) {
+fn send(output: &mut OutputQueue, pieces: &[ReadPiece]) {
     for piece in pieces {
         match piece {
             ReadPiece::Data(data) => output.payload(data.clone()),
@@ -187,8 +193,8 @@ fn send(output: &mut Output, pieces: &[ReadPiece]) {
     }
 }
 
-/// The flags of `base:allocation`. A promise of less is always true, so two states together have
-/// the flags that both have.
+/// The flags of `base:allocation`. Each flag is a promise, and a missing flag promises nothing. So
+/// a block with two states gets the flags that both states have.
 fn flags(state: BlockState) -> u32 {
     match state {
         BlockState::Data => 0,
@@ -197,7 +203,7 @@ fn flags(state: BlockState) -> u32 {
     }
 }
 
-/// The flags of a dirty bitmap. A block of which a part is dirty is dirty.
+/// The flags of a dirty bitmap. If a part of a block is dirty, the block is dirty.
 fn dirt(state: BlockState) -> u32 {
     match state {
         BlockState::Data => state::DIRTY,
@@ -205,20 +211,21 @@ fn dirt(state: BlockState) -> u32 {
     }
 }
 
-/// The flags of a block that has several states.
+/// The flags of a block that has two states.
 fn shared(flags: fn(BlockState) -> u32, one: u32, other: u32) -> u32 {
-    // What is promised of all of it, or what may be of some.
+    // For `base:allocation` the flags that hold for all of the block; for a bitmap those that hold
+    // for any part.
     if flags(BlockState::Data) == 0 { one & other } else { one | other }
 }
 
-/// Descriptors under construction: (bytes, flags), at most `most`, neighbours with different flags.
+/// Descriptors under construction: (bytes, flags), at most `most`. Neighbors have different flags.
 struct Descriptors {
     list: Vec<(u64, u32)>,
     most: usize,
 }
 
 impl Descriptors {
-    /// Appends `bytes` of these flags; false if they would take one descriptor too many.
+    /// Appends `bytes` with these flags; false if they need one descriptor too many.
     fn add(&mut self, bytes: u64, flags: u32) -> bool {
         let full = self.list.len() >= self.most;
         match self.list.last_mut() {
@@ -231,9 +238,10 @@ impl Descriptors {
     }
 }
 
-/// Turns runs into descriptors that together are no longer than `length`, each a multiple of
-/// `min_block` except where the runs end too early for a first one. A block with several states
-/// gets the flags that hold for all of it.
+/// Turns runs into descriptors that together are no longer than `length`.
+///
+/// Each is a multiple of `min_block`. The exception is a single descriptor for runs that end within
+/// the first block. A block with several states gets the flags that hold for all of it.
 fn describe(
     runs: &[StatusRun],
     length: u64,
@@ -243,7 +251,7 @@ fn describe(
 ) -> Vec<(u64, u32)> {
     let mut described = Descriptors { list: Vec::new(), most };
     let mut left = length;
-    // The start of a block whose rest is still to come.
+    // The start of a block whose rest is in later runs.
     let mut part: Option<(u64, u32)> = None;
     for run in runs {
         let mut bytes = run.sectors.saturating_mul(SECTOR_BYTES).min(left);

@@ -1,79 +1,83 @@
 //! The transmission phase: commands in, checked once, block requests out (NBD `proto.md`,
 //! "Transmission phase").
 //!
-//! Every check of a command is in [`Transmission::check`]; every request that is handed out passed
-//! it. A refused command's payload is passed over before the refusal is sent, so the stream stays
-//! in step.
+//! Every check of a command is in [`Transmission::check`], and every request that is handed out
+//! passed it. The payload of a refused command is skipped before the refusal is sent, so the stream
+//! stays in step.
 
-use super::options::Contexts;
-use super::reply::{Answer, Shape, descriptor_limit};
-use super::{CloseReason, Event, Inflight, Io, Step, Terms};
+use super::config::Inflight;
+use super::contexts::Contexts;
+use super::event::{CloseReason, Event};
+use super::export::ExportTerms;
+use super::phase::{PhaseStep, SessionIo, TransmissionSetup};
+use super::reply::{PendingReply, ReplyShape, descriptor_limit};
 use crate::block::{BlockError, MAX_TRANSFER_BYTES, Range, Reply, Request, SECTOR_BYTES};
 use crate::wire::nbd::{Command, Errno, Headers, StatusPayload, cmd, cmd_flag};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::BTreeMap;
 
-/// Where the stream stands.
+/// The next thing in the stream.
 #[derive(Debug)]
-enum State {
-    /// A command comes next.
+enum TransmissionState {
+    /// A command.
     Header,
-    /// The payload of a checked write comes next.
+    /// The payload of a checked write.
     Write { command: Command, range: Range },
-    /// The payload of a status query comes next.
+    /// The payload of a status query.
     StatusQuery { command: Command },
-    /// The payload of a refused command is passed over.
-    Skip { command: Command, left: u64, refusal: Refusal },
-    /// The client said farewell: nothing is read, what is outstanding is answered.
+    /// The payload of a refused command, which is skipped.
+    Skip { command: Command, left: u64, refusal: CommandError },
+    /// Nothing: the client sent `NBD_CMD_DISC`. Outstanding requests are still answered.
     Left,
 }
 
-/// Why a command is not carried out.
+/// The error that refuses a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Refusal {
+struct CommandError {
     error: Errno,
     text: &'static str,
 }
 
-const fn refusal<T>(error: Errno, text: &'static str) -> Result<T, Refusal> {
-    Err(Refusal { error, text })
+const fn refusal<T>(error: Errno, text: &'static str) -> Result<T, CommandError> {
+    Err(CommandError { error, text })
 }
 
-/// What a checked command comes to.
+/// What to do for a checked command.
 #[derive(Debug)]
-enum Action {
-    /// Ask the engine.
+enum CommandAction {
+    /// Send a request to the engine.
     Submit(Request),
-    /// Ask what these contexts are of a range; never of none.
+    /// Ask for the state of a range in these contexts, one at least.
     Status { range: Range, contexts: Vec<u32> },
     /// Receive the payload first.
     Receive(Range),
     /// Receive the name of the metadata context first.
     ReceiveQuery,
-    /// Nothing to do: a length of zero.
+    /// Do nothing, because the length is zero.
     Nothing,
 }
 
 /// A request that was handed out.
 #[derive(Clone, Copy, Debug)]
 struct Outstanding {
-    answer: Answer,
+    answer: PendingReply,
     /// Bytes counted against the limit.
     charge: u64,
-    /// The status query, if it is part of one about several contexts.
+    /// The status query, if this is one of its several contexts.
     query: Option<u64>,
 }
 
-/// A status query about several contexts: each has a chunk of the reply, the last to come ends it.
+/// A status query about several contexts. Each context has a chunk of the reply; the last one to
+/// come ends the reply.
 #[derive(Debug)]
-struct Query {
+struct ContextQuery {
     left: usize,
-    /// What one of them failed with.
+    /// The error of the first context that failed.
     error: Option<BlockError>,
 }
 
-/// Requests by slot. A slot number is an index below 2^32 and, above it, how often the index was
-/// used before, so that a late second answer to an old request never hits a newer one.
+/// Requests by slot. The low 32 bits of a slot number are an index. The bits above count how often
+/// the index was used before, so a late second answer never hits a newer request.
 #[derive(Debug, Default)]
 struct Slots {
     entries: Vec<(u32, Option<Outstanding>)>,
@@ -112,58 +116,61 @@ impl Slots {
 /// The transmission phase of a session.
 #[derive(Debug)]
 pub(super) struct Transmission {
-    terms: Terms,
+    terms: ExportTerms,
     chunks: Option<Headers>,
-    /// Those that are selected.
+    /// The contexts that are selected.
     contexts: Contexts,
-    state: State,
+    state: TransmissionState,
     slots: Slots,
-    queries: BTreeMap<u64, Query>,
+    queries: BTreeMap<u64, ContextQuery>,
     next_query: u64,
 }
 
 impl Transmission {
-    pub(super) fn new(terms: Terms, chunks: Option<Headers>, contexts: Contexts) -> Transmission {
+    pub(super) fn new(setup: TransmissionSetup) -> Transmission {
+        let TransmissionSetup { terms, chunks, contexts } = setup;
         Transmission {
             terms,
             chunks,
             contexts,
-            state: State::Header,
+            state: TransmissionState::Header,
             slots: Slots::default(),
             queries: BTreeMap::new(),
             next_query: 0,
         }
     }
 
-    pub(super) fn wants_input(&self, io: &Io) -> bool {
+    pub(super) fn wants_input(&self, io: &SessionIo) -> bool {
         match self.state {
-            State::Header => {
+            TransmissionState::Header => {
                 let limits = io.config.limits;
                 let bytes = self.slots.inflight.bytes + io.output.bytes();
                 self.slots.inflight.requests < limits.max_requests.max(1)
                     && bytes < limits.max_bytes.max(1)
             }
-            State::Write { .. } | State::StatusQuery { .. } | State::Skip { .. } => true,
-            State::Left => false,
+            TransmissionState::Write { .. }
+            | TransmissionState::StatusQuery { .. }
+            | TransmissionState::Skip { .. } => true,
+            TransmissionState::Left => false,
         }
     }
 
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
-            State::Header => self.header_bytes(),
-            State::Write { range, .. } => range.bytes() as usize,
-            State::StatusQuery { .. } => StatusPayload::BYTES,
-            State::Skip { .. } => 1,
-            State::Left => 0,
+            TransmissionState::Header => self.header_bytes(),
+            TransmissionState::Write { range, .. } => range.bytes() as usize,
+            TransmissionState::StatusQuery { .. } => StatusPayload::BYTES,
+            TransmissionState::Skip { .. } => 1,
+            TransmissionState::Left => 0,
         }
     }
 
-    /// Whether the client said farewell.
+    /// Whether the client sent `NBD_CMD_DISC`.
     pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.state, State::Left)
+        matches!(self.state, TransmissionState::Left)
     }
 
-    /// Whether the client said farewell and has every answer.
+    /// Whether the client sent `NBD_CMD_DISC` and has every answer.
     pub(super) fn has_left(&self) -> bool {
         self.is_leaving() && self.slots.inflight.requests == 0
     }
@@ -180,25 +187,25 @@ impl Transmission {
         if self.extended() { Command::EXTENDED_BYTES } else { Command::COMPACT_BYTES }
     }
 
-    pub(super) fn step(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+    pub(super) fn step(&mut self, io: &mut SessionIo, input: &mut BytesMut) -> PhaseStep {
         match self.state {
-            State::Header => self.read_header(io, input),
-            State::Write { command, range } => {
+            TransmissionState::Header => self.read_header(io, input),
+            TransmissionState::Write { command, range } => {
                 let length = range.bytes() as usize;
                 if input.len() < length {
-                    return Step::Starved;
+                    return PhaseStep::Starved;
                 }
                 let data = input.split_to(length).freeze();
-                self.state = State::Header;
+                self.state = TransmissionState::Header;
                 self.submit(io, command, write(command, range, data));
-                Step::Again
+                PhaseStep::Again
             }
-            State::StatusQuery { command } => {
+            TransmissionState::StatusQuery { command } => {
                 if input.len() < StatusPayload::BYTES {
-                    return Step::Starved;
+                    return PhaseStep::Starved;
                 }
                 let payload = input.split_to(StatusPayload::BYTES);
-                self.state = State::Header;
+                self.state = TransmissionState::Header;
                 let action = match StatusPayload::parse(&payload) {
                     Ok(StatusPayload { length, context })
                         if self.contexts.ids().any(|id| id == context) =>
@@ -212,28 +219,28 @@ impl Transmission {
                     Ok((command, action)) => self.act(io, command, action),
                     Err(refusal) => self.refuse(io, command, refusal),
                 }
-                Step::Again
+                PhaseStep::Again
             }
-            State::Skip { command, left, refusal } => {
+            TransmissionState::Skip { command, left, refusal } => {
                 let skipped = left.min(input.len() as u64);
                 input.advance(skipped as usize);
                 let left = left - skipped;
                 if left > 0 {
-                    self.state = State::Skip { command, left, refusal };
-                    return Step::Starved;
+                    self.state = TransmissionState::Skip { command, left, refusal };
+                    return PhaseStep::Starved;
                 }
-                self.state = State::Header;
+                self.state = TransmissionState::Header;
                 self.refuse(io, command, refusal);
-                Step::Again
+                PhaseStep::Again
             }
-            State::Left => Step::Starved,
+            TransmissionState::Left => PhaseStep::Starved,
         }
     }
 
-    fn read_header(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+    fn read_header(&mut self, io: &mut SessionIo, input: &mut BytesMut) -> PhaseStep {
         let bytes = self.header_bytes();
         if input.len() < bytes {
-            return Step::Starved;
+            return PhaseStep::Starved;
         }
         let parsed = if self.extended() {
             Command::parse_extended(input)
@@ -241,38 +248,41 @@ impl Transmission {
             Command::parse_compact(input)
         };
         let Ok(command) = parsed else {
-            return Step::Close(CloseReason::Violation("wrong magic number before a command"));
+            return PhaseStep::Close(CloseReason::Violation("wrong magic number before a command"));
         };
         input.advance(bytes);
         if command.kind == cmd::DISC {
-            self.state = State::Left;
+            self.state = TransmissionState::Left;
             if self.has_left() {
-                return Step::Close(CloseReason::Disconnected);
+                return PhaseStep::Close(CloseReason::Disconnected);
             }
-            return Step::Again;
+            return PhaseStep::Again;
         }
         let payload = match self.payload_bytes(command) {
             Ok(payload) => payload,
-            Err(reason) => return Step::Close(reason),
+            Err(reason) => return PhaseStep::Close(reason),
         };
         match self.check(command, payload, io.shutting_down) {
             Ok(action) => self.act(io, command, action),
             Err(refusal) if payload > 0 => {
-                self.state = State::Skip { command, left: payload, refusal };
+                self.state = TransmissionState::Skip { command, left: payload, refusal };
             }
             Err(refusal) => self.refuse(io, command, refusal),
         }
-        Step::Again
+        PhaseStep::Again
     }
 
-    /// Bytes that follow the header, whether or not the command makes sense. An error when that
-    /// cannot be known, or when they are too many to be passed over.
+    /// Bytes of payload after the header, whether or not the command is valid.
+    ///
+    /// # Errors
+    ///
+    /// The number is unknown, or too large to skip.
     fn payload_bytes(&self, command: Command) -> Result<u64, CloseReason> {
         let carries = if self.extended() {
             let flagged = command.flags & cmd_flag::PAYLOAD_LEN != 0;
             if command.kind == cmd::WRITE && !flagged {
-                // By the text no payload follows, but a client that forgets the flag probably
-                // sends one, and its data must not be taken for commands.
+                // By the specification no payload follows. But a client that forgets the flag
+                // probably sends one, and its data must not be taken for commands.
                 return Err(CloseReason::Violation(
                     "a write with extended headers lacks NBD_CMD_FLAG_PAYLOAD_LEN",
                 ));
@@ -281,8 +291,9 @@ impl Transmission {
         } else {
             command.kind == cmd::WRITE
         };
-        // "Size constraints": up to 32 MiB is never an attack. Extended headers ask for a hard
-        // disconnect above; with compact ones there is twice the room for a polite refusal.
+        // "Size constraints": up to 32 MiB is never an attack. Above, extended headers ask for a
+        // hard disconnect. With compact headers there is room for twice as much, so that the
+        // refusal can be a reply.
         let most = if self.extended() { MAX_TRANSFER_BYTES } else { 2 * MAX_TRANSFER_BYTES };
         match command.length {
             _ if !carries => Ok(0),
@@ -293,11 +304,16 @@ impl Transmission {
         }
     }
 
-    /// Whether a command may be carried out, and how. `payload` bytes follow it.
-    fn check(&self, command: Command, payload: u64, closing: bool) -> Result<Action, Refusal> {
+    /// Checks a command that `payload` bytes follow.
+    fn check(
+        &self,
+        command: Command,
+        payload: u64,
+        closing: bool,
+    ) -> Result<CommandAction, CommandError> {
         let Command { flags, kind, length, .. } = command;
         let payload_len = if self.extended() { cmd_flag::PAYLOAD_LEN } else { 0 };
-        // FUA is "valid for all commands".
+        // FUA is valid for all commands.
         let allowed = cmd_flag::FUA
             | match kind {
                 cmd::READ if self.chunks.is_some() => cmd_flag::DF,
@@ -323,45 +339,45 @@ impl Transmission {
                 if command.offset != 0 || length != 0 {
                     return refusal(Errno::Inval, "a flush has neither offset nor length");
                 }
-                Ok(Action::Submit(Request::Flush))
+                Ok(CommandAction::Submit(Request::Flush))
             }
             cmd::BLOCK_STATUS if flags & cmd_flag::PAYLOAD_LEN != 0 => {
                 if self.contexts.is_empty() || payload != StatusPayload::BYTES as u64 {
                     let text = "a status payload must name one metadata context that is selected";
                     return refusal(Errno::Inval, text);
                 }
-                Ok(Action::ReceiveQuery)
+                Ok(CommandAction::ReceiveQuery)
             }
             cmd::BLOCK_STATUS => self.status(command, self.contexts.ids().collect()),
             _ => {
                 let range = self.range(command)?;
                 if range.is_empty() {
-                    return Ok(Action::Nothing);
+                    return Ok(CommandAction::Nothing);
                 }
                 let long = length > u64::from(self.terms.max_payload);
                 match kind {
-                    // EOVERFLOW invites a client that knows chunks to try again with less.
+                    // EOVERFLOW tells a client that knows chunks to try again with less.
                     cmd::READ if long && self.chunks.is_some() => {
                         refusal(Errno::Overflow, "longer than the maximum payload")
                     }
                     cmd::READ | cmd::WRITE if long => {
                         refusal(Errno::Inval, "longer than the maximum payload")
                     }
-                    cmd::READ => Ok(Action::Submit(Request::Read(range))),
-                    cmd::WRITE => Ok(Action::Receive(range)),
-                    cmd::TRIM => Ok(Action::Submit(Request::Discard { range, fua })),
-                    cmd::CACHE => Ok(Action::Submit(Request::Prefetch(range))),
+                    cmd::READ => Ok(CommandAction::Submit(Request::Read(range))),
+                    cmd::WRITE => Ok(CommandAction::Receive(range)),
+                    cmd::TRIM => Ok(CommandAction::Submit(Request::Discard { range, fua })),
+                    cmd::CACHE => Ok(CommandAction::Submit(Request::Prefetch(range))),
                     _ => {
                         let allocate = flags & cmd_flag::NO_HOLE != 0;
-                        Ok(Action::Submit(Request::Zero { range, allocate, fua }))
+                        Ok(CommandAction::Submit(Request::Zero { range, allocate, fua }))
                     }
                 }
             }
         }
     }
 
-    /// Checks a status query whose length is that of the area concerned.
-    fn status(&self, command: Command, contexts: Vec<u32>) -> Result<Action, Refusal> {
+    /// Checks a status query whose length is the length of the range.
+    fn status(&self, command: Command, contexts: Vec<u32>) -> Result<CommandAction, CommandError> {
         if contexts.is_empty() {
             return refusal(Errno::Inval, "no metadata context is selected for this export");
         }
@@ -369,11 +385,11 @@ impl Transmission {
         if range.is_empty() {
             return refusal(Errno::Inval, "a status query needs a length");
         }
-        Ok(Action::Status { range, contexts })
+        Ok(CommandAction::Status { range, contexts })
     }
 
-    /// The sectors of a command that names a part of the export.
-    fn range(&self, command: Command) -> Result<Range, Refusal> {
+    /// The sectors of a command, checked against the export.
+    fn range(&self, command: Command) -> Result<Range, CommandError> {
         let Command { kind, offset, length, .. } = command;
         if offset > self.terms.size || length > self.terms.size - offset {
             // "Error values": writes and zeroes run out of space, all else is invalid.
@@ -389,40 +405,45 @@ impl Transmission {
         Ok(Range::new(offset / SECTOR_BYTES, length / SECTOR_BYTES))
     }
 
-    fn act(&mut self, io: &mut Io, command: Command, action: Action) {
+    fn act(&mut self, io: &mut SessionIo, command: Command, action: CommandAction) {
         match action {
-            Action::Submit(request) => self.submit(io, command, request),
-            Action::Status { range, contexts } => self.query(io, command, range, &contexts),
-            Action::Receive(range) => self.state = State::Write { command, range },
-            Action::ReceiveQuery => self.state = State::StatusQuery { command },
-            Action::Nothing => self.answer(command, Shape::Nothing).succeed(&mut io.output),
+            CommandAction::Submit(request) => self.submit(io, command, request),
+            CommandAction::Status { range, contexts } => self.query(io, command, range, &contexts),
+            CommandAction::Receive(range) => {
+                self.state = TransmissionState::Write { command, range }
+            }
+            CommandAction::ReceiveQuery => self.state = TransmissionState::StatusQuery { command },
+            CommandAction::Nothing => {
+                self.answer(command, ReplyShape::Nothing).succeed(&mut io.output)
+            }
         }
     }
 
-    fn submit(&mut self, io: &mut Io, command: Command, request: Request) {
+    fn submit(&mut self, io: &mut SessionIo, command: Command, request: Request) {
         let (shape, charge) = match request {
             Request::Read(_) => {
-                (Shape::Data { whole: command.flags & cmd_flag::DF != 0 }, command.length)
+                (ReplyShape::Data { whole: command.flags & cmd_flag::DF != 0 }, command.length)
             }
-            Request::Write { .. } => (Shape::Nothing, command.length),
-            _ => (Shape::Nothing, 0),
+            Request::Write { .. } => (ReplyShape::Nothing, command.length),
+            _ => (ReplyShape::Nothing, 0),
         };
         let answer = self.answer(command, shape);
         let slot = self.slots.insert(Outstanding { answer, charge, query: None });
         io.events.push_back(Event::Request { slot, request });
     }
 
-    fn query(&mut self, io: &mut Io, command: Command, range: Range, contexts: &[u32]) {
+    fn query(&mut self, io: &mut SessionIo, command: Command, range: Range, contexts: &[u32]) {
         let one = command.flags & cmd_flag::REQ_ONE != 0;
         let most = if one { 1 } else { descriptor_limit(range) };
         let (min_block, charge) = (self.terms.min_block, 16 * most as u64);
         let query = (contexts.len() > 1).then(|| {
             self.next_query += 1;
-            self.queries.insert(self.next_query, Query { left: contexts.len(), error: None });
+            self.queries
+                .insert(self.next_query, ContextQuery { left: contexts.len(), error: None });
             self.next_query
         });
         for &context in contexts {
-            let answer = self.answer(command, Shape::Status { most, min_block, context });
+            let answer = self.answer(command, ReplyShape::Status { most, min_block, context });
             let slot = self.slots.insert(Outstanding { answer, charge, query });
             io.events.push_back(match self.contexts.bitmap(context) {
                 Some(bitmap) => Event::Dirty { slot, bitmap: bitmap.clone(), range },
@@ -431,20 +452,20 @@ impl Transmission {
         }
     }
 
-    fn answer(&self, command: Command, shape: Shape) -> Answer {
+    fn answer(&self, command: Command, shape: ReplyShape) -> PendingReply {
         let Command { kind, cookie, offset, length, .. } = command;
         let read = kind == cmd::READ;
-        Answer { chunks: self.chunks, cookie, offset, length, read, shape }
+        PendingReply { chunks: self.chunks, cookie, offset, length, read, shape }
     }
 
-    fn refuse(&mut self, io: &mut Io, command: Command, refusal: Refusal) {
-        let answer = self.answer(command, Shape::Nothing);
+    fn refuse(&mut self, io: &mut SessionIo, command: Command, refusal: CommandError) {
+        let answer = self.answer(command, ReplyShape::Nothing);
         answer.fail(&mut io.output, refusal.error, refusal.text, None);
     }
 
     pub(super) fn handle_reply(
         &mut self,
-        io: &mut Io,
+        io: &mut SessionIo,
         slot: u64,
         reply: Result<Reply, BlockError>,
     ) -> bool {
@@ -456,8 +477,14 @@ impl Transmission {
         true
     }
 
-    /// The answer about one of several contexts.
-    fn part(&mut self, io: &mut Io, number: u64, answer: Answer, reply: Result<Reply, BlockError>) {
+    /// Handles the reply about one of several contexts.
+    fn part(
+        &mut self,
+        io: &mut SessionIo,
+        number: u64,
+        answer: PendingReply,
+        reply: Result<Reply, BlockError>,
+    ) {
         let Some(query) = self.queries.get_mut(&number) else { return };
         query.left -= 1;
         let last = query.left == 0;
@@ -470,7 +497,7 @@ impl Transmission {
             (Some(error), _) if last => answer.reply(&mut io.output, Err(error)),
             (Some(_), _) => {}
             (None, Ok(Reply::Status(runs))) if answer.status(&mut io.output, last, &runs) => {}
-            // Nothing more is said of it, whatever the others come to.
+            // The reply has ended. Replies for the other contexts are dropped.
             (None, _) => {
                 self.queries.remove(&number);
                 answer.misfit(&mut io.output);

@@ -1,6 +1,8 @@
 //! Scripted handshakes: every option, well-formed and not.
 
 use super::*;
+use crate::front::nbd::export::ExportTerms;
+use crate::front::nbd::handshake::MAX_OPTIONS;
 
 const UNSUP: u32 = 0x8000_0001;
 const POLICY: u32 = 0x8000_0002;
@@ -403,7 +405,7 @@ fn odd_exports_are_served_on_sane_terms() {
         bitmaps: Vec::new(),
     };
     let sizes = |export: &ExportInfo| {
-        let terms = Terms::new(export, true);
+        let terms = ExportTerms::new(export, true);
         (terms.min_block, terms.preferred_block, terms.max_payload)
     };
     assert_eq!(sizes(&export(2048, 4096, 4096, 1 << 20)), (4096, 4096, 1 << 20));
@@ -412,5 +414,5 @@ fn odd_exports_are_served_on_sane_terms() {
     assert_eq!(sizes(&export(2048, 0, 0, 0)), (512, 512, 512));
     assert_eq!(sizes(&export(2048, 3000, 5000, u32::MAX)), (4096, 8192, 32 << 20));
     assert_eq!(sizes(&export(1 << 20, u32::MAX, u32::MAX, 0)), (1 << 16, 1 << 24, 1 << 24));
-    assert_eq!(Terms::new(&export(u64::MAX, 512, 512, 512), true).size, 1 << 62);
+    assert_eq!(ExportTerms::new(&export(u64::MAX, 512, 512, 512), true).size, 1 << 62);
 }

@@ -6,7 +6,10 @@ mod properties;
 mod transmission;
 
 use super::*;
-use crate::block::{BlockState, Range, ReadPiece, StatusRun};
+use crate::block::{
+    BlockError, BlockState, MAX_TRANSFER_BYTES, Range, ReadPiece, Reply, Request, StatusRun,
+};
+use bytes::{Bytes, BytesMut};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -242,7 +245,7 @@ impl Host {
         loop {
             let before = (self.input.len(), self.output.len(), self.events.len());
             self.session.handle_input(&mut self.input);
-            let (inflight, limits) = (self.session.inflight(), self.session.io.config.limits);
+            let (inflight, limits) = (self.session.inflight(), self.session.limits());
             assert!(inflight.requests <= limits.max_requests + 16);
             assert!(inflight.bytes <= limits.max_bytes + MAX_TRANSFER_BYTES);
             while let Some(event) = self.session.poll_event() {
@@ -262,13 +265,13 @@ impl Host {
                     Event::Request { slot, request } => {
                         let reply = self.volume.request(request);
                         // Requests from before a violation are still carried out.
-                        let open = !matches!(self.session.phase, Phase::Closed);
+                        let open = !self.session.is_closed();
                         assert_eq!(self.session.handle_reply(slot, reply), open);
                         assert!(!self.session.handle_reply(slot, Ok(Reply::Done)));
                     }
                     Event::Dirty { slot, bitmap, range } => {
                         let reply = dirty(&bitmap, range);
-                        let open = !matches!(self.session.phase, Phase::Closed);
+                        let open = !self.session.is_closed();
                         assert_eq!(self.session.handle_reply(slot, reply), open);
                     }
                     Event::Ready { .. } | Event::Close(_) => {}

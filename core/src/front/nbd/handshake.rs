@@ -1,10 +1,13 @@
-//! The handshake: option haggling up to the start of transmission (NBD `proto.md`, "Handshake").
+//! The handshake phase: options, up to the start of transmission (NBD `proto.md`, "Handshake").
 
-use super::transmission::Transmission;
-use super::{
-    CloseReason, Event, ExportEntry, ExportInfo, HANDSHAKE_OUTPUT_BYTES, Io, LookupError,
-    LookupErrorKind, MAX_OPTIONS, Step, Terms, Tls,
+use super::config::Tls;
+use super::contexts::{
+    BASE_NAMESPACE, Contexts, DIRTY_BITMAP, MAX_LISTED, MAX_SELECTED, QEMU_NAMESPACE,
+    WantedContexts,
 };
+use super::event::{CloseReason, Event};
+use super::export::{ExportEntry, ExportInfo, ExportTerms, LookupError, LookupErrorKind};
+use super::phase::{PhaseStep, SessionIo, TransmissionSetup};
 use crate::block::MAX_TRANSFER_BYTES;
 use crate::wire::nbd::rep::Refusal;
 use crate::wire::nbd::{
@@ -13,122 +16,62 @@ use crate::wire::nbd::{
 };
 use bytes::{Buf, BytesMut};
 
-/// Option data up to this size are read; more are skipped and refused. Room for an export name and
-/// fifteen queries of the longest kind.
+/// Most options of one handshake; a client that sends more is taken for an attack. Clients send
+/// about ten, and two or three more for each export that they look at.
+pub(super) const MAX_OPTIONS: u32 = 1024;
+
+/// Bytes of handshake output that may wait to be written. Above it the session takes no input. It
+/// also limits the answer to `LIST`.
+pub(super) const HANDSHAKE_OUTPUT_BYTES: u64 = 1 << 20;
+
+/// Most bytes of option data that are read. Longer data is skipped, and the option is refused. It
+/// has room for an export name and fifteen queries of the longest kind.
 const MAX_OPTION_BYTES: u32 = 64 << 10;
 
-/// Option data above this size are not even skipped.
+/// Most bytes of option data that are skipped. Above it the session closes.
 const MAX_SKIPPED_BYTES: u32 = MAX_TRANSFER_BYTES as u32;
-
-/// The identifier of `base:allocation`. Not 0, which in `LIST_META_CONTEXT` means "reserved".
-pub(super) const BASE_ALLOCATION_ID: u32 = 1;
-const BASE_NAMESPACE: &str = "base";
-const BASE_ALLOCATION: &str = "base:allocation";
-/// The identifier of the first dirty bitmap that is selected; those of the others follow.
-pub(super) const FIRST_BITMAP_ID: u32 = 2;
-const QEMU_NAMESPACE: &str = "qemu";
-const DIRTY_BITMAP: &str = "dirty-bitmap:";
-/// Dirty bitmaps listed at most, and those selected.
-const MAX_LISTED: usize = 512;
-const MAX_SELECTED: usize = 16;
-
-/// Metadata contexts of an export.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Contexts {
-    /// `base:allocation`.
-    pub(super) allocation: bool,
-    /// Names of dirty bitmaps.
-    pub(super) bitmaps: Vec<String>,
-}
-
-impl Contexts {
-    pub(super) fn is_empty(&self) -> bool {
-        !self.allocation && self.bitmaps.is_empty()
-    }
-
-    /// The identifiers.
-    pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
-        let bitmaps = (FIRST_BITMAP_ID..).take(self.bitmaps.len());
-        self.allocation.then_some(BASE_ALLOCATION_ID).into_iter().chain(bitmaps)
-    }
-
-    /// The bitmap of an identifier.
-    pub(super) fn bitmap(&self, id: u32) -> Option<&String> {
-        self.bitmaps.get(id.checked_sub(FIRST_BITMAP_ID)? as usize)
-    }
-
-    fn put(&self, out: &mut BytesMut, option: u32) {
-        // "Reserved" in a list.
-        let id = |id| if option == opt::SET_META_CONTEXT { id } else { 0 };
-        if self.allocation {
-            wire::put_meta_context(out, option, id(BASE_ALLOCATION_ID), BASE_ALLOCATION);
-        }
-        for (number, name) in (FIRST_BITMAP_ID..).zip(&self.bitmaps) {
-            let name = format!("{QEMU_NAMESPACE}:{DIRTY_BITMAP}{name}");
-            wire::put_meta_context(out, option, id(number), &name);
-        }
-    }
-}
-
-/// Contexts that a client asks for, whether or not there are any.
-#[derive(Clone, Debug, Default)]
-struct Wanted {
-    allocation: bool,
-    /// All of them.
-    bitmaps: bool,
-    /// Or these.
-    named: Vec<String>,
-}
-
-impl Wanted {
-    fn of(&self, bitmaps: &[String], most: usize) -> Contexts {
-        let wanted = |name: &&String| self.bitmaps || self.named.contains(name);
-        let bitmaps = bitmaps.iter().filter(wanted).take(most);
-        Contexts { allocation: self.allocation, bitmaps: bitmaps.cloned().collect() }
-    }
-}
 
 pub(super) const PLAIN_BYTES_BEFORE_TLS: CloseReason =
     CloseReason::Violation("bytes outside TLS follow STARTTLS");
 
-/// Where the handshake stands.
+/// The next thing in the stream.
 #[derive(Debug)]
-enum State {
-    /// The client's four bytes of flags come next.
+enum HandshakeState {
+    /// The client's four bytes of flags.
     ClientFlags,
-    /// An option comes next.
+    /// An option.
     Header,
-    /// Its data come next, and are needed.
+    /// The data of an option, which is needed.
     Data { option: u32, length: u32 },
-    /// Its data are passed over, then it is concluded.
+    /// The data of an option, which is skipped before the option is answered.
     Skip { option: u32, length: u32, left: u32 },
-    /// The shell is asked for the list of exports.
+    /// Nothing: the shell has to list the exports.
     Exports,
-    /// The shell is asked about an export.
-    Lookup(Lookup),
-    /// The shell upgrades the connection.
+    /// Nothing: the shell has to look an export up.
+    Lookup(PendingLookup),
+    /// Nothing: the shell upgrades the connection to TLS.
     Upgrade,
 }
 
 /// An option that waits for an export.
 #[derive(Clone, Debug)]
-struct Lookup {
+struct PendingLookup {
     name: String,
-    purpose: Purpose,
+    purpose: LookupPurpose,
 }
 
 #[derive(Clone, Debug)]
-enum Purpose {
+enum LookupPurpose {
     ExportName,
     Info { enter: bool, infos: InfoSet },
-    ListContexts(Wanted),
-    SetContexts(Wanted),
+    ListContexts(WantedContexts),
+    SetContexts(WantedContexts),
 }
 
 /// The handshake of a session.
 #[derive(Debug)]
 pub(super) struct Handshake {
-    state: State,
+    state: HandshakeState,
     fixed: bool,
     no_zeroes: bool,
     secure: bool,
@@ -136,7 +79,7 @@ pub(super) struct Handshake {
     negotiated: Negotiated,
 }
 
-/// What options have changed. `STARTTLS` forgets it.
+/// The results of options. `STARTTLS` resets them.
 #[derive(Debug, Default)]
 struct Negotiated {
     /// Kind of reply chunks; simple replies without.
@@ -148,7 +91,7 @@ struct Negotiated {
 impl Handshake {
     pub(super) fn new() -> Handshake {
         Handshake {
-            state: State::ClientFlags,
+            state: HandshakeState::ClientFlags,
             fixed: false,
             no_zeroes: false,
             secure: false,
@@ -158,92 +101,99 @@ impl Handshake {
     }
 
     pub(super) fn wants_input(&self) -> bool {
-        !matches!(self.state, State::Exports | State::Lookup(_) | State::Upgrade)
+        !matches!(
+            self.state,
+            HandshakeState::Exports | HandshakeState::Lookup(_) | HandshakeState::Upgrade
+        )
     }
 
-    /// Whether any byte that arrives now is an attack.
+    /// Whether any byte that arrives now is a protocol violation.
     pub(super) fn refuses_input(&self) -> bool {
-        matches!(self.state, State::Upgrade)
+        matches!(self.state, HandshakeState::Upgrade)
     }
 
     pub(super) fn wanted(&self) -> usize {
         match self.state {
-            State::ClientFlags => 4,
-            State::Header => OptionHeader::BYTES,
-            State::Data { length, .. } => length as usize,
-            State::Skip { .. } => 1,
-            State::Exports | State::Lookup(_) | State::Upgrade => 0,
+            HandshakeState::ClientFlags => 4,
+            HandshakeState::Header => OptionHeader::BYTES,
+            HandshakeState::Data { length, .. } => length as usize,
+            HandshakeState::Skip { .. } => 1,
+            HandshakeState::Exports | HandshakeState::Lookup(_) | HandshakeState::Upgrade => 0,
         }
     }
 
-    pub(super) fn step(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+    pub(super) fn step(&mut self, io: &mut SessionIo, input: &mut BytesMut) -> PhaseStep {
         match self.state {
-            State::ClientFlags => self.read_flags(io, input),
-            State::Header => self.read_header(io, input),
-            State::Data { option, length } => {
+            HandshakeState::ClientFlags => self.read_flags(io, input),
+            HandshakeState::Header => self.read_header(io, input),
+            HandshakeState::Data { option, length } => {
                 if input.len() < length as usize {
-                    return Step::Starved;
+                    return PhaseStep::Starved;
                 }
                 let data = input.split_to(length as usize);
-                self.state = State::Header;
+                self.state = HandshakeState::Header;
                 self.read_data(io, option, &data)
             }
-            State::Skip { option, length, left } => {
+            HandshakeState::Skip { option, length, left } => {
                 let skipped = left.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
                 input.advance(skipped as usize);
                 let left = left - skipped;
-                self.state = State::Skip { option, length, left };
+                self.state = HandshakeState::Skip { option, length, left };
                 if left > 0 {
-                    return Step::Starved;
+                    return PhaseStep::Starved;
                 }
-                self.state = State::Header;
+                self.state = HandshakeState::Header;
                 self.conclude(io, option, length, input)
             }
-            State::Exports | State::Lookup(_) | State::Upgrade => Step::Starved,
+            HandshakeState::Exports | HandshakeState::Lookup(_) | HandshakeState::Upgrade => {
+                PhaseStep::Starved
+            }
         }
     }
 
-    fn read_flags(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+    fn read_flags(&mut self, io: &mut SessionIo, input: &mut BytesMut) -> PhaseStep {
         const FIXED: u32 = handshake::FIXED_NEWSTYLE as u32;
         const NO_ZEROES: u32 = handshake::NO_ZEROES as u32;
         if input.len() < size_of::<u32>() {
-            return Step::Starved;
+            return PhaseStep::Starved;
         }
         let flags = input.get_u32();
         if flags & !(FIXED | NO_ZEROES) != 0 {
-            return Step::Close(CloseReason::Violation("unknown client flags in the handshake"));
+            return PhaseStep::Close(CloseReason::Violation(
+                "unknown client flags in the handshake",
+            ));
         }
         self.fixed = flags & FIXED != 0;
         self.no_zeroes = flags & NO_ZEROES != 0;
-        // Without it there is no STARTTLS and no way to say that one is needed.
+        // Without fixed newstyle a client can not send STARTTLS, nor learn that it has to.
         if io.config.tls == Tls::Required && !self.fixed {
-            return Step::Close(CloseReason::Violation(
+            return PhaseStep::Close(CloseReason::Violation(
                 "TLS is required, but the client does not speak fixed newstyle",
             ));
         }
-        self.state = State::Header;
-        Step::Again
+        self.state = HandshakeState::Header;
+        PhaseStep::Again
     }
 
-    /// Whether TLS has to come first.
-    fn barred(&self, io: &Io) -> bool {
+    /// Whether the client has to start TLS first.
+    fn barred(&self, io: &SessionIo) -> bool {
         io.config.tls == Tls::Required && !self.secure
     }
 
-    fn read_header(&mut self, io: &mut Io, input: &mut BytesMut) -> Step {
+    fn read_header(&mut self, io: &mut SessionIo, input: &mut BytesMut) -> PhaseStep {
         if input.len() < OptionHeader::BYTES {
-            return Step::Starved;
+            return PhaseStep::Starved;
         }
         let Ok(OptionHeader { option, length }) = OptionHeader::parse(input) else {
-            return Step::Close(CloseReason::Violation("wrong magic number before an option"));
+            return PhaseStep::Close(CloseReason::Violation("wrong magic number before an option"));
         };
         input.advance(OptionHeader::BYTES);
         self.options += 1;
         if self.options > MAX_OPTIONS {
-            return Step::Close(CloseReason::Violation("too many options in one handshake"));
+            return PhaseStep::Close(CloseReason::Violation("too many options in one handshake"));
         }
         if option == opt::EXPORT_NAME {
-            // There is no error reply: what cannot be honoured ends the session.
+            // The option has no error reply. A refusal ends the session.
             let refusal = if self.barred(io) {
                 Some("EXPORT_NAME before TLS")
             } else if self.negotiated.chunks == Some(Headers::Extended) {
@@ -254,33 +204,39 @@ impl Handshake {
                 None
             };
             if let Some(refusal) = refusal {
-                return Step::Close(CloseReason::Violation(refusal));
+                return PhaseStep::Close(CloseReason::Violation(refusal));
             }
-            self.state = State::Data { option, length };
-            return Step::Again;
+            self.state = HandshakeState::Data { option, length };
+            return PhaseStep::Again;
         }
         if !self.fixed {
-            return Step::Close(CloseReason::Violation(
+            return PhaseStep::Close(CloseReason::Violation(
                 "an option other than EXPORT_NAME without fixed newstyle",
             ));
         }
         if length > MAX_SKIPPED_BYTES {
-            return Step::Close(CloseReason::Violation("option data of more than 32 MiB"));
+            return PhaseStep::Close(CloseReason::Violation("option data of more than 32 MiB"));
         }
         let read = needs_data(option)
             && length <= MAX_OPTION_BYTES
             && !self.barred(io)
             && !io.shutting_down;
         self.state = if read {
-            State::Data { option, length }
+            HandshakeState::Data { option, length }
         } else {
-            State::Skip { option, length, left: length }
+            HandshakeState::Skip { option, length, left: length }
         };
-        Step::Again
+        PhaseStep::Again
     }
 
-    /// Answers an option that needs no data, or cannot have them.
-    fn conclude(&mut self, io: &mut Io, option: u32, length: u32, input: &BytesMut) -> Step {
+    /// Answers an option that needs no data, or whose data was skipped.
+    fn conclude(
+        &mut self,
+        io: &mut SessionIo,
+        option: u32,
+        length: u32,
+        input: &BytesMut,
+    ) -> PhaseStep {
         if self.barred(io) && !matches!(option, opt::STARTTLS | opt::ABORT) {
             return refuse(io, option, Refusal::TlsRequired, "this server requires TLS first");
         }
@@ -297,10 +253,10 @@ impl Handshake {
         match option {
             opt::ABORT => {
                 io.output.head(|out| wire::put_ack(out, option));
-                return Step::Close(CloseReason::Aborted);
+                return PhaseStep::Close(CloseReason::Aborted);
             }
             opt::LIST => {
-                self.state = State::Exports;
+                self.state = HandshakeState::Exports;
                 io.events.push_back(Event::ListExports);
             }
             opt::STARTTLS => return self.start_tls(io, input),
@@ -324,10 +280,10 @@ impl Handshake {
             }
             _ => return refuse(io, option, Refusal::Unsupported, "this server has no such option"),
         }
-        Step::Again
+        PhaseStep::Again
     }
 
-    fn start_tls(&mut self, io: &mut Io, input: &BytesMut) -> Step {
+    fn start_tls(&mut self, io: &mut SessionIo, input: &BytesMut) -> PhaseStep {
         if io.config.tls == Tls::Off {
             let text = "TLS is switched off on this address";
             return refuse(io, opt::STARTTLS, Refusal::Policy, text);
@@ -336,43 +292,43 @@ impl Handshake {
             return refuse(io, opt::STARTTLS, Refusal::Invalid, "TLS is already in use");
         }
         if !input.is_empty() {
-            return Step::Close(PLAIN_BYTES_BEFORE_TLS);
+            return PhaseStep::Close(PLAIN_BYTES_BEFORE_TLS);
         }
         io.output.head(|out| wire::put_ack(out, opt::STARTTLS));
         io.events.push_back(Event::StartTls);
-        self.state = State::Upgrade;
-        Step::Again
+        self.state = HandshakeState::Upgrade;
+        PhaseStep::Again
     }
 
-    /// Starts the negotiation afresh; only the client's flags remain, which have no second chance.
-    /// FORCEDTLS lets nothing be negotiated before; that it is forgotten does not rely on it.
+    /// Resets the negotiation; only the client's flags remain, because a client sends them once.
+    /// With FORCEDTLS nothing can be negotiated before TLS, but the reset does not rely on that.
     pub(super) fn handle_tls_established(&mut self) {
-        if let State::Upgrade = self.state {
-            self.state = State::Header;
+        if let HandshakeState::Upgrade = self.state {
+            self.state = HandshakeState::Header;
             self.secure = true;
             self.negotiated = Negotiated::default();
         }
     }
 
-    fn read_data(&mut self, io: &mut Io, option: u32, data: &[u8]) -> Step {
+    fn read_data(&mut self, io: &mut SessionIo, option: u32, data: &[u8]) -> PhaseStep {
         let (name, purpose) = match option {
             opt::EXPORT_NAME => match wire::text(data) {
                 Ok(name) if io.shutting_down => {
-                    return Step::Close(CloseReason::ExportRefused {
+                    return PhaseStep::Close(CloseReason::ExportRefused {
                         name: name.to_owned(),
                         message: "the server is shutting down".to_owned(),
                     });
                 }
-                Ok(name) => (name, Purpose::ExportName),
+                Ok(name) => (name, LookupPurpose::ExportName),
                 Err(_) => {
-                    return Step::Close(CloseReason::Violation(
+                    return PhaseStep::Close(CloseReason::Violation(
                         "EXPORT_NAME with a name that is not UTF-8 or holds a NUL",
                     ));
                 }
             },
             opt::INFO | opt::GO => match InfoQuery::parse(data) {
                 Ok(InfoQuery { name, infos }) => {
-                    (name, Purpose::Info { enter: option == opt::GO, infos })
+                    (name, LookupPurpose::Info { enter: option == opt::GO, infos })
                 }
                 Err(error) => return refuse(io, option, Refusal::Invalid, &error.to_string()),
             },
@@ -381,24 +337,29 @@ impl Handshake {
                 Err(text) => return refuse(io, option, Refusal::Invalid, &text),
             },
         };
-        let entering = matches!(purpose, Purpose::ExportName | Purpose::Info { enter: true, .. });
+        let entering =
+            matches!(purpose, LookupPurpose::ExportName | LookupPurpose::Info { enter: true, .. });
         let bitmaps = match &purpose {
-            Purpose::ListContexts(wanted) | Purpose::SetContexts(wanted) => {
+            LookupPurpose::ListContexts(wanted) | LookupPurpose::SetContexts(wanted) => {
                 wanted.bitmaps || !wanted.named.is_empty()
             }
             _ => false,
         };
         io.events.push_back(Event::LookupExport { name: name.to_owned(), entering, bitmaps });
-        self.state = State::Lookup(Lookup { name: name.to_owned(), purpose });
-        Step::Again
+        self.state = HandshakeState::Lookup(PendingLookup { name: name.to_owned(), purpose });
+        PhaseStep::Again
     }
 
-    /// Reads `LIST_META_CONTEXT` or `SET_META_CONTEXT`; a refusal says why.
+    /// Reads `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
+    ///
+    /// # Errors
+    ///
+    /// The text of the refusal.
     fn read_contexts<'a>(
         &mut self,
         option: u32,
         data: &'a [u8],
-    ) -> Result<(&'a str, Purpose), String> {
+    ) -> Result<(&'a str, LookupPurpose), String> {
         let set = option == opt::SET_META_CONTEXT;
         if set {
             // "Issuing this command replaces all previously-set metadata contexts (including when
@@ -410,7 +371,7 @@ impl Handshake {
         }
         let query = MetaQuery::parse(data).map_err(|error| error.to_string())?;
         let all = !set && query.count == 0;
-        let mut wanted = Wanted { allocation: all, bitmaps: all, named: Vec::new() };
+        let mut wanted = WantedContexts { allocation: all, bitmaps: all, named: Vec::new() };
         for text in query.queries() {
             let (namespace, leaf) =
                 text.split_once(':').ok_or("a query must start with a namespace and a colon")?;
@@ -424,19 +385,20 @@ impl Handshake {
                 }
             }
         }
-        let purpose = if set { Purpose::SetContexts } else { Purpose::ListContexts }(wanted);
+        let purpose =
+            if set { LookupPurpose::SetContexts } else { LookupPurpose::ListContexts }(wanted);
         Ok((query.name, purpose))
     }
 
     pub(super) fn handle_exports(
         &mut self,
-        io: &mut Io,
+        io: &mut SessionIo,
         exports: Result<Vec<ExportEntry>, LookupError>,
     ) {
-        if !matches!(self.state, State::Exports) {
+        if !matches!(self.state, HandshakeState::Exports) {
             return;
         }
-        self.state = State::Header;
+        self.state = HandshakeState::Header;
         let entries = match exports {
             Ok(entries) => entries,
             Err(error) => {
@@ -459,59 +421,70 @@ impl Handshake {
 
     pub(super) fn handle_export(
         &mut self,
-        io: &mut Io,
+        io: &mut SessionIo,
         export: Result<ExportInfo, LookupError>,
-    ) -> Step {
-        let State::Lookup(Lookup { name, purpose }) = &self.state else { return Step::Again };
+    ) -> PhaseStep {
+        let HandshakeState::Lookup(PendingLookup { name, purpose }) = &self.state else {
+            return PhaseStep::Again;
+        };
         let (name, purpose) = (name.clone(), purpose.clone());
-        self.state = State::Header;
+        self.state = HandshakeState::Header;
         let option = match purpose {
-            Purpose::ExportName => opt::EXPORT_NAME,
-            Purpose::Info { enter: false, .. } => opt::INFO,
-            Purpose::Info { enter: true, .. } => opt::GO,
-            Purpose::ListContexts(_) => opt::LIST_META_CONTEXT,
-            Purpose::SetContexts(_) => opt::SET_META_CONTEXT,
+            LookupPurpose::ExportName => opt::EXPORT_NAME,
+            LookupPurpose::Info { enter: false, .. } => opt::INFO,
+            LookupPurpose::Info { enter: true, .. } => opt::GO,
+            LookupPurpose::ListContexts(_) => opt::LIST_META_CONTEXT,
+            LookupPurpose::SetContexts(_) => opt::SET_META_CONTEXT,
         };
         let export = match export {
             Ok(export) => export,
             Err(LookupError { message, .. }) if option == opt::EXPORT_NAME => {
-                return Step::Close(CloseReason::ExportRefused { name, message });
+                return PhaseStep::Close(CloseReason::ExportRefused { name, message });
             }
             Err(LookupError { kind: LookupErrorKind::OnEntry, .. })
-                if matches!(purpose, Purpose::ListContexts(_) | Purpose::SetContexts(_)) =>
+                if matches!(
+                    purpose,
+                    LookupPurpose::ListContexts(_) | LookupPurpose::SetContexts(_)
+                ) =>
             {
-                // What every export has.
+                // Every export has these contexts.
                 self.select(io, purpose, name, &[]);
-                return Step::Again;
+                return PhaseStep::Again;
             }
             Err(error) => return refuse(io, option, error.kind.refusal(), &error.message),
         };
         match purpose {
-            Purpose::ExportName => {
-                let terms = Terms::new(&export, false);
+            LookupPurpose::ExportName => {
+                let terms = ExportTerms::new(&export, false);
                 let flags = self.flags(&export, terms);
                 let padded = !self.no_zeroes;
                 io.output.head(|out| wire::put_export(out, terms.size, flags, padded));
                 self.enter(io, export, terms)
             }
-            Purpose::Info { enter, infos } => {
-                let terms = Terms::new(&export, infos.contains(info::BLOCK_SIZE));
+            LookupPurpose::Info { enter, infos } => {
+                let terms = ExportTerms::new(&export, infos.contains(info::BLOCK_SIZE));
                 self.describe(io, option, &name, &export, terms, infos);
-                if enter { self.enter(io, export, terms) } else { Step::Again }
+                if enter { self.enter(io, export, terms) } else { PhaseStep::Again }
             }
-            Purpose::ListContexts(_) | Purpose::SetContexts(_) => {
+            LookupPurpose::ListContexts(_) | LookupPurpose::SetContexts(_) => {
                 self.select(io, purpose, export.name, &export.bitmaps);
-                Step::Again
+                PhaseStep::Again
             }
         }
     }
 
-    /// Answers the options about contexts of an export with these bitmaps.
-    fn select(&mut self, io: &mut Io, purpose: Purpose, name: String, bitmaps: &[String]) {
+    /// Answers an option about the contexts of an export with these bitmaps.
+    fn select(
+        &mut self,
+        io: &mut SessionIo,
+        purpose: LookupPurpose,
+        name: String,
+        bitmaps: &[String],
+    ) {
         let (option, wanted, most) = match purpose {
-            Purpose::SetContexts(wanted) => (opt::SET_META_CONTEXT, wanted, MAX_SELECTED),
-            Purpose::ListContexts(wanted) => (opt::LIST_META_CONTEXT, wanted, MAX_LISTED),
-            Purpose::ExportName | Purpose::Info { .. } => return,
+            LookupPurpose::SetContexts(wanted) => (opt::SET_META_CONTEXT, wanted, MAX_SELECTED),
+            LookupPurpose::ListContexts(wanted) => (opt::LIST_META_CONTEXT, wanted, MAX_LISTED),
+            LookupPurpose::ExportName | LookupPurpose::Info { .. } => return,
         };
         let contexts = wanted.of(bitmaps, most);
         io.output.head(|out| {
@@ -526,18 +499,18 @@ impl Handshake {
     /// Answers `INFO` and `GO`.
     fn describe(
         &self,
-        io: &mut Io,
+        io: &mut SessionIo,
         option: u32,
         asked_name: &str,
         export: &ExportInfo,
-        terms: Terms,
+        terms: ExportTerms,
         infos: InfoSet,
     ) {
         let flags = self.flags(export, terms);
         let renamed = asked_name != export.name;
         let name = infos.contains(info::NAME) || renamed;
         let description = infos.contains(info::DESCRIPTION) && !export.description.is_empty();
-        let Terms { min_block, preferred_block, max_payload, .. } = terms;
+        let ExportTerms { min_block, preferred_block, max_payload, .. } = terms;
         io.output.head(|out| {
             wire::put_info_export(out, option, terms.size, flags);
             if name && export.name.len() <= MAX_STRING_BYTES {
@@ -551,9 +524,9 @@ impl Handshake {
         });
     }
 
-    fn flags(&self, export: &ExportInfo, terms: Terms) -> u16 {
-        // CAN_MULTI_CONN: all connections to a volume end in one engine, whose flush covers every
-        // write it has answered, whichever connection it came by.
+    fn flags(&self, export: &ExportInfo, terms: ExportTerms) -> u16 {
+        // CAN_MULTI_CONN: all connections to a volume end in one engine. A flush of that engine
+        // covers every write that it has answered, on any connection.
         let mut flags = export::HAS_FLAGS
             | export::SEND_FLUSH
             | export::SEND_FUA
@@ -581,10 +554,14 @@ impl Handshake {
         own.map(|(_, contexts)| contexts.clone()).unwrap_or_default()
     }
 
-    fn enter(&self, io: &mut Io, export: ExportInfo, terms: Terms) -> Step {
+    fn enter(&self, io: &mut SessionIo, export: ExportInfo, terms: ExportTerms) -> PhaseStep {
         let contexts = self.contexts(&export);
         io.events.push_back(Event::Ready { name: export.name });
-        Step::Enter(Box::new(Transmission::new(terms, self.negotiated.chunks, contexts)))
+        PhaseStep::Enter(Box::new(TransmissionSetup {
+            terms,
+            chunks: self.negotiated.chunks,
+            contexts,
+        }))
     }
 }
 
@@ -592,7 +569,7 @@ fn needs_data(option: u32) -> bool {
     matches!(option, opt::INFO | opt::GO | opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT)
 }
 
-fn refuse(io: &mut Io, option: u32, refusal: Refusal, text: &str) -> Step {
+fn refuse(io: &mut SessionIo, option: u32, refusal: Refusal, text: &str) -> PhaseStep {
     io.output.head(|out| wire::put_refusal(out, option, refusal, text));
-    Step::Again
+    PhaseStep::Again
 }
