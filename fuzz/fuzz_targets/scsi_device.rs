@@ -9,9 +9,9 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{BlockError, Range, Request, Staged, StagedPiece, Time, VolumeId};
 use longhaul_core::front::scsi::Side;
-use longhaul_core::front::scsi::copy::{Failure, Part, Problem};
+use longhaul_core::front::scsi::copy::{CopyFailure, CopyPart, CopyProblem};
 use longhaul_core::front::scsi::{
-    Attribute, Command, DataIn, Device, Management, Nexus, Output, Status,
+    Attribute, Command, DataIn, Device, DeviceOutput, ManagementFunction, Nexus, Status,
 };
 use longhaul_fuzz::iscsi::{check, copy_list, device, populate_list, reply, token_list, unit};
 use longhaul_fuzz::{Input, seeds};
@@ -153,7 +153,7 @@ impl World {
         while let Some(output) = device.poll_output() {
             self.log.push(format!("{output:?}"));
             match output {
-                Output::WantData { task, bytes } => {
+                DeviceOutput::WantData { task, bytes } => {
                     let data = &self.open[&task];
                     assert!(bytes > 0 && bytes <= data.len() as u64, "{bytes} of {}", data.len());
                     let data = &data[..bytes as usize];
@@ -166,7 +166,7 @@ impl World {
                         }
                     }
                 }
-                Output::Response { task, response } => {
+                DeviceOutput::Response { task, response } => {
                     assert!(self.open.remove(&task).is_some(), "task {task} ends twice");
                     assert!(response.sense.len() <= 252);
                     let check = response.status == Status::CheckCondition;
@@ -175,13 +175,13 @@ impl World {
                         assert!(data.len() <= 1 << 20);
                     }
                 }
-                Output::Aborted { task } => {
+                DeviceOutput::Aborted { task } => {
                     assert!(self.open.remove(&task).is_some(), "task {task} ends twice");
                 }
-                Output::ManagementDone { id, .. } => {
+                DeviceOutput::ManagementDone { id, .. } => {
                     assert!(self.functions.remove(&id), "function {id} ends twice");
                 }
-                Output::Request { id, request } => {
+                DeviceOutput::Request { id, request } => {
                     check(&request);
                     if self.hold {
                         self.held.push((id, request));
@@ -189,12 +189,12 @@ impl World {
                         device.handle_reply(NOW, id, reply(&request));
                     }
                 }
-                Output::Copy { id, .. } => self.copies.push(id),
-                Output::EndCopy { id } => assert!(self.copies.contains(&id), "no copy {id}"),
-                Output::Part { task, .. } => {
+                DeviceOutput::Copy { id, .. } => self.copies.push(id),
+                DeviceOutput::EndCopy { id } => assert!(self.copies.contains(&id), "no copy {id}"),
+                DeviceOutput::Part { task, .. } => {
                     assert!(self.parts.remove(&task), "part {task} ends twice");
                 }
-                Output::SaveReservations { id, data } => {
+                DeviceOutput::SaveReservations { id, data } => {
                     assert!(data.len() <= 1 << 20);
                     let failed = input.byte() == 1;
                     let result = if failed { Err("no space".to_owned()) } else { Ok(()) };
@@ -262,15 +262,15 @@ fn run(data: &[u8]) -> Vec<String> {
                 let nexus = world.name(&mut device, which % 3);
                 let task = world.next.saturating_sub(u64::from(input.byte()));
                 let function = match which >> 2 {
-                    0 => Management::AbortTask(task),
-                    1 => Management::AbortTaskSet,
-                    2 => Management::ClearTaskSet,
-                    3 => Management::LogicalUnitReset,
-                    4 => Management::TargetReset,
-                    5 => Management::QueryTask(task),
-                    6 => Management::QueryTaskSet,
-                    7 => Management::QueryAsyncEvent,
-                    _ => Management::NexusReset,
+                    0 => ManagementFunction::AbortTask(task),
+                    1 => ManagementFunction::AbortTaskSet,
+                    2 => ManagementFunction::ClearTaskSet,
+                    3 => ManagementFunction::LogicalUnitReset,
+                    4 => ManagementFunction::TargetReset,
+                    5 => ManagementFunction::QueryTask(task),
+                    6 => ManagementFunction::QueryTaskSet,
+                    7 => ManagementFunction::QueryAsyncEvent,
+                    _ => ManagementFunction::NexusReset,
                 };
                 world.next += 1;
                 world.functions.insert(world.next);
@@ -279,7 +279,7 @@ fn run(data: &[u8]) -> Vec<String> {
             6 => {
                 let failed = input.byte() == 1;
                 let side = Side::Source;
-                let failure = Failure { segment: 1, problem: Problem::OutOfRange(side) };
+                let failure = CopyFailure { segment: 1, problem: CopyProblem::OutOfRange(side) };
                 if !world.copies.is_empty() {
                     let id = world.copies.remove(0);
                     device.handle_copy_progress(id, 1, 8);
@@ -291,10 +291,10 @@ fn run(data: &[u8]) -> Vec<String> {
                 let nexus = world.name(&mut device, which >> 2 & 1);
                 let range = Range::new(lba, 8);
                 let part = match which % 4 {
-                    0 => Part::Stage { range, into: VolumeId(0x80), lba, watch: Some(1) },
-                    1 => Part::Write(vec![StagedPiece { range, content: Staged::Hole }]),
-                    2 => Part::Zero(range),
-                    _ => Part::Stage { range, into: VolumeId(0x80), lba, watch: None },
+                    0 => CopyPart::Stage { range, into: VolumeId(0x80), lba, watch: Some(1) },
+                    1 => CopyPart::Write(vec![StagedPiece { range, content: Staged::Hole }]),
+                    2 => CopyPart::Zero(range),
+                    _ => CopyPart::Stage { range, into: VolumeId(0x80), lba, watch: None },
                 };
                 world.next += 1;
                 world.parts.insert(world.next);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::Time;
 use longhaul_core::front::scsi::{
-    Attribute, Command, DataIn, Device, Nexus, Output, Response, Status,
+    Attribute, Command, CommandResponse, DataIn, Device, DeviceOutput, Nexus, Status,
 };
 use longhaul_fuzz::iscsi::device;
 use longhaul_fuzz::seeds;
@@ -39,7 +39,7 @@ impl Host {
         host
     }
 
-    fn run(&mut self, nexus: u64, cdb: &[u8], data: &[u8]) -> Response {
+    fn run(&mut self, nexus: u64, cdb: &[u8], data: &[u8]) -> CommandResponse {
         self.next += 1;
         let task = self.next;
         let mut whole = [0; 16];
@@ -56,15 +56,15 @@ impl Host {
         let mut end = None;
         while let Some(output) = self.device.poll_output() {
             match output {
-                Output::WantData { task, bytes } => {
+                DeviceOutput::WantData { task, bytes } => {
                     let data = Bytes::copy_from_slice(&data[..bytes as usize]);
                     self.device.handle_data(NOW, task, vec![data]);
                 }
-                Output::SaveReservations { id, data } => {
+                DeviceOutput::SaveReservations { id, data } => {
                     self.saved = Some(data);
                     self.device.handle_saved(NOW, id, Ok(()));
                 }
-                Output::Response { response, .. } => end = Some(response),
+                DeviceOutput::Response { response, .. } => end = Some(response),
                 other => panic!("{other:?}"),
             }
         }

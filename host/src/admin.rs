@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use longhaul_api::admin::{self, Metrics, Refusal, Unready};
 use longhaul_base::limits::{ADMIN_BODY_BYTES, ADMIN_SMALL_BODY_BYTES};
-use longhaul_core::front::scsi::Class;
+use longhaul_core::front::scsi::CommandClass;
 use longhaul_core::wire::iscsi::RejectReason;
 use std::sync::Arc;
 use std::time::Duration;
@@ -599,7 +599,7 @@ fn iscsi(metrics: &mut Metrics, answer: &Answer) {
     }
     let name = "longhaul_iscsi_commands_total";
     let mut family = metrics.family(name, "counter", "SCSI commands by class.");
-    for ((_, class), count) in Class::ALL.iter().zip(target.commands) {
+    for ((_, class), count) in CommandClass::ALL.iter().zip(target.commands) {
         family.sample(&[("class", class)], count as f64);
     }
     let name = "longhaul_iscsi_digest_errors_total";

@@ -7,7 +7,7 @@ use super::session::{Context, Session};
 use super::tasks::{Cut, Stage, Task};
 use crate::block::MAX_TRANSFER_BYTES;
 use crate::front::scsi::{Attribute, Command, Status, TaskId};
-use crate::front::scsi::{DataIn, Response as ScsiResponse};
+use crate::front::scsi::{CommandResponse as ScsiResponse, DataIn};
 use crate::wire::iscsi::{RESERVED_TAG, RejectReason, Request, Residual, Response};
 use bytes::{BufMut, Bytes, BytesMut};
 

@@ -13,8 +13,8 @@ use super::target::Target;
 use super::{DeviceId, Identity};
 use crate::block::Range;
 use crate::front::scsi::copy::{
-    Designator, Failure, Grant, Job, Move, Order, Part, PartFailure, PartId, PartReply, Plan,
-    Problem, Segment,
+    CopyFailure, CopyJob, CopyMove, CopyPart, CopyPlan, CopyProblem, Designator, PartFailure,
+    PartId, PartOrder, PartReply, Rod, SegmentDescriptor,
 };
 use crate::front::scsi::{NexusId, Side, TaskId};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,7 +35,7 @@ pub(super) enum Said {
         /// The command.
         task: TaskId,
         /// What to copy.
-        plan: Plan,
+        plan: CopyPlan,
     },
     /// It is to end.
     End {
@@ -55,7 +55,7 @@ pub(super) enum Said {
 struct Copy {
     /// Session that asked for it.
     serial: u32,
-    job: Job,
+    job: CopyJob,
     /// The token that it uses, and of which device.
     token: Option<(DeviceId, u64)>,
     parts: BTreeMap<PartId, (DeviceId, TaskId)>,
@@ -138,35 +138,37 @@ impl Target {
         }
     }
 
-    fn begin_copy(&mut self, copy: CopyId, task: TaskId, plan: Plan) {
+    fn begin_copy(&mut self, copy: CopyId, task: TaskId, plan: CopyPlan) {
         let serial = super::tasks::Tasks::serial_of(task);
         let mut token = None;
         let moves = match plan {
-            Plan::Segments { descriptors, segments } => {
-                let plain = |(index, segment): (usize, &Segment)| {
-                    let failed = |problem| Failure { segment: index as u16, problem };
+            CopyPlan::Segments { descriptors, segments } => {
+                let plain = |(index, segment): (usize, &SegmentDescriptor)| {
+                    let failed = |problem| CopyFailure { segment: index as u16, problem };
                     self.segment(serial, &descriptors, segment).map_err(failed)
                 };
                 segments.iter().enumerate().map(plain).collect()
             }
-            Plan::Zeroes { ranges } => self.zeroes(copy.0, &ranges),
-            Plan::Token { token: bytes, creator, skip, ranges, delete } => {
-                let unknown = Failure { segment: 0, problem: Problem::unknown_token() };
+            CopyPlan::Zeroes { ranges } => self.zeroes(copy.0, &ranges),
+            CopyPlan::Token { token: bytes, creator, skip, ranges, delete } => {
+                let unknown = CopyFailure { segment: 0, problem: CopyProblem::unknown_token() };
                 let source = self.find(serial, &creator, false).ok_or(unknown);
                 let now = self.now;
                 source.and_then(|source| {
                     let unit = self.units.get_mut(&source).ok_or(unknown)?;
                     let used = unit.device.use_token(now, &bytes, delete);
-                    let grant =
-                        used.map_err(|code| Failure { segment: 0, problem: Problem::Token(code) })?;
+                    let grant = used.map_err(|code| CopyFailure {
+                        segment: 0,
+                        problem: CopyProblem::Token(code),
+                    })?;
                     token = Some((source, grant.id));
                     self.redeem(copy.0, source, &grant, skip, &ranges)
                 })
             }
         };
         let (job, failure) = match moves {
-            Ok(moves) => (Job::new(moves), None),
-            Err(failure) => (Job::new(Vec::new()), Some(failure)),
+            Ok(moves) => (CopyJob::new(moves), None),
+            Err(failure) => (CopyJob::new(Vec::new()), Some(failure)),
         };
         let it = Copy { serial, job, token, parts: BTreeMap::new() };
         self.copies.copies.insert(copy, it);
@@ -180,19 +182,19 @@ impl Target {
     fn segment(
         &self,
         serial: u32,
-        descriptors: &[crate::front::scsi::copy::Descriptor],
-        segment: &Segment,
-    ) -> Result<Move, Problem> {
+        descriptors: &[crate::front::scsi::copy::CscdDescriptor],
+        segment: &SegmentDescriptor,
+    ) -> Result<CopyMove, CopyProblem> {
         let unit = |index: u16, side: Side| {
             let descriptor =
-                descriptors.get(usize::from(index)).ok_or(Problem::NoDescriptor(side))?;
+                descriptors.get(usize::from(index)).ok_or(CopyProblem::NoDescriptor(side))?;
             let write = side == Side::Destination;
             let found =
                 descriptor.designator.as_ref().and_then(|name| self.find(serial, name, write));
-            let id = found.ok_or(Problem::NotReachable(side))?;
-            let unit = self.units.get(&id).ok_or(Problem::NotReachable(side))?;
+            let id = found.ok_or(CopyProblem::NotReachable(side))?;
+            let unit = self.units.get(&id).ok_or(CopyProblem::NotReachable(side))?;
             if unit.device.block_bytes() != descriptor.block_bytes {
-                return Err(Problem::BlockLength(index));
+                return Err(CopyProblem::BlockLength(index));
             }
             Ok((id, &unit.device))
         };
@@ -202,15 +204,18 @@ impl Target {
         let bytes = u64::from(segment.blocks) * u64::from(counted.block_bytes());
         let blocks = |block_bytes: u32| {
             let block_bytes = u64::from(block_bytes);
-            bytes.is_multiple_of(block_bytes).then_some(bytes / block_bytes).ok_or(Problem::Inexact)
+            bytes
+                .is_multiple_of(block_bytes)
+                .then_some(bytes / block_bytes)
+                .ok_or(CopyProblem::Inexact)
         };
         let (from_blocks, to_blocks) = (blocks(from.block_bytes())?, blocks(to.block_bytes())?);
-        let out_of = |side| Problem::OutOfRange(side);
+        let out_of = |side| CopyProblem::OutOfRange(side);
         let range = from.sectors_of(segment.source_lba, from_blocks);
         let range = range.ok_or(out_of(Side::Source))?;
         let there = to.sectors_of(segment.destination_lba, to_blocks);
         let there = there.ok_or(out_of(Side::Destination))?;
-        Ok(Move {
+        Ok(CopyMove {
             source: Some(source),
             destination,
             into: to.volume(),
@@ -220,10 +225,10 @@ impl Target {
         })
     }
 
-    fn zeroes(&self, device: DeviceId, ranges: &[Range]) -> Result<Vec<Move>, Failure> {
-        let gone = Problem::NotReachable(Side::Destination);
-        let unit = self.units.get(&device).ok_or(Failure { segment: 0, problem: gone })?;
-        let zeroes = |range: &Range| Move {
+    fn zeroes(&self, device: DeviceId, ranges: &[Range]) -> Result<Vec<CopyMove>, CopyFailure> {
+        let gone = CopyProblem::NotReachable(Side::Destination);
+        let unit = self.units.get(&device).ok_or(CopyFailure { segment: 0, problem: gone })?;
+        let zeroes = |range: &Range| CopyMove {
             source: None,
             destination: device,
             into: unit.device.volume(),
@@ -239,20 +244,20 @@ impl Target {
         &self,
         device: DeviceId,
         source: DeviceId,
-        grant: &Grant,
+        grant: &Rod,
         skip: u64,
         ranges: &[Range],
-    ) -> Result<Vec<Move>, Failure> {
-        let failed = |problem| Failure { segment: 0, problem };
-        let gone = failed(Problem::NotReachable(Side::Destination));
+    ) -> Result<Vec<CopyMove>, CopyFailure> {
+        let failed = |problem| CopyFailure { segment: 0, problem };
+        let gone = failed(CopyProblem::NotReachable(Side::Destination));
         let into = self.units.get(&device).ok_or(gone)?.device.volume();
         let total: u64 = grant.ranges.iter().map(|range| range.sectors).sum();
         let wanted: u64 = ranges.iter().map(|range| range.sectors).sum();
         if skip >= total {
-            return Err(failed(Problem::Offset));
+            return Err(failed(CopyProblem::Offset));
         }
         if wanted > total - skip {
-            return Err(failed(Problem::BeyondToken));
+            return Err(failed(CopyProblem::BeyondToken));
         }
         let mut moves = Vec::new();
         let (mut from, mut passed) = (grant.ranges.iter().copied(), skip);
@@ -268,7 +273,7 @@ impl Target {
                     here = Range::between(next.lba + over, next.end());
                 }
                 let sectors = to.sectors.min(here.sectors);
-                moves.push(Move {
+                moves.push(CopyMove {
                     source: Some(source),
                     destination: device,
                     into,
@@ -287,9 +292,9 @@ impl Target {
     fn advance_copy(&mut self, copy: CopyId) {
         let mut changed = Vec::new();
         while let Some(it) = self.copies.copies.get_mut(&copy)
-            && let Some(Order { id, unit, part }) = it.job.poll()
+            && let Some(PartOrder { id, unit, part }) = it.job.poll()
         {
-            let (serial, write) = (it.serial, !matches!(part, Part::Stage { .. }));
+            let (serial, write) = (it.serial, !matches!(part, CopyPart::Stage { .. }));
             let Some(nexus) = self.reach(serial, unit, write) else {
                 self.part_failed(copy, id, PartFailure::NotReachable);
                 continue;
@@ -342,7 +347,7 @@ impl Target {
         self.advance_copy(copy);
     }
 
-    fn end_copy(&mut self, copy: CopyId, result: Result<(), Failure>) {
+    fn end_copy(&mut self, copy: CopyId, result: Result<(), CopyFailure>) {
         let Some(it) = self.copies.copies.remove(&copy) else { return };
         if let Some((device, token)) = it.token
             && let Some(unit) = self.units.get_mut(&device)

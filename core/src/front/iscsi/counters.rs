@@ -1,14 +1,14 @@
 //! What has happened at a target since it was made.
 
-use crate::front::scsi::Class;
+use crate::front::scsi::CommandClass;
 use crate::wire::iscsi::RejectReason;
 use std::collections::BTreeMap;
 
 /// Totals of a target. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Commands whose turn came and that went to a unit, by class in the order of [`Class::ALL`].
-    pub commands: [u64; Class::ALL.len()],
+    /// Commands whose turn came and that went to a unit, by class in the order of [`CommandClass::ALL`].
+    pub commands: [u64; CommandClass::ALL.len()],
     /// Headers whose digest did not match; each ended a connection (RFC 7143 §7.8).
     pub header_digest_errors: u64,
     /// Data segments whose digest did not match.
@@ -38,7 +38,7 @@ pub(super) enum Abort {
 
 impl Counters {
     pub(super) fn command(&mut self, opcode: u8) {
-        self.commands[Class::of(opcode) as usize] += 1;
+        self.commands[CommandClass::of(opcode) as usize] += 1;
     }
 
     pub(super) fn reject(&mut self, reason: RejectReason) {

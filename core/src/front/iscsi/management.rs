@@ -8,7 +8,7 @@ use super::session::{Context, Held, Session};
 use super::tasks::{Stage, Task};
 use super::{ConnectionId, TaskReporting};
 use crate::block::Time;
-use crate::front::scsi::{Management, ManagementResponse};
+use crate::front::scsi::{ManagementFunction, ManagementResponse};
 use crate::wire::iscsi::{self, FunctionResponse, Request, Response};
 use bytes::Bytes;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(super) struct Function {
     lun: u64,
     cmd_sn: u32,
     function: u8,
-    management: Management,
+    management: ManagementFunction,
     progress: Progress,
 }
 
@@ -63,7 +63,7 @@ impl Function {
 
     /// It concerns all logical units.
     fn is_wide(&self) -> bool {
-        matches!(self.management, Management::TargetReset | Management::NexusReset)
+        matches!(self.management, ManagementFunction::TargetReset | ManagementFunction::NexusReset)
     }
 
     fn concerns(&self, task: &Task) -> bool {
@@ -93,18 +93,18 @@ impl Session {
                 return self.abort_task(cx, at, pdu, lun, referenced, referenced_cmd_sn);
             }
             f if f == F::TaskReassign as u8 => return self.reassign(cx, at, pdu),
-            f if f == F::AbortTaskSet as u8 => Management::AbortTaskSet,
-            f if f == F::ClearTaskSet as u8 => Management::ClearTaskSet,
-            f if f == F::LogicalUnitReset as u8 => Management::LogicalUnitReset,
-            f if f == F::TargetWarmReset as u8 => Management::TargetReset,
-            f if f == F::TargetColdReset as u8 => Management::TargetReset,
-            f if f == F::ItNexusReset as u8 && newer => Management::NexusReset,
+            f if f == F::AbortTaskSet as u8 => ManagementFunction::AbortTaskSet,
+            f if f == F::ClearTaskSet as u8 => ManagementFunction::ClearTaskSet,
+            f if f == F::LogicalUnitReset as u8 => ManagementFunction::LogicalUnitReset,
+            f if f == F::TargetWarmReset as u8 => ManagementFunction::TargetReset,
+            f if f == F::TargetColdReset as u8 => ManagementFunction::TargetReset,
+            f if f == F::ItNexusReset as u8 && newer => ManagementFunction::NexusReset,
             f if f == F::QueryTask as u8 && newer => {
                 let slot = self.tasks.find(referenced);
                 let task = slot.and_then(|slot| Some((slot, self.tasks.get(slot)?)));
                 match task.filter(|(_, task)| task.lun == lun && task.stage != Stage::Done) {
                     Some((slot, task)) if task.stage == Stage::Active => {
-                        Management::QueryTask(self.tasks.id(slot))
+                        ManagementFunction::QueryTask(self.tasks.id(slot))
                     }
                     Some(_) => {
                         return self.respond_function(link, itt, FunctionResponse::Succeeded);
@@ -117,15 +117,17 @@ impl Session {
                 if self.tasks.iter().any(|(_, task)| waits(task)) {
                     return self.respond_function(link, itt, FunctionResponse::Succeeded);
                 }
-                Management::QueryTaskSet
+                ManagementFunction::QueryTaskSet
             }
-            f if f == F::QueryAsyncEvent as u8 && newer => Management::QueryAsyncEvent,
+            f if f == F::QueryAsyncEvent as u8 && newer => ManagementFunction::QueryAsyncEvent,
             // Without auto contingent allegiance there is none to clear.
             _ => return self.respond_function(link, itt, FunctionResponse::NotSupported),
         };
         let query = matches!(
             management,
-            Management::QueryTask(_) | Management::QueryTaskSet | Management::QueryAsyncEvent
+            ManagementFunction::QueryTask(_)
+                | ManagementFunction::QueryTaskSet
+                | ManagementFunction::QueryAsyncEvent
         );
         let progress = if query {
             Progress::Asked
@@ -177,7 +179,7 @@ impl Session {
         Some(id)
     }
 
-    fn ask(&mut self, cx: &mut Context<'_>, id: u64, lun: u64, management: Management) {
+    fn ask(&mut self, cx: &mut Context<'_>, id: u64, lun: u64, management: ManagementFunction) {
         if let Some(device) = cx.device.as_deref_mut() {
             device.handle_management(cx.now, self.nexus, id, lun, management);
         }
@@ -222,7 +224,7 @@ impl Session {
             self.respond_function(link, itt, FunctionResponse::Complete);
             return;
         }
-        let management = Management::AbortTask(id);
+        let management = ManagementFunction::AbortTask(id);
         let function = Function {
             id: 0,
             link,
@@ -293,10 +295,10 @@ impl Session {
         };
         let single = matches!(
             self.functions[at].management,
-            Management::AbortTask(_)
-                | Management::QueryTask(_)
-                | Management::QueryTaskSet
-                | Management::QueryAsyncEvent
+            ManagementFunction::AbortTask(_)
+                | ManagementFunction::QueryTask(_)
+                | ManagementFunction::QueryTaskSet
+                | ManagementFunction::QueryAsyncEvent
         );
         let own = self.functions[at].link;
         if single {

@@ -7,7 +7,7 @@ use super::counters::Abort;
 use super::framing::Pdu;
 use super::session::{Context, Session};
 use super::tasks::{Cut, Stage};
-use crate::front::scsi::Management;
+use crate::front::scsi::ManagementFunction;
 use crate::wire::iscsi::{FunctionResponse, RESERVED_TAG, RejectReason, Request, Response};
 use bytes::Bytes;
 
@@ -64,7 +64,7 @@ impl Session {
                 self.nexus,
                 NOBODY,
                 task.lun,
-                Management::AbortTask(id),
+                ManagementFunction::AbortTask(id),
             );
         }
     }

@@ -14,7 +14,7 @@ use super::{
     Access, CloseReason, Config, ConnectionId, DeviceId, Event, OpenError, Peer, SessionInfo,
 };
 use crate::block::{BlockError, Reply, Time};
-use crate::front::scsi::{DeviceConfig, NexusId, Output};
+use crate::front::scsi::{DeviceConfig, DeviceOutput, NexusId};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -570,41 +570,41 @@ impl Target {
             && let Some(output) = unit.device.poll_output()
         {
             let serial = match output {
-                Output::Request { id, request } => {
+                DeviceOutput::Request { id, request } => {
                     self.events.push_back(Event::Request { device, id, request });
                     continue;
                 }
-                Output::SaveReservations { id, data } => {
+                DeviceOutput::SaveReservations { id, data } => {
                     self.events.push_back(Event::Save { device, id, data });
                     continue;
                 }
-                Output::Copy { id, task, plan } => {
+                DeviceOutput::Copy { id, task, plan } => {
                     self.copies.say(Said::Begin { copy: (device, id), task, plan });
                     continue;
                 }
-                Output::EndCopy { id } => {
+                DeviceOutput::EndCopy { id } => {
                     self.copies.say(Said::End { copy: (device, id) });
                     continue;
                 }
-                Output::Part { task, result } => {
+                DeviceOutput::Part { task, result } => {
                     self.copies.say(Said::Part { task, result });
                     continue;
                 }
-                Output::WantData { task, bytes } => {
+                DeviceOutput::WantData { task, bytes } => {
                     let serial = Tasks::serial_of(task);
                     if let Some((session, mut cx)) = self.session(serial) {
                         session.handle_want(&mut cx, task, bytes);
                     }
                     serial
                 }
-                Output::Response { task, response } => {
+                DeviceOutput::Response { task, response } => {
                     let serial = Tasks::serial_of(task);
                     if let Some((session, mut cx)) = self.session(serial) {
                         session.handle_response(&mut cx, task, response);
                     }
                     serial
                 }
-                Output::Aborted { task } => {
+                DeviceOutput::Aborted { task } => {
                     let serial = Tasks::serial_of(task);
                     if !unit.affected.contains(&serial) {
                         unit.affected.push(serial);
@@ -617,7 +617,7 @@ impl Target {
                     }
                     serial
                 }
-                Output::ManagementDone { id, response } => {
+                DeviceOutput::ManagementDone { id, response } => {
                     let serial = (id >> 32) as u32;
                     if self.sessions.contains_key(&serial) {
                         let fences = self.fences(device, serial);

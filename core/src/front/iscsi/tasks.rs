@@ -2,7 +2,7 @@
 
 use super::ConnectionId;
 use super::collect::Collect;
-use crate::front::scsi::{Command, Response, TaskId};
+use crate::front::scsi::{Command, CommandResponse, TaskId};
 use std::collections::BTreeMap;
 
 /// Most tasks of a session; the window of commands is kept below.
@@ -51,7 +51,7 @@ pub(super) struct Task {
     /// Nothing more is asked for: its end has been decided.
     pub(super) frozen: bool,
     /// How it ended: until its output has come, and until the status is acknowledged.
-    pub(super) response: Option<Response>,
+    pub(super) response: Option<CommandResponse>,
     /// Data-In PDUs before this number have been acknowledged.
     pub(super) data_acknowledged: u32,
     /// How its input was cut into Data-In PDUs.

@@ -1,49 +1,30 @@
-//! Commands that read, write or look at blocks: their fields checked, and what they do to the volume.
+//! Commands that access blocks: the checks of their fields, and the I/O that they lead to.
 //!
-//! Sources: SBC-4 §5. There is no protection information, so every RDPROTECT, WRPROTECT and
-//! VRPROTECT but 0 is refused; DPO is a hint that is not taken; group numbers mean nothing here
-//! (GROUP_SUP is 0). FUA_NV, SYNC_NV and other fields that SBC-4 calls obsolete are not looked at.
+//! Sources: SBC-4 §5. Protection information is not supported, so every RDPROTECT, WRPROTECT and
+//! VRPROTECT except 0 is refused. DPO is a hint that is ignored. Group numbers have no meaning
+//! (GROUP_SUP is 0). FUA_NV, SYNC_NV and other fields that SBC-4 calls obsolete are not checked.
 
-use super::io::{Against, Io, Kind};
+use super::command::number;
+use super::handler::{CommandContext, CommandOutcome, TransferPlan};
+use super::limits::{MAX_ATOMIC_BYTES, MAX_SAME_BYTES, MAX_TRANSFER_BYTES, MAX_UNMAP_DESCRIPTORS};
+use super::logical_unit::LogicalUnit;
 use super::sense::{Sense, code};
-use super::{Context, Device, MAX_ATOMIC_BYTES, MAX_TRANSFER_BYTES, Outcome, Plan};
+use super::volume_io::{IoKind, VerifyAgainst, VolumeIo};
 use crate::block::Range;
 
-/// Most blocks of a COMPARE AND WRITE: what its field can say, and no more than is atomic.
-pub(super) const MAX_COMPARE_BLOCKS: u8 = 0xff;
-const _: () = assert!(MAX_COMPARE_BLOCKS as u64 * 4096 <= MAX_ATOMIC_BYTES);
-
-/// Most bytes of a WRITE SAME, for a pattern is written for real.
-pub(super) const MAX_SAME_BYTES: u64 = 32 << 20;
-
-/// Most descriptors of an UNMAP.
-pub(super) const MAX_UNMAP_DESCRIPTORS: u32 = 256;
-
-/// Most sectors whose status is looked up at a time, 4 GiB: the answer may be short.
+/// Most sectors in one answer to GET LBA STATUS, 4 GiB. The answer may be short.
 const MAX_STATUS_SECTORS: u64 = 8 << 20;
 
 const PROTECT: u8 = 0xe0;
 const FUA: u8 = 0x08;
 
-impl Device {
-    pub(super) fn io(&self, kind: Kind, range: Range, durable: bool) -> Io {
-        Io::new(kind, range, self.block_sectors(), durable)
-    }
-
+impl LogicalUnit {
     fn bytes(&self, blocks: u64) -> u64 {
         blocks.saturating_mul(u64::from(self.config.block_bytes))
     }
 
-    /// The sectors of these blocks.
-    pub(super) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Sense> {
-        let size = self.blocks();
-        if lba > size || blocks > size - lba {
-            return Err(Sense::out_of_range(lba.max(size)));
-        }
-        Ok(Range::new(lba * self.block_sectors(), blocks * self.block_sectors()))
-    }
-
-    /// The same, from `lba` to the end if the number of blocks is 0.
+    /// The sectors of these logical blocks, or all sectors from `lba` on if the number of blocks is
+    /// 0.
     fn range_or_rest(&self, lba: u64, blocks: u64) -> Result<Range, Sense> {
         if blocks > 0 {
             return self.range(lba, blocks);
@@ -55,7 +36,7 @@ impl Device {
     }
 
     /// The range of a command that transfers all its blocks.
-    fn transfer(&self, context: &Context) -> Result<Range, Sense> {
+    fn transfer(&self, context: &CommandContext) -> Result<Range, Sense> {
         let cdb = &context.cdb;
         if cdb.flags() & PROTECT != 0 {
             return Err(Sense::in_cdb(1, Some(7)));
@@ -71,204 +52,226 @@ impl Device {
         self.is_write_protected().map_or(Ok(()), Err)
     }
 
-    /// Writes are durable when they end.
-    fn durable(&self, context: &Context) -> bool {
+    /// Whether the writes of a command have to be durable when it ends.
+    fn durable(&self, context: &CommandContext) -> bool {
         context.cdb.flags() & FUA != 0 || self.writes_through()
     }
 }
 
-/// A command that wants exactly its output, or ends without doing anything.
-fn exactly(context: &Context, wanted: u64, io: Io) -> Plan {
+/// The plan of a command that needs all its output.
+fn exactly(context: &CommandContext, wanted: u64, io: VolumeIo) -> TransferPlan {
     if context.out_bytes < wanted {
         return short(wanted, io);
     }
-    Plan { wanted, collect: wanted, io }
+    TransferPlan { wanted, collect: wanted, io }
 }
 
-/// The initiator sends less than the command says (RFC 7143 §11.4.5.1: an overflow), and what it
-/// sends is no use.
-fn short(wanted: u64, mut io: Io) -> Plan {
+/// The plan of a command whose initiator sends less than the command says, which is an overflow
+/// (RFC 7143 §11.4.5.1). The command fails, and its output is not collected.
+fn short(wanted: u64, mut io: VolumeIo) -> TransferPlan {
     io.refuse(Sense::illegal(code::INVALID_FIELD_IN_INFORMATION_UNIT));
-    Plan { wanted, collect: 0, io }
+    TransferPlan { wanted, collect: 0, io }
 }
 
-fn plain(io: Io) -> Plan {
-    Plan { wanted: 0, collect: 0, io }
+fn plain(io: VolumeIo) -> TransferPlan {
+    TransferPlan { wanted: 0, collect: 0, io }
 }
 
 /// READ(6), (10), (12), (16).
-pub(super) fn read(device: &Device, context: &Context) -> Result<Plan, Sense> {
-    let range = device.transfer(context)?;
-    Ok(plain(device.io(Kind::Read, range, context.cdb.flags() & FUA != 0)))
+pub(super) fn read(unit: &LogicalUnit, context: &CommandContext) -> Result<TransferPlan, Sense> {
+    let range = unit.transfer(context)?;
+    Ok(plain(unit.io(IoKind::Read, range, context.cdb.flags() & FUA != 0)))
 }
 
-/// WRITE(6), (10), (12), (16). Of an initiator that sends less, the whole blocks that it sends are
-/// written; the residual count tells it.
-pub(super) fn write(device: &Device, context: &Context) -> Result<Plan, Sense> {
-    let range = device.transfer(context)?;
-    device.writable()?;
-    let durable = device.durable(context);
-    Ok(partly(device, context, range, |range| device.io(Kind::Write, range, durable)))
+/// WRITE(6), (10), (12), (16). If the initiator sends less than the command says, the whole blocks
+/// that it sends are written. The residual count tells the initiator.
+pub(super) fn write(unit: &LogicalUnit, context: &CommandContext) -> Result<TransferPlan, Sense> {
+    let range = unit.transfer(context)?;
+    unit.writable()?;
+    let durable = unit.durable(context);
+    Ok(partly(unit, context, range, |range| unit.io(IoKind::Write, range, durable)))
 }
 
-fn partly(device: &Device, context: &Context, range: Range, io: impl Fn(Range) -> Io) -> Plan {
+fn partly(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+    range: Range,
+    io: impl Fn(Range) -> VolumeIo,
+) -> TransferPlan {
     let wanted = range.bytes();
     if context.out_bytes >= wanted {
-        return Plan { wanted, collect: wanted, io: io(range) };
+        return TransferPlan { wanted, collect: wanted, io: io(range) };
     }
-    let block = u64::from(device.config.block_bytes);
+    let block = u64::from(unit.config.block_bytes);
     let blocks = context.out_bytes / block;
-    let sent = Range::new(range.lba, blocks * device.block_sectors());
-    Plan { wanted, collect: sent.bytes(), io: io(sent) }
+    let sent = Range::new(range.lba, blocks * unit.block_sectors());
+    TransferPlan { wanted, collect: sent.bytes(), io: io(sent) }
 }
 
 /// WRITE ATOMIC(16).
-pub(super) fn write_atomic(device: &Device, context: &Context) -> Result<Plan, Sense> {
+pub(super) fn write_atomic(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
     if cdb.flags() & PROTECT != 0 {
         return Err(Sense::in_cdb(1, Some(7)));
     }
-    // ATOMIC BOUNDARY: MAXIMUM ATOMIC BOUNDARY SIZE is 0.
+    // ATOMIC BOUNDARY must be 0, because MAXIMUM ATOMIC BOUNDARY SIZE is 0.
     if cdb.u16(10) != 0 {
         return Err(Sense::in_cdb(10, None));
     }
-    let range = device.range(cdb.lba(), u64::from(cdb.u16(12)))?;
+    let range = unit.range(cdb.lba(), u64::from(cdb.u16(12)))?;
     if range.bytes() > MAX_ATOMIC_BYTES {
         return Err(Sense::in_cdb(12, None));
     }
-    device.writable()?;
-    let io = device.io(Kind::Write, range, device.durable(context));
+    unit.writable()?;
+    let io = unit.io(IoKind::Write, range, unit.durable(context));
     Ok(exactly(context, range.bytes(), io))
 }
 
 /// WRITE AND VERIFY(10), (12), (16).
-pub(super) fn write_and_verify(device: &Device, context: &Context) -> Result<Plan, Sense> {
-    let range = device.transfer(context)?;
+pub(super) fn write_and_verify(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
+    let range = unit.transfer(context)?;
     let against = match context.cdb.byte(1) >> 1 & 3 {
-        0 => Against::Nothing,
-        1 => Against::Output,
+        0 => VerifyAgainst::Nothing,
+        1 => VerifyAgainst::Output,
         _ => return Err(Sense::in_cdb(1, Some(2))),
     };
-    device.writable()?;
-    Ok(partly(device, context, range, |range| {
-        device.io(Kind::WriteAndVerify(against), range, true)
-    }))
+    unit.writable()?;
+    Ok(partly(unit, context, range, |range| unit.io(IoKind::WriteAndVerify(against), range, true)))
 }
 
 /// VERIFY(10), (12), (16).
-pub(super) fn verify(device: &Device, context: &Context) -> Result<Plan, Sense> {
+pub(super) fn verify(unit: &LogicalUnit, context: &CommandContext) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
     if cdb.flags() & PROTECT != 0 {
         return Err(Sense::in_cdb(1, Some(7)));
     }
     let against = match cdb.byte(1) >> 1 & 3 {
-        0 => Against::Nothing,
-        1 => Against::Output,
-        3 => Against::Block,
+        0 => VerifyAgainst::Nothing,
+        1 => VerifyAgainst::Output,
+        3 => VerifyAgainst::Block,
         _ => return Err(Sense::in_cdb(1, Some(2))),
     };
-    let range = device.range(cdb.lba(), cdb.blocks())?;
+    let range = unit.range(cdb.lba(), cdb.blocks())?;
     let wanted = match against {
-        Against::Nothing => 0,
-        Against::Block if range.is_empty() => 0,
-        Against::Block => device.bytes(1),
-        Against::Output => range.bytes(),
+        VerifyAgainst::Nothing => 0,
+        VerifyAgainst::Block if range.is_empty() => 0,
+        VerifyAgainst::Block => unit.bytes(1),
+        VerifyAgainst::Output => range.bytes(),
     };
     if wanted > MAX_TRANSFER_BYTES {
         return Err(Sense::in_cdb(cdb.blocks_at(), None));
     }
-    Ok(exactly(context, wanted, device.io(Kind::Verify(against), range, false)))
+    Ok(exactly(context, wanted, unit.io(IoKind::Verify(against), range, false)))
 }
 
 /// COMPARE AND WRITE.
-pub(super) fn compare_and_write(device: &Device, context: &Context) -> Result<Plan, Sense> {
+pub(super) fn compare_and_write(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
     if cdb.flags() & PROTECT != 0 {
         return Err(Sense::in_cdb(1, Some(7)));
     }
-    let range = device.range(cdb.lba(), u64::from(cdb.byte(13)))?;
-    device.writable()?;
+    let range = unit.range(cdb.lba(), u64::from(cdb.byte(13)))?;
+    unit.writable()?;
     let wanted = range.bytes() * 2;
-    // Half of the wrong number of bytes would be compared with the wrong blocks.
+    // With a wrong length, the halves would belong to the wrong blocks.
     if context.out_bytes != wanted {
         return Err(Sense::in_cdb(13, None));
     }
-    let io = device.io(Kind::CompareAndWrite, range, device.durable(context));
+    let io = unit.io(IoKind::CompareAndWrite, range, unit.durable(context));
     Ok(exactly(context, wanted, io))
 }
 
 /// ORWRITE(16).
-pub(super) fn orwrite(device: &Device, context: &Context) -> Result<Plan, Sense> {
-    let range = device.transfer(context)?;
-    device.writable()?;
-    let io = device.io(Kind::OrWrite, range, device.durable(context));
+pub(super) fn orwrite(unit: &LogicalUnit, context: &CommandContext) -> Result<TransferPlan, Sense> {
+    let range = unit.transfer(context)?;
+    unit.writable()?;
+    let io = unit.io(IoKind::OrWrite, range, unit.durable(context));
     Ok(exactly(context, range.bytes(), io))
 }
 
 /// WRITE SAME(10), (16).
-pub(super) fn write_same(device: &Device, context: &Context) -> Result<Plan, Sense> {
+pub(super) fn write_same(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
     let flags = cdb.byte(1);
     if flags & PROTECT != 0 {
         return Err(Sense::in_cdb(1, Some(7)));
     }
-    // ANCHOR: ANC_SUP is 0.
+    // ANCHOR is not supported (ANC_SUP is 0).
     if flags & 0x10 != 0 {
         return Err(Sense::in_cdb(1, Some(4)));
     }
-    // PBDATA and LBDATA of SBC-2 want another block than the one that is sent.
+    // PBDATA and LBDATA of SBC-2 would change the block that is written.
     if flags & 0x06 != 0 {
         return Err(Sense::in_cdb(1, Some(if flags & 0x04 != 0 { 2 } else { 1 })));
     }
-    let range = device.range(cdb.lba(), cdb.blocks())?;
-    // WSNZ is 1: a length of 0, which could mean all the rest, is refused.
+    let range = unit.range(cdb.lba(), cdb.blocks())?;
+    // A length of 0 would mean all the rest of the medium. It is refused (WSNZ is 1).
     if range.is_empty() || range.bytes() > MAX_SAME_BYTES {
         return Err(Sense::in_cdb(cdb.blocks_at(), None));
     }
-    device.writable()?;
+    unit.writable()?;
     let unmap = flags & 0x08 != 0;
-    let io = device.io(Kind::WriteSame { unmap }, range, device.writes_through());
-    // NDOB.
-    let wanted = if cdb.len() == 16 && flags & 0x01 != 0 { 0 } else { device.bytes(1) };
+    let io = unit.io(IoKind::WriteSame { unmap }, range, unit.writes_through());
+    // NDOB: the command has no output.
+    let wanted = if cdb.len() == 16 && flags & 0x01 != 0 { 0 } else { unit.bytes(1) };
     if context.out_bytes != wanted {
         return Ok(short(wanted, io));
     }
     Ok(exactly(context, wanted, io))
 }
 
-/// The parameter list of UNMAP.
-pub(super) fn unmap_length(device: &Device, context: &Context) -> Result<u64, Outcome> {
-    // ANCHOR.
+/// The length of the parameter list of UNMAP.
+pub(super) fn unmap_length(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<u64, CommandOutcome> {
+    // ANCHOR is not supported.
     if context.cdb.byte(1) & 0x01 != 0 {
         return Err(Sense::in_cdb(1, Some(0)).into());
     }
-    match device.is_write_protected() {
+    match unit.is_write_protected() {
         Some(sense) => Err(sense.into()),
         None => Ok(u64::from(context.cdb.u16(7))),
     }
 }
 
 /// UNMAP.
-pub(super) fn unmap(device: &mut Device, context: &Context, list: &[u8]) -> Outcome {
+pub(super) fn unmap(
+    unit: &mut LogicalUnit,
+    context: &CommandContext,
+    list: &[u8],
+) -> CommandOutcome {
     if context.cdb.u16(7) == 0 {
-        return Outcome::DONE;
+        return CommandOutcome::DONE;
     }
-    match discards(device, list) {
+    match discards(unit, list) {
         Ok(ranges) => {
-            let durable = device.writes_through();
-            let io = device.io(Kind::Discard(ranges), Range::new(0, 0), durable);
-            Outcome::Medium(Box::new(io))
+            let durable = unit.writes_through();
+            let io = unit.io(IoKind::Discard(ranges), Range::new(0, 0), durable);
+            CommandOutcome::Medium(Box::new(io))
         }
         Err(sense) => sense.into(),
     }
 }
 
-fn discards(device: &Device, list: &[u8]) -> Result<Vec<Range>, Sense> {
+fn discards(unit: &LogicalUnit, list: &[u8]) -> Result<Vec<Range>, Sense> {
     let Some((header, rest)) = list.split_first_chunk::<8>() else {
         return Err(Sense::list_length());
     };
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    // An incomplete descriptor at the end is ignored, if the list says that it is incomplete.
+    // An incomplete descriptor at the end is ignored if the length field includes it.
     let descriptors = rest.get(..length).ok_or(Sense::list_length())?.as_chunks::<16>().0;
     if descriptors.len() as u64 > u64::from(MAX_UNMAP_DESCRIPTORS) {
         return Err(Sense::in_list(2, None));
@@ -278,72 +281,79 @@ fn discards(device: &Device, list: &[u8]) -> Result<Vec<Range>, Sense> {
     for (index, descriptor) in descriptors.iter().enumerate() {
         let (lba, blocks) = (number(&descriptor[..8]), number(&descriptor[8..12]));
         sum += blocks;
-        // MAXIMUM UNMAP LBA COUNT is what one descriptor can say.
+        // MAXIMUM UNMAP LBA COUNT is the largest value of a descriptor's field.
         if sum > u64::from(u32::MAX) {
             return Err(Sense::in_list(8 + 16 * index + 8, None));
         }
-        ranges.push(device.range(lba, blocks)?);
+        ranges.push(unit.range(lba, blocks)?);
     }
     ranges.retain(|range| !range.is_empty());
     Ok(ranges)
 }
 
-/// A big-endian number of at most eight bytes.
-pub(super) fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-/// SYNCHRONIZE CACHE(10), (16). All of the volume is flushed, whatever the range.
-pub(super) fn synchronize_cache(device: &Device, context: &Context) -> Result<Plan, Sense> {
+/// SYNCHRONIZE CACHE(10), (16). It flushes the whole volume, whatever the range.
+pub(super) fn synchronize_cache(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
     if cdb.lba() > 0 || cdb.blocks() > 0 {
-        device.range_or_rest(cdb.lba(), cdb.blocks())?;
+        unit.range_or_rest(cdb.lba(), cdb.blocks())?;
     }
     let immediate = cdb.byte(1) & 0x02 != 0;
-    Ok(plain(device.io(Kind::Flush { immediate }, Range::new(0, 0), false)))
+    Ok(plain(unit.io(IoKind::Flush { immediate }, Range::new(0, 0), false)))
 }
 
-/// PRE-FETCH(10), (16): GOOD, never CONDITION MET, which would promise that the blocks will be in
-/// the cache.
-pub(super) fn prefetch(device: &Device, context: &Context) -> Result<Plan, Sense> {
+/// PRE-FETCH(10), (16). It ends with GOOD and never with CONDITION MET, which would promise that
+/// the blocks will be in the cache.
+pub(super) fn prefetch(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
     let range = match (cdb.lba(), cdb.blocks()) {
-        (0, 0) => device.range(0, device.blocks())?,
-        (lba, blocks) => device.range_or_rest(lba, blocks)?,
+        (0, 0) => unit.range(0, unit.blocks())?,
+        (lba, blocks) => unit.range_or_rest(lba, blocks)?,
     };
-    Ok(plain(device.io(Kind::Prefetch, range, false)))
+    Ok(plain(unit.io(IoKind::Prefetch, range, false)))
 }
 
 /// GET LBA STATUS(16).
-pub(super) fn get_lba_status(device: &Device, context: &Context) -> Result<Plan, Sense> {
+pub(super) fn get_lba_status(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let cdb = &context.cdb;
-    // REPORT TYPE: all blocks.
+    // REPORT TYPE 0: all blocks.
     if cdb.byte(14) != 0 {
         return Err(Sense::in_cdb(14, None));
     }
-    let mut range = device.range_or_rest(cdb.u64(2), 0)?;
+    let mut range = unit.range_or_rest(cdb.u64(2), 0)?;
     range.sectors = range.sectors.min(MAX_STATUS_SECTORS);
     let allocation = cdb.u32(10) as usize;
-    Ok(plain(device.io(Kind::Status { allocation }, range, false)))
+    Ok(plain(unit.io(IoKind::Status { allocation }, range, false)))
 }
 
-/// START STOP UNIT: there is nothing that spins, so to stop is to make everything durable.
-pub(super) fn start_stop(device: &Device, context: &Context) -> Result<Plan, Sense> {
+/// START STOP UNIT. The unit has no spindle; a stop makes all writes durable.
+pub(super) fn start_stop(
+    unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<TransferPlan, Sense> {
     let flags = context.cdb.byte(4);
     match flags >> 4 {
-        // START_VALID, ACTIVE, LU_CONTROL.
+        // Power conditions START_VALID, ACTIVE and LU_CONTROL.
         0 | 1 | 7 => {}
         _ => return Err(Sense::in_cdb(4, Some(7))),
     }
-    // LOEJ: there is no medium to load or eject.
+    // LOEJ: the medium can not be loaded or ejected.
     if flags & 0x02 != 0 {
         return Err(Sense::in_cdb(4, Some(1)));
     }
     let stops = flags & 0xf5 == 0;
     let kind = if stops {
-        Kind::Flush { immediate: context.cdb.byte(1) & 0x01 != 0 }
+        IoKind::Flush { immediate: context.cdb.byte(1) & 0x01 != 0 }
     } else {
-        Kind::Nothing
+        IoKind::Nothing
     };
-    Ok(plain(device.io(kind, Range::new(0, 0), false)))
+    Ok(plain(unit.io(kind, Range::new(0, 0), false)))
 }

@@ -1,100 +1,99 @@
-//! Who the device is: INQUIRY with its pages of vital product data, REPORT LUNS.
+//! The identity of the device: INQUIRY with its VPD pages, and REPORT LUNS.
 //!
-//! What identifies the logical unit comes from the volume's identity alone, so it is the same after
-//! a restart, on another host, and by every path.
+//! The identity of the logical unit comes from the volume's identity alone. So it is the same after
+//! a restart, on another host, and on every path.
 
 use super::control::requested;
-use super::data::{MAX_COMPARE_BLOCKS, MAX_SAME_BYTES, MAX_UNMAP_DESCRIPTORS};
+use super::copy::vpd;
+use super::handler::{CommandContext, CommandOutcome};
+use super::limits::{
+    MAX_ATOMIC_BYTES, MAX_COMPARE_BLOCKS, MAX_SAME_BYTES, MAX_TRANSFER_BYTES, MAX_UNMAP_DESCRIPTORS,
+};
+use super::logical_unit::{LogicalUnit, NAA};
+use super::nexus::TARGET_PORT;
 use super::sense::{Sense, code};
-use super::{Context, Device, MAX_ATOMIC_BYTES, MAX_TRANSFER_BYTES, Outcome};
 use crate::block::BLOCK_BYTES;
-use crate::front::iscsi::PORTAL_GROUP;
 
 /// T10 vendor identification, eight characters; not registered.
 const VENDOR: &[u8; 8] = b"LONGHAUL";
 const PRODUCT: &[u8; 16] = b"VOLUME          ";
 
-/// OPTIMAL TRANSFER LENGTH in bytes: one record.
+/// OPTIMAL TRANSFER LENGTH in bytes: the length of a record.
 const OPTIMAL_BYTES: u64 = 1 << 20;
 
-/// Pages of vital product data, in order.
+/// The VPD pages, in order.
 const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
 /// Version descriptors (SPC-5 §6.6.2): SAM-5, SPC-4, SPC-5, SBC-3, SBC-4, iSCSI.
 const VERSIONS: [u16; 6] = [0x00a0, 0x0460, 0x05c0, 0x04c0, 0x0600, 0x0960];
 
-/// Whether this logical unit number is the device's: 0, in peripheral device or in flat space
-/// addressing (SAM-5 §4.7).
-pub(super) fn is_here(lun: u64) -> bool {
-    matches!(lun, 0 | 0x4000_0000_0000_0000)
-}
-
-/// What a command finds where no logical unit is (SPC-5 §6.6.1, §6.36; SAM-5 §5.9.4).
-pub(super) fn elsewhere(context: &Context) -> Outcome {
+/// The outcome of a command to a logical unit that does not exist (SPC-5 §6.6.1, §6.36; SAM-5
+/// §5.9.4).
+pub(super) fn elsewhere(context: &CommandContext) -> CommandOutcome {
     let nowhere = Sense::illegal(code::LUN_NOT_SUPPORTED);
     match context.cdb.byte(0) {
         0x12 if context.cdb.byte(1) & 0x01 == 0 && context.cdb.byte(2) == 0 => {
             let mut bytes = standard();
-            // Not capable of having a device here.
+            // Peripheral qualifier and type: no device can be here.
             bytes[0] = 0x7f;
-            Outcome::data(bytes, usize::from(context.cdb.u16(3)))
+            CommandOutcome::data(bytes, usize::from(context.cdb.u16(3)))
         }
         0x03 => requested(context, nowhere),
         _ => nowhere.into(),
     }
 }
 
-/// REPORT LUNS: there is one, and no well-known one.
-pub(super) fn report_luns(_device: &mut Device, context: &Context) -> Outcome {
+/// REPORT LUNS: one logical unit, and no well-known ones.
+pub(super) fn report_luns(_unit: &mut LogicalUnit, context: &CommandContext) -> CommandOutcome {
     let luns = match context.cdb.byte(2) {
-        // Without well-known ones, all.
+        // There are no well-known logical units, so these are all.
         0x00 | 0x02 => 1,
         0x01 => 0,
         _ => return Sense::in_cdb(2, None).into(),
     };
     let mut bytes = vec![0, 0, 0, luns * 8, 0, 0, 0, 0];
     bytes.resize(8 + usize::from(luns) * 8, 0);
-    Outcome::data(bytes, context.cdb.u32(6) as usize)
+    CommandOutcome::data(bytes, context.cdb.u32(6) as usize)
 }
 
 /// INQUIRY.
-pub(super) fn inquiry(device: &mut Device, context: &Context) -> Outcome {
+pub(super) fn inquiry(unit: &mut LogicalUnit, context: &CommandContext) -> CommandOutcome {
     let cdb = &context.cdb;
     let allocation = usize::from(cdb.u16(3));
     let page = cdb.byte(2);
     if cdb.byte(1) & 0x01 == 0 {
         return match page {
-            0 => Outcome::data(standard(), allocation),
+            0 => CommandOutcome::data(standard(), allocation),
             _ => Sense::in_cdb(2, None).into(),
         };
     }
     let body = match page {
         0x00 => PAGES.to_vec(),
-        0x80 => serial(device).into_bytes(),
-        0x83 => identification(device, context),
+        0x80 => serial(unit).into_bytes(),
+        0x83 => identification(unit, context),
         0x86 => extended(),
-        0x8f => super::copy::vpd::page(device.config.block_bytes),
-        0xb0 => limits(device),
+        0x8f => vpd::page(unit.config.block_bytes),
+        0xb0 => limits(unit),
         0xb1 => characteristics(),
         0xb2 => provisioning(),
         _ => return Sense::in_cdb(2, None).into(),
     };
     let mut bytes = vec![0, page];
-    // The longest is the identification: two names of at most 223 bytes and a little more.
+    // The longest page is the identification, with two names of at most 223 bytes.
     bytes.extend((body.len() as u16).to_be_bytes());
     bytes.extend(body);
-    Outcome::data(bytes, allocation)
+    CommandOutcome::data(bytes, allocation)
 }
 
-/// Standard INQUIRY data. Version is SPC-4's: hosts and test suites take SPC-5's for a mistake; the
-/// version descriptors name both.
+/// Standard INQUIRY data. VERSION is that of SPC-4, because hosts and test suites take SPC-5's for
+/// an error. The version descriptors name both.
 fn standard() -> Vec<u8> {
     let mut bytes = vec![0; 96];
     bytes[2] = 0x06;
     // HISUP, format 2.
     bytes[3] = 0x12;
     bytes[4] = 96 - 5;
-    // TPGS: implicit; 3PC.
+    // TPGS (implicit), 3PC.
     bytes[5] = 0x18;
     // CMDQUE.
     bytes[7] = 0x02;
@@ -117,53 +116,43 @@ fn revision() -> [u8; 4] {
     revision
 }
 
-fn serial(device: &Device) -> String {
-    device.config.volume.to_string()
+fn serial(unit: &LogicalUnit) -> String {
+    unit.config.volume.to_string()
 }
 
 const BINARY: u8 = 1;
 
-/// Code set and type of [`naa`].
-pub(super) const NAA: (u8, u8) = (BINARY, 0x3);
-
-/// NAA, locally assigned: 60 bits of the 128.
-pub(super) fn naa(device: &Device) -> [u8; 8] {
-    let id = device.config.volume.0;
-    let local = (id >> 64) as u64 ^ id as u64;
-    (local >> 4 | 3 << 60).to_be_bytes()
-}
-
 /// Device identification (SPC-5 §7.7.6).
-fn identification(device: &Device, context: &Context) -> Vec<u8> {
+fn identification(unit: &LogicalUnit, context: &CommandContext) -> Vec<u8> {
     const ASCII: u8 = 2;
     const UTF8: u8 = 3;
     const UNIT: u8 = 0x00;
-    // PIV, the port or the device of the target; the protocol is iSCSI.
+    // PIV with the association to the target port or the target device. The protocol is iSCSI.
     const PORT: u8 = 0x90;
     const TARGET: u8 = 0xa0;
     let mut bytes = Vec::new();
     let mut add = |set: u8, kind: u8, value: &[u8]| {
         let protocol = if kind & 0x80 != 0 { 0x50 } else { 0 };
-        // A value is at most 255 bytes: iSCSI names end at 223.
+        // A value has at most 255 bytes, because iSCSI names have at most 223.
         let length = value.len().min(255);
         bytes.extend([protocol | set, kind, 0, length as u8]);
         bytes.extend(&value[..length]);
     };
-    let t10 = [VENDOR.as_slice(), serial(device).as_bytes()].concat();
+    let t10 = [VENDOR.as_slice(), serial(unit).as_bytes()].concat();
     add(ASCII, UNIT | 0x1, &t10);
-    add(NAA.0, UNIT | NAA.1, &naa(device));
-    let port = device.nexuses.get(&context.nexus).map_or(1, |live| live.ends.relative_port);
+    add(NAA.0, UNIT | NAA.1, &unit.naa());
+    let port = unit.nexuses.relative_port(context.nexus);
     let [high, low] = port.to_be_bytes();
     add(BINARY, PORT | 0x4, &[0, 0, high, low]);
-    let [high, low] = PORTAL_GROUP.to_be_bytes();
+    let [high, low] = TARGET_PORT.to_be_bytes();
     add(BINARY, PORT | 0x5, &[0, 0, high, low]);
-    let target = &device.config.target_name;
-    add(UTF8, PORT | 0x8, &padded(&format!("{target},t,0x{PORTAL_GROUP:04x}")));
+    let target = &unit.config.target_name;
+    add(UTF8, PORT | 0x8, &padded(&format!("{target},t,0x{TARGET_PORT:04x}")));
     add(UTF8, TARGET | 0x8, &padded(target));
     bytes
 }
 
-/// A SCSI name string: ended by a zero, and a multiple of four bytes long (SPC-5 §7.7.6.11).
+/// A SCSI name string: it ends with a null and is a multiple of four bytes long (SPC-5 §7.7.6.11).
 fn padded(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.truncate(251);
@@ -176,44 +165,39 @@ fn extended() -> Vec<u8> {
     let mut body = vec![0; 60];
     // HEADSUP, ORDSUP, SIMPSUP.
     body[1] = 0x07;
-    // V_SUP: a volatile cache.
+    // V_SUP: the unit has a volatile cache.
     body[2] = 0x01;
     body
 }
 
-/// Logical blocks in a physical block: what can be written without reading what is around it.
-pub(super) fn physical_blocks(device: &Device) -> u64 {
-    (BLOCK_BYTES / u64::from(device.config.block_bytes.max(1))).max(1)
-}
-
 /// Block limits (SBC-4 §6.6.4).
-fn limits(device: &Device) -> Vec<u8> {
+fn limits(unit: &LogicalUnit) -> Vec<u8> {
     let blocks = |bytes: u64| {
-        // A few MiB.
-        ((bytes / u64::from(device.config.block_bytes.max(1))) as u32).to_be_bytes()
+        // The value is a few MiB.
+        ((bytes / u64::from(unit.config.block_bytes.max(1))) as u32).to_be_bytes()
     };
     let physical = blocks(BLOCK_BYTES);
     let mut body = vec![0; 60];
     // WSNZ.
     body[0] = 0x01;
     body[1] = MAX_COMPARE_BLOCKS;
-    // OPTIMAL TRANSFER LENGTH GRANULARITY, MAXIMUM and OPTIMAL TRANSFER LENGTH; of MAXIMUM PREFETCH
-    // LENGTH 0 says that there is none.
+    // OPTIMAL TRANSFER LENGTH GRANULARITY, MAXIMUM and OPTIMAL TRANSFER LENGTH. MAXIMUM PREFETCH
+    // LENGTH is 0: no limit.
     body[2..4].copy_from_slice(&physical[2..]);
     body[4..8].copy_from_slice(&blocks(MAX_TRANSFER_BYTES));
     body[8..12].copy_from_slice(&blocks(OPTIMAL_BYTES));
-    // MAXIMUM UNMAP LBA COUNT: no limit. Then descriptors, granularity, alignment (0, valid).
+    // MAXIMUM UNMAP LBA COUNT (no limit), then descriptors, granularity and alignment (0, valid).
     body[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
     body[20..24].copy_from_slice(&MAX_UNMAP_DESCRIPTORS.to_be_bytes());
     body[24..28].copy_from_slice(&physical);
     body[28] = 0x80;
     body[36..40].copy_from_slice(&blocks(MAX_SAME_BYTES));
-    // MAXIMUM ATOMIC TRANSFER LENGTH, of any alignment and granularity; no boundaries.
+    // MAXIMUM ATOMIC TRANSFER LENGTH, without alignment, granularity or boundaries.
     body[40..44].copy_from_slice(&blocks(MAX_ATOMIC_BYTES));
     body
 }
 
-/// Block device characteristics (SBC-4 §6.6.2): nothing rotates.
+/// Block device characteristics (SBC-4 §6.6.2): a non-rotating medium.
 fn characteristics() -> Vec<u8> {
     let mut body = vec![0; 60];
     body[1] = 0x01;
@@ -222,6 +206,6 @@ fn characteristics() -> Vec<u8> {
 
 /// Logical block provisioning (SBC-4 §6.6.7).
 fn provisioning() -> Vec<u8> {
-    // LBPU, LBPWS, LBPWS10, LBPRZ: zeroes; thin.
+    // LBPU, LBPWS, LBPWS10, LBPRZ (unmapped blocks read as zeroes); thin provisioning.
     vec![0, 0xe4, 0x02, 0]
 }

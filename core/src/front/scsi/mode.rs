@@ -1,28 +1,15 @@
-//! Mode parameters: what initiators may see and change of how the device behaves.
+//! MODE SENSE and MODE SELECT: the mode parameters that initiators can see and change.
 //!
-//! Sources: SPC-5 §6.13 to §6.16 and §7.5, SBC-4 §6.5. Nothing is saved: parameters live as long as
-//! the device, and a logical unit reset brings the defaults back.
+//! Sources: SPC-5 §6.13 to §6.16 and §7.5, SBC-4 §6.5. Parameters are not saved. They live as long
+//! as the device, and a logical unit reset restores the defaults.
 
-use super::data::number;
-use super::io::{Io, Kind};
+use super::command::number;
+use super::handler::{CommandContext, CommandOutcome};
+use super::logical_unit::LogicalUnit;
+use super::mode_parameters::ModeParameters;
 use super::sense::{Sense, code};
-use super::{Context, Device, Outcome};
+use super::volume_io::IoKind;
 use crate::block::Range;
-
-/// The parameters that can be changed; each is off by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parameters {
-    /// WCE: writes need not be durable when they end. Off until an initiator asks for it, and after
-    /// every restart: an initiator logs in again by itself, so a flush that succeeds after a restart
-    /// would vouch for acknowledged writes that the restart may have lost.
-    pub write_cache: bool,
-    /// D_SENSE: sense data in descriptor format.
-    pub descriptor_sense: bool,
-    /// SWP: no writes.
-    pub write_protect: bool,
-    /// TAS: tasks that another nexus ends get a response.
-    pub task_aborted: bool,
-}
 
 const RECOVERY: u8 = 0x01;
 const CACHING: u8 = 0x08;
@@ -34,11 +21,11 @@ const ALL_SUBPAGES: u8 = 0xff;
 /// The pages, in the order of their codes.
 const PAGES: [u8; 4] = [RECOVERY, CACHING, CONTROL, EXCEPTIONS];
 
-/// A page with these parameters.
-fn page(page: u8, parameters: &Parameters) -> Vec<u8> {
+/// The page with these parameters.
+fn page(page: u8, parameters: &ModeParameters) -> Vec<u8> {
     let bit = |set: bool, bit: u8| if set { bit } else { 0 };
     match page {
-        // AWRE and ARRE are what the store does; nothing else applies.
+        // AWRE and ARRE describe the store. The other fields do not apply.
         RECOVERY => vec![page, 0x0a, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         CACHING => {
             let mut bytes = vec![0; 20];
@@ -60,20 +47,20 @@ fn page(page: u8, parameters: &Parameters) -> Vec<u8> {
             0,
             0,
         ],
-        // DEXCPT: none are reported.
+        // DEXCPT: no informational exceptions.
         _ => vec![page, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     }
 }
 
-/// Which bits of a page can be changed.
+/// The mask of the bits of a page that can be changed.
 fn changeable(code: u8) -> Vec<u8> {
-    let all = Parameters {
+    let all = ModeParameters {
         write_cache: true,
         descriptor_sense: true,
         write_protect: true,
         task_aborted: true,
     };
-    let none = Parameters {
+    let none = ModeParameters {
         write_cache: false,
         descriptor_sense: false,
         write_protect: false,
@@ -86,7 +73,7 @@ fn changeable(code: u8) -> Vec<u8> {
 }
 
 /// MODE SENSE(6), (10).
-pub(super) fn sense(device: &mut Device, context: &Context) -> Outcome {
+pub(super) fn sense(unit: &mut LogicalUnit, context: &CommandContext) -> CommandOutcome {
     let cdb = &context.cdb;
     let short = cdb.len() == 6;
     let (code, subpage) = (cdb.byte(2) & 0x3f, cdb.byte(3));
@@ -94,13 +81,13 @@ pub(super) fn sense(device: &mut Device, context: &Context) -> Outcome {
     if !known {
         return Sense::in_cdb(2, Some(5)).into();
     }
-    // No page has subpages, but all subpages of a page may be asked for.
+    // No page has subpages, but an initiator may ask for all subpages of a page.
     if subpage != 0 && subpage != ALL_SUBPAGES {
         return Sense::in_cdb(3, None).into();
     }
     let parameters = match cdb.byte(2) >> 6 {
-        0 | 1 => device.mode,
-        2 => Parameters::default(),
+        0 | 1 => unit.mode,
+        2 => ModeParameters::default(),
         _ => return Sense::illegal(code::SAVING_NOT_SUPPORTED).into(),
     };
     let mut body = Vec::new();
@@ -108,7 +95,7 @@ pub(super) fn sense(device: &mut Device, context: &Context) -> Outcome {
         0
     } else {
         let long = !short && cdb.byte(1) & 0x10 != 0;
-        body.extend(block_descriptor(device, long));
+        body.extend(block_descriptor(unit, long));
         body.len()
     };
     for page_code in PAGES.into_iter().filter(|page| code == ALL || code == *page) {
@@ -117,10 +104,10 @@ pub(super) fn sense(device: &mut Device, context: &Context) -> Outcome {
             _ => page(page_code, &parameters),
         });
     }
-    let protected = device.is_write_protected().is_some();
+    let protected = unit.is_write_protected().is_some();
     // WP, DPOFUA.
     let specific = if protected { 0x90 } else { 0x10 };
-    // Header, descriptor and pages are less than a hundred bytes.
+    // Header, descriptor and pages have less than a hundred bytes.
     let mut bytes = if short {
         vec![(body.len() + 3) as u8, 0, specific, descriptor as u8]
     } else {
@@ -129,13 +116,13 @@ pub(super) fn sense(device: &mut Device, context: &Context) -> Outcome {
     };
     bytes.extend(body);
     let allocation = if short { usize::from(cdb.byte(4)) } else { usize::from(cdb.u16(7)) };
-    Outcome::data(bytes, allocation)
+    CommandOutcome::data(bytes, allocation)
 }
 
 /// The block descriptor (SBC-4 §6.5.2).
-fn block_descriptor(device: &Device, long: bool) -> Vec<u8> {
-    let blocks = device.blocks();
-    let size = device.config.block_bytes.to_be_bytes();
+fn block_descriptor(unit: &LogicalUnit, long: bool) -> Vec<u8> {
+    let blocks = unit.blocks();
+    let size = unit.config.block_bytes.to_be_bytes();
     if long {
         let mut bytes = blocks.to_be_bytes().to_vec();
         bytes.extend([0; 4]);
@@ -144,16 +131,19 @@ fn block_descriptor(device: &Device, long: bool) -> Vec<u8> {
     } else {
         let mut bytes = u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes().to_vec();
         bytes.extend(size);
-        // Above the three bytes of the length is the density, which is 0.
+        // The upper byte of the block length is the density code, which is 0.
         bytes[4] = 0;
         bytes
     }
 }
 
-/// The parameter list of MODE SELECT(6), (10).
-pub(super) fn list_length(_device: &Device, context: &Context) -> Result<u64, Outcome> {
+/// The length of the parameter list of MODE SELECT(6), (10).
+pub(super) fn list_length(
+    _unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<u64, CommandOutcome> {
     let cdb = &context.cdb;
-    // PF is 0: pages of the vendor's.
+    // PF 0 means vendor-specific pages.
     if cdb.byte(1) & 0x10 == 0 {
         return Err(Sense::in_cdb(1, Some(4)).into());
     }
@@ -164,35 +154,39 @@ pub(super) fn list_length(_device: &Device, context: &Context) -> Result<u64, Ou
     Ok(if cdb.len() == 6 { u64::from(cdb.byte(4)) } else { u64::from(cdb.u16(7)) })
 }
 
-/// MODE SELECT(6), (10): all of the list, or nothing.
-pub(super) fn select(device: &mut Device, context: &Context, list: &[u8]) -> Outcome {
+/// MODE SELECT(6), (10). It applies all of the list, or nothing.
+pub(super) fn select(
+    unit: &mut LogicalUnit,
+    context: &CommandContext,
+    list: &[u8],
+) -> CommandOutcome {
     let cdb = &context.cdb;
     let short = cdb.len() == 6;
     let asked = if short { usize::from(cdb.byte(4)) } else { usize::from(cdb.u16(7)) };
     if asked == 0 {
-        return Outcome::DONE;
+        return CommandOutcome::DONE;
     }
-    let parameters = match selected(device, list, short) {
+    let parameters = match selected(unit, list, short) {
         Ok(parameters) => parameters,
         Err(sense) => return sense.into(),
     };
-    let before = std::mem::replace(&mut device.mode, parameters);
+    let before = std::mem::replace(&mut unit.mode, parameters);
     if before != parameters {
         let nexus = context.nexus;
-        device.attention(code::MODE_PARAMETERS_CHANGED, |other| other != nexus);
+        unit.nexuses.establish(code::MODE_PARAMETERS_CHANGED, |other| other != nexus);
     }
-    // What was written before the cache was switched off, or the medium protected, is durable then.
+    // When the cache is switched off or the medium protected, earlier writes are made durable.
     let settles = before.write_cache && !parameters.write_cache
         || parameters.write_protect && !before.write_protect;
     if settles {
-        let flush = Kind::Flush { immediate: false };
-        let io = Io::new(flush, Range::new(0, 0), device.block_sectors(), false);
-        return Outcome::Medium(Box::new(io));
+        let flush = IoKind::Flush { immediate: false };
+        let io = unit.io(flush, Range::new(0, 0), false);
+        return CommandOutcome::Medium(Box::new(io));
     }
-    Outcome::DONE
+    CommandOutcome::DONE
 }
 
-fn selected(device: &Device, list: &[u8], short: bool) -> Result<Parameters, Sense> {
+fn selected(unit: &LogicalUnit, list: &[u8], short: bool) -> Result<ModeParameters, Sense> {
     let header = if short { 4 } else { 8 };
     if list.len() < header {
         return Err(Sense::list_length());
@@ -211,9 +205,9 @@ fn selected(device: &Device, list: &[u8], short: bool) -> Result<Parameters, Sen
     }
     let Some(pages) = list.get(header + descriptor..) else { return Err(Sense::list_length()) };
     if descriptor != 0 {
-        check_descriptor(device, &list[header..header + descriptor], header, long)?;
+        check_descriptor(unit, &list[header..header + descriptor], header, long)?;
     }
-    let mut parameters = device.mode;
+    let mut parameters = unit.mode;
     let mut at = header + descriptor;
     let mut rest = pages;
     while let [first, ..] = *rest {
@@ -234,7 +228,7 @@ fn selected(device: &Device, list: &[u8], short: bool) -> Result<Parameters, Sen
         for index in 2..current.len() {
             let differs = (new[index] ^ current[index]) & !mask[index];
             if differs != 0 {
-                // At most 7: the number of the highest bit that is wrong.
+                // The highest wrong bit has a number of 7 at most.
                 let bit = differs.ilog2() as u8;
                 return Err(Sense::in_list(at + index, Some(bit)));
             }
@@ -254,14 +248,14 @@ fn selected(device: &Device, list: &[u8], short: bool) -> Result<Parameters, Sen
     Ok(parameters)
 }
 
-/// A block descriptor may say what is, or leave the number of blocks open.
+/// Checks a block descriptor. It has to match the medium, but may leave the number of blocks open.
 fn check_descriptor(
-    device: &Device,
+    unit: &LogicalUnit,
     descriptor: &[u8],
     at: usize,
     long: bool,
 ) -> Result<(), Sense> {
-    let expected = block_descriptor(device, long);
+    let expected = block_descriptor(unit, long);
     let (count, size) = if long { (0..8, 12..16) } else { (0..4, 5..8) };
     let blocks = &descriptor[count.clone()];
     let open = blocks.iter().all(|byte| *byte == 0) || blocks.iter().all(|byte| *byte == 0xff);

@@ -1,6 +1,6 @@
-//! Sense data: what went wrong, where, in either of the two formats (SPC-5 §4.4).
+//! Sense data in the descriptor format and in the fixed format (SPC-5 §4.4).
 
-use super::Status;
+use super::response::Status;
 use bytes::Bytes;
 
 /// Sense keys (SPC-5 §4.4.8).
@@ -62,7 +62,7 @@ pub(super) mod code {
     pub const INVALID_MESSAGE: u16 = 0x4900;
 }
 
-/// What a field pointer counts from (SPC-5 §4.4.2.4.2, §4.4.2.4.5).
+/// The bytes that a field pointer counts from (SPC-5 §4.4.2.4.2, §4.4.2.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Within {
     Cdb,
@@ -71,26 +71,26 @@ enum Within {
     Segment,
 }
 
-/// Where a mistake is.
+/// The location of an invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pointer {
     within: Within,
     byte: u16,
-    /// The highest bit of the field, unless it is whole bytes.
+    /// The highest bit of the field, unless the field is whole bytes.
     bit: Option<u8>,
 }
 
-/// Which unit of a copy.
+/// A logical unit's role in a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that is read.
+    /// The unit that is read.
     Source,
-    /// The one that is written.
+    /// The unit that is written.
     Destination,
 }
 
-/// What a unit of a copy answered: status, sense key and additional sense code, the latter two 0
-/// without sense data.
+/// The response of a unit in a copy: status, sense key and additional sense code. Without sense
+/// data, the latter two are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Forwarded {
     side: Side,
@@ -99,14 +99,14 @@ struct Forwarded {
     code: u16,
 }
 
-/// What a CHECK CONDITION, or a REQUEST SENSE, tells.
+/// The content of the sense data of a CHECK CONDITION or a REQUEST SENSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sense {
     key: u8,
     code: u16,
     information: Option<u64>,
     pointer: Option<Pointer>,
-    /// Number of the segment of a copy that failed, counted from 0.
+    /// The segment of a copy that failed, counted from 0.
     segment: Option<u16>,
     forwarded: Option<Forwarded>,
 }
@@ -120,15 +120,15 @@ impl Sense {
         Sense::new(key::ILLEGAL_REQUEST, code)
     }
 
-    /// INVALID FIELD IN CDB: the field that starts at this byte, and its highest bit unless it is
-    /// whole bytes.
+    /// INVALID FIELD IN CDB: the field that starts at this byte. `bit` is its highest bit, unless
+    /// it is whole bytes.
     pub const fn in_cdb(byte: u16, bit: Option<u8>) -> Sense {
         Sense::illegal(code::INVALID_FIELD_IN_CDB).at(true, byte, bit)
     }
 
-    /// INVALID FIELD IN PARAMETER LIST, likewise.
+    /// INVALID FIELD IN PARAMETER LIST; `byte` and `bit` as in [`Sense::in_cdb`].
     pub fn in_list(byte: usize, bit: Option<u8>) -> Sense {
-        // Where the field has no room, it says "further than this".
+        // The largest value stands for all offsets beyond it.
         let byte = u16::try_from(byte).unwrap_or(u16::MAX);
         Sense::illegal(code::INVALID_FIELD_IN_LIST).at(false, byte, bit)
     }
@@ -161,29 +161,31 @@ impl Sense {
         self
     }
 
-    /// COPY ABORTED: processing of this segment failed.
+    /// COPY ABORTED: the copy of this segment failed.
     pub const fn copy_aborted(code: u16, segment: u16) -> Sense {
         let mut sense = Sense::new(key::COPY_ABORTED, code);
         sense.segment = Some(segment);
         sense
     }
 
-    /// The field of the segment descriptor that starts at this byte.
+    /// Adds a pointer to the field of the segment descriptor that starts at this byte.
     pub const fn in_segment(mut self, byte: u16) -> Sense {
         self.pointer = Some(Pointer { within: Within::Segment, byte, bit: None });
         self
     }
 
-    /// With what a unit of the copy answered.
-    pub const fn forwards(mut self, side: Side, refusal: Refusal) -> Sense {
+    /// Adds the response of a unit in the copy.
+    pub const fn forwards(mut self, side: Side, refusal: CommandRefusal) -> Sense {
         self.forwarded = Some(match refusal {
-            Refusal::Check(sense) => Forwarded {
+            CommandRefusal::Check(sense) => Forwarded {
                 side,
                 status: Status::CheckCondition as u8,
                 key: sense.key,
                 code: sense.code,
             },
-            Refusal::Status(status) => Forwarded { side, status: status as u8, key: 0, code: 0 },
+            CommandRefusal::Status(status) => {
+                Forwarded { side, status: status as u8, key: 0, code: 0 }
+            }
         });
         self
     }
@@ -195,14 +197,14 @@ impl Sense {
             let within = match pointer.within {
                 Within::Cdb => 0x40,
                 Within::List => 0,
-                // SD.
+                // SD: the pointer is into a segment descriptor.
                 Within::Segment => 0x20,
             };
             [0x80 | within | pointer.bit.map_or(0, |bit| 0x08 | bit & 0x07), high, low]
         })
     }
 
-    /// The bytes, in descriptor format or in fixed format.
+    /// The wire format: descriptor format if `descriptors`, else fixed format.
     pub fn bytes(&self, descriptors: bool) -> Bytes {
         if descriptors { self.descriptor_format() } else { self.fixed_format() }
     }
@@ -235,7 +237,7 @@ impl Sense {
 
     fn fixed_format(&self) -> Bytes {
         let [asc, ascq] = self.code.to_be_bytes();
-        // Information that has no room in four bytes is not valid (SPC-5 §4.4.3).
+        // If the information does not fit four bytes, VALID is 0 (SPC-5 §4.4.3).
         let information = self.information.and_then(|wide| u32::try_from(wide).ok());
         let valid = if information.is_some() { 0x80 } else { 0 };
         let mut bytes = Vec::with_capacity(40);
@@ -243,8 +245,8 @@ impl Sense {
         bytes.extend(information.unwrap_or(0).to_be_bytes());
         bytes.extend([10, 0, 0, 0, 0, asc, ascq, 0]);
         bytes.extend(self.specific().unwrap_or([0; 3]));
-        // COMMAND-SPECIFIC INFORMATION: where the source's and the destination's status and sense
-        // data are, and the segment (SPC-4, EXTENDED COPY, errors of segments).
+        // COMMAND-SPECIFIC INFORMATION: the offsets of status and sense data of the source and of
+        // the destination, and the segment (SPC-4, EXTENDED COPY, errors of segments).
         if let Some(segment) = self.segment {
             bytes[10..12].copy_from_slice(&segment.to_be_bytes());
         }
@@ -260,17 +262,17 @@ impl Sense {
     }
 }
 
-/// Why a command is not carried out, or not to its end.
+/// The status that ends a command which is not carried out, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum CommandRefusal {
     /// CHECK CONDITION.
     Check(Sense),
     /// Another status, without sense data.
     Status(Status),
 }
 
-impl From<Sense> for Refusal {
-    fn from(sense: Sense) -> Refusal {
-        Refusal::Check(sense)
+impl From<Sense> for CommandRefusal {
+    fn from(sense: Sense) -> CommandRefusal {
+        CommandRefusal::Check(sense)
     }
 }

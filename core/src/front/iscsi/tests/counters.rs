@@ -2,10 +2,10 @@
 
 use super::super::*;
 use super::driver::*;
-use crate::front::scsi::Class;
+use crate::front::scsi::CommandClass;
 use crate::wire::iscsi::{RejectReason, opcode};
 
-fn of(world: &World, class: Class) -> u64 {
+fn of(world: &World, class: CommandClass) -> u64 {
     world.target.counters().commands[class as usize]
 }
 
@@ -14,13 +14,15 @@ fn commands_are_counted_when_their_turn_comes() {
     let mut world = World::new(config());
     let at = world.connect(identity(1, 0, 0), parameters(), 100);
     world.send(at, read(1, 101, 0, 512));
-    assert_eq!(of(&world, Class::Read), 0, "another one comes first");
+    assert_eq!(of(&world, CommandClass::Read), 0, "another one comes first");
     world.send(at, nothing(2, 100));
     world.send(at, write(F, 3, 102, 0, 512).data(&[1; 512]));
     // Received before, and refused for its tag.
     world.send(at, read(1, 101, 0, 512));
     world.send(at, read(!0, 103, 0, 512));
-    let counts = [Class::Read, Class::Write, Class::Other, Class::Flush].map(|c| of(&world, c));
+    let counts =
+        [CommandClass::Read, CommandClass::Write, CommandClass::Other, CommandClass::Flush]
+            .map(|c| of(&world, c));
     assert_eq!(counts, [1, 1, 1, 0]);
     let counters = world.target.counters();
     assert_eq!((counters.logins, counters.logins_refused), (1, 0));

@@ -4,10 +4,10 @@
 //! bytes 10 to 13 say from or to the sector that bytes 2 to 9 say; anything else is refused.
 
 use crate::block::{BlockError, Range, Reply, Request, Time, VolumeId};
-use crate::front::scsi::copy::{Designator, Failure, Grant, Part};
+use crate::front::scsi::copy::{CopyFailure, CopyPart, Designator, Rod};
 use crate::front::scsi::{
-    Command, DataIn, DeviceConfig, Management, ManagementResponse, Nexus, NexusId, Output,
-    Response, Status, TaskId,
+    Command, CommandResponse, DataIn, DeviceConfig, DeviceOutput, ManagementFunction,
+    ManagementResponse, Nexus, NexusId, Status, TaskId,
 };
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,14 +27,14 @@ pub struct Device {
     tasks: BTreeMap<TaskId, Task>,
     pub nexuses: BTreeSet<NexusId>,
     seen: BTreeSet<TaskId>,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<DeviceOutput>,
     requests: u64,
     sectors: u64,
 }
 
-fn response(status: Status, data: DataIn, out_wanted: u64, sense: &[u8]) -> Response {
+fn response(status: Status, data: DataIn, out_wanted: u64, sense: &[u8]) -> CommandResponse {
     let sense = Bytes::copy_from_slice(sense);
-    Response { status, sense, data, out_wanted }
+    CommandResponse { status, sense, data, out_wanted }
 }
 
 impl Device {
@@ -70,7 +70,7 @@ impl Device {
         let lba = u64::from_be_bytes(cdb[2..10].try_into().unwrap());
         let bytes = u64::from(u32::from_be_bytes(cdb[10..14].try_into().unwrap()));
         let range = Range::new(lba, bytes / 512);
-        let mut end = |response| self.outputs.push_back(Output::Response { task, response });
+        let mut end = |response| self.outputs.push_back(DeviceOutput::Response { task, response });
         match cdb[0] {
             0 => end(response(Status::Good, DataIn::None, 0, &[])),
             READ | WRITE if !range.fits(self.sectors) => {
@@ -86,7 +86,7 @@ impl Device {
             WRITE => {
                 let bytes = bytes.min(command.out_bytes);
                 self.tasks.insert(task, Task { nexus, range, request: None });
-                self.outputs.push_back(Output::WantData { task, bytes });
+                self.outputs.push_back(DeviceOutput::WantData { task, bytes });
             }
             _ => end(response(Status::CheckCondition, DataIn::None, 0, &[0x70, 0, 5])),
         }
@@ -95,7 +95,7 @@ impl Device {
     fn request(&mut self, task: TaskId, request: Request) {
         self.requests += 1;
         self.tasks.get_mut(&task).unwrap().request = Some(self.requests);
-        self.outputs.push_back(Output::Request { id: self.requests, request });
+        self.outputs.push_back(DeviceOutput::Request { id: self.requests, request });
     }
 
     pub fn handle_data(&mut self, _now: Time, task: TaskId, data: Vec<Bytes>) {
@@ -111,7 +111,7 @@ impl Device {
         self.tasks.remove(&task).unwrap();
         let sense = [0x70, 0, key, (code >> 8) as u8, code as u8];
         let response = response(Status::CheckCondition, DataIn::None, 0, &sense);
-        self.outputs.push_back(Output::Response { task, response });
+        self.outputs.push_back(DeviceOutput::Response { task, response });
     }
 
     pub fn handle_management(
@@ -120,36 +120,40 @@ impl Device {
         nexus: NexusId,
         id: u64,
         lun: u64,
-        function: Management,
+        function: ManagementFunction,
     ) {
         assert!(self.nexuses.contains(&nexus));
         let mut response = ManagementResponse::Complete;
         let all = |_: &Task| true;
         let own = |task: &Task| task.nexus == nexus;
         match function {
-            _ if lun != 0 && !matches!(function, Management::TargetReset) => {
+            _ if lun != 0 && !matches!(function, ManagementFunction::TargetReset) => {
                 response = ManagementResponse::NoLun;
             }
-            Management::AbortTask(task) => {
+            ManagementFunction::AbortTask(task) => {
                 self.tasks.remove(&task);
             }
-            Management::AbortTaskSet | Management::NexusReset => self.end(nexus, own),
-            Management::ClearTaskSet | Management::LogicalUnitReset | Management::TargetReset => {
+            ManagementFunction::AbortTaskSet | ManagementFunction::NexusReset => {
+                self.end(nexus, own)
+            }
+            ManagementFunction::ClearTaskSet
+            | ManagementFunction::LogicalUnitReset
+            | ManagementFunction::TargetReset => {
                 self.end(nexus, all);
             }
-            Management::QueryTask(task) => {
+            ManagementFunction::QueryTask(task) => {
                 if self.tasks.contains_key(&task) {
                     response = ManagementResponse::Succeeded;
                 }
             }
-            Management::QueryTaskSet => {
+            ManagementFunction::QueryTaskSet => {
                 if self.tasks.values().any(own) {
                     response = ManagementResponse::Succeeded;
                 }
             }
-            Management::QueryAsyncEvent => {}
+            ManagementFunction::QueryAsyncEvent => {}
         }
-        self.outputs.push_back(Output::ManagementDone { id, response });
+        self.outputs.push_back(DeviceOutput::ManagementDone { id, response });
     }
 
     fn end(&mut self, by: NexusId, which: impl Fn(&Task) -> bool) {
@@ -157,7 +161,7 @@ impl Device {
             if !which(&task) {
                 self.tasks.insert(id, task);
             } else if task.nexus != by {
-                self.outputs.push_back(Output::Aborted { task: id });
+                self.outputs.push_back(DeviceOutput::Aborted { task: id });
             }
         }
     }
@@ -171,7 +175,7 @@ impl Device {
             Ok(_) => response(Status::Good, DataIn::None, range.bytes(), &[]),
             Err(_) => response(Status::CheckCondition, DataIn::None, 0, &[0x70, 0, 3]),
         };
-        self.outputs.push_back(Output::Response { task, response });
+        self.outputs.push_back(DeviceOutput::Response { task, response });
     }
 
     pub fn handle_saved(&mut self, _now: Time, _id: u64, _result: Result<(), String>) {}
@@ -205,21 +209,21 @@ impl Device {
         Some(Range::new(lba, blocks)).filter(|range| range.fits(self.sectors))
     }
 
-    pub fn use_token(&mut self, _: Time, _: &[u8; 512], _delete: bool) -> Result<Grant, u16> {
+    pub fn use_token(&mut self, _: Time, _: &[u8; 512], _delete: bool) -> Result<Rod, u16> {
         Err(0x2304)
     }
 
     pub fn release_token(&mut self, _: Time, _id: u64, _revoked: bool) {}
 
-    pub fn handle_part(&mut self, _: Time, _: NexusId, _: TaskId, _: Part) {}
+    pub fn handle_part(&mut self, _: Time, _: NexusId, _: TaskId, _: CopyPart) {}
 
     pub fn end_part(&mut self, _: Time, _: TaskId) {}
 
     pub fn handle_copy_progress(&mut self, _id: u64, _segments: u16, _sectors: u64) {}
 
-    pub fn handle_copied(&mut self, _: Time, _id: u64, _: Result<(), Failure>) {}
+    pub fn handle_copied(&mut self, _: Time, _id: u64, _: Result<(), CopyFailure>) {}
 
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<DeviceOutput> {
         self.outputs.pop_front()
     }
 }

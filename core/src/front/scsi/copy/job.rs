@@ -1,45 +1,50 @@
-//! A copy under way: which part is to be done next, and how far it has come.
+//! A copy under way: the parts that are to be done next, and the progress.
 //!
-//! Promises: no more than [`IN_FLIGHT`] chunks are under way; what a chunk reads or writes is not
-//! touched by an earlier one that is not done, so that the result is as if the moves had been done one
-//! after the other, and one within a volume whose ranges overlap like a memmove; after a failure or
-//! [`Job::stop`] no part is begun any more, and the job is over when none that could write is left.
+//! A job promises:
+//!
+//! - no more than [`IN_FLIGHT`] chunks are under way;
+//! - no chunk begins while an earlier one that overlaps its source or destination is not done. So
+//!   the result is the same as if the moves had been done one after the other. A move within a
+//!   volume whose ranges overlap works like memmove;
+//! - after a failure or [`CopyJob::stop`] no part begins. The job is over when no part that could
+//!   write is left.
 
-use super::{Failure, Part, PartFailure, PartReply, Problem};
+use super::failure::{CopyFailure, CopyProblem};
+use super::part::{CopyPart, PartFailure, PartReply};
 use crate::block::{BLOCK_SECTORS, MAX_STAGE_SECTORS, Range, StagedPiece, VolumeId};
 use crate::front::scsi::sense::Side;
 use std::collections::BTreeMap;
 
-/// Chunks of a copy that are under way at a time: enough to keep a store busy while the answer to one
-/// travels, and no more than 16 MiB that wait in its memory. Guessed.
+/// Chunks of a copy that are under way at a time. That keeps a store busy while an answer travels,
+/// and at most 16 MiB wait in its memory. Guessed.
 const IN_FLIGHT: usize = 4;
 
-/// Names a logical unit for whoever drives the job.
+/// Names a logical unit for the user of the job.
 pub type UnitId = u64;
 
-/// What is moved.
+/// One move of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// From which unit; `None` for zeroes.
+pub struct CopyMove {
+    /// The source unit; `None` for zeroes.
     pub source: Option<UnitId>,
-    /// To which unit.
+    /// The destination unit.
     pub destination: UnitId,
-    /// The destination's volume.
+    /// The volume of the destination.
     pub into: VolumeId,
-    /// Sectors of the source; of zeroes, only their number counts.
+    /// Sectors of the source. For zeroes only their number matters.
     pub from: Range,
-    /// Where the first of them goes.
+    /// First sector of the destination.
     pub lba: u64,
-    /// What fails the move if it is broken.
+    /// A watch; if it is broken, the move fails.
     pub watch: Option<u64>,
 }
 
-impl Move {
+impl CopyMove {
     fn to(&self) -> Range {
         Range::new(self.lba, self.from.sectors)
     }
 
-    /// Whether the last sectors have to go first.
+    /// Whether the move has to begin with its last sectors.
     fn is_backward(&self) -> bool {
         self.source == Some(self.destination)
             && self.lba > self.from.lba
@@ -47,64 +52,64 @@ impl Move {
     }
 }
 
-/// A chunk's way.
+/// The state of a chunk.
 #[derive(Debug)]
-enum Progress {
-    /// It is being staged.
+enum ChunkProgress {
+    /// The source stages it.
     Staging,
-    /// Staged; to be written.
+    /// It is staged, and to be written.
     Staged(Vec<StagedPiece>),
-    /// It is being written.
+    /// The destination writes it.
     Writing,
 }
 
 #[derive(Debug)]
 struct Chunk {
-    /// Of the list of moves.
+    /// Index of its move.
     of: usize,
     source: Option<UnitId>,
     destination: UnitId,
     from: Range,
     to: Range,
-    progress: Progress,
+    progress: ChunkProgress,
 }
 
-/// Names a part of a job, for its answer.
+/// Names a part of a job.
 pub type PartId = u64;
 
-/// A part that is to be begun.
+/// A part that is to begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    /// For the answer.
+pub struct PartOrder {
+    /// Name of the part, for its result.
     pub id: PartId,
-    /// By which unit.
+    /// The unit that does it.
     pub unit: UnitId,
-    /// What.
-    pub part: Part,
+    /// The part.
+    pub part: CopyPart,
 }
 
 /// A copy.
 #[derive(Debug)]
-pub struct Job {
-    moves: Vec<Move>,
+pub struct CopyJob {
+    moves: Vec<CopyMove>,
     /// Sectors of each move that are not done.
     left: Vec<u64>,
-    /// The move that the next chunk is cut from, and sectors of it that chunks were cut from.
+    /// Index of the move that the next chunk is cut from, and the sectors of it that were cut.
     next: usize,
     cut: u64,
     chunks: BTreeMap<PartId, Chunk>,
     last_id: PartId,
-    failure: Option<Failure>,
+    failure: Option<CopyFailure>,
     stopped: bool,
     sectors: u64,
 }
 
-impl Job {
+impl CopyJob {
     /// A copy that has not begun.
     #[must_use]
-    pub fn new(moves: Vec<Move>) -> Job {
+    pub fn new(moves: Vec<CopyMove>) -> CopyJob {
         let left = moves.iter().map(|it| it.from.sectors).collect();
-        Job {
+        CopyJob {
             moves,
             left,
             next: 0,
@@ -117,67 +122,67 @@ impl Job {
         }
     }
 
-    /// Begins no part any more. What has been written stays.
+    /// Stops the copy: no part begins any more. Data that was written stays.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.drop_idle();
     }
 
-    /// Parts under way that write nothing: after a stop nobody needs their answers.
+    /// Parts under way that write nothing. After a stop nobody needs their results.
     pub fn staging(&self) -> impl Iterator<Item = PartId> {
-        let staging = |chunk: &Chunk| matches!(chunk.progress, Progress::Staging);
+        let staging = |chunk: &Chunk| matches!(chunk.progress, ChunkProgress::Staging);
         self.chunks.iter().filter(move |(_, chunk)| staging(chunk)).map(|(id, _)| *id)
     }
 
-    /// Whether nothing is left to do or to wait for.
+    /// Whether the copy has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.chunks.is_empty() && (self.is_ending() || self.next == self.moves.len())
     }
 
-    /// Why it ended before its end.
+    /// The failure that ended the copy.
     #[must_use]
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<CopyFailure> {
         self.failure
     }
 
-    /// Moves that are done, with all before them; sectors that are written.
+    /// The number of moves that are done, with all before them, and of sectors that are written.
     #[must_use]
     pub fn progress(&self) -> (u16, u64) {
         let done = self.left.iter().take_while(|left| **left == 0).count();
-        // Lists of moves are shorter than that.
+        // A list has fewer moves than that.
         (u16::try_from(done).unwrap_or(u16::MAX), self.sectors)
     }
 
-    /// Whether no part is begun any more.
+    /// Whether no part begins any more.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.stopped || self.failure.is_some()
     }
 
-    /// Chunks that are staged are given up.
+    /// Drops the chunks that are staged.
     fn drop_idle(&mut self) {
-        self.chunks.retain(|_, chunk| !matches!(chunk.progress, Progress::Staged(_)));
+        self.chunks.retain(|_, chunk| !matches!(chunk.progress, ChunkProgress::Staged(_)));
     }
 
-    /// The next part to begin, if one may begin now.
-    pub fn poll(&mut self) -> Option<Order> {
+    /// Takes the next part that may begin now.
+    pub fn poll(&mut self) -> Option<PartOrder> {
         if self.is_ending() {
             return None;
         }
         let staged = self.chunks.iter_mut().find_map(|(id, chunk)| match &mut chunk.progress {
-            Progress::Staged(pieces) => {
+            ChunkProgress::Staged(pieces) => {
                 let pieces = std::mem::take(pieces);
-                chunk.progress = Progress::Writing;
-                Some(Order { id: *id, unit: chunk.destination, part: Part::Write(pieces) })
+                chunk.progress = ChunkProgress::Writing;
+                Some(PartOrder { id: *id, unit: chunk.destination, part: CopyPart::Write(pieces) })
             }
             _ => None,
         });
         staged.or_else(|| self.begin())
     }
 
-    /// The next chunk, if no earlier one is in its way.
-    fn begin(&mut self) -> Option<Order> {
+    /// Cuts the next chunk, unless an earlier one overlaps it.
+    fn begin(&mut self) -> Option<PartOrder> {
         while self.next < self.moves.len() && self.cut == self.moves[self.next].from.sectors {
             self.next += 1;
             self.cut = 0;
@@ -204,23 +209,24 @@ impl Job {
         let id = self.last_id;
         let (unit, part, progress) = match it.source {
             Some(unit) => {
-                let part = Part::Stage { range: from, into: it.into, lba: to.lba, watch: it.watch };
-                (unit, part, Progress::Staging)
+                let part =
+                    CopyPart::Stage { range: from, into: it.into, lba: to.lba, watch: it.watch };
+                (unit, part, ChunkProgress::Staging)
             }
-            None => (it.destination, Part::Zero(to), Progress::Writing),
+            None => (it.destination, CopyPart::Zero(to), ChunkProgress::Writing),
         };
         let (of, source, destination) = (self.next, it.source, it.destination);
         self.chunks.insert(id, Chunk { of, source, destination, from, to, progress });
-        Some(Order { id, unit, part })
+        Some(PartOrder { id, unit, part })
     }
 
-    /// The outcome of a part. One that cannot be begun has failed.
+    /// Takes the result of a part. A part that can not begin has failed.
     pub fn handle(&mut self, id: PartId, result: Result<PartReply, PartFailure>) {
         let Some(chunk) = self.chunks.get_mut(&id) else { return };
-        let writes = matches!(chunk.progress, Progress::Writing);
+        let writes = matches!(chunk.progress, ChunkProgress::Writing);
         match result {
             Ok(PartReply::Staged(pieces)) if !writes => {
-                chunk.progress = Progress::Staged(pieces);
+                chunk.progress = ChunkProgress::Staged(pieces);
                 if self.is_ending() {
                     self.drop_idle();
                 }
@@ -233,11 +239,12 @@ impl Job {
             }
             Err(failure) => {
                 let side = if writes { Side::Destination } else { Side::Source };
-                // Lists of moves are shorter than that.
+                // A list has fewer moves than that.
                 let segment = u16::try_from(chunk.of).unwrap_or(u16::MAX);
                 self.chunks.remove(&id);
                 if !self.is_ending() {
-                    self.failure = Some(Failure { segment, problem: Problem::Part(side, failure) });
+                    self.failure =
+                        Some(CopyFailure { segment, problem: CopyProblem::Part(side, failure) });
                 }
                 self.drop_idle();
             }
@@ -245,9 +252,9 @@ impl Job {
     }
 }
 
-/// The next chunk of a move of which `done` sectors were cut. It ends where a checksum block of the
-/// destination does, so that blocks are not written in halves.
-fn cut(it: &Move, done: u64) -> (Range, Range) {
+/// Cuts the next chunk of a move from which `done` sectors were cut. The chunk ends at the end of a
+/// checksum block of the destination, so that no block is written in halves.
+fn cut(it: &CopyMove, done: u64) -> (Range, Range) {
     let to = it.to();
     let left = to.sectors - done;
     if it.source.is_none() {
@@ -273,16 +280,16 @@ mod tests {
 
     const VOLUME: VolumeId = VolumeId(9);
 
-    fn moved(source: UnitId, destination: UnitId, from: u64, lba: u64, sectors: u64) -> Move {
+    fn moved(source: UnitId, destination: UnitId, from: u64, lba: u64, sectors: u64) -> CopyMove {
         let from = Range::new(from, sectors);
-        Move { source: Some(source), destination, into: VOLUME, from, lba, watch: None }
+        CopyMove { source: Some(source), destination, into: VOLUME, from, lba, watch: None }
     }
 
-    /// Units are arrays of sectors; staged pieces remember what they hold by their object's number.
+    /// Units are arrays of sectors. The number of a staged object is the index of its content.
     struct World {
         units: Vec<Vec<u32>>,
         staged: Vec<Vec<u32>>,
-        open: Vec<Order>,
+        open: Vec<PartOrder>,
     }
 
     impl World {
@@ -291,12 +298,12 @@ mod tests {
             World { units: vec![unit(0), unit(1)], staged: Vec::new(), open: Vec::new() }
         }
 
-        /// Carries out the part at `index`, staged data being what is there by now.
-        fn answer(&mut self, job: &mut Job, index: usize) {
-            let Order { id, unit, part } = self.open.remove(index);
+        /// Does the part at `index`. Staging copies the content of this moment.
+        fn answer(&mut self, job: &mut CopyJob, index: usize) {
+            let PartOrder { id, unit, part } = self.open.remove(index);
             let sectors = |range: Range| range.lba as usize..range.end() as usize;
             let reply = match part {
-                Part::Stage { range, lba, .. } => {
+                CopyPart::Stage { range, lba, .. } => {
                     assert!(range.sectors <= MAX_STAGE_SECTORS && !range.is_empty());
                     self.staged.push(self.units[unit as usize][sectors(range)].to_vec());
                     let range = Range::new(lba, range.sectors);
@@ -308,7 +315,7 @@ mod tests {
                     let content = crate::block::Staged::Data(data);
                     PartReply::Staged(vec![StagedPiece { range, content }])
                 }
-                Part::Write(pieces) => {
+                CopyPart::Write(pieces) => {
                     for piece in pieces {
                         let crate::block::Staged::Data(data) = piece.content else { panic!() };
                         self.units[unit as usize][sectors(piece.range)]
@@ -316,7 +323,7 @@ mod tests {
                     }
                     PartReply::Done
                 }
-                Part::Zero(range) => {
+                CopyPart::Zero(range) => {
                     self.units[unit as usize][sectors(range)].fill(0);
                     PartReply::Done
                 }
@@ -326,14 +333,17 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order in which parts are answered, the result is that of one move after the
-        /// other, each as a whole.
+        /// In whatever order the parts are answered, the result equals that of the moves one after
+        /// the other.
         #[test]
         fn as_if_one_after_the_other(
-            moves in prop::collection::vec((0..2u64, 0..2u64, 0..30_000u64, 0..30_000u64, 0..30_000u64), 1..5),
+            moves in prop::collection::vec(
+                (0..2u64, 0..2u64, 0..30_000u64, 0..30_000u64, 0..30_000u64),
+                1..5,
+            ),
             order in prop::collection::vec(any::<prop::sample::Index>(), 200),
         ) {
-            let moves: Vec<Move> = moves
+            let moves: Vec<CopyMove> = moves
                 .into_iter()
                 .map(|(source, to, from, lba, sectors)| moved(source, to, from, lba, sectors))
                 .collect();
@@ -346,7 +356,7 @@ mod tests {
                 expected[it.destination as usize][to.lba as usize..to.end() as usize]
                     .copy_from_slice(&data);
             }
-            let mut job = Job::new(moves.clone());
+            let mut job = CopyJob::new(moves.clone());
             for index in order.iter().cycle() {
                 while let Some(order) = job.poll() {
                     world.open.push(order);
@@ -367,9 +377,9 @@ mod tests {
 
     #[test]
     fn chunks_end_with_blocks_of_the_destination() {
-        let mut job = Job::new(vec![moved(0, 1, 0, 3, 3 * MAX_STAGE_SECTORS)]);
+        let mut job = CopyJob::new(vec![moved(0, 1, 0, 3, 3 * MAX_STAGE_SECTORS)]);
         let mut ends = Vec::new();
-        while let Some(Order { part: Part::Stage { range, lba, .. }, .. }) = job.poll() {
+        while let Some(PartOrder { part: CopyPart::Stage { range, lba, .. }, .. }) = job.poll() {
             ends.push((lba, lba + range.sectors));
         }
         assert_eq!(ends, [(3, 8192), (8192, 16384), (16384, 24576), (24576, 24579)]);
@@ -377,12 +387,12 @@ mod tests {
 
     #[test]
     fn after_a_failure_only_writes_are_waited_for() {
-        let mut job = Job::new(vec![moved(0, 1, 0, 0, 4 * MAX_STAGE_SECTORS)]);
-        let orders: Vec<Order> = std::iter::from_fn(|| job.poll()).collect();
+        let mut job = CopyJob::new(vec![moved(0, 1, 0, 0, 4 * MAX_STAGE_SECTORS)]);
+        let orders: Vec<PartOrder> = std::iter::from_fn(|| job.poll()).collect();
         assert_eq!(orders.len(), 4);
         job.handle(orders[0].id, Ok(PartReply::Staged(Vec::new())));
         let write = job.poll().unwrap();
-        assert_eq!(write.part, Part::Write(Vec::new()));
+        assert_eq!(write.part, CopyPart::Write(Vec::new()));
         job.handle(orders[1].id, Ok(PartReply::Staged(Vec::new())));
         job.handle(orders[2].id, Err(PartFailure::Changed));
         assert_eq!(job.poll(), None, "what is staged is not written any more");
@@ -391,16 +401,16 @@ mod tests {
         assert!(!job.is_over(), "a write is under way");
         job.handle(write.id, Ok(PartReply::Done));
         assert!(job.is_over());
-        let problem = Problem::Part(Side::Source, PartFailure::Changed);
-        assert_eq!(job.failure(), Some(Failure { segment: 0, problem }));
+        let problem = CopyProblem::Part(Side::Source, PartFailure::Changed);
+        assert_eq!(job.failure(), Some(CopyFailure { segment: 0, problem }));
     }
 
     #[test]
     fn a_stop_is_no_failure() {
-        let zeroes = Move { source: None, ..moved(0, 1, 0, 0, 1 << 30) };
-        let mut job = Job::new(vec![zeroes, moved(0, 1, 0, 0, 8)]);
+        let zeroes = CopyMove { source: None, ..moved(0, 1, 0, 0, 1 << 30) };
+        let mut job = CopyJob::new(vec![zeroes, moved(0, 1, 0, 0, 8)]);
         let order = job.poll().unwrap();
-        assert_eq!(order.part, Part::Zero(Range::new(0, 1 << 30)), "in one go");
+        assert_eq!(order.part, CopyPart::Zero(Range::new(0, 1 << 30)), "in one go");
         assert_eq!(job.poll(), None, "the second writes what the first does");
         job.stop();
         assert!(!job.is_over());

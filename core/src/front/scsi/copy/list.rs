@@ -1,45 +1,19 @@
-//! The parameter list of EXTENDED COPY(LID1) (SPC-4, "EXTENDED COPY(LID1) command").
+//! EXTENDED COPY(LID1) and its parameter list (SPC-4, "EXTENDED COPY(LID1) command").
 
-use super::report::ListId;
-use super::{Asked, BLOCK_LENGTH_AT, DESCRIPTOR_BYTES, Descriptor, Designator, Plan, Segment};
+use super::format::{
+    BLOCK_LENGTH_AT, BLOCK_TO_BLOCK, DESCRIPTOR_BYTES, EXTENDED_COPY, HEADER_BYTES, IDENTIFICATION,
+    MAX_DESCRIPTORS, MAX_LIST_BYTES, MAX_SEGMENTS, SEGMENT_BYTES, SEGMENT_LENGTH,
+};
+use super::plan::{CopyPlan, CopyRequest, CscdDescriptor, Designator, ListId, SegmentDescriptor};
+use crate::front::scsi::handler::{CommandContext, CommandOutcome};
+use crate::front::scsi::logical_unit::LogicalUnit;
 use crate::front::scsi::sense::{Sense, code};
-use crate::front::scsi::{Context, Device, Outcome};
 
-/// Service action of EXTENDED COPY(LID1).
-pub(super) const EXTENDED_COPY: u8 = 0x00;
-
-/// Most descriptors of units in a list: more than any initiator names (each takes 32 bytes).
-pub(super) const MAX_DESCRIPTORS: usize = 16;
-
-/// Most segments of a list: as many as fit in 8 KiB.
-pub(super) const MAX_SEGMENTS: usize = 256;
-
-/// Longest list of descriptors, in bytes.
-pub(super) const MAX_LIST_BYTES: usize =
-    MAX_DESCRIPTORS * DESCRIPTOR_BYTES + MAX_SEGMENTS * SEGMENT_BYTES;
-
-/// Most bytes of a segment: what its field can say, with the longest blocks.
-pub(super) const MAX_SEGMENT_BYTES: u32 = 256 << 20;
-const _: () = assert!(u16::MAX as u32 * 4096 <= MAX_SEGMENT_BYTES);
-
-/// Identification descriptor CSCD descriptor.
-pub(super) const IDENTIFICATION: u8 = 0xe4;
-
-/// Block device to block device segment descriptor.
-pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
-
-/// Bytes before the descriptors.
-pub(super) const HEADER_BYTES: usize = 16;
-
-/// Bytes of that segment descriptor, and what its length field says.
-const SEGMENT_BYTES: usize = 28;
-const SEGMENT_LENGTH: usize = SEGMENT_BYTES - 4;
-
-/// The parameter list of EXTENDED COPY.
+/// The length of the parameter list of EXTENDED COPY.
 pub(in crate::front::scsi) fn extended_copy_length(
-    _device: &Device,
-    context: &Context,
-) -> Result<u64, Outcome> {
+    _unit: &LogicalUnit,
+    context: &CommandContext,
+) -> Result<u64, CommandOutcome> {
     let length = u64::from(context.cdb.u32(10));
     if length > (HEADER_BYTES + MAX_LIST_BYTES) as u64 {
         return Err(Sense::list_length().into());
@@ -49,15 +23,15 @@ pub(in crate::front::scsi) fn extended_copy_length(
 
 /// EXTENDED COPY(LID1).
 pub(in crate::front::scsi) fn extended_copy(
-    _device: &mut Device,
-    context: &Context,
+    _unit: &mut LogicalUnit,
+    context: &CommandContext,
     list: &[u8],
-) -> Outcome {
-    // No list is no mistake.
+) -> CommandOutcome {
+    // A command without a list is not an error.
     if context.cdb.u32(10) == 0 {
-        return Outcome::DONE;
+        return CommandOutcome::DONE;
     }
-    parse(list).map_or_else(Outcome::from, |asked| Outcome::Copy(Box::new(asked)))
+    parse(list).map_or_else(CommandOutcome::from, |asked| CommandOutcome::Copy(Box::new(asked)))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -72,7 +46,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
 }
 
-fn parse(list: &[u8]) -> Result<Asked, Sense> {
+fn parse(list: &[u8]) -> Result<CopyRequest, Sense> {
     let Some((header, rest)) = list.split_first_chunk::<HEADER_BYTES>() else {
         return Err(Sense::list_length());
     };
@@ -86,12 +60,12 @@ fn parse(list: &[u8]) -> Result<Asked, Sense> {
     }
     let list = list_id(header)?;
     let plan =
-        Plan::Segments { descriptors: descriptors(units)?, segments: moves(units, segments)? };
-    Ok(Asked { plan, list, action: EXTENDED_COPY, immediate: false })
+        CopyPlan::Segments { descriptors: descriptors(units)?, segments: moves(units, segments)? };
+    Ok(CopyRequest { plan, list, action: EXTENDED_COPY, immediate: false })
 }
 
-/// LIST IDENTIFIER as LIST ID USAGE says: the outcome can be asked for, or there is no name for it.
-/// STR is for tapes, PRIORITY a wish.
+/// LIST IDENTIFIER, subject to LIST ID USAGE; `None` if the result can not be asked for. STR is for
+/// tapes, and PRIORITY is a hint.
 fn list_id(header: &[u8; HEADER_BYTES]) -> Result<Option<ListId>, Sense> {
     match header[1] >> 3 & 3 {
         0 | 2 => Ok(Some(ListId::One(header[0]))),
@@ -101,7 +75,7 @@ fn list_id(header: &[u8; HEADER_BYTES]) -> Result<Option<ListId>, Sense> {
     }
 }
 
-fn descriptors(bytes: &[u8]) -> Result<Vec<Descriptor>, Sense> {
+fn descriptors(bytes: &[u8]) -> Result<Vec<CscdDescriptor>, Sense> {
     let (descriptors, rest) = bytes.as_chunks::<DESCRIPTOR_BYTES>();
     if descriptors.len() > MAX_DESCRIPTORS {
         return Err(Sense::illegal(code::TOO_MANY_TARGET_DESCRIPTORS).at(false, 2, None));
@@ -114,18 +88,18 @@ fn descriptors(bytes: &[u8]) -> Result<Vec<Descriptor>, Sense> {
         let at = HEADER_BYTES + index * DESCRIPTOR_BYTES;
         if descriptor[0] != IDENTIFICATION {
             let sense = Sense::illegal(code::UNSUPPORTED_TARGET_DESCRIPTOR);
-            // At most 16 descriptors.
+            // A list has at most 16 descriptors.
             return Err(sense.at(false, at as u16, None));
         }
-        // LU ID TYPE and NUL are to be ignored; a block device is what there is.
+        // LU ID TYPE and NUL are ignored. Only block devices (type 0) exist here.
         let designator = Designator::parse(descriptor).filter(|_| descriptor[1] & 0x1f == 0);
         let block_bytes = u32_at(descriptor, BLOCK_LENGTH_AT - 1) & 0xff_ffff;
-        found.push(Descriptor { designator, block_bytes });
+        found.push(CscdDescriptor { designator, block_bytes });
     }
     Ok(found)
 }
 
-fn moves(units: &[u8], mut bytes: &[u8]) -> Result<Vec<Segment>, Sense> {
+fn moves(units: &[u8], mut bytes: &[u8]) -> Result<Vec<SegmentDescriptor>, Sense> {
     let mut segments = Vec::new();
     let mut at = HEADER_BYTES + units.len();
     while let Some(kind) = bytes.first() {
@@ -143,7 +117,7 @@ fn moves(units: &[u8], mut bytes: &[u8]) -> Result<Vec<Segment>, Sense> {
         if usize::from(u16_at(segment, 2)) != SEGMENT_LENGTH {
             return Err(Sense::in_list(at + 2, None));
         }
-        segments.push(Segment {
+        segments.push(SegmentDescriptor {
             source: u16_at(segment, 4),
             destination: u16_at(segment, 6),
             of_destination: segment[1] & 0x02 != 0,

@@ -1,13 +1,12 @@
 //! VPD page 8Fh, third-party copy (SPC-5, and SBC-4 for block devices).
 
-use super::list::{
-    BLOCK_TO_BLOCK, IDENTIFICATION, MAX_DESCRIPTORS, MAX_LIST_BYTES, MAX_SEGMENT_BYTES,
-    MAX_SEGMENTS,
+use super::format::{
+    BLOCK_TO_BLOCK, CHANGE_VULNERABLE, COPY_ACTIONS, DEFAULT_TIMEOUT, IDENTIFICATION,
+    MAX_DESCRIPTORS, MAX_LIST_BYTES, MAX_RANGES, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MAX_TIMEOUT,
+    RECEIVE_ACTIONS, TOKEN_BYTES, ZEROES,
 };
-use super::report::{COPY_ACTIONS, RECEIVE_ACTIONS};
-use super::token::{CHANGE_VULNERABLE, DEFAULT_TIMEOUT, MAX_RANGES, MAX_TIMEOUT, ZEROES};
-use super::{MAX_COPIES, token};
 use crate::block::{MAX_STAGE_SECTORS, SECTOR_BYTES};
+use crate::front::scsi::limits::MAX_COPIES;
 
 /// Types of descriptors.
 mod kind {
@@ -26,7 +25,7 @@ pub(in crate::front::scsi) fn page(block_bytes: u32) -> Vec<u8> {
     let mut add = |kind: u16, mut body: Vec<u8>| {
         body.resize(body.len().next_multiple_of(4), 0);
         page.extend(kind.to_be_bytes());
-        // A few dozen bytes.
+        // A descriptor has a few dozen bytes.
         page.extend((body.len() as u16).to_be_bytes());
         page.extend(body);
     };
@@ -46,7 +45,7 @@ fn block_limits(block_bytes: u32) -> Vec<u8> {
     body[6..8].copy_from_slice(&(MAX_RANGES as u16).to_be_bytes());
     body[8..12].copy_from_slice(&MAX_TIMEOUT.to_be_bytes());
     body[12..16].copy_from_slice(&DEFAULT_TIMEOUT.to_be_bytes());
-    // MAXIMUM TOKEN TRANSFER SIZE: what the ranges can say; OPTIMAL TRANSFER COUNT: some chunks.
+    // MAXIMUM TOKEN TRANSFER SIZE is that of the ranges. OPTIMAL TRANSFER COUNT is some chunks.
     let optimal = 16 * MAX_STAGE_SECTORS * SECTOR_BYTES / u64::from(block_bytes.max(1));
     body[24..32].copy_from_slice(&optimal.to_be_bytes());
     body
@@ -70,15 +69,16 @@ fn parameters() -> Vec<u8> {
     body
 }
 
-/// ROD token features: no tokens of other copy managers; for how long they live.
+/// ROD token features: the lifetime of tokens. Tokens of other copy managers are not supported.
 fn token_features() -> Vec<u8> {
     let mut body = vec![0; 44];
-    // MINIMUM and MAXIMUM TOKEN LIFETIME, MAXIMUM TOKEN INACTIVITY TIMEOUT: no lifetime is promised.
+    // MINIMUM and MAXIMUM TOKEN LIFETIME, MAXIMUM TOKEN INACTIVITY TIMEOUT. No lifetime is
+    // promised.
     body[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
     body[20..24].copy_from_slice(&MAX_TIMEOUT.to_be_bytes());
     let mut block = vec![0; 48];
     block[2..4].copy_from_slice(&44u16.to_be_bytes());
-    // OPTIMAL BYTES FROM TOKEN PER SEGMENT; to a token, any number.
+    // OPTIMAL BYTES FROM TOKEN PER SEGMENT, and to a token (any number).
     block[24..32].copy_from_slice(&u64::MAX.to_be_bytes());
     let optimal = 16 * MAX_STAGE_SECTORS * SECTOR_BYTES;
     block[32..40].copy_from_slice(&optimal.to_be_bytes());
@@ -113,4 +113,4 @@ fn general() -> Vec<u8> {
     body
 }
 
-const _: () = assert!(token::TOKEN_BYTES == 512);
+const _: () = assert!(TOKEN_BYTES == 512);

@@ -1,12 +1,13 @@
-//! What a PERSISTENT RESERVE OUT makes of the state (SPC-5, "Registering" to "Clearing").
+//! The effect of a PERSISTENT RESERVE OUT on the state (SPC-5, "Registering" to "Clearing").
 
-use super::commands::{self, Action, Command};
-use super::transport::TransportId;
-use super::{
-    Change, Kind, MAX_PORT_BYTES, MAX_REGISTRATIONS, Refusal, Reservation, Reservations, State,
-    attention,
+use super::commands::{self, ReserveOutAction, ReserveOutCommand};
+use super::refusal::ReservationRefusal;
+use super::state::{
+    MAX_PORT_BYTES, MAX_REGISTRATIONS, Reservation, ReservationState, ReservationType,
+    ReservationView, StateChange, attention,
 };
-use crate::front::scsi::Nexus;
+use super::transport::TransportId;
+use crate::front::scsi::nexus::Nexus;
 use std::collections::BTreeSet;
 
 /// INSUFFICIENT REGISTRATION RESOURCES.
@@ -14,21 +15,22 @@ const INSUFFICIENT: u16 = 0x5504;
 /// INVALID RELEASE OF PERSISTENT RESERVATION.
 const INVALID_RELEASE: u16 = 0x2604;
 
-/// What `command`, sent through `from`, leads to.
+/// The change that `command` from nexus `from` makes.
 pub(super) fn evaluate(
-    all: &Reservations,
+    all: ReservationView<'_>,
     from: &Nexus,
-    command: &Command,
-) -> Result<Change, Refusal> {
-    let mut change = Change {
+    command: &ReserveOutCommand,
+) -> Result<StateChange, ReservationRefusal> {
+    let mut change = StateChange {
         state: all.state.clone(),
         counts: true,
         attentions: Vec::new(),
         aborts: Vec::new(),
     };
-    if let Action::Register { ignore, all_ports, aptpl, others } = &command.action {
+    if let ReserveOutAction::Register { ignore, all_ports, aptpl, others } = &command.action {
         let aptpl = *aptpl;
-        let mut register = Register { all, from, command, ignore: *ignore, all_ports: *all_ports };
+        let mut register =
+            Registering { all, from, command, ignore: *ignore, all_ports: *all_ports };
         if register.run(others.as_deref(), &mut change)? {
             change.state.aptpl = aptpl;
         } else {
@@ -38,31 +40,31 @@ pub(super) fn evaluate(
         return Ok(change);
     }
     if all.state.registrations.get(from) != Some(&command.key) {
-        return Err(Refusal::Conflict);
+        return Err(ReservationRefusal::Conflict);
     }
     match &command.action {
-        Action::Register { .. } => {}
-        Action::Reserve(kind) => {
+        ReserveOutAction::Register { .. } => {}
+        ReserveOutAction::Reserve(kind) => {
             change.counts = false;
             reserve(&mut change.state, from, *kind)?;
         }
-        Action::Release { what } => {
+        ReserveOutAction::Release { what } => {
             change.counts = false;
             release(&mut change, from, *what)?;
         }
-        Action::Clear => {
+        ReserveOutAction::Clear => {
             change.state.reservation = None;
             let registered = std::mem::take(&mut change.state.registrations);
             let others = registered.into_keys().filter(|nexus| nexus != from);
             change.attentions.extend(others.map(|it| (it, attention::RESERVATIONS_PREEMPTED)));
         }
-        Action::Preempt { what, abort } => {
+        ReserveOutAction::Preempt { what, abort } => {
             preempt(&mut change, from, command.action_key, *what)?;
             if !abort {
                 change.aborts.clear();
             }
         }
-        Action::Move { unregister, aptpl, relative_port, to } => {
+        ReserveOutAction::Move { unregister, aptpl, relative_port, to } => {
             let to = Nexus { initiator_port: to.port(), relative_port: *relative_port };
             move_to(all, &mut change.state, from, command.action_key, to)?;
             if *unregister {
@@ -75,49 +77,49 @@ pub(super) fn evaluate(
     Ok(change)
 }
 
-fn check_limits(state: &State) -> Result<(), Refusal> {
+fn check_limits(state: &ReservationState) -> Result<(), ReservationRefusal> {
     let names = || state.registrations.keys().map(|nexus| nexus.initiator_port.len());
     if state.registrations.len() > MAX_REGISTRATIONS || names().any(|len| len > MAX_PORT_BYTES) {
-        return Err(Refusal::illegal(INSUFFICIENT, None));
+        return Err(ReservationRefusal::illegal(INSUFFICIENT, None));
     }
     Ok(())
 }
 
-/// The type of a reservation that everybody who is registered shares: its end is told to them.
-fn is_shared(kind: Kind) -> bool {
+/// Whether registered nexuses share a reservation of this type. They are told when it ends.
+fn is_shared(kind: ReservationType) -> bool {
     kind.registrants_only() || kind.all_registrants()
 }
 
-/// Tells every registered nexus but `from`.
-fn tell_registered(change: &mut Change, from: &Nexus, code: u16) {
+/// Establishes a unit attention for every registered nexus except `from`.
+fn tell_registered(change: &mut StateChange, from: &Nexus, code: u16) {
     let registered = change.state.registrations.keys();
     let told = registered.filter(|nexus| *nexus != from).map(|nexus| (nexus.clone(), code));
     change.attentions.extend(told);
 }
 
 /// REGISTER, and REGISTER AND IGNORE EXISTING KEY.
-struct Register<'a> {
-    all: &'a Reservations,
+struct Registering<'a> {
+    all: ReservationView<'a>,
     from: &'a Nexus,
-    command: &'a Command,
+    command: &'a ReserveOutCommand,
     ignore: bool,
     all_ports: bool,
 }
 
-impl Register<'_> {
-    /// Whether it did anything.
+impl Registering<'_> {
+    /// Whether the command had an effect.
     fn run(
         &mut self,
         others: Option<&[TransportId]>,
-        change: &mut Change,
-    ) -> Result<bool, Refusal> {
+        change: &mut StateChange,
+    ) -> Result<bool, ReservationRefusal> {
         let registered = &self.all.state.registrations;
         let current = registered.get(self.from);
         if !self.ignore && current.copied().unwrap_or(0) != self.command.key {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         if current.is_some() && others.is_some() {
-            return Err(Refusal::in_list(20, Some(3)));
+            return Err(ReservationRefusal::in_list(20, Some(3)));
         }
         let mut acted = false;
         for nexus in self.nexuses(&self.from.initiator_port) {
@@ -132,10 +134,10 @@ impl Register<'_> {
         Ok(acted)
     }
 
-    /// The nexuses that a request of this initiator port is about: with ALL_TG_PT it counts as sent
-    /// through every target port.
+    /// The nexuses of an initiator port that a command is about. With ALL_TG_PT these are its
+    /// nexuses with every target port.
     fn nexuses(&self, initiator_port: &str) -> BTreeSet<Nexus> {
-        let all = if self.all_ports { self.all.ports.as_slice() } else { &[] };
+        let all = if self.all_ports { self.all.ports } else { &[] };
         let ports = all.iter().chain([&self.from.relative_port]);
         ports
             .map(|&relative_port| Nexus {
@@ -145,32 +147,32 @@ impl Register<'_> {
             .collect()
     }
 
-    fn one(&self, nexus: Nexus, change: &mut Change) -> Result<bool, Refusal> {
+    fn one(&self, nexus: Nexus, change: &mut StateChange) -> Result<bool, ReservationRefusal> {
         let key = self.command.action_key;
         let registrations = &mut change.state.registrations;
         let current = registrations.get(&nexus).copied();
         if key == 0 {
-            // What is not registered through one of the other ports needs no unregistering there.
+            // A nexus with another port that is not registered needs no unregistering.
             let wrong = current.is_some_and(|current| current != self.command.key);
             if wrong && !self.ignore {
-                return Err(Refusal::Conflict);
+                return Err(ReservationRefusal::Conflict);
             }
             return Ok(registrations.remove(&nexus).is_some());
         }
         if !self.ignore && current.unwrap_or(0) != self.command.key {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         registrations.insert(nexus, key);
         Ok(true)
     }
 
-    /// SPEC_I_PT: the nexuses of those ports, none of which may be registered yet.
-    fn others(&self, ids: &[TransportId]) -> Result<BTreeSet<Nexus>, Refusal> {
+    /// SPEC_I_PT: the nexuses of these ports. None may be registered yet.
+    fn others(&self, ids: &[TransportId]) -> Result<BTreeSet<Nexus>, ReservationRefusal> {
         let mut found = BTreeSet::new();
         for id in ids {
             let ports: BTreeSet<String> = match id.isid {
                 Some(_) => [id.port()].into(),
-                // The name of a device stands for all its ports that are known.
+                // The name of a device stands for all its known ports.
                 None => {
                     let live = self.all.nexuses.values().map(|live| &live.ends.initiator_port);
                     let known = live.filter(|port| {
@@ -180,13 +182,13 @@ impl Register<'_> {
                     known.cloned().collect()
                 }
             };
-            // Registering nobody would look like success.
+            // If nobody were registered, the initiator would take it for success.
             if ports.is_empty() {
-                return Err(Refusal::in_list(28, None));
+                return Err(ReservationRefusal::in_list(28, None));
             }
             for nexus in ports.iter().flat_map(|port| self.nexuses(port)) {
                 if self.all.state.registrations.contains_key(&nexus) {
-                    return Err(Refusal::in_list(28, None));
+                    return Err(ReservationRefusal::in_list(28, None));
                 }
                 found.insert(nexus);
             }
@@ -194,9 +196,9 @@ impl Register<'_> {
         Ok(found)
     }
 
-    /// A reservation ends with the registration of its holder, or of the last of all registrants.
-    fn release_implicitly(&self, change: &mut Change) {
-        let State { registrations, reservation, .. } = &mut change.state;
+    /// Releases a reservation whose holder, or last registrant, is not registered any more.
+    fn release_implicitly(&self, change: &mut StateChange) {
+        let ReservationState { registrations, reservation, .. } = &mut change.state;
         let ends = |it: &mut Reservation| match &it.holder {
             Some(holder) => !registrations.contains_key(holder),
             None => it.kind.all_registrants() && registrations.is_empty(),
@@ -207,26 +209,30 @@ impl Register<'_> {
     }
 }
 
-fn reserve(state: &mut State, from: &Nexus, kind: Kind) -> Result<(), Refusal> {
+fn reserve(
+    state: &mut ReservationState,
+    from: &Nexus,
+    kind: ReservationType,
+) -> Result<(), ReservationRefusal> {
     match &state.reservation {
         Some(reservation) if state.holds(from) && reservation.kind == kind => {}
-        Some(_) => return Err(Refusal::Conflict),
+        Some(_) => return Err(ReservationRefusal::Conflict),
         None => state.reservation = Some(held_by(from, kind)),
     }
     Ok(())
 }
 
-fn held_by(nexus: &Nexus, kind: Kind) -> Reservation {
+fn held_by(nexus: &Nexus, kind: ReservationType) -> Reservation {
     Reservation { kind, holder: (!kind.all_registrants()).then(|| nexus.clone()) }
 }
 
-fn release(change: &mut Change, from: &Nexus, what: u8) -> Result<(), Refusal> {
+fn release(change: &mut StateChange, from: &Nexus, what: u8) -> Result<(), ReservationRefusal> {
     if !change.state.holds(from) {
         return Ok(());
     }
     let matches = |it: &mut Reservation| it.kind as u8 == what;
     let Some(released) = change.state.reservation.take_if(matches) else {
-        return Err(Refusal::illegal(INVALID_RELEASE, None));
+        return Err(ReservationRefusal::illegal(INVALID_RELEASE, None));
     };
     if is_shared(released.kind) {
         tell_registered(change, from, attention::RESERVATIONS_RELEASED);
@@ -234,9 +240,14 @@ fn release(change: &mut Change, from: &Nexus, what: u8) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `aborts` are those of PREEMPT AND ABORT.
-fn preempt(change: &mut Change, from: &Nexus, key: u64, what: u8) -> Result<(), Refusal> {
-    let State { registrations, reservation, .. } = &mut change.state;
+/// Preempts. `aborts` gets the nexuses whose tasks PREEMPT AND ABORT ends.
+fn preempt(
+    change: &mut StateChange,
+    from: &Nexus,
+    key: u64,
+    what: u8,
+) -> Result<(), ReservationRefusal> {
+    let ReservationState { registrations, reservation, .. } = &mut change.state;
     let takes_over = match reservation {
         Some(Reservation { kind, .. }) if kind.all_registrants() => key == 0,
         Some(Reservation { holder: Some(holder), .. }) => registrations.get(holder) == Some(&key),
@@ -253,14 +264,14 @@ fn preempt(change: &mut Change, from: &Nexus, key: u64, what: u8) -> Result<(), 
         }
     } else {
         if key == 0 {
-            return Err(Refusal::in_list(8, None));
+            return Err(ReservationRefusal::in_list(8, None));
         }
         if !registrations.values().any(|&its| its == key) {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         remove(change, |_, its| its == key);
-        // Only the reservation of all registrants can have lost its holders here.
-        let State { registrations, reservation, .. } = &mut change.state;
+        // Only an all registrants reservation can have lost its last holder here.
+        let ReservationState { registrations, reservation, .. } = &mut change.state;
         reservation.take_if(|it| it.kind.all_registrants() && registrations.is_empty());
     }
     let lost = change.aborts.iter().filter(|nexus| *nexus != from).cloned();
@@ -268,8 +279,8 @@ fn preempt(change: &mut Change, from: &Nexus, key: u64, what: u8) -> Result<(), 
     Ok(())
 }
 
-/// Removes registrations and lists them as `aborts`.
-fn remove(change: &mut Change, goes: impl Fn(&Nexus, u64) -> bool) {
+/// Removes registrations and adds them to `aborts`.
+fn remove(change: &mut StateChange, goes: impl Fn(&Nexus, u64) -> bool) {
     let aborts = &mut change.aborts;
     change.state.registrations.retain(|nexus, key| {
         let goes = goes(nexus, *key);
@@ -281,27 +292,27 @@ fn remove(change: &mut Change, goes: impl Fn(&Nexus, u64) -> bool) {
 }
 
 fn move_to(
-    all: &Reservations,
-    state: &mut State,
+    all: ReservationView<'_>,
+    state: &mut ReservationState,
     from: &Nexus,
     key: u64,
     to: Nexus,
-) -> Result<(), Refusal> {
+) -> Result<(), ReservationRefusal> {
     let holds = state.holds(from);
     let Some(reservation) = &mut state.reservation else {
-        return Err(Refusal::in_cdb(1, Some(4)));
+        return Err(ReservationRefusal::in_cdb(1, Some(4)));
     };
     if !holds || reservation.kind.all_registrants() {
-        return Err(Refusal::Conflict);
+        return Err(ReservationRefusal::Conflict);
     }
     if key == 0 {
-        return Err(Refusal::in_list(8, None));
+        return Err(ReservationRefusal::in_list(8, None));
     }
     if !all.ports.contains(&to.relative_port) {
-        return Err(Refusal::in_list(18, None));
+        return Err(ReservationRefusal::in_list(18, None));
     }
     if to == *from {
-        return Err(Refusal::in_list(24, None));
+        return Err(ReservationRefusal::in_list(24, None));
     }
     reservation.holder = Some(to.clone());
     state.registrations.insert(to, key);

@@ -1,43 +1,49 @@
 //! PERSISTENT RESERVE IN (SPC-5 §6.16).
 
-use super::{Refusal, State, transport};
+use super::refusal::ReservationRefusal;
+use super::state::ReservationState;
+use super::transport;
 use bytes::{BufMut, Bytes};
 
 /// LENGTH of the capabilities.
 const CAPABILITIES_BYTES: u16 = 8;
 
-/// The parameter data that `cdb` asks for.
-pub(super) fn report(state: &State, generation: u32, cdb: &[u8; 16]) -> Result<Bytes, Refusal> {
+/// The parameter data for `cdb`.
+pub(super) fn report(
+    state: &ReservationState,
+    generation: u32,
+    cdb: &[u8; 16],
+) -> Result<Bytes, ReservationRefusal> {
     let allocation = usize::from(u16::from_be_bytes([cdb[7], cdb[8]]));
     let mut data = match cdb[1] & 0x1f {
         0x00 => with_header(generation, keys(state)),
         0x01 => with_header(generation, reservation(state)),
         0x02 => capabilities(state),
         0x03 => with_header(generation, full_status(state)),
-        _ => return Err(Refusal::in_cdb(1, Some(4))),
+        _ => return Err(ReservationRefusal::in_cdb(1, Some(4))),
     };
     data.truncate(allocation);
     Ok(data.into())
 }
 
-/// PRGENERATION and ADDITIONAL LENGTH, which tells of everything even if little of it fits.
+/// PRGENERATION and ADDITIONAL LENGTH, which counts all data even if the allocation length cuts it.
 fn with_header(generation: u32, body: Vec<u8>) -> Vec<u8> {
     let mut data = Vec::with_capacity(8 + body.len());
     data.put_u32(generation);
-    // MAX_REGISTRATIONS keep it far from the limit.
+    // MAX_REGISTRATIONS keeps it far below the limit.
     data.put_u32(u32::try_from(body.len()).unwrap_or(u32::MAX));
     data.put_slice(&body);
     data
 }
 
-fn keys(state: &State) -> Vec<u8> {
+fn keys(state: &ReservationState) -> Vec<u8> {
     state.registrations.values().flat_map(|key| key.to_be_bytes()).collect()
 }
 
-fn reservation(state: &State) -> Vec<u8> {
+fn reservation(state: &ReservationState) -> Vec<u8> {
     let mut data = Vec::new();
     if let Some(reservation) = &state.reservation {
-        // 0 where all registrants hold it.
+        // The key is 0 if all registrants hold the reservation.
         let key = reservation.holder.as_ref().and_then(|holder| state.registrations.get(holder));
         data.put_u64(key.copied().unwrap_or(0));
         data.put_bytes(0, 5);
@@ -47,13 +53,13 @@ fn reservation(state: &State) -> Vec<u8> {
     data
 }
 
-fn capabilities(state: &State) -> Vec<u8> {
+fn capabilities(state: &ReservationState) -> Vec<u8> {
     let mut data = Vec::new();
     data.put_u16(CAPABILITIES_BYTES);
     // CRH, SIP_C, ATP_C, PTPL_C; not RLR_C.
     data.put_u8(0x10 | 0x08 | 0x04 | 0x01);
-    // TMV; ALLOW COMMANDS 011b: TEST UNIT READY passes all types, MODE SENSE, REPORT SUPPORTED
-    // OPERATION CODES, READ DEFECT DATA and the like pass Write Exclusive; PTPL_A.
+    // TMV. ALLOW COMMANDS 011b: TEST UNIT READY passes all types; MODE SENSE, REPORT SUPPORTED
+    // OPERATION CODES, READ DEFECT DATA and similar commands pass Write Exclusive. PTPL_A.
     data.put_u8(0x80 | 0b011 << 4 | u8::from(state.aptpl));
     // All six types.
     data.put_u8(0xea);
@@ -62,14 +68,14 @@ fn capabilities(state: &State) -> Vec<u8> {
     data
 }
 
-fn full_status(state: &State) -> Vec<u8> {
+fn full_status(state: &ReservationState) -> Vec<u8> {
     let mut data = Vec::new();
     let mut transport_id = Vec::new();
     for (nexus, key) in &state.registrations {
         let held = state.reservation.as_ref().filter(|_| state.holds(nexus));
         data.put_u64(*key);
         data.put_u32(0);
-        // R_HOLDER; never ALL_TG_PT, each port's registration is listed.
+        // R_HOLDER. ALL_TG_PT is 0, because the registration with each port is listed.
         data.put_u8(u8::from(held.is_some()));
         data.put_u8(held.map_or(0, |it| it.kind as u8));
         data.put_u32(0);

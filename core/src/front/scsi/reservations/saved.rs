@@ -1,7 +1,9 @@
-//! What is kept through power loss; drawn in `docs/formats.md`.
+//! The saved form of reservations, which outlives power loss; drawn in `docs/formats.md`.
 
-use super::{Kind, MAX_PORT_BYTES, MAX_REGISTRATIONS, Reservation, State};
-use crate::front::scsi::Nexus;
+use super::state::{
+    MAX_PORT_BYTES, MAX_REGISTRATIONS, Reservation, ReservationState, ReservationType,
+};
+use crate::front::scsi::nexus::Nexus;
 use bytes::{Buf, BufMut, Bytes};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const MAGIC: u32 = u32::from_le_bytes(*b"LHPR");
 const VERSION: u16 = 1;
 const APTPL: u8 = 1;
-/// No index of a registration.
+/// The index that stands for no registration.
 const NOBODY: u32 = u32::MAX;
 const HEADER_BYTES: usize = 24;
 /// Bytes of a registration before the name.
@@ -30,28 +32,28 @@ struct RawHeader {
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 
-/// Why saved reservations cannot be read.
+/// The reason why saved reservations can not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The bytes end early, or go on.
+    /// There are too few bytes, or too many.
     #[error("the saved reservations have the wrong length")]
     Length,
-    /// It is something else.
+    /// The bytes are something else.
     #[error("these are not saved reservations")]
     Magic,
-    /// A later version wrote it.
+    /// A later version wrote them.
     #[error("the saved reservations are of format version {0}, which needs a newer longhaul")]
     Version(u16),
     /// Damaged.
     #[error("the saved reservations do not match their checksum")]
     Checksum,
-    /// Intact, but not what reservations can be.
+    /// The bytes are intact, but no valid reservations.
     #[error("the saved reservations are not valid: {0}")]
     Invalid(&'static str),
 }
 
-/// The bytes for what has to be kept.
-pub(super) fn encode(state: &State) -> Bytes {
+/// Encodes a state.
+pub(super) fn encode(state: &ReservationState) -> Bytes {
     let mut body = Vec::new();
     for (nexus, key) in &state.registrations {
         body.put_u64_le(*key);
@@ -84,18 +86,18 @@ fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Over everything but the checksum itself.
+/// The checksum of all bytes except itself.
 fn checksum(data: &[u8]) -> u32 {
     let header = crc32c::crc32c(&data[..HEADER_BYTES - 4]);
     crc32c::crc32c_append(header, &data[HEADER_BYTES..])
 }
 
-/// What `encode` was given; an empty state for no bytes.
-pub(super) fn decode(data: &[u8]) -> Result<State, RestoreError> {
+/// Decodes a state; no bytes are an empty state.
+pub(super) fn decode(data: &[u8]) -> Result<ReservationState, RestoreError> {
     use RestoreError::Invalid;
 
     if data.is_empty() {
-        return Ok(State::default());
+        return Ok(ReservationState::default());
     }
     let Ok((header, mut body)) = RawHeader::read_from_prefix(data) else {
         return Err(RestoreError::Length);
@@ -118,7 +120,8 @@ pub(super) fn decode(data: &[u8]) -> Result<State, RestoreError> {
     if header.registrations.get() as usize > MAX_REGISTRATIONS {
         return Err(Invalid("too many registrations"));
     }
-    let mut state = State { aptpl: header.flags & APTPL != 0, ..State::default() };
+    let mut state =
+        ReservationState { aptpl: header.flags & APTPL != 0, ..ReservationState::default() };
     let mut holder = None;
     for index in 0..header.registrations.get() {
         let (nexus, key) = entry(&mut body)?;
@@ -136,7 +139,7 @@ pub(super) fn decode(data: &[u8]) -> Result<State, RestoreError> {
     if holder.is_none() && header.holder != NOBODY {
         return Err(Invalid("a holder that is not registered"));
     }
-    match (header.kind, Kind::of(header.kind)) {
+    match (header.kind, ReservationType::of(header.kind)) {
         (0, _) if holder.is_none() => {}
         (_, Some(kind)) if kind.all_registrants() => {
             if holder.is_some() || state.registrations.is_empty() {

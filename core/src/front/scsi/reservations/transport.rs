@@ -1,28 +1,28 @@
 //! Names of initiator ports, and iSCSI TransportIDs (SPC-5 §7.6.4.6).
 
-use super::Refusal;
+use super::refusal::ReservationRefusal;
 use bytes::BufMut;
 
 /// PROTOCOL IDENTIFIER of iSCSI.
 const ISCSI: u8 = 0x05;
-/// Least ADDITIONAL LENGTH.
+/// Smallest ADDITIONAL LENGTH.
 const MIN_BYTES: usize = 20;
-/// Between the name of an initiator device and its ISID.
+/// Separates the name of an initiator device from its ISID.
 const SEPARATOR: &str = ",i,0x";
 /// Longest iSCSI name, in bytes.
 const MAX_NAME_BYTES: usize = 223;
 
-/// An initiator device, or a port of one.
+/// An initiator device, or one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TransportId {
     /// iSCSI name, in lower case.
     pub name: String,
-    /// Of the port.
+    /// ISID of the port; `None` for a device.
     pub isid: Option<[u8; 6]>,
 }
 
 impl TransportId {
-    /// Takes the name of a port, or of a device, apart.
+    /// Parses the name of a port or of a device.
     fn of(text: &str) -> Option<TransportId> {
         let (name, isid) = match text.split_once(SEPARATOR) {
             Some((name, digits)) => (name, Some(isid(digits)?)),
@@ -31,7 +31,7 @@ impl TransportId {
         Some(TransportId { name: name.to_lowercase(), isid })
     }
 
-    /// The name of the port; of the device, if no port is given.
+    /// The name of the port, or of the device if it has no ISID.
     pub(super) fn port(&self) -> String {
         match self.isid {
             Some([a, b, c, d, e, f]) => {
@@ -43,7 +43,7 @@ impl TransportId {
     }
 }
 
-/// Up to twelve hexadecimal digits; leading zeroes may be missing.
+/// Parses up to twelve hexadecimal digits; leading zeroes may be missing.
 fn isid(digits: &str) -> Option<[u8; 6]> {
     if digits.is_empty() || digits.len() > 12 || !digits.bytes().all(|it| it.is_ascii_hexdigit()) {
         return None;
@@ -52,28 +52,28 @@ fn isid(digits: &str) -> Option<[u8; 6]> {
     Some(isid)
 }
 
-/// The one spelling of a port's name by which nexuses are compared.
+/// The canonical form of a port's name, in which nexuses are compared.
 pub(super) fn canonical(port: &str) -> String {
     TransportId::of(port).map_or_else(|| port.to_owned(), |id| id.port())
 }
 
-/// Takes a TransportID off the front of `bytes`, which begin at `at` in the parameter list.
-pub(super) fn parse(bytes: &[u8], at: usize) -> Result<(TransportId, &[u8]), Refusal> {
+/// Takes a TransportID from the front of `bytes`, which begin at offset `at` of the parameter list.
+pub(super) fn parse(bytes: &[u8], at: usize) -> Result<(TransportId, &[u8]), ReservationRefusal> {
     let Some((&[first, _, high, low], rest)) = bytes.split_first_chunk::<4>() else {
-        return Err(Refusal::length());
+        return Err(ReservationRefusal::length());
     };
     let length = usize::from(u16::from_be_bytes([high, low]));
     if first & 0x0f != ISCSI {
-        return Err(Refusal::in_list(at, Some(3)));
+        return Err(ReservationRefusal::in_list(at, Some(3)));
     }
     if length < MIN_BYTES || length % 4 != 0 {
-        return Err(Refusal::in_list(at + 2, None));
+        return Err(ReservationRefusal::in_list(at + 2, None));
     }
     let Some((text, rest)) = rest.split_at_checked(length) else {
-        return Err(Refusal::length());
+        return Err(ReservationRefusal::length());
     };
-    let wrong = Refusal::in_list(at + 4, None);
-    // The name ends with a zero byte, and so do the bytes that fill it up.
+    let wrong = ReservationRefusal::in_list(at + 4, None);
+    // The name ends with a null; the padding is nulls, too.
     let end = text.iter().position(|&byte| byte == 0).ok_or(wrong)?;
     let text = std::str::from_utf8(&text[..end]).map_err(|_| wrong)?;
     let id = TransportId::of(text).ok_or(wrong)?;
@@ -83,7 +83,7 @@ pub(super) fn parse(bytes: &[u8], at: usize) -> Result<(TransportId, &[u8]), Ref
     match (first >> 6, id.isid) {
         (0, None) | (1, Some(_)) => Ok((id, rest)),
         (0 | 1, _) => Err(wrong),
-        _ => Err(Refusal::in_list(at, Some(7))),
+        _ => Err(ReservationRefusal::in_list(at, Some(7))),
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn encode(port: &str, out: &mut Vec<u8>) {
     out.put_bytes(0, length - port.len());
 }
 
-/// Eight bytes at `at`, big-endian.
+/// Eight big-endian bytes at offset `at`.
 pub(super) fn be64(bytes: &[u8; 24], at: usize) -> u64 {
     bytes[at..at + 8].iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

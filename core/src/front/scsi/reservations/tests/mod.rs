@@ -4,6 +4,8 @@ mod model;
 mod scenarios;
 
 use super::*;
+use crate::front::scsi::nexus::{Nexus, NexusId, TaskId};
+use bytes::Bytes;
 
 /// Codes of service actions.
 pub const REGISTER: u8 = 0;
@@ -20,13 +22,13 @@ pub const SPEC_I_PT: u8 = 0x08;
 pub const ALL_TG_PT: u8 = 0x04;
 pub const APTPL: u8 = 0x01;
 
-pub const GOOD: Result<(), Refusal> = Ok(());
-pub const CONFLICT: Result<(), Refusal> = Err(Refusal::Conflict);
+pub const GOOD: Result<(), ReservationRefusal> = Ok(());
+pub const CONFLICT: Result<(), ReservationRefusal> = Err(ReservationRefusal::Conflict);
 
 /// The additional sense code of a refusal.
-pub fn code(result: Result<(), Refusal>) -> Option<u16> {
+pub fn code(result: Result<(), ReservationRefusal>) -> Option<u16> {
     match result {
-        Err(Refusal::Check { code, .. }) => Some(code),
+        Err(ReservationRefusal::Check { code, .. }) => Some(code),
         _ => None,
     }
 }
@@ -121,7 +123,7 @@ impl Unit {
         action: u8,
         what: u8,
         list: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ReservationRefusal> {
         let cdb = out_cdb(action, what, list);
         let bytes = self.it.begin_out(&cdb)?;
         assert_eq!(bytes as usize, list.len());
@@ -133,11 +135,11 @@ impl Unit {
         while let Some(output) = self.it.poll_output() {
             assert!(ended.is_none(), "{output:?} after the end");
             match output {
-                Output::Done { task, result } => {
+                ReservationOutput::Done { task, result } => {
                     assert_eq!(task, self.tasks);
                     ended = Some(result);
                 }
-                Output::Save { id, data } => {
+                ReservationOutput::Save { id, data } => {
                     self.saves += 1;
                     if self.failing {
                         self.it.handle_saved(id, Err("no space".into()));
@@ -146,8 +148,8 @@ impl Unit {
                         self.it.handle_saved(id, Ok(()));
                     }
                 }
-                Output::Attention { nexus, code } => self.attentions.push((nexus, code)),
-                Output::Abort { nexus, except } => {
+                ReservationOutput::Attention { nexus, code } => self.attentions.push((nexus, code)),
+                ReservationOutput::Abort { nexus, except } => {
                     assert_eq!(except, self.tasks);
                     self.aborted.push(nexus);
                 }

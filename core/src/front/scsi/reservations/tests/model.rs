@@ -269,12 +269,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-fn status(result: Result<(), Refusal>) -> Status {
+fn status(result: Result<(), ReservationRefusal>) -> Status {
     match result {
         Ok(()) => Status::Good,
-        Err(Refusal::Conflict) => Status::Conflict,
-        Err(Refusal::Check { code, .. }) => Status::Code(code),
-        Err(Refusal::Busy) => panic!("nothing waits here"),
+        Err(ReservationRefusal::Conflict) => Status::Conflict,
+        Err(ReservationRefusal::Check { code, .. }) => Status::Code(code),
+        Err(ReservationRefusal::Busy) => panic!("nothing waits here"),
     }
 }
 
@@ -294,12 +294,14 @@ fn unit(it: Reservations) -> Unit {
 fn compare(unit: &Unit, model: &Model) {
     for n in 0..4 {
         let nexus = n as NexusId;
-        let found =
-            (unit.it.check(nexus, Class::Read).is_ok(), unit.it.check(nexus, Class::Write).is_ok());
+        let found = (
+            unit.it.check(nexus, ConflictClass::Read).is_ok(),
+            unit.it.check(nexus, ConflictClass::Write).is_ok(),
+        );
         assert_eq!(found, model.allowed(n), "nexus {n}");
         let ready = model.reserved.is_none_or(|holder| holder == n);
-        assert_eq!(unit.it.check(nexus, Class::Ready).is_ok(), ready);
-        assert_eq!(unit.it.check(nexus, Class::Free), GOOD);
+        assert_eq!(unit.it.check(nexus, ConflictClass::Ready).is_ok(), ready);
+        assert_eq!(unit.it.check(nexus, ConflictClass::Free), GOOD);
     }
     if model.reserved.is_some() {
         assert!(unit.it.handle_in(&in_cdb(0, 100)).is_err());
@@ -415,17 +417,17 @@ proptest! {
             let mut done = 0;
             while let Some(output) = unit.it.poll_output() {
                 match output {
-                    Output::Done { task, .. } => {
+                    ReservationOutput::Done { task, .. } => {
                         assert_eq!(task, 7);
                         done += 1;
                     }
-                    Output::Save { id, .. } => unit.it.handle_saved(id, Ok(())),
-                    Output::Attention { .. } | Output::Abort { .. } => {}
+                    ReservationOutput::Save { id, .. } => unit.it.handle_saved(id, Ok(())),
+                    ReservationOutput::Attention { .. } | ReservationOutput::Abort { .. } => {}
                 }
             }
             assert_eq!(done, 1);
             let _ = unit.it.handle_in(&cdb);
-            let _ = Class::of(&cdb);
+            let _ = ConflictClass::of(&cdb);
             let _ = saved::decode(&list);
         }
     }

@@ -13,48 +13,48 @@ fn cdb(bytes: &[u8]) -> [u8; 16] {
 
 #[test]
 fn classes() {
-    let cases: [(&[u8], Class); 38] = [
-        (&[0x00], Class::Ready),
-        (&[0x03], Class::Free),
-        (&[0x12], Class::Free),
-        (&[0x25], Class::Free),
-        (&[0x4d], Class::Free),
-        (&[0xa0], Class::Free),
-        (&[0x9e, 0x10], Class::Free),
-        (&[0x9e, 0x12], Class::Read),
-        (&[0x9e, 0x11], Class::Write),
-        (&[0xa3, 0x0a], Class::Free),
-        (&[0xa3, 0x0c], Class::Read),
-        (&[0xa3, 0x0d], Class::Read),
-        (&[0xa4, 0x0a], Class::Write),
-        (&[0x1b, 0, 0, 0, 1], Class::Free),
-        (&[0x1b, 0, 0, 0, 0], Class::Write),
-        (&[0x1b, 0, 0, 0, 0x11], Class::Write),
-        (&[0x1e, 0, 0, 0, 0], Class::Free),
-        (&[0x1e, 0, 0, 0, 1], Class::Write),
-        (&[0x08], Class::Read),
-        (&[0x28], Class::Read),
-        (&[0x88], Class::Read),
-        (&[0x2f], Class::Read),
-        (&[0x34], Class::Read),
-        (&[0x1a], Class::Read),
-        (&[0x5a], Class::Read),
-        (&[0x37], Class::Read),
-        (&[0x0a], Class::Write),
-        (&[0x2a], Class::Write),
-        (&[0x8a], Class::Write),
-        (&[0x89], Class::Write),
-        (&[0x35], Class::Write),
-        (&[0x91], Class::Write),
-        (&[0x42], Class::Write),
-        (&[0x41], Class::Write),
-        (&[0x55], Class::Write),
-        (&[0x9c], Class::Write),
-        (&[0x83, 0x10], Class::Read),
-        (&[0x7f, 0, 0, 0, 0, 0, 0, 0x18, 0, 0x0b], Class::Write),
+    let cases: [(&[u8], ConflictClass); 38] = [
+        (&[0x00], ConflictClass::Ready),
+        (&[0x03], ConflictClass::Free),
+        (&[0x12], ConflictClass::Free),
+        (&[0x25], ConflictClass::Free),
+        (&[0x4d], ConflictClass::Free),
+        (&[0xa0], ConflictClass::Free),
+        (&[0x9e, 0x10], ConflictClass::Free),
+        (&[0x9e, 0x12], ConflictClass::Read),
+        (&[0x9e, 0x11], ConflictClass::Write),
+        (&[0xa3, 0x0a], ConflictClass::Free),
+        (&[0xa3, 0x0c], ConflictClass::Read),
+        (&[0xa3, 0x0d], ConflictClass::Read),
+        (&[0xa4, 0x0a], ConflictClass::Write),
+        (&[0x1b, 0, 0, 0, 1], ConflictClass::Free),
+        (&[0x1b, 0, 0, 0, 0], ConflictClass::Write),
+        (&[0x1b, 0, 0, 0, 0x11], ConflictClass::Write),
+        (&[0x1e, 0, 0, 0, 0], ConflictClass::Free),
+        (&[0x1e, 0, 0, 0, 1], ConflictClass::Write),
+        (&[0x08], ConflictClass::Read),
+        (&[0x28], ConflictClass::Read),
+        (&[0x88], ConflictClass::Read),
+        (&[0x2f], ConflictClass::Read),
+        (&[0x34], ConflictClass::Read),
+        (&[0x1a], ConflictClass::Read),
+        (&[0x5a], ConflictClass::Read),
+        (&[0x37], ConflictClass::Read),
+        (&[0x0a], ConflictClass::Write),
+        (&[0x2a], ConflictClass::Write),
+        (&[0x8a], ConflictClass::Write),
+        (&[0x89], ConflictClass::Write),
+        (&[0x35], ConflictClass::Write),
+        (&[0x91], ConflictClass::Write),
+        (&[0x42], ConflictClass::Write),
+        (&[0x41], ConflictClass::Write),
+        (&[0x55], ConflictClass::Write),
+        (&[0x9c], ConflictClass::Write),
+        (&[0x83, 0x10], ConflictClass::Read),
+        (&[0x7f, 0, 0, 0, 0, 0, 0, 0x18, 0, 0x0b], ConflictClass::Write),
     ];
     for (bytes, class) in cases {
-        assert_eq!(Class::of(&cdb(bytes)), class, "{bytes:02x?}");
+        assert_eq!(ConflictClass::of(&cdb(bytes)), class, "{bytes:02x?}");
     }
 }
 
@@ -74,12 +74,14 @@ fn who_may_do_what_under_each_type() {
         unit.register(1, 11);
         unit.register(2, 12);
         assert_eq!(unit.send(1, RESERVE, kind, &list(11, 0, 0)), GOOD);
-        let found = [1, 1, 2, 2, 3, 3].iter().zip([Class::Read, Class::Write].iter().cycle());
+        let found = [1, 1, 2, 2, 3, 3]
+            .iter()
+            .zip([ConflictClass::Read, ConflictClass::Write].iter().cycle());
         let found: Vec<bool> = found.map(|(&n, &class)| unit.it.check(n, class).is_ok()).collect();
         assert_eq!(found, allowed, "type {kind}");
         for nexus in 1..=4 {
-            assert_eq!(unit.it.check(nexus, Class::Free), GOOD);
-            assert_eq!(unit.it.check(nexus, Class::Ready), GOOD);
+            assert_eq!(unit.it.check(nexus, ConflictClass::Free), GOOD);
+            assert_eq!(unit.it.check(nexus, ConflictClass::Ready), GOOD);
         }
         let key = if kind >= 7 { 0 } else { 11 };
         assert_eq!(unit.reservation(), Some((key, kind)));
@@ -92,16 +94,16 @@ fn a_registration_outlives_its_nexus() {
     unit.register(1, 11);
     unit.send(1, RESERVE, 3, &list(11, 0, 0)).unwrap();
     unit.it.handle_nexus_loss(1);
-    assert_eq!(unit.it.check(2, Class::Read), CONFLICT);
+    assert_eq!(unit.it.check(2, ConflictClass::Read), CONFLICT);
     // Another spelling of the same port.
     let initiator_port = "iqn.2026-11.TEST:1,i,0X1".replace('X', "x");
     unit.it.handle_nexus(9, &Nexus { initiator_port, relative_port: 1 });
-    assert_eq!(unit.it.check(9, Class::Write), GOOD);
+    assert_eq!(unit.it.check(9, ConflictClass::Write), GOOD);
     // The same initiator through the other port is another nexus, and so is another session of it.
     unit.it.handle_nexus(10, &ends(1, 2));
-    assert_eq!(unit.it.check(10, Class::Read), CONFLICT);
+    assert_eq!(unit.it.check(10, ConflictClass::Read), CONFLICT);
     unit.it.handle_reset();
-    assert_eq!(unit.it.check(2, Class::Read), CONFLICT);
+    assert_eq!(unit.it.check(2, ConflictClass::Read), CONFLICT);
 }
 
 #[test]
@@ -265,8 +267,8 @@ fn register_and_move() {
     assert_eq!(code(unit.send(1, MOVE, 0, &device)), Some(0x2600));
     assert_eq!(unit.send(1, MOVE, 0, &to(2)), GOOD);
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 21], Some((21, 3))));
-    assert_eq!(unit.it.check(1, Class::Read), CONFLICT);
-    assert_eq!(unit.it.check(2, Class::Write), GOOD);
+    assert_eq!(unit.it.check(1, ConflictClass::Read), CONFLICT);
+    assert_eq!(unit.it.check(2, ConflictClass::Write), GOOD);
     // To one that has never been here, and away.
     let away = moving(21, 31, 0x02, 2, "iqn.2026-11.test:new,i,0xabcdef012345");
     assert_eq!(unit.send(2, MOVE, 0, &away), GOOD);
@@ -357,8 +359,11 @@ fn malformed_lists() {
     assert_eq!(code(unit.send(1, MOVE, 0, &[good_move, vec![0; 4]].concat())), Some(0x1a00));
     for action in [8, 9, 0x1f] {
         let refused = unit.send(1, action, 0, &list(0, 5, 0));
-        let field = Field { in_cdb: true, byte: 1, bit: Some(4) };
-        assert_eq!(refused, Err(Refusal::Check { key: 5, code: 0x2400, field: Some(field) }));
+        let field = FieldPointer { in_cdb: true, byte: 1, bit: Some(4) };
+        assert_eq!(
+            refused,
+            Err(ReservationRefusal::Check { key: 5, code: 0x2400, field: Some(field) })
+        );
     }
     assert!(unit.it.is_empty());
 }
@@ -429,25 +434,25 @@ fn spc2_reservations() {
     assert_eq!(unit.it.handle_reserve(1, &reserve6), GOOD);
     assert_eq!(unit.it.handle_reserve(1, &reserve6), GOOD);
     assert_eq!(unit.it.handle_reserve(2, &reserve6), CONFLICT);
-    for class in [Class::Ready, Class::Read, Class::Write] {
+    for class in [ConflictClass::Ready, ConflictClass::Read, ConflictClass::Write] {
         assert_eq!(unit.it.check(1, class), GOOD);
         assert_eq!(unit.it.check(2, class), CONFLICT);
     }
-    assert_eq!(unit.it.check(2, Class::Free), GOOD);
+    assert_eq!(unit.it.check(2, ConflictClass::Free), GOOD);
     // Even for the one who has reserved.
     for nexus in [1, 2] {
         assert_eq!(unit.send(nexus, REGISTER, 0, &list(0, 5, 0)), CONFLICT);
     }
-    assert_eq!(unit.it.handle_in(&in_cdb(0, 100)), Err(Refusal::Conflict));
+    assert_eq!(unit.it.handle_in(&in_cdb(0, 100)), Err(ReservationRefusal::Conflict));
     assert_eq!(unit.it.handle_release(2, &release10), GOOD);
-    assert_eq!(unit.it.check(2, Class::Read), CONFLICT);
+    assert_eq!(unit.it.check(2, ConflictClass::Read), CONFLICT);
     assert_eq!(unit.it.handle_release(1, &release10), GOOD);
-    assert_eq!(unit.it.check(2, Class::Read), GOOD);
+    assert_eq!(unit.it.check(2, ConflictClass::Read), GOOD);
     assert_eq!(unit.it.handle_reserve(2, &reserve6), GOOD);
     unit.it.handle_reset();
     assert_eq!(unit.it.handle_reserve(1, &reserve6), GOOD);
     unit.it.handle_nexus_loss(1);
-    assert_eq!(unit.it.check(2, Class::Write), GOOD);
+    assert_eq!(unit.it.check(2, ConflictClass::Write), GOOD);
     for bytes in [
         &[0x16, 0x01][..],
         &[0x16, 0x10],
@@ -479,7 +484,7 @@ fn spc2_reservations_beside_persistent_ones() {
             assert_eq!(unit.it.handle_reserve(nexus, &reserve), expected);
             assert_eq!(unit.it.handle_release(nexus, &release), expected);
         }
-        assert_eq!(unit.it.check(2, Class::Ready), GOOD);
+        assert_eq!(unit.it.check(2, ConflictClass::Ready), GOOD);
         unit.send(1, RELEASE, kind, &list(11, 0, 0)).unwrap();
     }
 }
@@ -497,7 +502,7 @@ fn persistence_is_asked_for() {
         (unit.keys(), unit.reservation(), unit.generation()),
         (vec![11, 12], Some((11, 1)), 0)
     );
-    assert_eq!(unit.it.check(2, Class::Write), CONFLICT);
+    assert_eq!(unit.it.check(2, ConflictClass::Write), CONFLICT);
     // Every change is kept from now on.
     assert_eq!(unit.send(1, RELEASE, 1, &list(11, 0, 0)), GOOD);
     assert_eq!(unit.send(1, RELEASE, 1, &list(11, 0, 0)), GOOD);
@@ -516,7 +521,7 @@ fn persistence_is_asked_for() {
 fn nothing_changes_that_cannot_be_saved() {
     let mut unit = Unit::new();
     unit.failing = true;
-    let failed = Err(Refusal::Check { key: 4, code: 0x4400, field: None });
+    let failed = Err(ReservationRefusal::Check { key: 4, code: 0x4400, field: None });
     assert_eq!(unit.send(1, REGISTER, 0, &list(0, 11, APTPL)), failed);
     assert!(unit.keys().is_empty() && unit.generation() == 0);
     unit.failing = false;
@@ -535,7 +540,7 @@ fn commands_wait_for_the_one_that_is_being_saved() {
         it.handle_out(task, nexus, &out_cdb(action, 3, list), list);
     };
     send(it, 1, 1, REGISTER, &list(0, 11, APTPL));
-    let Some(Output::Save { id, .. }) = it.poll_output() else { panic!() };
+    let Some(ReservationOutput::Save { id, .. }) = it.poll_output() else { panic!() };
     send(it, 2, 1, RESERVE, &list(11, 0, 0));
     send(it, 3, 2, REGISTER, &list(0, 12, APTPL));
     send(it, 4, 3, REGISTER, &list(0, 13, APTPL));
@@ -547,19 +552,22 @@ fn commands_wait_for_the_one_that_is_being_saved() {
     it.handle_saved(id + 1, Ok(()));
     assert_eq!(it.poll_output(), None);
     it.handle_saved(id, Ok(()));
-    assert_eq!(it.poll_output(), Some(Output::Done { task: 1, result: GOOD }));
-    let Some(Output::Save { id, .. }) = it.poll_output() else { panic!() };
-    assert_eq!((it.check(4, Class::Write), it.poll_output()), (GOOD, None));
+    assert_eq!(it.poll_output(), Some(ReservationOutput::Done { task: 1, result: GOOD }));
+    let Some(ReservationOutput::Save { id, .. }) = it.poll_output() else { panic!() };
+    assert_eq!((it.check(4, ConflictClass::Write), it.poll_output()), (GOOD, None));
     for task in 10..=10 + MAX_WAITING as u64 {
         send(it, task, 4, REGISTER, &list(5, 0, 0));
     }
-    let busy = Output::Done { task: 10 + MAX_WAITING as u64, result: Err(Refusal::Busy) };
+    let busy = ReservationOutput::Done {
+        task: 10 + MAX_WAITING as u64,
+        result: Err(ReservationRefusal::Busy),
+    };
     assert_eq!(it.poll_output(), Some(busy));
     it.handle_saved(id, Ok(()));
-    assert_eq!(it.poll_output(), Some(Output::Done { task: 2, result: GOOD }));
-    assert_eq!(it.check(4, Class::Write), CONFLICT);
+    assert_eq!(it.poll_output(), Some(ReservationOutput::Done { task: 2, result: GOOD }));
+    assert_eq!(it.check(4, ConflictClass::Write), CONFLICT);
     for task in 10..10 + MAX_WAITING as u64 {
-        assert_eq!(it.poll_output(), Some(Output::Done { task, result: CONFLICT }));
+        assert_eq!(it.poll_output(), Some(ReservationOutput::Done { task, result: CONFLICT }));
     }
     assert_eq!(unit.keys(), [11]);
 }
@@ -567,23 +575,23 @@ fn commands_wait_for_the_one_that_is_being_saved() {
 #[test]
 fn lost_reservations_keep_everybody_out() {
     let mut unit = Unit::over(Reservations::lost(&[1, 2]));
-    assert_eq!(unit.it.check(1, Class::Read), CONFLICT);
-    assert_eq!(unit.it.check(1, Class::Free), GOOD);
+    assert_eq!(unit.it.check(1, ConflictClass::Read), CONFLICT);
+    assert_eq!(unit.it.check(1, ConflictClass::Free), GOOD);
     assert_eq!(unit.it.handle_reserve(1, &cdb(&[0x16])), CONFLICT);
     assert_eq!(unit.reservation(), Some((0, 3)));
     unit.register(1, 11);
     assert_eq!(unit.send(1, RESERVE, 3, &list(11, 0, 0)), CONFLICT);
     assert_eq!(unit.send(1, RELEASE, 3, &list(11, 0, 0)), GOOD);
     assert_eq!(unit.send(1, REGISTER, 0, &list(11, 0, 0)), GOOD);
-    assert_eq!(unit.it.check(1, Class::Read), CONFLICT);
+    assert_eq!(unit.it.check(1, ConflictClass::Read), CONFLICT);
     unit.register(1, 11);
     unit.power_cycle();
     assert_eq!(unit.keys(), [11]);
     assert_eq!(code(unit.send(1, PREEMPT, 3, &list(11, 0, 0))), Some(0x2600));
-    assert_eq!(unit.it.check(1, Class::Read), CONFLICT);
+    assert_eq!(unit.it.check(1, ConflictClass::Read), CONFLICT);
     assert_eq!(unit.send(1, CLEAR, 0, &list(11, 0, 0)), GOOD);
     assert!(unit.storage.is_empty() && unit.it.is_empty());
-    assert_eq!(unit.it.check(1, Class::Write), GOOD);
+    assert_eq!(unit.it.check(1, ConflictClass::Write), GOOD);
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn report_luns_selects() {
 
 #[test]
 fn the_table_of_commands_is_in_order_and_reported() {
-    for pair in cdb::COMMANDS.windows(2) {
+    for pair in command_table::COMMANDS.windows(2) {
         assert!((pair[0].opcode, pair[0].action) < (pair[1].opcode, pair[1].action));
     }
     let mut world = World::new(512);
@@ -124,10 +124,10 @@ fn the_table_of_commands_is_in_order_and_reported() {
     for timeouts in [0, 0x80] {
         let all = world.good(&ask(timeouts, 0, 0), &[]);
         let each = if timeouts == 0 { 8 } else { 20 };
-        assert_eq!(all.len(), 4 + each * cdb::COMMANDS.len());
+        assert_eq!(all.len(), 4 + each * command_table::COMMANDS.len());
         assert_eq!(all[..4], ((all.len() - 4) as u32).to_be_bytes());
     }
-    for entry in cdb::COMMANDS {
+    for entry in command_table::COMMANDS {
         let (right, wrong) = if entry.action.is_some() { (2, 1) } else { (1, 2) };
         let action = entry.action.unwrap_or(0);
         assert_eq!(entry.usage.len(), Cdb([entry.opcode; 16]).len());
@@ -221,7 +221,7 @@ fn mode_select_changes_what_can_be_changed_and_tells_the_others() {
     world.good(&cdb, &list);
     assert_eq!(world.run_by(2, &[0; 6], &[]).status, Status::Good);
     // A reset brings the default back.
-    world.device.handle_management(NOW, 1, 7, 0, Management::LogicalUnitReset);
+    world.device.handle_management(NOW, 1, 7, 0, ManagementFunction::LogicalUnitReset);
     world.collect();
     assert_eq!(world.managed.pop(), Some((7, ManagementResponse::Complete)));
     for nexus in 1..=2 {
@@ -269,7 +269,7 @@ fn mode_select_refuses_by_the_book() {
     page[6] = 1;
     let (cdb, list) = mode_select(&[&caching[..], &page].concat());
     assert_eq!(world.bad(&cdb, &list), code::INVALID_FIELD_IN_LIST);
-    assert!(!world.device.mode.write_cache);
+    assert!(!world.device.unit.mode.write_cache);
 }
 
 #[test]

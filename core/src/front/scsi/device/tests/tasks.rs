@@ -155,7 +155,7 @@ fn the_task_set_is_bounded() {
     assert_eq!(world.responses[&full].status, Status::TaskSetFull);
 }
 
-fn manage(world: &mut World, nexus: NexusId, function: Management) {
+fn manage(world: &mut World, nexus: NexusId, function: ManagementFunction) {
     world.device.handle_management(NOW, nexus, 1, 0, function);
     world.collect();
 }
@@ -164,16 +164,16 @@ fn manage(world: &mut World, nexus: NexusId, function: Management) {
 fn abort_task_waits_for_what_is_being_written() {
     let mut world = World::new(512);
     let task = world.submit(1, &cdb10(0x2a, 0, 0, 1), Simple, &[1; 512]);
-    manage(&mut world, 1, Management::QueryTask(task));
+    manage(&mut world, 1, ManagementFunction::QueryTask(task));
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Succeeded)));
     // Not the other's task.
-    manage(&mut world, 2, Management::AbortTask(task));
+    manage(&mut world, 2, ManagementFunction::AbortTask(task));
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Complete)));
     assert!(world.aborted.is_empty());
     world.send(0);
-    manage(&mut world, 1, Management::AbortTask(task));
+    manage(&mut world, 1, ManagementFunction::AbortTask(task));
     assert!(world.aborted.contains(&task) && world.managed.is_empty());
-    manage(&mut world, 1, Management::QueryTask(task));
+    manage(&mut world, 1, ManagementFunction::QueryTask(task));
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Complete)));
     // Until then nobody compares what it writes.
     let caw = world.submit(2, &caw(0, 1), Simple, &[1; 1024]);
@@ -193,7 +193,7 @@ fn a_read_that_takes_for_ever_holds_up_no_reset() {
     world.submit(1, &caw(1, 1), Simple, &[0; 1024]);
     world.send(0);
     world.submit(1, &cdb10(0x35, 0, 0, 0), Simple, &[]);
-    manage(&mut world, 1, Management::LogicalUnitReset);
+    manage(&mut world, 1, ManagementFunction::LogicalUnitReset);
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Complete)));
     assert_eq!((world.aborted.len(), world.requests.len()), (3, 3));
     world.run(&[0; 6], &[]);
@@ -207,7 +207,7 @@ fn clear_task_set_tells_those_it_hits() {
     let mut world = World::new(512);
     world.submit(1, &read(0), Simple, &[]);
     world.submit(2, &read(0), Simple, &[]);
-    manage(&mut world, 1, Management::ClearTaskSet);
+    manage(&mut world, 1, ManagementFunction::ClearTaskSet);
     assert_eq!(world.aborted.len(), 2);
     let told = world.run_by(2, &[0; 6], &[]);
     assert_eq!(attention(&told), Some(code::COMMANDS_CLEARED));
@@ -220,7 +220,7 @@ fn clear_task_set_tells_those_it_hits() {
     world.responses.clear();
     let mine = world.submit(1, &read(0), Simple, &[]);
     let other = world.submit(2, &read(0), Simple, &[]);
-    manage(&mut world, 1, Management::ClearTaskSet);
+    manage(&mut world, 1, ManagementFunction::ClearTaskSet);
     assert!(world.aborted.contains(&mine));
     assert_eq!(world.responses[&other].status, Status::TaskAborted);
     assert_eq!(world.run_by(2, &[0; 6], &[]).status, Status::Good);
@@ -231,17 +231,17 @@ fn abort_task_set_and_queries_are_of_one_nexus() {
     let mut world = World::new(512);
     let mine = world.submit(1, &read(0), Simple, &[]);
     let other = world.submit(2, &read(0), Simple, &[]);
-    manage(&mut world, 1, Management::AbortTaskSet);
+    manage(&mut world, 1, ManagementFunction::AbortTaskSet);
     assert!(world.aborted.contains(&mine) && !world.aborted.contains(&other));
     world.managed.clear();
-    manage(&mut world, 1, Management::QueryTaskSet);
-    manage(&mut world, 2, Management::QueryTaskSet);
-    manage(&mut world, 2, Management::QueryAsyncEvent);
+    manage(&mut world, 1, ManagementFunction::QueryTaskSet);
+    manage(&mut world, 2, ManagementFunction::QueryTaskSet);
+    manage(&mut world, 2, ManagementFunction::QueryAsyncEvent);
     world.device.handle_resized(NOW, 8);
-    manage(&mut world, 2, Management::QueryAsyncEvent);
+    manage(&mut world, 2, ManagementFunction::QueryAsyncEvent);
     use ManagementResponse::{Complete, NoLun, Succeeded};
     assert_eq!(world.managed, [(1, Complete), (1, Succeeded), (1, Complete), (1, Succeeded)]);
-    world.device.handle_management(NOW, 1, 9, 1 << 48, Management::LogicalUnitReset);
+    world.device.handle_management(NOW, 1, 9, 1 << 48, ManagementFunction::LogicalUnitReset);
     world.collect();
     assert_eq!(world.managed.pop(), Some((9, NoLun)));
 }
@@ -276,9 +276,9 @@ fn a_reset_covers_older_unit_attentions() {
     let mut world = World::new(512);
     world.device.handle_resized(NOW, 8);
     world.device.handle_resized(NOW, 16);
-    assert_eq!(world.device.nexuses[&1].attentions, [code::CAPACITY_CHANGED]);
-    manage(&mut world, 2, Management::TargetReset);
-    assert_eq!(world.device.nexuses[&1].attentions, [code::DEVICE_RESET_OCCURRED]);
+    assert_eq!(world.device.unit.nexuses.attentions(1), [code::CAPACITY_CHANGED]);
+    manage(&mut world, 2, ManagementFunction::TargetReset);
+    assert_eq!(world.device.unit.nexuses.attentions(1), [code::DEVICE_RESET_OCCURRED]);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn persistent_reservations_are_saved_before_they_are_answered() {
     world.collect();
     assert_eq!(world.responses[&task].status, Status::Good);
     assert!(!world.device.is_idle());
-    let config = DeviceConfig { reservations: data, ..world.device.config.clone() };
+    let config = DeviceConfig { reservations: data, ..world.device.unit.config.clone() };
     world.device = Device::new(config);
     world.nexus(1);
     world.run(&[0; 6], &[]);

@@ -1,12 +1,21 @@
 //! A host and a volume around the device: commands in, requests answered in whatever order.
 
 mod commands;
+mod copies;
+pub(super) mod lists;
 mod medium;
 mod properties;
 mod tasks;
 
 use super::*;
-use crate::block::{BlockState, Range, Staged, StatusRun};
+use crate::block::{
+    BlockState, Range, ReadPiece, Request, SECTOR_BYTES, Staged, StagedPiece, StatusRun, VolumeId,
+};
+use crate::front::scsi::config::TokenSecret;
+use crate::front::scsi::copy;
+use crate::front::scsi::function::ManagementResponse;
+use crate::front::scsi::sense::key;
+use std::collections::BTreeMap;
 
 pub(super) const SECTORS: u64 = 4096;
 pub(super) const NOW: Time = Time(0);
@@ -25,12 +34,12 @@ pub(super) struct World {
     /// Bytes of the pieces in which output is handed in.
     pub piece: usize,
     pub wants: Vec<(TaskId, u64)>,
-    pub responses: BTreeMap<TaskId, Response>,
+    pub responses: BTreeMap<TaskId, CommandResponse>,
     pub aborted: BTreeSet<TaskId>,
     pub managed: Vec<(u64, ManagementResponse)>,
     pub saves: Vec<(u64, Bytes)>,
     /// Copies that have not ended, and those of them that are to end.
-    pub copies: Vec<(u64, copy::Plan)>,
+    pub copies: Vec<(u64, copy::CopyPlan)>,
     pub ends: BTreeSet<u64>,
     pub parts: BTreeMap<TaskId, Result<copy::PartReply, copy::PartFailure>>,
     /// By number.
@@ -115,30 +124,30 @@ impl World {
     pub fn collect(&mut self) {
         while let Some(output) = self.device.poll_output() {
             match output {
-                Output::WantData { task, bytes } => {
+                DeviceOutput::WantData { task, bytes } => {
                     assert!(bytes > 0 && bytes <= self.sends[&task].len() as u64);
                     self.wants.push((task, bytes));
                 }
-                Output::Response { task, response } => {
+                DeviceOutput::Response { task, response } => {
                     assert!(!self.aborted.contains(&task));
                     assert!(self.responses.insert(task, response).is_none(), "two responses");
                 }
-                Output::Aborted { task } => {
+                DeviceOutput::Aborted { task } => {
                     assert!(!self.responses.contains_key(&task));
                     assert!(self.aborted.insert(task));
                 }
-                Output::ManagementDone { id, response } => self.managed.push((id, response)),
-                Output::Request { id, request } => {
+                DeviceOutput::ManagementDone { id, response } => self.managed.push((id, response)),
+                DeviceOutput::Request { id, request } => {
                     self.check(&request);
                     self.requests.push((id, request));
                 }
-                Output::SaveReservations { id, data } => self.saves.push((id, data)),
-                Output::Copy { id, plan, .. } => self.copies.push((id, plan)),
-                Output::EndCopy { id } => {
+                DeviceOutput::SaveReservations { id, data } => self.saves.push((id, data)),
+                DeviceOutput::Copy { id, plan, .. } => self.copies.push((id, plan)),
+                DeviceOutput::EndCopy { id } => {
                     assert!(self.copies.iter().any(|(copy, _)| *copy == id));
                     assert!(self.ends.insert(id), "told to end twice");
                 }
-                Output::Part { task, result } => {
+                DeviceOutput::Part { task, result } => {
                     assert!(self.parts.insert(task, result).is_none(), "a part ended twice");
                 }
             }
@@ -146,7 +155,7 @@ impl World {
     }
 
     fn check(&self, request: &Request) {
-        let sectors = self.device.config.sectors;
+        let sectors = self.device.unit.config.sectors;
         match request {
             Request::Flush => {}
             Request::Write { range, data, .. } => {
@@ -279,7 +288,7 @@ impl World {
     }
 
     /// Ends a copy.
-    pub fn copied(&mut self, index: usize, result: Result<(), copy::Failure>) {
+    pub fn copied(&mut self, index: usize, result: Result<(), copy::CopyFailure>) {
         let (id, _) = self.copies.remove(index);
         self.ends.remove(&id);
         self.device.handle_copied(NOW, id, result);
@@ -304,13 +313,13 @@ impl World {
         }
     }
 
-    pub fn run_by(&mut self, nexus: NexusId, cdb: &[u8], out: &[u8]) -> Response {
+    pub fn run_by(&mut self, nexus: NexusId, cdb: &[u8], out: &[u8]) -> CommandResponse {
         let task = self.submit(nexus, cdb, Attribute::Simple, out);
         self.drain();
         self.responses.remove(&task).expect("no response")
     }
 
-    pub fn run(&mut self, cdb: &[u8], out: &[u8]) -> Response {
+    pub fn run(&mut self, cdb: &[u8], out: &[u8]) -> CommandResponse {
         self.run_by(1, cdb, out)
     }
 
@@ -342,11 +351,11 @@ pub(super) fn bytes_of(data: &DataIn) -> Vec<u8> {
     }
 }
 
-pub(super) fn code_of(response: &Response) -> u16 {
+pub(super) fn code_of(response: &CommandResponse) -> u16 {
     u16::from_be_bytes([response.sense[12], response.sense[13]])
 }
 
-pub(super) fn attention(response: &Response) -> Option<u16> {
+pub(super) fn attention(response: &CommandResponse) -> Option<u16> {
     let is = response.status == Status::CheckCondition && response.sense[2] == key::UNIT_ATTENTION;
     is.then(|| code_of(response))
 }

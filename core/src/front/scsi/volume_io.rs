@@ -1,12 +1,12 @@
-//! What a command does to the volume, one round of requests after another.
+//! The I/O of one command: rounds of requests to the volume.
 //!
-//! Promises: every request lies within the volume as it is when the request is made, and carries as
-//! many bytes as its range has; what a command has to do as a whole is one request.
+//! Every request lies within the volume as it is when the request is made. Its payload has the
+//! length of its range. An operation that has to be atomic is one request.
 
-use super::DataIn;
-use super::copy::token::Populate;
+use super::copy::plan::PopulateToken;
+use super::requests::{RequestSink, joined};
+use super::response::DataIn;
 use super::sense::{Sense, code, key};
-use super::tasks::{Requests, joined};
 use crate::block::{
     BLOCK_SECTORS, BlockState, Range, ReadPiece, Reply, Request, SECTOR_BYTES, StagedPiece,
     StatusRun, VolumeId,
@@ -14,113 +14,113 @@ use crate::block::{
 use crate::record::MAX_RECORD_SECTORS;
 use bytes::{Bytes, BytesMut};
 
-/// Bytes that are read at a time to be looked at, or written at a time of a pattern.
+/// Bytes per request when a command reads to compare, or writes a pattern.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Most bytes of a hint that blocks will be read; a longer one is cut. Guessed.
+/// Most bytes of a prefetch; a longer one is cut. Guessed.
 const PREFETCH_BYTES: u64 = 8 << 20;
 
-/// Writes of a pattern that are under way at a time; they share their payload.
+/// Writes of a pattern that are under way at a time. They share their payload.
 const PATTERN_WRITES: usize = 4;
 
-/// What a verification compares the medium with.
+/// The data that a verification compares the medium with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Against {
-    /// Nothing: that it can be read is enough.
+pub(super) enum VerifyAgainst {
+    /// None: the medium only has to be readable.
     Nothing,
-    /// As many blocks.
+    /// Output of the same length.
     Output,
-    /// One block, again and again.
+    /// One block of output, repeated.
     Block,
 }
 
-/// What to do.
+/// The kind of I/O.
 #[derive(Debug)]
-pub(super) enum Kind {
-    /// Nothing.
+pub(super) enum IoKind {
+    /// No I/O.
     Nothing,
-    /// Nothing but fail.
+    /// No I/O; the command fails.
     Refuse(Sense),
     Read,
     Write,
-    WriteAndVerify(Against),
-    Verify(Against),
+    WriteAndVerify(VerifyAgainst),
+    Verify(VerifyAgainst),
     CompareAndWrite,
     OrWrite,
-    /// The same block everywhere; without output it is zeroes.
+    /// Write the same block everywhere. Without output the block is zeroes.
     WriteSame {
         unmap: bool,
     },
     Discard(Vec<Range>),
-    /// Whether the command ends before the flush does.
+    /// The command ends before the flush does.
     Flush {
         immediate: bool,
     },
     Prefetch,
-    /// The answer is cut to so many bytes.
+    /// The answer is cut to this many bytes.
     Status {
         allocation: usize,
     },
-    /// Have these ranges watched, for a token.
+    /// Watch these ranges, for a token.
     Watch {
         ranges: Vec<Range>,
-        populate: Box<Populate>,
+        populate: Box<PopulateToken>,
     },
-    /// A part of a copy: have the range made ready to be written there.
+    /// Part of a copy: stage the range, to be written there.
     Stage {
         into: VolumeId,
         lba: u64,
         watch: Option<u64>,
     },
-    /// A part of a copy: write what is ready.
+    /// Part of a copy: write staged pieces.
     WriteStaged(Vec<StagedPiece>),
-    /// A part of a copy: the range is to be unmapped zeroes.
+    /// Part of a copy: make the range unmapped zeroes.
     Zero,
 }
 
-/// What comes next.
+/// The next step of the I/O.
 #[derive(Debug)]
-pub(super) enum Step {
-    /// The answers to what was asked.
+pub(super) enum IoStep {
+    /// Wait for the replies to the requests.
     Wait,
-    /// The end, whatever requests are under way.
+    /// The command ends, even if requests are under way.
     Done(DataIn),
     Failed(Sense),
-    /// The end of a part of a copy, with what is ready.
+    /// The part of a copy ends with these pieces.
     Staged(Vec<StagedPiece>),
-    /// The ranges are watched, for this token.
-    Watching(u64, Box<Populate>),
+    /// The ranges are watched by this watch, for this token.
+    Watching(u64, Box<PopulateToken>),
 }
 
-/// What a command does, and how far it is.
+/// The I/O of a command, and its progress.
 #[derive(Debug)]
-pub(super) struct Io {
-    kind: Kind,
-    /// In sectors; what `kind` names besides is within the volume as well.
+pub(super) struct VolumeIo {
+    kind: IoKind,
+    /// The range in sectors. The ranges in `kind` lie within the volume, too.
     range: Range,
     block_sectors: u64,
-    /// Writes are to be durable when the command ends; before a read, what was written is to be.
+    /// Writes are durable when the command ends. Before a read, earlier writes are flushed.
     durable: bool,
     data: Vec<Bytes>,
-    /// Rounds done.
+    /// Rounds that are done.
     round: u32,
-    /// How far a command that goes step by step has come, and goes in this round.
+    /// First sector of this round and of the next one, for a command that proceeds in chunks.
     at: u64,
     until: u64,
-    /// What the last round found.
+    /// The results of the last round.
     pieces: Vec<ReadPiece>,
     runs: Vec<StatusRun>,
     staged: Vec<StagedPiece>,
     watch: Option<u64>,
 }
 
-fn internal_failure() -> Step {
-    Step::Failed(Sense::new(key::HARDWARE_ERROR, code::INTERNAL_TARGET_FAILURE))
+fn internal_failure() -> IoStep {
+    IoStep::Failed(Sense::new(key::HARDWARE_ERROR, code::INTERNAL_TARGET_FAILURE))
 }
 
-impl Io {
-    pub fn new(kind: Kind, range: Range, block_sectors: u64, durable: bool) -> Io {
-        Io {
+impl VolumeIo {
+    pub fn new(kind: IoKind, range: Range, block_sectors: u64, durable: bool) -> VolumeIo {
+        VolumeIo {
             kind,
             range,
             block_sectors,
@@ -136,40 +136,42 @@ impl Io {
         }
     }
 
-    /// It fails as soon as it starts.
+    /// Makes the command fail when it starts.
     pub fn refuse(&mut self, sense: Sense) {
-        self.kind = Kind::Refuse(sense);
+        self.kind = IoKind::Refuse(sense);
     }
 
-    /// Where it writes, and whether nobody else may meanwhile.
+    /// The range that the command writes, and whether it needs exclusive access to it.
     pub fn claim(&self) -> Option<(Range, bool)> {
         let exclusive = match &self.kind {
-            Kind::Write | Kind::WriteSame { .. } | Kind::WriteStaged(_) | Kind::Zero => false,
-            Kind::WriteAndVerify(_) | Kind::CompareAndWrite | Kind::OrWrite => true,
+            IoKind::Write | IoKind::WriteSame { .. } | IoKind::WriteStaged(_) | IoKind::Zero => {
+                false
+            }
+            IoKind::WriteAndVerify(_) | IoKind::CompareAndWrite | IoKind::OrWrite => true,
             _ => return None,
         };
         (!self.range.is_empty()).then_some((self.range, exclusive))
     }
 
-    /// Bytes that it holds beyond what it transfers.
+    /// Bytes that the command holds beyond the data that it transfers.
     pub fn internal_bytes(&self) -> u64 {
         let bytes = self.range.bytes();
         match &self.kind {
-            Kind::Verify(_) | Kind::WriteAndVerify(_) | Kind::WriteSame { .. } => {
+            IoKind::Verify(_) | IoKind::WriteAndVerify(_) | IoKind::WriteSame { .. } => {
                 bytes.min(CHUNK_BYTES)
             }
-            Kind::CompareAndWrite => bytes,
-            Kind::OrWrite => bytes.saturating_mul(2),
+            IoKind::CompareAndWrite => bytes,
+            IoKind::OrWrite => bytes.saturating_mul(2),
             _ => 0,
         }
     }
 
-    /// The output, all of it.
+    /// Takes the output, all of it.
     pub fn set_data(&mut self, data: Vec<Bytes>) {
         self.data = data;
     }
 
-    /// The answer to a request of the round under way.
+    /// Takes a reply of the round under way.
     pub fn take(&mut self, reply: Reply) {
         match reply {
             Reply::Done => {}
@@ -180,120 +182,122 @@ impl Io {
         }
     }
 
-    /// Goes on, all requests of the last round being answered well.
-    pub fn advance(&mut self, requests: &mut Requests<'_>) -> Step {
+    /// Goes on after all requests of the last round succeeded.
+    pub fn advance(&mut self, requests: &mut RequestSink<'_>) -> IoStep {
         let round = self.round;
         self.round = self.round.saturating_add(1);
-        // The volume may have shrunk since the command came.
+        // The volume may have shrunk since the command arrived.
         if !self.range.fits(requests.sectors()) {
             let end = requests.sectors() / self.block_sectors;
-            return Step::Failed(Sense::out_of_range(end.max(self.range.lba / self.block_sectors)));
+            return IoStep::Failed(Sense::out_of_range(
+                end.max(self.range.lba / self.block_sectors),
+            ));
         }
         match &self.kind {
-            Kind::Nothing => Step::Done(DataIn::None),
-            Kind::Refuse(sense) => Step::Failed(*sense),
-            Kind::Read => self.read(requests),
-            Kind::Write => match round {
+            IoKind::Nothing => IoStep::Done(DataIn::None),
+            IoKind::Refuse(sense) => IoStep::Failed(*sense),
+            IoKind::Read => self.read(requests),
+            IoKind::Write => match round {
                 0 if !self.range.is_empty() => self.write(requests),
-                _ => Step::Done(DataIn::None),
+                _ => IoStep::Done(DataIn::None),
             },
-            Kind::WriteAndVerify(against) => match round {
+            IoKind::WriteAndVerify(against) => match round {
                 0 if !self.range.is_empty() => {
                     self.durable = true;
                     self.write(requests)
                 }
                 _ => self.verify(requests, *against),
             },
-            Kind::Verify(against) => match round {
+            IoKind::Verify(against) => match round {
                 0 if !self.range.is_empty() => {
-                    // What is verified is the medium (SBC-4 §5.36).
+                    // VERIFY is about the medium, so the cache is flushed first (SBC-4 §5.36).
                     requests.push(Request::Flush);
-                    Step::Wait
+                    IoStep::Wait
                 }
                 _ => self.verify(requests, *against),
             },
-            Kind::CompareAndWrite | Kind::OrWrite if self.range.is_empty() => {
-                Step::Done(DataIn::None)
+            IoKind::CompareAndWrite | IoKind::OrWrite if self.range.is_empty() => {
+                IoStep::Done(DataIn::None)
             }
-            Kind::CompareAndWrite => self.compare_and_write(requests, round),
-            Kind::OrWrite => self.orwrite(requests, round),
-            Kind::WriteSame { unmap } => self.write_same(requests, *unmap),
-            Kind::Discard(ranges) => {
+            IoKind::CompareAndWrite => self.compare_and_write(requests, round),
+            IoKind::OrWrite => self.orwrite(requests, round),
+            IoKind::WriteSame { unmap } => self.write_same(requests, *unmap),
+            IoKind::Discard(ranges) => {
                 if round > 0 || ranges.is_empty() {
-                    return Step::Done(DataIn::None);
+                    return IoStep::Done(DataIn::None);
                 }
                 let sectors = requests.sectors();
                 if let Some(beyond) = ranges.iter().find(|range| !range.fits(sectors)) {
                     let first = beyond.lba.max(sectors) / self.block_sectors;
-                    return Step::Failed(Sense::out_of_range(first));
+                    return IoStep::Failed(Sense::out_of_range(first));
                 }
                 for &range in ranges {
                     requests.push(Request::Discard { range, fua: self.durable });
                 }
-                Step::Wait
+                IoStep::Wait
             }
-            Kind::Flush { immediate } => match round {
+            IoKind::Flush { immediate } => match round {
                 0 => {
                     requests.push(Request::Flush);
-                    if *immediate { Step::Done(DataIn::None) } else { Step::Wait }
+                    if *immediate { IoStep::Done(DataIn::None) } else { IoStep::Wait }
                 }
-                _ => Step::Done(DataIn::None),
+                _ => IoStep::Done(DataIn::None),
             },
-            Kind::Prefetch => match round {
+            IoKind::Prefetch => match round {
                 0 if !self.range.is_empty() => {
                     let most = PREFETCH_BYTES / SECTOR_BYTES;
                     let sectors = self.range.sectors.min(most);
                     requests.push(Request::Prefetch(Range::new(self.range.lba, sectors)));
-                    Step::Wait
+                    IoStep::Wait
                 }
-                _ => Step::Done(DataIn::None),
+                _ => IoStep::Done(DataIn::None),
             },
-            Kind::Status { allocation } => match round {
+            IoKind::Status { allocation } => match round {
                 0 => {
                     requests.push(Request::Status(self.range));
-                    Step::Wait
+                    IoStep::Wait
                 }
-                _ => Step::Done(DataIn::Parameter(self.status(*allocation))),
+                _ => IoStep::Done(DataIn::Parameter(self.status(*allocation))),
             },
-            Kind::Watch { ranges, populate } => match (round, self.watch) {
+            IoKind::Watch { ranges, populate } => match (round, self.watch) {
                 (0, _) => {
                     requests.push(Request::Watch(ranges.clone()));
-                    Step::Wait
+                    IoStep::Wait
                 }
-                (_, Some(watch)) => Step::Watching(watch, populate.clone()),
+                (_, Some(watch)) => IoStep::Watching(watch, populate.clone()),
                 (_, None) => internal_failure(),
             },
-            Kind::Stage { into, lba, watch } => match round {
+            IoKind::Stage { into, lba, watch } => match round {
                 0 => {
                     let (range, into, lba, watch) = (self.range, *into, *lba, *watch);
-                    // The number is the shell's to draw.
+                    // The shell draws the number.
                     let object = 0;
                     requests.push(Request::Stage { range, into, lba, object, watch });
-                    Step::Wait
+                    IoStep::Wait
                 }
                 _ => self.ready(*lba),
             },
-            Kind::WriteStaged(pieces) => match round {
+            IoKind::WriteStaged(pieces) => match round {
                 0 if !pieces.is_empty() => {
                     let (pieces, fua) = (pieces.clone(), self.durable);
                     requests.push(Request::WriteStaged { pieces, fua });
-                    Step::Wait
+                    IoStep::Wait
                 }
-                _ => Step::Done(DataIn::None),
+                _ => IoStep::Done(DataIn::None),
             },
-            Kind::Zero => match round {
+            IoKind::Zero => match round {
                 0 if !self.range.is_empty() => {
                     let (range, fua) = (self.range, self.durable);
                     requests.push(Request::Zero { range, allocate: false, fua });
-                    Step::Wait
+                    IoStep::Wait
                 }
-                _ => Step::Done(DataIn::None),
+                _ => IoStep::Done(DataIn::None),
             },
         }
     }
 
-    /// What was staged for `lba`, if it is all that was asked for, in order.
-    fn ready(&mut self, lba: u64) -> Step {
+    /// The staged pieces, if they cover exactly the range at `lba`, in order.
+    fn ready(&mut self, lba: u64) -> IoStep {
         let mut at = lba;
         for piece in &self.staged {
             if piece.range.lba != at || piece.range.is_empty() {
@@ -304,18 +308,18 @@ impl Io {
         if at - lba != self.range.sectors {
             return internal_failure();
         }
-        Step::Staged(std::mem::take(&mut self.staged))
+        IoStep::Staged(std::mem::take(&mut self.staged))
     }
 
-    /// FUA on a read: what is returned is durable (SBC-4 §5.16, table of FUA).
-    fn read(&mut self, requests: &mut Requests<'_>) -> Step {
+    /// FUA on a read: the data that is returned is durable (SBC-4 §5.16, table of FUA).
+    fn read(&mut self, requests: &mut RequestSink<'_>) -> IoStep {
         if self.range.is_empty() {
-            return Step::Done(DataIn::Pieces(Vec::new()));
+            return IoStep::Done(DataIn::Pieces(Vec::new()));
         }
         if self.durable {
             self.durable = false;
             requests.push(Request::Flush);
-            return Step::Wait;
+            return IoStep::Wait;
         }
         if self.until == self.range.lba {
             return self.read_chunk(requests, self.range.sectors);
@@ -323,19 +327,19 @@ impl Io {
         if !self.found(self.range.sectors) {
             return internal_failure();
         }
-        Step::Done(DataIn::Pieces(std::mem::take(&mut self.pieces)))
+        IoStep::Done(DataIn::Pieces(std::mem::take(&mut self.pieces)))
     }
 
-    /// Reads the next sectors, at most so many.
-    fn read_chunk(&mut self, requests: &mut Requests<'_>, most: u64) -> Step {
+    /// Reads the next sectors, at most this many.
+    fn read_chunk(&mut self, requests: &mut RequestSink<'_>, most: u64) -> IoStep {
         let sectors = most.min(self.range.end() - self.at);
         self.until = self.at + sectors;
         self.pieces = Vec::new();
         requests.push(Request::Read(Range::new(self.at, sectors)));
-        Step::Wait
+        IoStep::Wait
     }
 
-    /// Whether what was found is so many sectors.
+    /// Whether the pieces that were read have this many sectors.
     fn found(&self, sectors: u64) -> bool {
         let bytes = self.pieces.iter().fold(0u64, |sum, piece| {
             sum.saturating_add(match piece {
@@ -346,21 +350,24 @@ impl Io {
         bytes == sectors.saturating_mul(SECTOR_BYTES)
     }
 
-    /// Writes the output: as one request if one record holds it, so that a crash leaves no part of it.
-    /// Of more than that, pieces that are whole blocks go as they came, and others are joined.
-    fn write(&mut self, requests: &mut Requests<'_>) -> Step {
+    /// Writes the output.
+    ///
+    /// Output that fits one record is one request, so that a crash leaves no part of it. Longer
+    /// output is written piece by piece if each piece is whole blocks; otherwise the pieces are
+    /// joined.
+    fn write(&mut self, requests: &mut RequestSink<'_>) -> IoStep {
         let block = self.block_sectors * SECTOR_BYTES;
         let bytes = self.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
         if bytes != self.range.bytes() {
             return internal_failure();
         }
-        // One that begins with a checksum block may be a little longer than is promised for all.
+        // Output that begins with a checksum block may be a little longer than the limit for all.
         let fits = self.range.lba % BLOCK_SECTORS + self.range.sectors <= MAX_RECORD_SECTORS;
         let uncut = self.data.len() == 1
             || !fits && self.data.iter().all(|piece| (piece.len() as u64).is_multiple_of(block));
-        // A verification needs the output once more.
+        // A verification needs the output again.
         let data = match self.kind {
-            Kind::WriteAndVerify(Against::Output) => self.data.clone(),
+            IoKind::WriteAndVerify(VerifyAgainst::Output) => self.data.clone(),
             _ => std::mem::take(&mut self.data),
         };
         let pieces = if uncut { data } else { vec![joined(data)] };
@@ -370,41 +377,42 @@ impl Io {
             lba = range.end();
             requests.push(Request::Write { range, data, fua: self.durable });
         }
-        Step::Wait
+        IoStep::Wait
     }
 
-    /// Looks at the medium chunk by chunk.
-    fn verify(&mut self, requests: &mut Requests<'_>, against: Against) -> Step {
+    /// Compares the medium chunk by chunk.
+    fn verify(&mut self, requests: &mut RequestSink<'_>, against: VerifyAgainst) -> IoStep {
         if self.until > self.at {
             if !self.found(self.until - self.at) {
                 return internal_failure();
             }
-            if self.at == self.range.lba && against != Against::Nothing {
+            if self.at == self.range.lba && against != VerifyAgainst::Nothing {
                 self.data = vec![joined(std::mem::take(&mut self.data))];
             }
             let start = (self.at - self.range.lba) * SECTOR_BYTES;
             let differs = match (against, self.data.first()) {
-                (Against::Nothing, _) => None,
+                (VerifyAgainst::Nothing, _) => None,
                 (_, None) => return internal_failure(),
-                (Against::Output, Some(data)) => {
+                (VerifyAgainst::Output, Some(data)) => {
                     mismatch(&self.pieces, data.get(start as usize..).unwrap_or_default(), false)
                 }
-                (Against::Block, Some(block)) => mismatch(&self.pieces, block, true),
+                (VerifyAgainst::Block, Some(block)) => mismatch(&self.pieces, block, true),
             };
             if let Some(offset) = differs {
-                // The block that differs, as for any error of the medium (SBC-4 §4.18.1).
+                // INFORMATION is the block that differs, as for other errors of the medium (SBC-4
+                // §4.18.1).
                 let sector = self.at + offset / SECTOR_BYTES;
-                return Step::Failed(Sense::miscompare(sector / self.block_sectors));
+                return IoStep::Failed(Sense::miscompare(sector / self.block_sectors));
             }
             self.at = self.until;
         }
         if self.at == self.range.end() {
-            return Step::Done(DataIn::None);
+            return IoStep::Done(DataIn::None);
         }
         self.read_chunk(requests, CHUNK_BYTES / SECTOR_BYTES)
     }
 
-    fn compare_and_write(&mut self, requests: &mut Requests<'_>, round: u32) -> Step {
+    fn compare_and_write(&mut self, requests: &mut RequestSink<'_>, round: u32) -> IoStep {
         match round {
             0 => {
                 let both = joined(std::mem::take(&mut self.data));
@@ -420,18 +428,18 @@ impl Io {
                 };
                 let half = both.len() / 2;
                 if let Some(offset) = mismatch(&self.pieces, &both[..half], false) {
-                    // Here it is the offset in the output (SBC-4 §5.3).
-                    return Step::Failed(Sense::miscompare(offset));
+                    // INFORMATION is the offset in the output (SBC-4 §5.3).
+                    return IoStep::Failed(Sense::miscompare(offset));
                 }
                 let (range, data, fua) = (self.range, both.slice(half..), self.durable);
                 requests.push(Request::Write { range, data, fua });
-                Step::Wait
+                IoStep::Wait
             }
-            _ => Step::Done(DataIn::None),
+            _ => IoStep::Done(DataIn::None),
         }
     }
 
-    fn orwrite(&mut self, requests: &mut Requests<'_>, round: u32) -> Step {
+    fn orwrite(&mut self, requests: &mut RequestSink<'_>, round: u32) -> IoStep {
         match round {
             0 => self.read_chunk(requests, self.range.sectors),
             1 => {
@@ -455,27 +463,27 @@ impl Io {
                 }
                 let (range, data, fua) = (self.range, data.freeze(), self.durable);
                 requests.push(Request::Write { range, data, fua });
-                Step::Wait
+                IoStep::Wait
             }
-            _ => Step::Done(DataIn::None),
+            _ => IoStep::Done(DataIn::None),
         }
     }
 
-    fn write_same(&mut self, requests: &mut Requests<'_>, unmap: bool) -> Step {
+    fn write_same(&mut self, requests: &mut RequestSink<'_>, unmap: bool) -> IoStep {
         if self.at == self.range.end() {
-            return Step::Done(DataIn::None);
+            return IoStep::Done(DataIn::None);
         }
         if self.at == self.range.lba {
             let block = joined(std::mem::take(&mut self.data));
             if block.iter().all(|byte| *byte == 0) {
                 self.at = self.range.end();
                 let (range, fua) = (self.range, self.durable);
-                // Blocks that were written are mapped, whatever was written (SBC-4 §4.7.4.4).
+                // Blocks that were written are mapped, whatever their content (SBC-4 §4.7.4.4).
                 requests.push(match unmap {
                     true => Request::Discard { range, fua },
                     false => Request::Zero { range, allocate: true, fua },
                 });
-                return Step::Wait;
+                return IoStep::Wait;
             }
             if block.len() as u64 != self.block_sectors * SECTOR_BYTES {
                 return internal_failure();
@@ -495,7 +503,7 @@ impl Io {
             requests.push(Request::Write { range, data, fua: self.durable });
             self.at += sectors;
         }
-        Step::Wait
+        IoStep::Wait
     }
 
     /// The parameter data of GET LBA STATUS (SBC-4 §5.6.2).
@@ -517,8 +525,8 @@ impl Io {
     }
 }
 
-/// Runs of blocks that are mapped, or not: first block, count, and which, at most `most` of them and
-/// one at least. A block is mapped if any sector of it is.
+/// Runs of blocks by state: first block, count, mapped or not. Returns one run at least, and `most`
+/// at most. If any sector of a block is mapped, the block is mapped.
 fn extents(
     runs: &[StatusRun],
     block_sectors: u64,
@@ -542,7 +550,7 @@ fn extents(
         }
     };
     let (mut sector, mut block) = (0u64, 0u64);
-    // Of the block that the last run ended in.
+    // The state of the block that the last run ended in.
     let mut started = false;
     for run in runs {
         let mapped = run.state != BlockState::Hole;
@@ -570,13 +578,13 @@ fn extents(
         sector = end;
     }
     if extents.is_empty() && blocks > 0 {
-        // The engine told less than a block: claim nothing that would lose data.
+        // The engine reported less than a block. Claim nothing that could lose data.
         extents.push((0, 1, true));
     }
     extents
 }
 
-/// The first byte at which what was found differs from `data`, or from `data` again and again.
+/// The offset of the first byte that differs from `data`, or from `data` repeated if `again`.
 fn mismatch(pieces: &[ReadPiece], data: &[u8], again: bool) -> Option<u64> {
     let mut at = 0u64;
     for piece in pieces {
@@ -591,7 +599,7 @@ fn mismatch(pieces: &[ReadPiece], data: &[u8], again: bool) -> Option<u64> {
             let expected = data.get(start as usize..).unwrap_or_default();
             let length = (expected.len() as u64).min(bytes - done) as usize;
             if length == 0 {
-                // Longer than what it is compared with.
+                // The pieces are longer than the data.
                 return Some(at + done);
             }
             let expected = &expected[..length];

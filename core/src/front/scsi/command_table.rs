@@ -1,56 +1,30 @@
-//! The commands this device knows: one table, from which commands are recognised and REPORT
-//! SUPPORTED OPERATION CODES is answered.
+//! The table of commands. The device recognizes commands by it, and answers REPORT SUPPORTED
+//! OPERATION CODES from it.
 //!
 //! Sources: SPC-5 §6 and SBC-4 §5 for the commands, SPC-2 §7.21 for RESERVE and RELEASE.
 
-use super::sense::Sense;
-use super::sense::code;
-use super::{Command, control, copy, data, inquiry, management, mode, persistent, supported};
-use super::{Context, Device, Outcome, Plan};
+use super::command::{Cdb, Command};
+use super::handler::{CommandEntry, Handler};
+use super::sense::{Sense, code};
+use super::{control, copy, data, inquiry, mode, persistent, port_groups, supported};
 
-/// How a command is carried out.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Run {
-    /// At once, without output.
-    Control(fn(&mut Device, &Context) -> Outcome),
-    /// With a parameter list, whose length the first function tells.
-    List(
-        fn(&Device, &Context) -> Result<u64, Outcome>,
-        fn(&mut Device, &Context, &[u8]) -> Outcome,
-    ),
-    /// By requests to the volume.
-    Medium(fn(&Device, &Context) -> Result<Plan, Sense>),
+const fn entry(opcode: u8, usage: &'static [u8], run: Handler) -> CommandEntry {
+    CommandEntry { opcode, action: None, usage, run }
 }
 
-/// A command.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub opcode: u8,
-    /// Service action, where there are several.
-    pub action: Option<u8>,
-    /// Which bits of the command are looked at (SPC-5 §6.37.3); the bytes are as many as the
-    /// command has.
-    pub usage: &'static [u8],
-    pub run: Run,
+const fn action(opcode: u8, action: u8, usage: &'static [u8], run: Handler) -> CommandEntry {
+    CommandEntry { opcode, action: Some(action), usage, run }
 }
 
-const fn entry(opcode: u8, usage: &'static [u8], run: Run) -> Entry {
-    Entry { opcode, action: None, usage, run }
-}
+use Handler::{Control, List, Medium, Table};
 
-const fn action(opcode: u8, action: u8, usage: &'static [u8], run: Run) -> Entry {
-    Entry { opcode, action: Some(action), usage, run }
-}
-
-use Run::{Control, List, Medium};
-
-/// NACA, the one bit of CONTROL that is looked at.
+/// NACA, the one bit of the CONTROL byte that is checked.
 const C: u8 = 0x04;
-/// Whole bytes.
+/// A byte that is evaluated as a whole.
 const F: u8 = 0xff;
 
 /// All commands, by operation code and service action.
-pub(super) static COMMANDS: &[Entry] = &[
+pub(super) static COMMANDS: &[CommandEntry] = &[
     // TEST UNIT READY
     entry(0x00, &[0x00, 0, 0, 0, 0, C], Control(control::test_unit_ready)),
     // REQUEST SENSE
@@ -123,22 +97,32 @@ pub(super) static COMMANDS: &[Entry] = &[
     action(0x5f, 0x06, PERSISTENT_OUT, PERSISTENT_OUT_RUN),
     action(0x5f, 0x07, PERSISTENT_OUT, PERSISTENT_OUT_RUN),
     // EXTENDED COPY(LID1)
-    action(0x83, 0x00, THIRD_PARTY, List(copy::extended_copy_length, copy::extended_copy)),
+    action(
+        0x83,
+        0x00,
+        THIRD_PARTY,
+        List(copy::list::extended_copy_length, copy::list::extended_copy),
+    ),
     // POPULATE TOKEN
-    action(0x83, 0x10, WITH_TOKEN, List(copy::populate_length, copy::populate)),
+    action(0x83, 0x10, WITH_TOKEN, List(copy::token::populate_length, copy::token::populate)),
     // WRITE USING TOKEN
-    action(0x83, 0x11, WITH_TOKEN, List(copy::write_using_token_length, copy::write_using_token)),
+    action(
+        0x83,
+        0x11,
+        WITH_TOKEN,
+        List(copy::token::write_using_token_length, copy::token::write_using_token),
+    ),
     // RECEIVE COPY RESULTS: COPY STATUS, RECEIVE DATA, OPERATING PARAMETERS, FAILED SEGMENT DETAILS
-    action(0x84, 0x00, RESULTS, Control(copy::copy_status)),
-    action(0x84, 0x01, RESULTS, Control(copy::receive_data)),
-    action(0x84, 0x03, RESULTS, Control(copy::operating_parameters)),
-    action(0x84, 0x04, RESULTS, Control(copy::failed_segment_details)),
+    action(0x84, 0x00, RESULTS, Control(copy::report::copy_status)),
+    action(0x84, 0x01, RESULTS, Control(copy::report::receive_data)),
+    action(0x84, 0x03, RESULTS, Control(copy::report::operating_parameters)),
+    action(0x84, 0x04, RESULTS, Control(copy::report::failed_segment_details)),
     // RECEIVE ROD TOKEN INFORMATION
     action(
         0x84,
         0x07,
         &[0x84, 0x1f, F, F, F, F, 0, 0, 0, 0, F, F, F, F, 0, C],
-        Control(copy::rod_token_information),
+        Control(copy::report::rod_token_information),
     ),
     // READ(16)
     entry(0x88, &[0x88, 0xf8, F, F, F, F, F, F, F, F, F, F, F, F, 0, C], Medium(data::read)),
@@ -197,14 +181,14 @@ pub(super) static COMMANDS: &[Entry] = &[
         0xa3,
         0x0a,
         &[0xa3, 0xff, 0, 0, 0, 0, F, F, F, F, 0, C],
-        Control(management::report_target_port_groups),
+        Control(port_groups::report_target_port_groups),
     ),
     // REPORT SUPPORTED OPERATION CODES
     action(
         0xa3,
         0x0c,
         &[0xa3, 0x1f, 0x87, F, F, F, F, F, F, F, 0, C],
-        Control(supported::operation_codes),
+        Table(supported::operation_codes),
     ),
     // REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS
     action(
@@ -229,85 +213,14 @@ const THIRD_PARTY: &[u8] = &[0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 
 const WITH_TOKEN: &[u8] = &[0x83, 0x1f, 0, 0, 0, 0, F, F, F, F, F, F, F, F, 0, C];
 const RESULTS: &[u8] = &[0x84, 0x1f, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, C];
 const PERSISTENT_OUT: &[u8] = &[0x5f, 0x1f, F, 0, 0, F, F, F, F, C];
-const PERSISTENT_OUT_RUN: Run = List(persistent::out_length, persistent::out);
+const PERSISTENT_OUT_RUN: Handler = List(persistent::out_length, persistent::out);
 
-/// A command's bytes, and where the fields that most commands have are in them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cdb(pub [u8; 16]);
-
-impl Cdb {
-    pub fn byte(&self, at: usize) -> u8 {
-        self.0[at & 15]
-    }
-
-    pub fn u16(&self, at: usize) -> u16 {
-        u16::from_be_bytes([self.byte(at), self.byte(at + 1)])
-    }
-
-    pub fn u32(&self, at: usize) -> u32 {
-        u32::from(self.u16(at)) << 16 | u32::from(self.u16(at + 2))
-    }
-
-    pub fn u64(&self, at: usize) -> u64 {
-        u64::from(self.u32(at)) << 32 | u64::from(self.u32(at + 4))
-    }
-
-    /// Bytes of the command, as its operation code tells (SPC-5 §4.2.5.1); 16 for the groups that
-    /// have no length.
-    pub fn len(&self) -> usize {
-        match self.byte(0) >> 5 {
-            0 => 6,
-            1 | 2 => 10,
-            5 => 12,
-            _ => 16,
-        }
-    }
-
-    /// LOGICAL BLOCK ADDRESS.
-    pub fn lba(&self) -> u64 {
-        match self.len() {
-            6 => u64::from(self.u32(0) & 0x1f_ffff),
-            16 => self.u64(2),
-            _ => u64::from(self.u32(2)),
-        }
-    }
-
-    /// TRANSFER LENGTH, in logical blocks.
-    pub fn blocks(&self) -> u64 {
-        match self.len() {
-            // 0 means 256 here, and only here.
-            6 => match self.byte(4) {
-                0 => 256,
-                blocks => u64::from(blocks),
-            },
-            10 => u64::from(self.u16(7)),
-            12 => u64::from(self.u32(6)),
-            _ => u64::from(self.u32(10)),
-        }
-    }
-
-    /// The byte where [`Cdb::blocks`] is.
-    pub fn blocks_at(&self) -> u16 {
-        match self.len() {
-            6 => 4,
-            10 => 7,
-            12 => 6,
-            _ => 10,
-        }
-    }
-
-    /// The byte of flags of a command that transfers blocks; those of six bytes have none.
-    pub fn flags(&self) -> u8 {
-        if self.len() == 6 { 0 } else { self.byte(1) }
-    }
-}
-
-/// What `command` asks for.
+/// The entry of a command.
 ///
 /// # Errors
 ///
-/// There is no such command, or it wants what no command gets.
-pub(super) fn find(command: &Command) -> Result<&'static Entry, Sense> {
+/// The table has no such command, or the command sets NACA.
+pub(super) fn find(command: &Command) -> Result<&'static CommandEntry, Sense> {
     let cdb = Cdb(command.cdb);
     let opcode = cdb.byte(0);
     let first = COMMANDS.partition_point(|entry| entry.opcode < opcode);
@@ -320,7 +233,7 @@ pub(super) fn find(command: &Command) -> Result<&'static Entry, Sense> {
     let entry = entries
         .find(|entry| entry.action.is_none_or(|action| action == wanted))
         .ok_or(Sense::in_cdb(1, Some(4)))?;
-    // NACA: there is no auto contingent allegiance here (NORMACA is 0).
+    // NACA: auto contingent allegiance is not supported (NORMACA is 0).
     let control = entry.usage.len() - 1;
     if cdb.byte(control) & C != 0 {
         // A command has at most 16 bytes.

@@ -1,6 +1,6 @@
 //! Parameter lists and their commands, for tests.
 
-use super::token::Token;
+use crate::front::scsi::copy::RodToken;
 
 /// The designator of a volume of this identity.
 pub fn naa(volume: u128) -> [u8; 8] {
@@ -80,7 +80,7 @@ pub fn write_using_token(
     id: u32,
     flags: u8,
     offset: u64,
-    token: &Token,
+    token: &RodToken,
     blocks: &[(u64, u32)],
 ) -> (Vec<u8>, Vec<u8>) {
     let mut list = vec![0; 536];
@@ -92,7 +92,7 @@ pub fn write_using_token(
 }
 
 /// The token for zeroes.
-pub fn zero_token() -> Token {
+pub fn zero_token() -> RodToken {
     let mut token = [0; 512];
     token[..4].copy_from_slice(&0xffff_0001u32.to_be_bytes());
     token[6..8].copy_from_slice(&0x01f8u16.to_be_bytes());
@@ -115,7 +115,7 @@ pub fn token_information(id: u32) -> [u8; 16] {
 }
 
 /// The token in what the latter gives.
-pub fn token_of(information: &[u8]) -> Token {
+pub fn token_of(information: &[u8]) -> RodToken {
     let at = 32 + usize::from(information[13]);
     assert_eq!(information[at..at + 4], 514u32.to_be_bytes());
     information[at + 6..at + 518].try_into().unwrap()

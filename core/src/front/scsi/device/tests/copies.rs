@@ -1,21 +1,19 @@
 //! What a unit makes of the commands for copies, without the units that it names.
 
-use super::lists;
 use super::*;
-use crate::block::{BlockError, Request, Staged, StagedPiece, VolumeId};
-use crate::front::scsi::tests::{NOW, SECTORS, World, caw, cdb10, code_of};
-use crate::front::scsi::{Attribute, Management, Response, sense::key};
+use crate::front::scsi::copy::*;
+use crate::front::scsi::sense::Side;
 use std::time::Duration;
 
 /// Key, code, and the field pointer's first byte and place, of sense data in fixed format.
-fn sense(response: &Response) -> (u8, u16, u8, u16) {
+fn sense(response: &CommandResponse) -> (u8, u16, u8, u16) {
     assert_eq!(response.status, Status::CheckCondition);
     let sense = &response.sense;
     assert_eq!(usize::from(sense[7]) + 8, sense.len());
     (sense[2], code_of(response), sense[15], u16::from_be_bytes([sense[16], sense[17]]))
 }
 
-fn run(world: &mut World, (cdb, list): &(Vec<u8>, Vec<u8>)) -> Response {
+fn run(world: &mut World, (cdb, list): &(Vec<u8>, Vec<u8>)) -> CommandResponse {
     world.run(cdb, list)
 }
 
@@ -34,7 +32,7 @@ fn lists_of_extended_copies() {
     let name = lists::descriptor(lists::naa(7), 512);
     let good = lists::extended_copy_of(3, &[name], &[(0, 0, 8, 0, 100), (0, 0, 9, 8, 200)]);
     submit(&mut world, &good);
-    let Plan::Segments { descriptors, segments } = &world.copies[0].1 else { panic!() };
+    let CopyPlan::Segments { descriptors, segments } = &world.copies[0].1 else { panic!() };
     assert_eq!(descriptors.len(), 1);
     assert_eq!(descriptors[0].block_bytes, 512);
     assert_eq!(
@@ -95,17 +93,17 @@ fn failures_say_where() {
     let refused = |code| PartFailure::from(Sense::new(key::MEDIUM_ERROR, code));
     let aborted = key::COPY_ABORTED;
     for (problem, expected) in [
-        (Problem::NoDescriptor(Side::Destination), (aborted, 0x0804, 0xa0, 6)),
-        (Problem::NotReachable(Side::Source), (aborted, 0x0d02, 0xa0, 4)),
-        (Problem::OutOfRange(Side::Destination), (aborted, 0x0000, 0xa0, 20)),
-        (Problem::Inexact, (aborted, 0x260a, 0, 0)),
-        (Problem::BlockLength(1), (key::ILLEGAL_REQUEST, 0x2600, 0x80, 16 + 32 + 29)),
-        (Problem::Part(Side::Source, refused(0x1100)), (aborted, 0x0d01, 0, 0)),
-        (Problem::Part(Side::Source, PartFailure::Unsupported), (aborted, 0x0d00, 0, 0)),
-        (Problem::Part(Side::Destination, PartFailure::Ended), (aborted, 0x0d01, 0, 0)),
+        (CopyProblem::NoDescriptor(Side::Destination), (aborted, 0x0804, 0xa0, 6)),
+        (CopyProblem::NotReachable(Side::Source), (aborted, 0x0d02, 0xa0, 4)),
+        (CopyProblem::OutOfRange(Side::Destination), (aborted, 0x0000, 0xa0, 20)),
+        (CopyProblem::Inexact, (aborted, 0x260a, 0, 0)),
+        (CopyProblem::BlockLength(1), (key::ILLEGAL_REQUEST, 0x2600, 0x80, 16 + 32 + 29)),
+        (CopyProblem::Part(Side::Source, refused(0x1100)), (aborted, 0x0d01, 0, 0)),
+        (CopyProblem::Part(Side::Source, PartFailure::Unsupported), (aborted, 0x0d00, 0, 0)),
+        (CopyProblem::Part(Side::Destination, PartFailure::Ended), (aborted, 0x0d01, 0, 0)),
     ] {
         let task = submit(&mut world, &copy);
-        world.copied(0, Err(Failure { segment: 0x102, problem }));
+        world.copied(0, Err(CopyFailure { segment: 0x102, problem }));
         let response = world.responses.remove(&task).unwrap();
         assert_eq!(sense(&response), expected, "{problem:?}");
         if expected.0 == aborted {
@@ -113,13 +111,15 @@ fn failures_say_where() {
         }
     }
     // What the source said is passed on, in either format.
-    let problem = Problem::Part(Side::Source, refused(0x1100));
+    let problem = CopyProblem::Part(Side::Source, refused(0x1100));
     let task = submit(&mut world, &copy);
-    world.copied(0, Err(Failure { segment: 0, problem }));
+    world.copied(0, Err(CopyFailure { segment: 0, problem }));
     let sense = &world.responses[&task].sense;
     assert_eq!((sense[8], sense[9]), (18, 0));
     assert_eq!((sense[18], sense[19], sense[21], sense[31], sense[32]), (2, 0x70, 3, 0x11, 0));
-    let Refusal::Check(sense) = (Failure { segment: 0, problem }).refusal(0) else { panic!() };
+    let CommandRefusal::Check(sense) = (CopyFailure { segment: 0, problem }).refusal(0) else {
+        panic!()
+    };
     let bytes = sense.bytes(true);
     assert_eq!(usize::from(bytes[7]) + 8, bytes.len());
     assert_eq!(bytes[20..], [0x0c, 10, 1, 2, 0x72, 3, 0x11, 0, 0, 0, 0, 0]);
@@ -147,7 +147,7 @@ fn results_of_copies() {
     let again = submit(&mut world, &copy);
     assert_eq!(code_of(&world.responses[&again]), code::OPERATION_IN_PROGRESS);
     assert_eq!(world.copies.len(), 1);
-    world.copied(0, Err(Failure { segment: 1, problem: Problem::Inexact }));
+    world.copied(0, Err(CopyFailure { segment: 1, problem: CopyProblem::Inexact }));
     assert_eq!(status(&mut world).0, 2);
     let details = world.good(&lists::results(4, 1), &[]);
     assert_eq!(u32::from_be_bytes(details[..4].try_into().unwrap()) as usize + 4, details.len());
@@ -173,7 +173,7 @@ fn results_of_copies() {
 fn an_aborted_copy_is_waited_for() {
     let mut world = World::new(512);
     let task = submit(&mut world, &lists::extended_copy(&[(0, 1, 8, 0, 0)]));
-    world.device.handle_management(NOW, 1, 7, 0, Management::AbortTask(task));
+    world.device.handle_management(NOW, 1, 7, 0, ManagementFunction::AbortTask(task));
     world.collect();
     assert!(world.aborted.contains(&task));
     assert_eq!(world.ends.len(), 1, "the copy is told to end");
@@ -190,11 +190,11 @@ fn a_copy_in_the_background() {
     let write = lists::write_using_token(5, 0x01, 0, &lists::zero_token(), &[(0, 8)]);
     let task = submit(&mut world, &write);
     assert_eq!(world.responses[&task].status, Status::Good, "the copy has only begun");
-    let Plan::Zeroes { ranges } = &world.copies[0].1 else { panic!() };
+    let CopyPlan::Zeroes { ranges } = &world.copies[0].1 else { panic!() };
     assert_eq!(ranges[..], [Range::new(0, 8)]);
     // Functions that do not concern it do not wait for it.
-    world.device.handle_management(NOW, 2, 1, 0, Management::AbortTaskSet);
-    world.device.handle_management(NOW, 1, 2, 0, Management::AbortTask(task));
+    world.device.handle_management(NOW, 2, 1, 0, ManagementFunction::AbortTaskSet);
+    world.device.handle_management(NOW, 1, 2, 0, ManagementFunction::AbortTask(task));
     world.collect();
     assert_eq!((world.managed.len(), world.ends.len()), (2, 0));
     let copies = std::mem::take(&mut world.copies);
@@ -202,7 +202,7 @@ fn a_copy_in_the_background() {
     assert_eq!((information[4], information[5]), (0x11, 0x12));
     world.copies = copies;
     // Those that do end it.
-    world.device.handle_management(NOW, 2, 3, 0, Management::LogicalUnitReset);
+    world.device.handle_management(NOW, 2, 3, 0, ManagementFunction::LogicalUnitReset);
     world.collect();
     assert_eq!((world.managed.len(), world.ends.len()), (2, 1));
     world.copied(0, Ok(()));
@@ -223,7 +223,7 @@ fn a_lost_nexus_ends_its_copies() {
     assert!(world.device.tasks.is_idle());
 }
 
-fn populate(world: &mut World, id: u32, blocks: &[(u64, u32)]) -> token::Token {
+fn populate(world: &mut World, id: u32, blocks: &[(u64, u32)]) -> RodToken {
     assert_eq!(run(world, &lists::populate(id, blocks)).status, Status::Good);
     let information = world.good(&lists::token_information(id), &[]);
     assert_eq!((information[4], information[5], information[12]), (0x10, 0x01, 0));
@@ -296,7 +296,7 @@ fn an_aborted_populate_leaves_no_watch() {
     let mut world = World::new(512);
     let task = submit(&mut world, &lists::populate(1, &[(0, 8)]));
     assert!(matches!(world.requests[..], [(_, Request::Watch(_))]));
-    world.device.handle_management(NOW, 1, 1, 0, Management::AbortTask(task));
+    world.device.handle_management(NOW, 1, 1, 0, ManagementFunction::AbortTask(task));
     world.collect();
     world.drain();
     assert!(world.watches.is_empty() && world.device.tasks.is_idle());
@@ -357,13 +357,13 @@ fn lists_with_tokens() {
     assert_eq!(sense(&run(&mut world, &zeroes)).1, code::SOFTWARE_WRITE_PROTECTED);
 }
 
-fn part(world: &mut World, nexus: NexusId, id: TaskId, part: Part) {
+fn part(world: &mut World, nexus: NexusId, id: TaskId, part: CopyPart) {
     world.device.handle_part(NOW, nexus, id, part);
     world.collect();
 }
 
-fn written(range: Range) -> Part {
-    Part::Write(vec![StagedPiece { range, content: Staged::Hole }])
+fn written(range: Range) -> CopyPart {
+    CopyPart::Write(vec![StagedPiece { range, content: Staged::Hole }])
 }
 
 #[test]
@@ -411,10 +411,11 @@ fn parts_are_outside_of_the_order() {
 #[test]
 fn parts_end_with_tasks() {
     let mut world = World::new(512);
-    let stage = || Part::Stage { range: Range::new(0, 8), into: VolumeId(1), lba: 0, watch: None };
+    let stage =
+        || CopyPart::Stage { range: Range::new(0, 8), into: VolumeId(1), lba: 0, watch: None };
     part(&mut world, 2, 100, stage());
     part(&mut world, 2, 101, written(Range::new(0, 8)));
-    world.device.handle_management(NOW, 1, 1, 0, Management::LogicalUnitReset);
+    world.device.handle_management(NOW, 1, 1, 0, ManagementFunction::LogicalUnitReset);
     world.collect();
     assert_eq!(world.parts[&100], Err(PartFailure::Ended), "it changes nothing");
     assert!(!world.parts.contains_key(&101) && world.managed.is_empty(), "it may still write");
@@ -436,7 +437,7 @@ fn parts_end_with_tasks() {
 fn parts_fail_like_commands() {
     let mut world = World::new(512);
     let stage =
-        |lba| Part::Stage { range: Range::new(lba, 8), into: VolumeId(1), lba: 0, watch: None };
+        |lba| CopyPart::Stage { range: Range::new(lba, 8), into: VolumeId(1), lba: 0, watch: None };
     for (error, failure) in [
         (BlockError::Changed, Some(PartFailure::Changed)),
         (BlockError::Unsupported, Some(PartFailure::Unsupported)),
@@ -458,15 +459,16 @@ fn parts_fail_like_commands() {
     world.run_by(2, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &register);
     register[7] = 5;
     world.run_by(2, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], &register);
-    let conflict =
-        PartFailure::Refused(part::Refused(Refusal::Status(Status::ReservationConflict)));
+    let conflict = PartFailure::Refused(crate::front::scsi::copy::part::PartRefusal(
+        CommandRefusal::Status(Status::ReservationConflict),
+    ));
     part(&mut world, 1, 102, written(Range::new(0, 8)));
     assert_eq!(world.parts[&102], Err(conflict));
     assert!(
         world.device.lets(1, false) && !world.device.lets(1, true) && world.device.lets(2, true)
     );
     part(&mut world, 1, 103, stage(0));
-    part(&mut world, 2, 104, Part::Zero(Range::new(0, 8)));
+    part(&mut world, 2, 104, CopyPart::Zero(Range::new(0, 8)));
     world.drain();
     assert!(world.parts[&103].is_ok() && world.parts[&104].is_ok());
     // Preempting and aborting waits for a part's write.

@@ -6,8 +6,8 @@
 //! - One command after another, requests answered in any order: what a byte array says.
 //! - Many commands at a time: no write comes between a comparison and its write.
 
+use super::lists;
 use super::*;
-use crate::front::scsi::copy::lists;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -26,10 +26,10 @@ enum Event {
     Nonsense(usize),
     DataFailure(usize),
     Saved(bool),
-    Manage(NexusId, Management),
+    Manage(NexusId, ManagementFunction),
     Lose(NexusId),
     Resize(u64),
-    Part(NexusId, copy::Part),
+    Part(NexusId, copy::CopyPart),
     EndPart(usize),
     Copied(usize, bool),
 }
@@ -45,7 +45,8 @@ fn any_attribute() -> impl Strategy<Value = Attribute> {
 
 /// Commands with small numbers in them as often as wild ones.
 fn any_cdb() -> impl Strategy<Value = Vec<u8>> {
-    let known = (0..cdb::COMMANDS.len()).prop_map(|index| &cdb::COMMANDS[index]);
+    let known =
+        (0..command_table::COMMANDS.len()).prop_map(|index| &command_table::COMMANDS[index]);
     let filled = (known, vec(any::<u8>(), 16), vec(0..4u8, 16), 0..3u8).prop_map(
         |(entry, wild, small, mix)| {
             let mut cdb = match mix {
@@ -81,30 +82,30 @@ fn any_out() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn any_management() -> impl Strategy<Value = Management> {
+fn any_management() -> impl Strategy<Value = ManagementFunction> {
     prop_oneof![
-        (1..60u64).prop_map(Management::AbortTask),
-        Just(Management::AbortTaskSet),
-        Just(Management::ClearTaskSet),
-        Just(Management::LogicalUnitReset),
-        Just(Management::TargetReset),
-        Just(Management::NexusReset),
-        (1..60u64).prop_map(Management::QueryTask),
-        Just(Management::QueryTaskSet),
-        Just(Management::QueryAsyncEvent),
+        (1..60u64).prop_map(ManagementFunction::AbortTask),
+        Just(ManagementFunction::AbortTaskSet),
+        Just(ManagementFunction::ClearTaskSet),
+        Just(ManagementFunction::LogicalUnitReset),
+        Just(ManagementFunction::TargetReset),
+        Just(ManagementFunction::NexusReset),
+        (1..60u64).prop_map(ManagementFunction::QueryTask),
+        Just(ManagementFunction::QueryTaskSet),
+        Just(ManagementFunction::QueryAsyncEvent),
     ]
 }
 
-fn any_part() -> impl Strategy<Value = copy::Part> {
+fn any_part() -> impl Strategy<Value = copy::CopyPart> {
     let range = || (0..SECTORS, 1..9u64).prop_map(|(lba, sectors)| Range::new(lba, sectors));
     let piece = |range| StagedPiece { range, content: crate::block::Staged::Zero };
     prop_oneof![
         range().prop_map(|range| {
             let into = VolumeId(1);
-            copy::Part::Stage { range, into, lba: range.lba, watch: None }
+            copy::CopyPart::Stage { range, into, lba: range.lba, watch: None }
         }),
-        range().prop_map(move |range| copy::Part::Write(vec![piece(range)])),
-        range().prop_map(copy::Part::Zero),
+        range().prop_map(move |range| copy::CopyPart::Write(vec![piece(range)])),
+        range().prop_map(copy::CopyPart::Zero),
     ]
 }
 
@@ -273,8 +274,8 @@ proptest! {
                     world.collect();
                 }
                 Event::Copied(index, good) if !world.copies.is_empty() => {
-                    let problem = copy::Problem::Inexact;
-                    let failure = copy::Failure { segment: 1, problem };
+                    let problem = copy::CopyProblem::Inexact;
+                    let failure = copy::CopyFailure { segment: 1, problem };
                     let index = index % world.copies.len();
                     world.copied(index, if good { Ok(()) } else { Err(failure) });
                 }
