@@ -11,7 +11,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use longhaul_base::files;
-use longhaul_core::front::iscsi::name::normalise;
+use longhaul_core::front::iscsi::name::normalize;
 use longhaul_core::front::iscsi::{Access, Grant, Secret};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -223,7 +223,7 @@ fn check_user(name: &str) -> Result<()> {
 }
 
 fn check_initiator(name: &str) -> Result<String> {
-    normalise(name).map_err(|error| {
+    normalize(name).map_err(|error| {
         anyhow::anyhow!(
             "`{name}` is no iSCSI name ({error}): the initiator's is in its /etc/iscsi/initiatorname.iscsi, \
              as in `iqn.1993-08.org.debian:01:abc`"

@@ -1,19 +1,43 @@
-//! Who may use which volume: the questions that login and discovery ask of [`Access`].
+//! The rights to volumes, and the proof that an initiator has to give for them.
 
-use super::{Access, Grant, name};
-use std::collections::BTreeSet;
+use super::config::Secret;
+use super::name;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What an initiator has to show before it may have what it asks for.
+/// The rights to the volumes of a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// CHAP users and their secrets.
+    pub users: BTreeMap<String, Secret>,
+    /// The user and the secret by which the target authenticates itself, if an initiator asks for
+    /// that.
+    pub target_user: Option<(String, Secret)>,
+    /// Grants by volume name. A volume that is missing here may be used from loopback only.
+    pub volumes: BTreeMap<String, Vec<Grant>>,
+    /// Volumes whose initiators are redirected, with the address of the portal to go to.
+    pub moved: BTreeMap<String, String>,
+}
+
+/// The right of an initiator to use a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Need {
-    /// Nothing. `chap`: there is more for it, or another right, if it authenticates.
+pub struct Grant {
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// The CHAP user that the initiator has to authenticate as; `None` if it need not authenticate.
+    pub user: Option<String>,
+}
+
+/// The proof that an initiator has to give before it gets what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RequiredProof {
+    /// No proof. `chap`: the initiator gets other rights if it authenticates.
     Nothing {
-        /// CHAP is set up for this initiator.
+        /// Grants of this initiator name CHAP users.
         chap: bool,
     },
-    /// That it is one of the CHAP users of its grants.
+    /// The initiator has to authenticate as a CHAP user of its grants.
     User,
-    /// There is nothing for it, whatever it shows.
+    /// No proof helps: the initiator has no rights here.
     Nobody,
 }
 
@@ -21,14 +45,16 @@ impl Grant {
     fn is_for(&self, initiator: &str) -> bool {
         self.initiator.eq_ignore_ascii_case(initiator)
             || !self.initiator.is_ascii()
-                && name::normalise(&self.initiator).is_ok_and(|name| name == initiator)
+                && name::normalize(&self.initiator).is_ok_and(|name| name == initiator)
     }
 }
 
 impl Access {
-    /// The volume that a target's name means, as it is spelled here; where no volume here is spelled
-    /// that way but for case, as it is spelled in the name. `None` where the name is not one of this
-    /// target's, or fits several volumes that differ in case only and none of them exactly.
+    /// The volume of a target name, in the spelling of this value.
+    ///
+    /// If no volume matches even without regard to case, the spelling is that of the target name.
+    /// `None` if the name is not one of this target's. `None` also if several volumes match that
+    /// differ only in case, and none of them exactly.
     #[must_use]
     pub fn volume_of(&self, target: &str) -> Option<String> {
         let asked = name::volume_of(target)?;
@@ -49,7 +75,7 @@ impl Access {
         }
     }
 
-    /// Who may use a volume, if that is said. A snapshot is for whom its volume is for.
+    /// The grants of a volume, if it has a list. A snapshot has the grants of its volume.
     fn grants(&self, volume: &str) -> Option<&Vec<Grant>> {
         self.volumes.get(of_snapshot(volume))
     }
@@ -58,7 +84,7 @@ impl Access {
         self.volumes.contains_key(volume) || self.moved.contains_key(volume)
     }
 
-    /// Whether an initiator, with the user it authenticated as, may use a volume.
+    /// Whether an initiator that authenticated as `user` may use a volume.
     #[must_use]
     pub fn may_use(
         &self,
@@ -75,32 +101,32 @@ impl Access {
         }
     }
 
-    /// What an initiator has to show for a volume.
-    pub(super) fn need(&self, initiator: &str, loopback: bool, volume: &str) -> Need {
+    /// The proof that an initiator has to give for a volume.
+    pub(super) fn need(&self, initiator: &str, loopback: bool, volume: &str) -> RequiredProof {
         match self.grants(volume) {
-            None if loopback => Need::Nothing { chap: false },
-            None => Need::Nobody,
+            None if loopback => RequiredProof::Nothing { chap: false },
+            None => RequiredProof::Nobody,
             Some(grants) => need(grants, initiator),
         }
     }
 
-    /// What an initiator has to show to be told of targets. Loopback may look without showing
-    /// anything: volumes without grants are its own.
-    pub(super) fn need_for_discovery(&self, initiator: &str, loopback: bool) -> Need {
+    /// The proof that an initiator has to give for discovery. From loopback none is needed, because
+    /// volumes without grants may be used from there.
+    pub(super) fn need_for_discovery(&self, initiator: &str, loopback: bool) -> RequiredProof {
         match need(self.volumes.values().flatten(), initiator) {
-            Need::Nobody if loopback => Need::Nothing { chap: false },
-            Need::User if loopback => Need::Nothing { chap: true },
+            RequiredProof::Nobody if loopback => RequiredProof::Nothing { chap: false },
+            RequiredProof::User if loopback => RequiredProof::Nothing { chap: true },
             other => other,
         }
     }
 }
 
-/// The volume that a name says, of which it may name a snapshot.
+/// The volume of a name that may be that of a snapshot.
 fn of_snapshot(name: &str) -> &str {
     name.split_once('@').map_or(name, |(volume, _)| volume)
 }
 
-fn need<'a>(grants: impl IntoIterator<Item = &'a Grant>, initiator: &str) -> Need {
+fn need<'a>(grants: impl IntoIterator<Item = &'a Grant>, initiator: &str) -> RequiredProof {
     let (mut open, mut chap) = (false, false);
     for grant in grants {
         if grant.is_for(initiator) {
@@ -111,9 +137,9 @@ fn need<'a>(grants: impl IntoIterator<Item = &'a Grant>, initiator: &str) -> Nee
         }
     }
     match (open, chap) {
-        (true, chap) => Need::Nothing { chap },
-        (false, true) => Need::User,
-        (false, false) => Need::Nobody,
+        (true, chap) => RequiredProof::Nothing { chap },
+        (false, true) => RequiredProof::User,
+        (false, false) => RequiredProof::Nobody,
     }
 }
 
@@ -148,24 +174,27 @@ mod tests {
     fn needs() {
         let access = access();
         for (volume, loopback, need) in [
-            ("open", false, Need::Nothing { chap: false }),
-            ("user", false, Need::User),
-            ("user", true, Need::User),
-            ("both", false, Need::Nothing { chap: true }),
-            ("none", true, Need::Nobody),
-            ("unnamed", false, Need::Nobody),
-            ("unnamed", true, Need::Nothing { chap: false }),
-            ("away", false, Need::Nobody),
-            ("user@monday", true, Need::User),
-            ("none@monday", true, Need::Nobody),
+            ("open", false, RequiredProof::Nothing { chap: false }),
+            ("user", false, RequiredProof::User),
+            ("user", true, RequiredProof::User),
+            ("both", false, RequiredProof::Nothing { chap: true }),
+            ("none", true, RequiredProof::Nobody),
+            ("unnamed", false, RequiredProof::Nobody),
+            ("unnamed", true, RequiredProof::Nothing { chap: false }),
+            ("away", false, RequiredProof::Nobody),
+            ("user@monday", true, RequiredProof::User),
+            ("none@monday", true, RequiredProof::Nobody),
         ] {
             assert_eq!(access.need(I, loopback, volume), need, "{volume} {loopback}");
         }
-        assert_eq!(access.need_for_discovery(I, false), Need::Nothing { chap: true });
-        assert_eq!(access.need_for_discovery("iqn.2001-04.com.example:k", false), Need::Nobody);
+        assert_eq!(access.need_for_discovery(I, false), RequiredProof::Nothing { chap: true });
+        assert_eq!(
+            access.need_for_discovery("iqn.2001-04.com.example:k", false),
+            RequiredProof::Nobody
+        );
         assert_eq!(
             access.need_for_discovery("iqn.2001-04.com.example:k", true),
-            Need::Nothing { chap: false }
+            RequiredProof::Nothing { chap: false }
         );
     }
 

@@ -1,11 +1,16 @@
-//! CHAP as iSCSI uses it (RFC 7143 §12.1.3, RFC 1994), the target's side.
+//! CHAP in iSCSI, the target's side (RFC 7143 §12.1.3, RFC 1994).
 //!
-//! The target challenges; the initiator answers, and may challenge back. It promises: an answer is
-//! compared in a time that does not depend on where it differs, a user that does not exist takes the
-//! same work as one that does, and a challenge of the target's own is never answered. Algorithms are
-//! those of the IANA registry; the weak ones are there for initiators that have nothing else.
+//! The target sends a challenge. The initiator responds, and may send a challenge, too. The module
+//! promises:
+//!
+//! - the time of a comparison does not depend on where the responses differ;
+//! - an unknown user costs the same work as a known one;
+//! - the target never responds to its own challenge.
+//!
+//! The algorithms are those of the IANA registry. The weak ones are for initiators that have no
+//! other.
 
-use super::text::{self, Answer};
+use super::text::{self, ResponseText};
 use super::{Access, Config, Secret, keys};
 
 /// Longest challenge and response, in bytes (§12.1.3).
@@ -14,45 +19,45 @@ const MAX_BINARY_BYTES: usize = 1024;
 /// Shortest secret, in bytes: 96 bits (§12.1.3).
 pub(super) const MIN_SECRET_BYTES: usize = 12;
 
-/// What is hashed for a user that there is not.
+/// The secret that is hashed for an unknown user.
 const NO_SECRET: &[u8] = &[0; MIN_SECRET_BYTES];
 
-/// How a response is made.
+/// The hash that makes a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(super) enum ChapAlgorithm {
     Md5,
     Sha1,
     Sha256,
     Sha3,
 }
 
-impl Algorithm {
-    /// The algorithm of a number in the registry (§17.3), if it may be used.
-    fn find(number: u64, weak: bool) -> Option<Algorithm> {
+impl ChapAlgorithm {
+    /// The algorithm with a number of the registry (§17.3), if it may be used.
+    fn find(number: u64, weak: bool) -> Option<ChapAlgorithm> {
         match number {
-            5 if weak => Some(Algorithm::Md5),
-            6 if weak => Some(Algorithm::Sha1),
-            7 => Some(Algorithm::Sha256),
-            8 => Some(Algorithm::Sha3),
+            5 if weak => Some(ChapAlgorithm::Md5),
+            6 if weak => Some(ChapAlgorithm::Sha1),
+            7 => Some(ChapAlgorithm::Sha256),
+            8 => Some(ChapAlgorithm::Sha3),
             _ => None,
         }
     }
 
     fn number(self) -> &'static str {
         match self {
-            Algorithm::Md5 => "5",
-            Algorithm::Sha1 => "6",
-            Algorithm::Sha256 => "7",
-            Algorithm::Sha3 => "8",
+            ChapAlgorithm::Md5 => "5",
+            ChapAlgorithm::Sha1 => "6",
+            ChapAlgorithm::Sha256 => "7",
+            ChapAlgorithm::Sha3 => "8",
         }
     }
 
-    /// Length of a response, and of the challenge that is made for it.
+    /// Bytes of a response, and of the challenge for it.
     fn bytes(self) -> usize {
         match self {
-            Algorithm::Md5 => 16,
-            Algorithm::Sha1 => 20,
-            Algorithm::Sha256 | Algorithm::Sha3 => 32,
+            ChapAlgorithm::Md5 => 16,
+            ChapAlgorithm::Sha1 => 20,
+            ChapAlgorithm::Sha256 | ChapAlgorithm::Sha3 => 32,
         }
     }
 
@@ -63,17 +68,17 @@ impl Algorithm {
             digest.finalize().to_vec()
         }
         match self {
-            Algorithm::Md5 => hash::<md5::Md5>(id, secret, challenge),
-            Algorithm::Sha1 => hash::<sha1::Sha1>(id, secret, challenge),
-            Algorithm::Sha256 => hash::<sha2::Sha256>(id, secret, challenge),
-            Algorithm::Sha3 => hash::<sha3::Sha3_256>(id, secret, challenge),
+            ChapAlgorithm::Md5 => hash::<md5::Md5>(id, secret, challenge),
+            ChapAlgorithm::Sha1 => hash::<sha1::Sha1>(id, secret, challenge),
+            ChapAlgorithm::Sha256 => hash::<sha2::Sha256>(id, secret, challenge),
+            ChapAlgorithm::Sha3 => hash::<sha3::Sha3_256>(id, secret, challenge),
         }
     }
 }
 
 /// The CHAP keys of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Keys<'a> {
+pub(super) struct ChapKeys<'a> {
     pub(super) algorithms: Option<&'a str>,
     pub(super) id: Option<&'a str>,
     pub(super) challenge: Option<&'a str>,
@@ -81,25 +86,25 @@ pub(super) struct Keys<'a> {
     pub(super) response: Option<&'a str>,
 }
 
-/// How authentication ends badly.
+/// The reason why authentication fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The initiator breaks the rules of the dialogue.
+pub(super) enum ChapFailure {
+    /// The initiator broke the rules of the exchange.
     Protocol(String),
-    /// It is not who it says, or cannot be shown that we are.
+    /// The initiator did not prove its identity, or the target can not prove its own.
     Authentication(String),
-    /// It plays our own challenge back: §12.1.3 has the connection closed.
+    /// The initiator sent the target's challenge back. §12.1.3: the connection is closed.
     Reflection,
 }
 
-/// The dialogue.
+/// The state of an authentication.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Chap {
-    /// Awaits the algorithms.
+    /// Waits for the list of algorithms.
     Start { random: [u8; 32] },
-    /// Awaits the response.
-    Challenged { algorithm: Algorithm, id: u8, challenge: Vec<u8> },
-    /// The initiator is this user.
+    /// Waits for the response.
+    Challenged { algorithm: ChapAlgorithm, id: u8, challenge: Vec<u8> },
+    /// The initiator has authenticated as this user.
     Done { user: String },
 }
 
@@ -114,7 +119,7 @@ impl std::fmt::Debug for Chap {
 }
 
 impl Chap {
-    /// The user, once it is known.
+    /// The user, once the initiator has authenticated.
     pub(super) fn user(&self) -> Option<&str> {
         match self {
             Chap::Done { user } => Some(user),
@@ -122,14 +127,14 @@ impl Chap {
         }
     }
 
-    /// The keys of a request, which has at least one.
+    /// Takes the CHAP keys of a request, which has at least one.
     pub(super) fn handle(
         &mut self,
         config: &Config,
         access: &Access,
-        keys: Keys<'_>,
-        answer: &mut Answer,
-    ) -> Result<(), Failure> {
+        keys: ChapKeys<'_>,
+        answer: &mut ResponseText,
+    ) -> Result<(), ChapFailure> {
         *self = match self {
             Chap::Start { random } => start(config, keys, random, answer)?,
             Chap::Challenged { algorithm, id, challenge } => {
@@ -137,7 +142,7 @@ impl Chap {
                 Chap::Done { user }
             }
             Chap::Done { .. } => {
-                return Err(Failure::Protocol("CHAP keys after authentication".to_owned()));
+                return Err(ChapFailure::Protocol("CHAP keys after authentication".to_owned()));
             }
         };
         Ok(())
@@ -146,21 +151,21 @@ impl Chap {
 
 fn start(
     config: &Config,
-    keys: Keys<'_>,
+    keys: ChapKeys<'_>,
     random: &[u8; 32],
-    answer: &mut Answer,
-) -> Result<Chap, Failure> {
-    let Keys { algorithms: Some(list), id: None, challenge: None, name: None, response: None } =
+    answer: &mut ResponseText,
+) -> Result<Chap, ChapFailure> {
+    let ChapKeys { algorithms: Some(list), id: None, challenge: None, name: None, response: None } =
         keys
     else {
-        return Err(Failure::Protocol("CHAP begins with CHAP_A and nothing else".to_owned()));
+        return Err(ChapFailure::Protocol("CHAP begins with CHAP_A and nothing else".to_owned()));
     };
-    let find = |option: &str| Algorithm::find(text::number(option)?, config.weak_chap);
+    let find = |option: &str| ChapAlgorithm::find(text::number(option)?, config.weak_chap);
     let algorithm = keys::choose(list, find).ok_or_else(|| {
         let weak = if config.weak_chap { "" } else { " (5 and 6 only where weak CHAP is allowed)" };
-        Failure::Authentication(format!("CHAP_A={list}: this target has 7 and 8{weak}"))
+        ChapFailure::Authentication(format!("CHAP_A={list}: this target has 7 and 8{weak}"))
     })?;
-    // The identifier only has to differ between challenges, and is no secret.
+    // The identifier has to differ between challenges, but is no secret.
     let id = random[31];
     let challenge = random[..algorithm.bytes()].to_vec();
     answer.push("CHAP_A", algorithm.number());
@@ -171,14 +176,14 @@ fn start(
 
 fn finish(
     access: &Access,
-    keys: Keys<'_>,
-    algorithm: Algorithm,
+    keys: ChapKeys<'_>,
+    algorithm: ChapAlgorithm,
     id: u8,
     challenge: &[u8],
-    answer: &mut Answer,
-) -> Result<String, Failure> {
-    let protocol = |why: &str| Failure::Protocol(why.to_owned());
-    let Keys { algorithms: None, name: Some(name), response: Some(response), .. } = keys else {
+    answer: &mut ResponseText,
+) -> Result<String, ChapFailure> {
+    let protocol = |why: &str| ChapFailure::Protocol(why.to_owned());
+    let ChapKeys { algorithms: None, name: Some(name), response: Some(response), .. } = keys else {
         return Err(protocol("a CHAP challenge is answered with CHAP_N and CHAP_R"));
     };
     if name.is_empty() || name.len() > text::MAX_VALUE_BYTES {
@@ -197,35 +202,38 @@ fn finish(
         }
         _ => return Err(protocol("CHAP_I and CHAP_C come together")),
     };
-    // Before all else, so that nothing can be learned by reflection.
+    // This check comes first, so that nothing can be learned by reflection.
     if back.as_ref().is_some_and(|(_, theirs)| theirs == challenge) {
-        return Err(Failure::Reflection);
+        return Err(ChapFailure::Reflection);
     }
     let secret = access.users.get(name).map(|Secret(secret)| secret.as_slice());
     let expected = algorithm.respond(id, secret.unwrap_or(NO_SECRET), challenge);
     let equal = is_equal(&expected, &response);
     let Some(secret) = secret.filter(|_| equal) else {
-        return Err(Failure::Authentication(format!("CHAP user {name:?}: wrong name or secret")));
+        return Err(ChapFailure::Authentication(format!(
+            "CHAP user {name:?}: wrong name or secret"
+        )));
     };
     if secret.len() < MIN_SECRET_BYTES {
         let why = format!(
             "the secret of CHAP user {name:?} has less than {MIN_SECRET_BYTES} bytes: give it a longer one"
         );
-        return Err(Failure::Authentication(why));
+        return Err(ChapFailure::Authentication(why));
     }
     if let Some((id, challenge)) = back {
         let Some((own_name, Secret(own))) = &access.target_user else {
             let why =
                 "the initiator wants the target to authenticate itself: configure a target user";
-            return Err(Failure::Authentication(why.to_owned()));
+            return Err(ChapFailure::Authentication(why.to_owned()));
         };
-        // §12.1.3: with one secret for both directions, whoever can make one side answer is the other.
+        // §12.1.3: with one secret for both directions, a party could let the other side compute
+        // its response.
         if is_equal(own, secret) || own.len() < MIN_SECRET_BYTES {
             let why = format!(
                 "the target's secret is that of CHAP user {name:?}, or has less than \
                  {MIN_SECRET_BYTES} bytes: configure another"
             );
-            return Err(Failure::Authentication(why));
+            return Err(ChapFailure::Authentication(why));
         }
         answer.push("CHAP_N", own_name);
         answer.push("CHAP_R", &text::hexadecimal(&algorithm.respond(id, own, &challenge)));
@@ -233,7 +241,7 @@ fn finish(
     Ok(name.to_owned())
 }
 
-/// Whether two byte strings are the same; the time taken depends on their lengths only.
+/// Whether two byte strings are equal. The time depends on their lengths only.
 fn is_equal(a: &[u8], b: &[u8]) -> bool {
     let differing = a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a ^ b));
     a.len() == b.len() && std::hint::black_box(differing) == 0

@@ -1,21 +1,23 @@
-//! The output of a command on its way in: immediate, unsolicited and solicited data (RFC 7143 §4.2.5,
-//! §11.7, §11.8), in what order it comes, and what of it has to be asked for again.
+//! The output of a command as it arrives: immediate, unsolicited and solicited data (RFC 7143
+//! §4.2.5, §11.7, §11.8).
 //!
-//! Promises: nothing outside of what was announced or asked for is kept, nothing is kept twice, and
-//! small pieces are copied together, so that the memory they pin stays in proportion to their bytes.
+//! The collector keeps nothing outside of the announced and solicited ranges, and nothing twice. It
+//! copies small pieces together, so that the memory which they keep alive stays in proportion to
+//! their bytes.
 
 use crate::wire::iscsi::RESERVED_TAG;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Pieces below this are copied: each slice keeps the buffer alive that it was read into.
+/// Pieces with fewer bytes are copied, because a slice keeps the whole buffer alive that it was
+/// read into.
 const SMALL_BYTES: usize = 4096;
 
-/// Smallest MaxRecvDataSegmentLength (§13.12): a peer that sends much less per PDU than this, and not
-/// in order, is made to stop.
+/// Smallest MaxRecvDataSegmentLength (§13.12). It bounds the number of pieces: a command fails if
+/// its initiator sends much smaller ones out of order.
 const SMALLEST_SEGMENT_BYTES: u32 = 512;
 
-/// How often parts of one command's output are asked for again.
+/// Most recoveries of the output of one command.
 const MAX_RECOVERIES: u32 = 64;
 
 /// Additional sense codes of iSCSI conditions, all with the key ABORTED COMMAND (§11.4.7.2).
@@ -25,10 +27,10 @@ pub(super) mod condition {
     pub(in crate::front::iscsi) const PROTOCOL_SERVICE_CRC_ERROR: u16 = 0x4705;
 }
 
-/// What was agreed about output.
+/// The negotiated rules for output.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    /// Lost data is asked for again (ErrorRecoveryLevel ≥ 1); otherwise the command fails.
+pub(super) struct DataOutRules {
+    /// Lost data is solicited again (ErrorRecoveryLevel ≥ 1); otherwise the command fails.
     pub(super) recover: bool,
     /// DataPDUInOrder.
     pub(super) in_order: bool,
@@ -38,15 +40,15 @@ pub(super) struct Rules {
     pub(super) max_outstanding: usize,
 }
 
-/// A Data-Out, as far as it matters here.
+/// The parts of a Data-Out PDU that matter here.
 #[derive(Clone, Debug)]
-pub(super) struct Segment {
+pub(super) struct DataOut {
     pub(super) ttt: u32,
     pub(super) last: bool,
     pub(super) data_sn: u32,
     pub(super) offset: u32,
     pub(super) bytes: u32,
-    /// `None`: its digest did not match.
+    /// `None` if the digest did not match.
     pub(super) data: Option<Bytes>,
 }
 
@@ -61,12 +63,12 @@ pub(super) struct Burst {
     data_sn: u32,
 }
 
-/// What has arrived.
+/// The output that has arrived.
 #[derive(Debug, Default)]
 struct Received {
     /// By offset, without overlap.
     pieces: Vec<(u32, Bytes)>,
-    /// Small pieces that follow each other, the last of all that arrived.
+    /// Small pieces that follow each other. They arrived last.
     tail: BytesMut,
     tail_offset: u32,
 }
@@ -89,7 +91,7 @@ impl Received {
         self.pieces.insert(at, (offset, data));
     }
 
-    /// Keeps `data` unless some of it is there already.
+    /// Adds `data`. None of its range may have arrived before.
     fn insert(&mut self, offset: u32, data: Bytes) {
         if data.is_empty() {
             return;
@@ -127,7 +129,7 @@ impl Received {
         Some((from, end))
     }
 
-    /// The first `bytes`, which must all be there.
+    /// Takes the first `bytes`, which must all have arrived.
     fn take(&mut self, bytes: u32) -> Vec<Bytes> {
         self.seal();
         let mut left = bytes as usize;
@@ -145,40 +147,45 @@ impl Received {
 
 /// The output of one command.
 #[derive(Debug)]
-pub(super) struct Collect {
-    /// Bytes the initiator is ready to send.
+pub(super) struct DataOutCollector {
+    /// Bytes that the initiator is ready to send.
     expected: u32,
-    /// All of it, if it came with the command: most writes need nothing else here.
+    /// All output, if it came with the command. That is so for most writes.
     whole: Option<Bytes>,
     received: Received,
-    /// Unsolicited Data-Out PDUs are still to come.
+    /// The sequence of unsolicited Data-Out PDUs that is still to come.
     unsolicited: Option<Burst>,
     bursts: Vec<Burst>,
-    /// What the device wants; only from then on is anything asked for.
+    /// Bytes that the device wants. Nothing is solicited before it says so.
     wanted: Option<u32>,
-    /// Everything before it has been sent, or asked for at least once.
-    asked: u32,
-    /// To be asked for again.
-    again: VecDeque<(u32, u32)>,
+    /// Everything before this offset was sent, or solicited at least once.
+    solicited_end: u32,
+    /// Ranges to be solicited again.
+    to_repeat: VecDeque<(u32, u32)>,
     recoveries: u32,
     failure: Option<u16>,
     handed: bool,
 }
 
-impl Collect {
-    /// A command that expects to send `expected` bytes and brought `immediate`; at most `unsolicited`
-    /// bytes come without being asked for, and more do unless `last`.
-    pub(super) fn new(expected: u32, unsolicited: u32, immediate: Bytes, last: bool) -> Collect {
+impl DataOutCollector {
+    /// A command whose initiator expects to send `expected` bytes, and has sent `immediate` of
+    /// them. At most `unsolicited` bytes come unsolicited. Unless `last`, more of them follow.
+    pub(super) fn new(
+        expected: u32,
+        unsolicited: u32,
+        immediate: Bytes,
+        last: bool,
+    ) -> DataOutCollector {
         let limit = unsolicited.min(expected);
-        let mut collect = Collect {
+        let mut collect = DataOutCollector {
             expected,
             whole: None,
             received: Received::default(),
             unsolicited: None,
             bursts: Vec::new(),
             wanted: None,
-            asked: 0,
-            again: VecDeque::new(),
+            solicited_end: 0,
+            to_repeat: VecDeque::new(),
             recoveries: 0,
             failure: None,
             handed: false,
@@ -191,8 +198,8 @@ impl Collect {
                 condition::INCORRECT_AMOUNT_OF_DATA
             });
         } else {
-            collect.asked = sent;
-            // With nothing more to come, nothing will ever look for holes.
+            collect.solicited_end = sent;
+            // If nothing more comes, nothing looks for holes later.
             if last && sent == expected && immediate.len() >= SMALL_BYTES {
                 collect.whole = Some(immediate);
             } else {
@@ -213,12 +220,12 @@ impl Collect {
         collect
     }
 
-    /// Ends the command, once all that was announced or asked for has come.
+    /// Makes the command fail after everything announced or solicited has come.
     pub(super) fn fail(&mut self, condition: u16) {
         self.failure.get_or_insert(condition);
     }
 
-    /// Nothing is on its way in.
+    /// Whether no output is on its way.
     pub(super) fn is_quiet(&self) -> bool {
         self.unsolicited.is_none() && self.bursts.is_empty()
     }
@@ -228,14 +235,14 @@ impl Collect {
         &self.bursts
     }
 
-    /// The device wants this many bytes, at most what the initiator expects to send.
+    /// The device wants this many bytes, at most `expected`.
     pub(super) fn want(&mut self, bytes: u64) {
         self.wanted = Some(u32::try_from(bytes).unwrap_or(u32::MAX).min(self.expected));
     }
 
-    /// A Data-Out arrived. False if it answers nothing that was asked for.
-    pub(super) fn handle(&mut self, rules: Rules, segment: Segment) -> bool {
-        let Segment { ttt, last, data_sn, offset, bytes, data } = segment;
+    /// Takes a Data-Out; false if it belongs to no sequence.
+    pub(super) fn handle(&mut self, rules: DataOutRules, segment: DataOut) -> bool {
+        let DataOut { ttt, last, data_sn, offset, bytes, data } = segment;
         let solicited = ttt != RESERVED_TAG;
         let burst = if solicited {
             self.bursts.iter_mut().find(|burst| burst.ttt == ttt)
@@ -283,7 +290,7 @@ impl Collect {
             && self.failure.is_none()
             && bytes > 0
         {
-            // A part that is there already was sent twice: the first copy counts.
+            // A range that has arrived before was sent twice. The first copy counts.
             match self.received.is_free(offset, offset + bytes, rules.in_order) {
                 true => self.received.insert(offset, data),
                 false if rules.recover => {}
@@ -301,23 +308,23 @@ impl Collect {
             && rules.in_order
             && burst.next_offset == burst.end
         {
-            // All that was asked for, without the F bit: there is nothing left to wait for.
+            // The sequence is complete, but lacks the F bit. No more PDUs of it will come.
             self.fail(condition::INCORRECT_AMOUNT_OF_DATA);
             self.close(rules, burst, solicited);
         }
         true
     }
 
-    /// The last PDU of a sequence has come.
-    fn close(&mut self, rules: Rules, burst: Burst, solicited: bool) {
+    /// Handles the last PDU of a sequence.
+    fn close(&mut self, rules: DataOutRules, burst: Burst, solicited: bool) {
         let end = if solicited {
             self.bursts.retain(|other| other.ttt != burst.ttt);
             burst.end
         } else {
             self.unsolicited = None;
-            // Without an order only what arrived tells how far it goes.
+            // Without order, only the arrived data shows the end of the sequence.
             let end = if rules.in_order { burst.next_offset } else { self.received.end() };
-            self.asked = self.asked.max(end);
+            self.solicited_end = self.solicited_end.max(end);
             end
         };
         if self.failure.is_some() {
@@ -334,14 +341,14 @@ impl Collect {
                 self.fail(condition::PROTOCOL_SERVICE_CRC_ERROR);
                 return;
             }
-            self.again.push_back((hole, hole_end));
+            self.to_repeat.push_back((hole, hole_end));
             from = hole_end;
         }
     }
 
-    /// The next part to ask for, if one may be asked for now; it counts as asked for, under the tag
-    /// and number given.
-    pub(super) fn ask(&mut self, rules: Rules, ttt: u32, r2t_sn: u32) -> Option<Burst> {
+    /// The next range to solicit, if one may be solicited now. It is recorded under this tag and
+    /// number.
+    pub(super) fn solicit(&mut self, rules: DataOutRules, ttt: u32, r2t_sn: u32) -> Option<Burst> {
         let wanted = self.wanted?;
         if self.unsolicited.is_some()
             || self.failure.is_some()
@@ -350,20 +357,20 @@ impl Collect {
             return None;
         }
         let (offset, end) = loop {
-            match self.again.pop_front() {
+            match self.to_repeat.pop_front() {
                 Some((offset, _)) if offset >= wanted => {}
                 Some((offset, end)) => {
                     let end = end.min(wanted);
                     if end - offset > rules.max_burst {
-                        self.again.push_front((offset + rules.max_burst, end));
+                        self.to_repeat.push_front((offset + rules.max_burst, end));
                     }
                     break (offset, end.min(offset.saturating_add(rules.max_burst)));
                 }
-                None if self.asked >= wanted => return None,
+                None if self.solicited_end >= wanted => return None,
                 None => {
-                    let offset = self.asked;
-                    self.asked = wanted.min(offset.saturating_add(rules.max_burst));
-                    break (offset, self.asked);
+                    let offset = self.solicited_end;
+                    self.solicited_end = wanted.min(offset.saturating_add(rules.max_burst));
+                    break (offset, self.solicited_end);
                 }
             }
         };
@@ -372,39 +379,40 @@ impl Collect {
         Some(burst)
     }
 
-    /// What was asked for and has not come is asked for again, as on another connection it must be
-    /// (§7.2.2).
+    /// Solicits everything again that was solicited and has not arrived. A reassignment to another
+    /// connection needs it (§7.2.2).
     pub(super) fn restart(&mut self) {
         let mut lost: Vec<(u32, u32)> =
             self.bursts.drain(..).map(|burst| (burst.offset, burst.end)).collect();
         if let Some(burst) = self.unsolicited.take() {
-            self.asked = burst.offset;
+            self.solicited_end = burst.offset;
         }
-        lost.append(&mut self.again.drain(..).collect());
+        lost.append(&mut self.to_repeat.drain(..).collect());
         for (mut from, end) in lost {
             while let Some((hole, hole_end)) = self.received.hole(from, end) {
-                self.again.push_back((hole, hole_end));
+                self.to_repeat.push_back((hole, hole_end));
                 from = hole_end;
             }
         }
         if let Some(wanted) = self.wanted
-            && self.asked < wanted
+            && self.solicited_end < wanted
         {
-            // Of an unsolicited sequence that was cut some may be there.
-            let mut from = self.asked;
+            // Parts of an unsolicited sequence that was cut off may have arrived.
+            let mut from = self.solicited_end;
             while let Some((hole, hole_end)) = self.received.hole(from, wanted) {
                 if hole_end == wanted {
-                    self.asked = hole;
+                    self.solicited_end = hole;
                     return;
                 }
-                self.again.push_back((hole, hole_end));
+                self.to_repeat.push_back((hole, hole_end));
                 from = hole_end;
             }
-            self.asked = wanted;
+            self.solicited_end = wanted;
         }
     }
 
-    /// What the device is to be given, once.
+    /// Takes the output for the device, or the condition that makes the command fail. It returns it
+    /// once.
     pub(super) fn finish(&mut self) -> Option<Result<Vec<Bytes>, u16>> {
         let wanted = self.wanted?;
         if self.handed || !self.is_quiet() {
@@ -414,7 +422,9 @@ impl Collect {
             self.handed = true;
             return Some(Err(condition));
         }
-        if !self.again.iter().all(|(offset, _)| *offset >= wanted) || self.asked < wanted {
+        if !self.to_repeat.iter().all(|(offset, _)| *offset >= wanted)
+            || self.solicited_end < wanted
+        {
             return None;
         }
         self.handed = true;
@@ -427,7 +437,8 @@ impl Collect {
 }
 
 impl Received {
-    /// Whether nothing of `from..to` has arrived. In order, only what comes before the end can have.
+    /// Whether nothing of `from..to` has arrived. If data comes in order, only the end needs a
+    /// check.
     fn is_free(&mut self, from: u32, to: u32, in_order: bool) -> bool {
         if in_order && from >= self.end() {
             return true;
@@ -435,7 +446,7 @@ impl Received {
         self.hole(from, to) == Some((from, to))
     }
 
-    /// The end of the last part.
+    /// The end of the last piece.
     fn end(&self) -> u32 {
         let pieces = self.pieces.last().map_or(0, |(start, data)| start + data.len() as u32);
         let tail = if self.tail.is_empty() { 0 } else { self.tail_offset + self.tail.len() as u32 };

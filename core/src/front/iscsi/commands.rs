@@ -1,10 +1,10 @@
-//! SCSI commands: in with their output, to the device, and back with input and status.
+//! SCSI commands: they arrive with their output, go to the device, and end with input and status.
 
-use super::collect::{Collect, Rules, Segment};
-use super::connection::{Link, Reader, Window, data_bytes};
+use super::collect::{DataOut, DataOutCollector, DataOutRules};
+use super::connection::{CommandWindow, Connection, DataInReader, data_bytes};
 use super::framing::Pdu;
-use super::session::{Context, Session};
-use super::tasks::{Cut, Stage, Task};
+use super::session::{Session, SessionContext};
+use super::tasks::{DataInLayout, SessionTask, TaskStage};
 use crate::block::MAX_TRANSFER_BYTES;
 use crate::front::scsi::{Attribute, Command, Status, TaskId};
 use crate::front::scsi::{CommandResponse as ScsiResponse, DataIn};
@@ -17,18 +17,18 @@ mod ahs {
     pub(super) const BIDIRECTIONAL: u8 = 2;
 }
 
-/// Longest CDB (SPC-5 §4.2.3), less what the header holds.
+/// Longest CDB (SPC-5 §4.2.3), less the bytes in the header.
 const MAX_MORE_CDB_BYTES: usize = 260 - 16;
 
-/// What the additional header segments say.
-struct Extras {
+/// The content of the additional header segments.
+struct AdditionalHeaders {
     more_cdb: Bytes,
     bidirectional: bool,
 }
 
-/// Reads additional header segments; `None` if they break their format.
-fn extras(ahs: &Bytes) -> Option<Extras> {
-    let mut extras = Extras { more_cdb: Bytes::new(), bidirectional: false };
+/// Parses additional header segments; `None` if they are malformed.
+fn extras(ahs: &Bytes) -> Option<AdditionalHeaders> {
+    let mut extras = AdditionalHeaders { more_cdb: Bytes::new(), bidirectional: false };
     let mut at = 0;
     while at < ahs.len() {
         let length = usize::from(*ahs.get(at)?) << 8 | usize::from(*ahs.get(at + 1)?);
@@ -38,7 +38,7 @@ fn extras(ahs: &Bytes) -> Option<Extras> {
             return None;
         }
         match kind & 0x3f {
-            // §11.2.2.3: one reserved byte, then what the header had no room for.
+            // §11.2.2.3: one reserved byte, then the bytes after the 16th.
             ahs::EXTENDED_CDB => {
                 if length < 2 || length - 1 > MAX_MORE_CDB_BYTES || !extras.more_cdb.is_empty() {
                     return None;
@@ -53,7 +53,7 @@ fn extras(ahs: &Bytes) -> Option<Extras> {
     Some(extras)
 }
 
-/// A refusal of the transport's own, in fixed format (SPC-5 §4.4.3).
+/// A CHECK CONDITION of the transport itself, with sense data in fixed format (SPC-5 §4.4.3).
 pub(super) fn refusal(key: u8, code: u16) -> ScsiResponse {
     let mut sense = [0; 18];
     sense[0] = 0x70;
@@ -68,12 +68,12 @@ pub(super) fn refusal(key: u8, code: u16) -> ScsiResponse {
     }
 }
 
-/// How what was moved differs from what was expected (§11.4.5).
-fn residual(task: &Task, response: &ScsiResponse) -> Residual {
+/// The difference between the bytes moved and the bytes expected (§11.4.5).
+fn residual(task: &SessionTask, response: &ScsiResponse) -> Residual {
     let expected = u64::from(task.expected);
     let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     let found = data_bytes(&response.data);
-    // What goes the way that the initiator did not announce has no room at all.
+    // Bytes in the direction that the initiator did not announce are all overflow.
     let (moved, against) = match (task.read, task.write) {
         (true, _) => (found, response.out_wanted),
         (false, true) => (response.out_wanted, found),
@@ -91,9 +91,9 @@ fn residual(task: &Task, response: &ScsiResponse) -> Residual {
 }
 
 impl Session {
-    fn rules(&self, cx: &Context<'_>) -> Rules {
+    fn rules(&self, cx: &SessionContext<'_>) -> DataOutRules {
         let parameters = &self.parameters;
-        Rules {
+        DataOutRules {
             recover: parameters.error_recovery_level > 0,
             in_order: parameters.data_pdu_in_order,
             max_burst: parameters.max_burst.max(512),
@@ -103,8 +103,13 @@ impl Session {
         }
     }
 
-    /// A command arrived; its turn may not have come. `None` if it was refused.
-    pub(super) fn receive(&mut self, cx: &mut Context<'_>, at: usize, pdu: &Pdu) -> Option<u16> {
+    /// Takes a command before its turn. `None` if the command is refused.
+    pub(super) fn receive(
+        &mut self,
+        cx: &mut SessionContext<'_>,
+        at: usize,
+        pdu: &Pdu,
+    ) -> Option<u16> {
         let header = &pdu.header;
         let Request::ScsiCommand { last, read, write, attribute, lun, expected_bytes, cdb } =
             header.request
@@ -119,12 +124,12 @@ impl Session {
             self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField);
             return None;
         }
-        let link = &self.links[at];
-        let parameters = &link.parameters;
+        let connection = &self.connections[at];
+        let parameters = &connection.parameters;
         let bidirectional = extras.bidirectional || read && write;
         let mut collect = None;
         if write {
-            // §4.2.5.2: neither kind of unsolicited data but where it was agreed on.
+            // §4.2.5.2: unsolicited data of either kind has to be negotiated.
             let unsolicited = if parameters.immediate_data || !parameters.initial_r2t {
                 parameters.first_burst
             } else {
@@ -133,7 +138,7 @@ impl Session {
             let immediate = pdu.data.clone();
             let unexpected = !immediate.is_empty() && !parameters.immediate_data
                 || !last && parameters.initial_r2t;
-            let mut data = Collect::new(expected_bytes, unsolicited, immediate, last);
+            let mut data = DataOutCollector::new(expected_bytes, unsolicited, immediate, last);
             if unexpected {
                 data.fail(super::collect::condition::UNEXPECTED_UNSOLICITED_DATA);
             }
@@ -152,16 +157,16 @@ impl Session {
             out_bytes: if write { expected_bytes.into() } else { 0 },
             in_bytes: if read { expected_bytes.into() } else { 0 },
         };
-        let task = Task {
+        let task = SessionTask {
             itt: header.itt,
-            link: link.id,
+            connection: connection.id,
             lun,
             cmd_sn: header.cmd_sn,
             immediate: header.immediate,
             read: read && !bidirectional,
             write,
             expected: expected_bytes,
-            stage: Stage::Held,
+            stage: TaskStage::Held,
             command: (!bidirectional).then_some(command),
             collect,
             charge: 0,
@@ -170,85 +175,82 @@ impl Session {
             frozen: false,
             response: None,
             data_acknowledged: 0,
-            cut: Cut::default(),
+            layout: DataInLayout::default(),
         };
         let slot = self.tasks.insert(task);
         if slot.is_none() {
             self.reject(cx, at, &pdu.raw, RejectReason::TooManyImmediateCommands);
         } else if header.immediate {
-            self.immediate += 1;
+            self.order.begin_immediate();
         }
         slot
     }
 
-    /// A command's turn has come.
-    pub(super) fn enter(&mut self, cx: &mut Context<'_>, slot: u16) {
-        let Some(task) = self.tasks.get(slot) else { return };
-        task.stage = Stage::Waiting;
+    /// Handles a command whose turn has come.
+    pub(super) fn enter(&mut self, cx: &mut SessionContext<'_>, slot: u16) {
+        let Some(task) = self.tasks.wait(slot) else { return };
         if !task.immediate {
-            self.active += 1;
+            self.order.begin_numbered();
         }
-        self.waiting.push_back(slot);
         self.admit(cx);
     }
 
-    /// Gives the device what has arrived and fits in memory, in order.
-    pub(super) fn admit(&mut self, cx: &mut Context<'_>) {
-        if self.ended
-            || self.waiting.is_empty()
-            || self.functions.iter().any(|function| function.is_barrier())
-        {
+    /// Hands commands to the device, in order, as far as memory allows.
+    pub(super) fn admit(&mut self, cx: &mut SessionContext<'_>) {
+        if self.ended || !self.tasks.has_waiting() || self.functions.barrier().is_some() {
             return;
         }
-        while let Some(slot) = self.waiting.front().copied() {
+        while let Some(slot) = self.tasks.next_waiting() {
             let held = self.held_bytes();
-            let Some(task) = self.tasks.get(slot) else {
-                self.waiting.pop_front();
-                continue;
-            };
+            let Some(task) = self.tasks.get(slot) else { return };
             let moves = task.read || task.write;
             let charge = if moves { u64::from(task.expected).min(MAX_TRANSFER_BYTES) } else { 0 };
-            // One command always fits, or nothing would ever move again.
+            // One command is always admitted, or the session would block for ever.
             if charge > 0 && held > 0 && held + charge > cx.config.session_bytes {
-                if self.links.iter().any(|link| !link.unacknowledged.is_empty()) {
+                if self.connections.iter().any(|connection| !connection.unacknowledged.is_empty()) {
                     self.solicit(cx);
                 }
                 return;
             }
-            task.charge = charge;
-            task.stage = Stage::Active;
-            let command = task.command.take();
-            self.charge += charge;
-            self.waiting.pop_front();
+            let command = self.tasks.admit_next(charge);
             let id = self.tasks.id(slot);
             match (command, cx.device.as_deref_mut()) {
                 (Some(command), Some(device)) => {
                     cx.counters.command(command.cdb[0]);
                     device.handle_command(cx.now, self.nexus, id, command);
                 }
-                // INVALID FIELD IN COMMAND INFORMATION UNIT: no command here moves data both ways.
+                // INVALID FIELD IN COMMAND INFORMATION UNIT: bidirectional commands are not
+                // supported.
                 _ => self.respond(cx, slot, refusal(0x05, 0x0e03)),
             }
         }
     }
 
-    /// A Data-Out arrived, or its header did and the data was `damaged`.
-    pub(super) fn data_out(&mut self, cx: &mut Context<'_>, at: usize, pdu: Pdu, damaged: bool) {
+    /// Handles a Data-Out. `damaged`: only its header arrived intact.
+    pub(super) fn data_out(
+        &mut self,
+        cx: &mut SessionContext<'_>,
+        at: usize,
+        pdu: Pdu,
+        damaged: bool,
+    ) {
         let Request::DataOut { last, lun, ttt, data_sn, offset } = pdu.header.request else {
             return;
         };
         let rules = self.rules(cx);
-        let id = self.links[at].id;
+        let id = self.connections[at].id;
         let itt = pdu.header.itt;
         let slot = self.tasks.find(itt);
         let task = slot.and_then(|slot| Some((slot, self.tasks.get(slot)?)));
         let known = match task {
-            // Solicited data names the logical unit (§11.7.4); unsolicited data leaves it 0.
-            Some((slot, task)) if task.link == id && (ttt == RESERVED_TAG || lun == task.lun) => {
+            // Solicited data has the logical unit number (§11.7.4); unsolicited data has 0.
+            Some((slot, task))
+                if task.connection == id && (ttt == RESERVED_TAG || lun == task.lun) =>
+            {
                 task.collect.as_deref_mut().and_then(|collect| {
                     let bytes = pdu.header.data_bytes as u32;
                     let data = (!damaged).then_some(pdu.data);
-                    let segment = Segment { ttt, last, data_sn, offset, bytes, data };
+                    let segment = DataOut { ttt, last, data_sn, offset, bytes, data };
                     collect.handle(rules, segment).then_some(slot)
                 })
             }
@@ -261,20 +263,20 @@ impl Session {
                     self.advance_functions(cx);
                 }
             }
-            // Data of a task that was aborted is passed over.
-            None if self.ghosts.contains(&itt) => {}
+            // Data of an aborted task is dropped.
+            None if self.tasks.is_late_tag(itt) => {}
             None if damaged => {}
             None => self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField),
         }
     }
 
-    /// Takes a task as far as it goes: asks for output, hands it to the device, ends it.
-    pub(super) fn advance(&mut self, cx: &mut Context<'_>, slot: u16) {
+    /// Moves a task on: solicits output, hands it to the device, or ends the task.
+    pub(super) fn advance(&mut self, cx: &mut SessionContext<'_>, slot: u16) {
         let rules = self.rules(cx);
         let id = self.tasks.id(slot);
         let window = self.window();
         let Some(task) = self.tasks.get(slot) else { return };
-        if task.stage != Stage::Active {
+        if task.stage != TaskStage::Active {
             return;
         }
         let Some(collect) = task.collect.as_deref_mut() else { return };
@@ -294,14 +296,18 @@ impl Session {
             }
             _ => {}
         }
-        let owner = task.link;
+        let owner = task.connection;
         if task.frozen {
             return;
         }
-        let Some(link) = self.links.iter_mut().find(|link| link.id == owner) else { return };
+        let Some(connection) =
+            self.connections.iter_mut().find(|connection| connection.id == owner)
+        else {
+            return;
+        };
         loop {
             let ttt = u32::from(slot) << 16 | u32::from(task.tags);
-            let Some(burst) = collect.ask(rules, ttt, task.data_sn) else { return };
+            let Some(burst) = collect.solicit(rules, ttt, task.data_sn) else { return };
             task.tags = task.tags.wrapping_add(1);
             task.data_sn = task.data_sn.wrapping_add(1);
             let bytes = burst.end - burst.offset;
@@ -312,12 +318,12 @@ impl Session {
                 offset: burst.offset,
                 bytes,
             };
-            link.send(window, task.itt, response, Bytes::new());
+            connection.send(window, task.itt, response, Bytes::new());
         }
     }
 
     /// The device wants output for a task.
-    pub(super) fn handle_want(&mut self, cx: &mut Context<'_>, id: TaskId, bytes: u64) {
+    pub(super) fn handle_want(&mut self, cx: &mut SessionContext<'_>, id: TaskId, bytes: u64) {
         let Some(slot) = self.tasks.by_id(id) else { return };
         let Some(task) = self.tasks.get(slot) else { return };
         if let Some(collect) = task.collect.as_deref_mut() {
@@ -329,7 +335,7 @@ impl Session {
     /// The device has ended a task.
     pub(super) fn handle_response(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut SessionContext<'_>,
         id: TaskId,
         response: ScsiResponse,
     ) {
@@ -338,10 +344,10 @@ impl Session {
         }
     }
 
-    /// A task has ended; its status waits for output that is on its way (§7.3).
-    fn respond(&mut self, cx: &mut Context<'_>, slot: u16, response: ScsiResponse) {
+    /// Ends a task. The status waits for output that is on its way (§7.3).
+    fn respond(&mut self, cx: &mut SessionContext<'_>, slot: u16, response: ScsiResponse) {
         let Some(task) = self.tasks.get(slot) else { return };
-        if task.collect.as_deref().is_none_or(Collect::is_quiet) {
+        if task.collect.as_deref().is_none_or(DataOutCollector::is_quiet) {
             self.finish(slot, response);
         } else {
             task.response = Some(response);
@@ -349,43 +355,39 @@ impl Session {
         let _ = cx;
     }
 
-    /// Sends a task's input and status.
+    /// Sends the input and the status of a task.
     pub(super) fn finish(&mut self, slot: u16, response: ScsiResponse) {
         let Some(task) = self.tasks.get(slot) else { return };
-        let owner = task.link;
+        let owner = task.connection;
         task.collect = None;
-        if task.stage == Stage::Active {
-            task.stage = Stage::Done;
-            if task.immediate {
-                self.immediate -= 1;
-            } else {
-                self.active -= 1;
-            }
+        if task.stage == TaskStage::Active {
+            task.stage = TaskStage::Done;
+            self.order.end(task.immediate);
         }
-        let Some(at) = self.links.iter().position(|link| link.id == owner) else {
-            // Its connection failed; a reassignment may come.
+        let Some(at) = self.connections.iter().position(|connection| connection.id == owner) else {
+            // The connection has failed. The task may be reassigned.
             if let Some(task) = self.tasks.get(slot) {
                 task.response = Some(response);
             }
             return;
         };
         let window = self.window();
-        let link = &mut self.links[at];
+        let connection = &mut self.connections[at];
         let Some(task) = self.tasks.get(slot) else { return };
         let residual = residual(task, &response);
         let bytes = input_bytes(task, &response);
-        // §11.7.3: a status that needs no sense may come with the data. Where it may have to be sent
-        // again it stands alone.
-        let collapse = bytes > 0 && response.status == Status::Good && !link.recovers();
+        // §11.7.3: a GOOD status may come with the data. If the status may have to be sent again,
+        // it goes alone.
+        let collapse = bytes > 0 && response.status == Status::Good && !connection.recovers();
         let id = self.tasks.id(slot);
         let Some(task) = self.tasks.get(slot) else { return };
-        task.cut = Cut { data_sn: 0, offset: 0, segment: link.segment() };
+        task.layout = DataInLayout { data_sn: 0, offset: 0, segment: connection.segment() };
         let status = collapse.then_some(residual);
-        send_data(link, window, id, task, &response.data, bytes, status);
+        send_data(connection, window, id, task, &response.data, bytes, status);
         if !collapse {
-            send_status(link, window, id, task, &response, 0);
+            send_status(connection, window, id, task, &response, 0);
         }
-        if link.recovers() {
+        if connection.recovers() {
             task.response = Some(response);
         } else {
             self.remove_task(slot);
@@ -394,25 +396,25 @@ impl Session {
 }
 
 /// Bytes of input that the initiator takes.
-pub(super) fn input_bytes(task: &Task, response: &ScsiResponse) -> u64 {
+pub(super) fn input_bytes(task: &SessionTask, response: &ScsiResponse) -> u64 {
     if task.read { data_bytes(&response.data).min(task.expected.into()) } else { 0 }
 }
 
-/// A Data-In PDU's place.
+/// The range of a Data-In PDU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct DataInRange {
     data_sn: u32,
     offset: u64,
     end: u64,
-    /// It ends a sequence.
+    /// The PDU ends a sequence.
     last: bool,
 }
 
-impl Cut {
-    /// The PDUs that carry the input up to byte `bytes`. They are the same each time, so that each
-    /// can be made again.
-    pub(super) fn places(self, max_burst: u32, bytes: u64) -> impl Iterator<Item = Place> {
-        let Cut { mut data_sn, mut offset, segment } = self;
+impl DataInLayout {
+    /// The PDUs that carry the input up to byte `bytes`. They are the same each time, so each can
+    /// be sent again.
+    pub(super) fn ranges(self, max_burst: u32, bytes: u64) -> impl Iterator<Item = DataInRange> {
+        let DataInLayout { mut data_sn, mut offset, segment } = self;
         let burst = u64::from(max_burst.max(512));
         std::iter::from_fn(move || {
             if offset >= bytes {
@@ -420,15 +422,16 @@ impl Cut {
             }
             let burst_end = (offset / burst + 1) * burst;
             let end = (offset + u64::from(segment.max(512))).min(burst_end).min(bytes);
-            let place = Place { data_sn, offset, end, last: end == burst_end || end == bytes };
+            let range =
+                DataInRange { data_sn, offset, end, last: end == burst_end || end == bytes };
             data_sn = data_sn.wrapping_add(1);
             offset = end;
-            Some(place)
+            Some(range)
         })
     }
 }
 
-impl Place {
+impl DataInRange {
     pub(super) fn data_sn(self) -> u32 {
         self.data_sn
     }
@@ -438,51 +441,52 @@ impl Place {
     }
 }
 
-/// Sends a task's input as its cut says, up to byte `bytes`.
+/// Sends the input of a task in its layout, up to byte `bytes`.
 pub(super) fn send_data(
-    link: &mut Link,
-    window: Window,
+    connection: &mut Connection,
+    window: CommandWindow,
     id: TaskId,
-    task: &mut Task,
+    task: &mut SessionTask,
     data: &DataIn,
     bytes: u64,
     collapse: Option<Residual>,
 ) {
-    let mut reader = Reader::new(data, task.cut.offset);
+    let mut reader = DataInReader::new(data, task.layout.offset);
     if task.read {
-        task.data_sn = task.cut.data_sn;
+        task.data_sn = task.layout.data_sn;
     }
-    for place in task.cut.places(link.parameters.max_burst, bytes) {
-        task.data_sn = place.data_sn.wrapping_add(1);
-        let collapse = collapse.filter(|_| place.end == bytes);
-        put_data(link, window, id, task, &mut reader, place, bytes, collapse);
+    for range in task.layout.ranges(connection.parameters.max_burst, bytes) {
+        task.data_sn = range.data_sn.wrapping_add(1);
+        let collapse = collapse.filter(|_| range.end == bytes);
+        put_data(connection, window, id, task, &mut reader, range, bytes, collapse);
     }
 }
 
-/// The tag under which data of a task is acknowledged; it is never the reserved one.
+/// The tag for the acknowledgment of a task's data. It is never the reserved tag.
 pub(super) fn acknowledge_tag(id: TaskId) -> u32 {
     id as u32 & 0x7fff_ffff
 }
 
 /// Sends one Data-In PDU of an input of `bytes`.
-#[expect(clippy::too_many_arguments, reason = "a task, a place and a way")]
+#[expect(clippy::too_many_arguments, reason = "a task, a range and a connection")]
 pub(super) fn put_data(
-    link: &mut Link,
-    window: Window,
+    connection: &mut Connection,
+    window: CommandWindow,
     id: TaskId,
-    task: &Task,
-    reader: &mut Reader<'_>,
-    place: Place,
+    task: &SessionTask,
+    reader: &mut DataInReader<'_>,
+    range: DataInRange,
     bytes: u64,
     collapse: Option<Residual>,
 ) {
-    let Place { data_sn, offset, end, last } = place;
-    let stat_sn = link.outlet.stat_sn;
+    let DataInRange { data_sn, offset, end, last } = range;
+    let stat_sn = connection.outlet.stat_sn;
     if collapse.is_some() {
-        link.outlet.stat_sn = stat_sn.wrapping_add(1);
+        connection.outlet.stat_sn = stat_sn.wrapping_add(1);
     }
-    // §11.7.2: once a sequence, but for the last one, which the acknowledged status stands for.
-    let acknowledge = link.recovers() && last && end < bytes;
+    // §11.7.2: the initiator acknowledges each sequence but the last. The acknowledged status
+    // stands for that.
+    let acknowledge = connection.recovers() && last && end < bytes;
     let (lun, ttt) = if acknowledge { (task.lun, acknowledge_tag(id)) } else { (0, RESERVED_TAG) };
     let response = Response::DataIn {
         last,
@@ -495,16 +499,20 @@ pub(super) fn put_data(
         residual: collapse.unwrap_or_default(),
     };
     let bytes = (end - offset) as usize;
-    let header = link.header(window, task.itt, stat_sn, response, bytes);
-    link.outlet.put(header, |sink| reader.take(bytes, sink));
+    let header = connection.header(window, task.itt, stat_sn, response, bytes);
+    connection.outlet.put(header, |sink| reader.take(bytes, sink));
 }
 
-/// A task's status, as it goes out.
-pub(super) fn status_of(task: &Task, response: &ScsiResponse, snack_tag: u32) -> (Response, Bytes) {
+/// The PDU and the data segment of a task's status.
+pub(super) fn status_of(
+    task: &SessionTask,
+    response: &ScsiResponse,
+    snack_tag: u32,
+) -> (Response, Bytes) {
     let mut sense = BytesMut::new();
     if !response.sense.is_empty() {
         sense.reserve(2 + response.sense.len());
-        // §11.4.7: the sense data after its length.
+        // §11.4.7: the length of the sense data comes first.
         sense.put_u16(response.sense.len() as u16);
         sense.put_slice(&response.sense);
     }
@@ -518,15 +526,15 @@ pub(super) fn status_of(task: &Task, response: &ScsiResponse, snack_tag: u32) ->
     (status, sense.freeze())
 }
 
-/// Sends a task's status under a new number.
+/// Sends the status of a task with a new StatSN.
 pub(super) fn send_status(
-    link: &mut Link,
-    window: Window,
+    connection: &mut Connection,
+    window: CommandWindow,
     id: TaskId,
-    task: &Task,
+    task: &SessionTask,
     response: &ScsiResponse,
     snack_tag: u32,
 ) {
     let (status, sense) = status_of(task, response, snack_tag);
-    link.send_of(window, task.itt, status, sense, Some(id));
+    connection.send_of(window, task.itt, status, sense, Some(id));
 }

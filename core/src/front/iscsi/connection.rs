@@ -1,7 +1,7 @@
-//! One connection in the full feature phase: its numbers, and its PDUs on their way out.
+//! One connection in the full feature phase: its numbers, and the PDUs that it sends.
 
+use super::exchange::TextExchange;
 use super::framing::Framing;
-use super::text::Exchange;
 use super::{CloseReason, ConnectionId, Identity, Parameters, Peer};
 use crate::block::{ReadPiece, SECTOR_BYTES, Time};
 use crate::front::output::OutputQueue;
@@ -10,14 +10,14 @@ use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, Response, ResponseHeader};
 use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
 
-/// Payload below this is copied next to its header: a piece of its own costs more.
+/// Payload with fewer bytes is copied behind its header. A piece of its own would cost more.
 const GATHER_BYTES: usize = 512;
 
-/// Statuses that may wait for acknowledgement before the initiator is taken for one that does not
-/// acknowledge. The window of commands is far smaller.
+/// Most statuses that wait for acknowledgment. An initiator that exceeds it does not acknowledge at
+/// all, because the window of commands is far smaller.
 pub(super) const MAX_UNACKNOWLEDGED: usize = 4096;
 
-/// Data segments of such statuses that are kept, in bytes.
+/// Most bytes in the data segments of such statuses.
 const MAX_UNACKNOWLEDGED_BYTES: usize = 4 << 20;
 
 /// Whether `a` comes before `b` among serial numbers (RFC 1982).
@@ -25,39 +25,39 @@ pub(super) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// The numbers of commands, as the initiator is told of them.
+/// ExpCmdSN and MaxCmdSN, as the initiator is told of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct CommandWindow {
     pub(super) expected: u32,
     pub(super) max: u32,
 }
 
 /// A PDU with a status that the initiator has not acknowledged.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentStatus {
     pub(super) stat_sn: u32,
     pub(super) itt: u32,
     pub(super) response: Response,
     pub(super) data: Bytes,
-    /// Of which task it is the end.
+    /// The task that the status ends.
     pub(super) task: Option<TaskId>,
 }
 
-/// PDUs on their way out, and the numbers they bear. It outlives the phase it was made in.
+/// The PDUs that wait to be written, and their numbers. It outlives the phase in which it was made.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct PduOutput {
     output: OutputQueue,
     pub(super) header_digest: bool,
     pub(super) data_digest: bool,
-    /// Number of the next status.
+    /// StatSN of the next status.
     pub(super) stat_sn: u32,
     /// The shell knows that there is output.
     told: bool,
 }
 
-impl Outlet {
-    pub(super) fn new() -> Outlet {
-        Outlet {
+impl PduOutput {
+    pub(super) fn new() -> PduOutput {
+        PduOutput {
             output: OutputQueue::default(),
             header_digest: false,
             data_digest: false,
@@ -76,13 +76,17 @@ impl Outlet {
         piece
     }
 
-    /// Whether the shell has to be told that there is something to write, now.
+    /// Whether the shell has to be told now that there is output.
     pub(super) fn tell(&mut self) -> bool {
         !std::mem::replace(&mut self.told, self.output.bytes() > 0) && self.told
     }
 
     /// Appends a PDU; `data` puts exactly `data_bytes` into its sink.
-    pub(super) fn put(&mut self, header: ResponseHeader, data: impl FnOnce(&mut Sink<'_>)) {
+    pub(super) fn put(
+        &mut self,
+        header: ResponseHeader,
+        data: impl FnOnce(&mut DataSegmentSink<'_>),
+    ) {
         let encoded = header.encode();
         let header_digest = self.header_digest.then(|| crc32c::crc32c(&encoded));
         self.output.head(|bytes| {
@@ -95,7 +99,7 @@ impl Outlet {
             return;
         }
         let digest = self.data_digest.then_some(0);
-        let mut sink = Sink { output: &mut self.output, digest, bytes: 0 };
+        let mut sink = DataSegmentSink { output: &mut self.output, digest, bytes: 0 };
         data(&mut sink);
         debug_assert_eq!(sink.bytes, header.data_bytes);
         let padding = &[0; 3][..header.data_bytes.next_multiple_of(4) - header.data_bytes];
@@ -109,15 +113,15 @@ impl Outlet {
     }
 }
 
-/// Where the data segment of one PDU goes.
+/// Takes the data segment of one PDU.
 #[derive(Debug)]
-pub(super) struct Sink<'a> {
+pub(super) struct DataSegmentSink<'a> {
     output: &'a mut OutputQueue,
     digest: Option<u32>,
     bytes: usize,
 }
 
-impl Sink<'_> {
+impl DataSegmentSink<'_> {
     pub(super) fn put(&mut self, data: Bytes) {
         self.bytes += data.len();
         if let Some(digest) = &mut self.digest {
@@ -144,12 +148,12 @@ impl Sink<'_> {
     }
 }
 
-/// Walks over the input of a command.
+/// Reads the input of a command piece by piece.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct DataInReader<'a> {
     data: &'a DataIn,
     index: usize,
-    /// Bytes of the current piece that are behind.
+    /// Bytes of the current piece that were read.
     skip: usize,
 }
 
@@ -169,9 +173,9 @@ fn piece_bytes(piece: &ReadPiece) -> u64 {
     }
 }
 
-impl<'a> Reader<'a> {
-    /// From `offset` on.
-    pub(super) fn new(data: &'a DataIn, mut offset: u64) -> Reader<'a> {
+impl<'a> DataInReader<'a> {
+    /// A reader that starts at `offset`.
+    pub(super) fn new(data: &'a DataIn, mut offset: u64) -> DataInReader<'a> {
         let mut index = 0;
         if let DataIn::Pieces(pieces) = data {
             while let Some(piece) = pieces.get(index)
@@ -181,11 +185,11 @@ impl<'a> Reader<'a> {
                 index += 1;
             }
         }
-        Reader { data, index, skip: offset as usize }
+        DataInReader { data, index, skip: offset as usize }
     }
 
-    /// The next `bytes`, which must be there.
-    pub(super) fn take(&mut self, mut bytes: usize, sink: &mut Sink<'_>) {
+    /// Puts the next `bytes` into a sink. They must exist.
+    pub(super) fn take(&mut self, mut bytes: usize, sink: &mut DataSegmentSink<'_>) {
         match self.data {
             DataIn::None => {}
             DataIn::Parameter(data) => {
@@ -218,45 +222,45 @@ impl<'a> Reader<'a> {
 
 /// A connection of a session.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Connection {
     pub(super) id: ConnectionId,
     pub(super) cid: u16,
     pub(super) framing: Framing,
-    pub(super) outlet: Outlet,
+    pub(super) outlet: PduOutput,
     pub(super) parameters: Parameters,
-    /// Statuses before it have arrived at the initiator.
+    /// The initiator has acknowledged the statuses before this number.
     pub(super) acknowledged: u32,
-    /// What has not, where it may be asked for again.
-    pub(super) unacknowledged: VecDeque<Sent>,
-    /// Bytes of that.
+    /// Statuses that are not acknowledged, if the initiator may ask for them again.
+    pub(super) unacknowledged: VecDeque<SentStatus>,
+    /// Bytes in their data segments.
     unacknowledged_bytes: usize,
-    /// The last number of the window that the initiator was told of on this connection.
+    /// The last MaxCmdSN that was sent on this connection.
     pub(super) told: u32,
-    /// When the initiator was last heard.
+    /// When the last PDU arrived.
     pub(super) heard: Time,
     /// When the answer to a ping is due.
     pub(super) ping: Option<Time>,
-    /// Text requests.
-    pub(super) exchange: Exchange,
+    /// The exchange of text requests.
+    pub(super) exchange: TextExchange,
     /// Tag and header of the text request that waits for the names of volumes.
     pub(super) listing: Option<(u32, [u8; BHS_BYTES])>,
-    /// Input is over; the connection ends when what was said before is written.
+    /// The connection takes no more input. It ends when its output is written.
     pub(super) closing: Option<CloseReason>,
 }
 
-impl Link {
-    /// A connection that has just logged in, the last response having told of `window`.
+impl Connection {
+    /// A connection that has just logged in. The last response has told the initiator of `window`.
     pub(super) fn new(
         now: Time,
         identity: Identity,
         peer: Peer,
         parameters: Parameters,
         framing: Framing,
-        outlet: Outlet,
-        (id, window): (ConnectionId, Window),
-    ) -> Link {
+        outlet: PduOutput,
+        (id, window): (ConnectionId, CommandWindow),
+    ) -> Connection {
         let cid = identity.cid;
-        Link {
+        Connection {
             id,
             cid,
             framing: Framing {
@@ -266,7 +270,7 @@ impl Link {
                 ..framing
             },
             acknowledged: outlet.stat_sn,
-            outlet: Outlet {
+            outlet: PduOutput {
                 header_digest: parameters.header_digest,
                 data_digest: parameters.data_digest,
                 ..outlet
@@ -277,14 +281,14 @@ impl Link {
             told: window.max,
             heard: now,
             ping: None,
-            exchange: Exchange::new(identity, peer, parameters.initiator_data_segment),
+            exchange: TextExchange::new(identity, peer, parameters.initiator_data_segment),
             listing: None,
             closing: None,
         }
     }
 
-    /// Forgets the oldest status that was not acknowledged, if it is before `expected`.
-    pub(super) fn forget(&mut self, expected: u32) -> Option<Sent> {
+    /// Forgets the oldest status that was not acknowledged, if its number is before `expected`.
+    pub(super) fn forget(&mut self, expected: u32) -> Option<SentStatus> {
         let sent = self.unacknowledged.pop_front_if(|sent| before(sent.stat_sn, expected))?;
         self.unacknowledged_bytes -= sent.data.len();
         Some(sent)
@@ -300,21 +304,27 @@ impl Link {
     }
 
     /// Sends a PDU whose data segment is `data`.
-    pub(super) fn send(&mut self, window: Window, itt: u32, response: Response, data: Bytes) {
+    pub(super) fn send(
+        &mut self,
+        window: CommandWindow,
+        itt: u32,
+        response: Response,
+        data: Bytes,
+    ) {
         self.send_of(window, itt, response, data, None);
     }
 
-    /// Sends a PDU that may be the end of `task`.
+    /// Sends a PDU that may end `task`.
     pub(super) fn send_of(
         &mut self,
-        window: Window,
+        window: CommandWindow,
         itt: u32,
         response: Response,
         data: Bytes,
         task: Option<TaskId>,
     ) {
         let stat_sn = self.outlet.stat_sn;
-        // §11.19.2 and §11.8: these bear the next status's number and use none up.
+        // §11.19.2 and §11.8: these carry the next StatSN but do not advance it.
         let status = match response {
             Response::NopIn { .. } => itt != RESERVED_TAG,
             Response::R2t { .. } => false,
@@ -326,7 +336,7 @@ impl Link {
             if self.recovers() {
                 let data = data.clone();
                 self.unacknowledged_bytes += data.len();
-                self.unacknowledged.push_back(Sent { stat_sn, itt, response, data, task });
+                self.unacknowledged.push_back(SentStatus { stat_sn, itt, response, data, task });
                 if self.unacknowledged.len() > MAX_UNACKNOWLEDGED
                     || self.unacknowledged_bytes > MAX_UNACKNOWLEDGED_BYTES
                 {
@@ -337,10 +347,10 @@ impl Link {
         self.put(window, itt, stat_sn, response, data);
     }
 
-    /// Sends a PDU under a number that it has already.
+    /// Sends a PDU with a number that it got before.
     pub(super) fn put(
         &mut self,
-        window: Window,
+        window: CommandWindow,
         itt: u32,
         stat_sn: u32,
         response: Response,
@@ -352,7 +362,7 @@ impl Link {
 
     pub(super) fn header(
         &mut self,
-        window: Window,
+        window: CommandWindow,
         itt: u32,
         stat_sn: u32,
         response: Response,
@@ -369,7 +379,7 @@ impl Link {
         }
     }
 
-    /// Takes nothing more; the first reason counts.
+    /// Takes no more input. The first reason counts.
     pub(super) fn close(&mut self, reason: CloseReason) {
         self.closing.get_or_insert(reason);
     }

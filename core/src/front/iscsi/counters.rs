@@ -1,4 +1,4 @@
-//! What has happened at a target since it was made.
+//! Counters of a target.
 
 use crate::front::scsi::CommandClass;
 use crate::wire::iscsi::RejectReason;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Totals of a target. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Commands whose turn came and that went to a unit, by class in the order of [`CommandClass::ALL`].
+    /// Commands that were handed to a device, by class in the order of [`CommandClass::ALL`].
     pub commands: [u64; CommandClass::ALL.len()],
     /// Headers whose digest did not match; each ended a connection (RFC 7143 §7.8).
     pub header_digest_errors: u64,
@@ -17,15 +17,14 @@ pub struct Counters {
     pub rejects: BTreeMap<RejectReason, u64>,
     /// Logins that reached the full feature phase.
     pub logins: u64,
-    /// Logins that were answered with a refusal (§11.13.5, status classes 2 and 3), or, where the
-    /// request broke the protocol beyond that, with a closed connection.
+    /// Logins that were refused (§11.13.5, status classes 2 and 3), and logins whose connection was
+    /// closed because no response was safe.
     pub logins_refused: u64,
-    /// Logins that were sent to another portal (status class 1).
+    /// Logins that were redirected to another portal (status class 1).
     pub logins_redirected: u64,
-    /// Commands that a task management function ended without a status, or PERSISTENT RESERVE OUT
-    /// did with PREEMPT AND ABORT.
+    /// Commands that ended without a status by a task management function or by PREEMPT AND ABORT.
     pub aborted_by_function: u64,
-    /// Commands without a status whose connection or session ended.
+    /// Commands that ended without a status because their connection or session ended.
     pub aborted_by_loss: u64,
 }
 

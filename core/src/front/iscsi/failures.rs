@@ -1,39 +1,43 @@
-//! Logins that failed to authenticate: whoever fails again and again has to wait.
+//! Delays for initiators whose logins fail to authenticate.
 //!
-//! What counts is an initiator's name at an address, so that nobody keeps an initiator out who is elsewhere; and
-//! the address alone, with more patience, so that other names do not help. Promises: memory is bounded; the wait grows
-//! and is bounded; who authenticates has a clean slate.
+//! Failures are counted for the pair of address and initiator name, so that nobody can lock out an
+//! initiator at another address. They are also counted for the address alone, with a higher
+//! threshold, so that changing the name does not help.
+//!
+//! The delay grows up to a limit, and so does the memory. A successful authentication resets the
+//! count of the pair.
 
 use crate::block::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Failures before one has to wait: a secret that was mistyped, and was being changed.
+/// Failures before the first delay. A mistyped secret, or one that is being changed, causes no
+/// delay.
 const FREE: u32 = 5;
-/// The same for an address, whatever the names.
+/// The same for an address alone.
 const FREE_OF_ADDRESS: u32 = 32;
-/// The first wait; each is twice the one before.
+/// The first delay; each is twice the one before.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest. A guess: 1,440 secrets tried a day.
+/// The longest delay. Guessed: it allows 1,440 secrets a day.
 const LONGEST: Duration = Duration::from_secs(60);
-/// After so long without a failure all is forgotten.
+/// Time without a failure after which the count is forgotten.
 const MEMORY: Duration = Duration::from_secs(600);
-/// Names and addresses that are remembered.
+/// Most names and addresses that are remembered.
 const MAX_REMEMBERED: usize = 1024;
-/// Bytes of a name that count: no name is longer (RFC 7143 §4.2.7.1).
+/// Bytes of a name that are compared. No valid name is longer (RFC 7143 §4.2.7.1).
 const NAME_BYTES: usize = 223;
 
-/// An address, and a name if it is about one.
-type Who = (String, Option<String>);
+/// An address, and the initiator name unless the entry is for the address alone.
+type FailureKey = (String, Option<String>);
 
-/// Who has failed lately.
+/// The recent failures.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    all: BTreeMap<Who, Failed>,
+    all: BTreeMap<FailureKey, FailureRecord>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Failed {
+struct FailureRecord {
     times: u32,
     last: Time,
     until: Time,
@@ -44,7 +48,7 @@ fn address(peer: &str) -> &str {
     peer.rsplit_once(':').map_or(peer, |(address, _)| address)
 }
 
-fn keys(peer: &str, initiator: &str) -> [(Who, u32); 2] {
+fn keys(peer: &str, initiator: &str) -> [(FailureKey, u32); 2] {
     let mut name = initiator.to_owned();
     let most = (0..=NAME_BYTES.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
     name.truncate(most.unwrap_or(0));
@@ -53,7 +57,7 @@ fn keys(peer: &str, initiator: &str) -> [(Who, u32); 2] {
 }
 
 impl Failures {
-    /// How long an initiator has to wait before it may log in; `None` if it need not.
+    /// How long an initiator has to wait before it may log in; `None` if it need not wait.
     pub(super) fn wait(&self, now: Time, peer: &str, initiator: &str) -> Option<Duration> {
         let failed = keys(peer, initiator).into_iter().filter_map(|(who, _)| self.all.get(&who));
         let until = failed.map(|failed| failed.until).max()?;
@@ -65,13 +69,14 @@ impl Failures {
         self.all.retain(|_, failed| now.since(failed.last) < MEMORY);
         for (who, free) in keys(peer, initiator) {
             if self.all.len() >= MAX_REMEMBERED && !self.all.contains_key(&who) {
-                // Those that have to wait the least have failed the least.
+                // The entry with the shortest delay has the fewest failures.
                 let least = self.all.iter().min_by_key(|(_, failed)| (failed.until, failed.last));
                 if let Some(least) = least.map(|(who, _)| who.clone()) {
                     self.all.remove(&least);
                 }
             }
-            let failed = self.all.entry(who).or_insert(Failed { times: 0, last: now, until: now });
+            let failed =
+                self.all.entry(who).or_insert(FailureRecord { times: 0, last: now, until: now });
             failed.times = failed.times.saturating_add(1);
             failed.last = now;
             if failed.times >= free {
@@ -109,7 +114,7 @@ mod tests {
         }
         assert_eq!(waits, [0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60]);
         failures.handle_failure(now, "192.0.2.1:4000", "iqn.a");
-        // The same initiator elsewhere, and another one at this address.
+        // The same initiator at another address, and another initiator at this address.
         assert_eq!(failures.wait(now, "192.0.2.2:4000", "iqn.a"), None);
         assert_eq!(failures.wait(now, "192.0.2.1:4000", "iqn.b"), None);
         assert_eq!(failures.wait(now.after(LONGEST), "192.0.2.1:4000", "iqn.a"), None);

@@ -1,31 +1,31 @@
-//! Where one PDU ends and the next begins (RFC 7143 §11.1), and whether it arrived whole (digests).
+//! The boundaries of PDUs in the stream (RFC 7143 §11.1), and the check of their digests.
 //!
-//! Promises: nothing is allocated for what a header claims, payloads are split off the input uncopied,
-//! and what comes out depends on the bytes, not on how they were cut into reads.
+//! The framing allocates nothing for the lengths in a header, and splits payloads off the input
+//! without copying. Its output depends on the bytes, not on how they were cut into reads.
 
 use crate::wire::iscsi::{BHS_BYTES, DIGEST_BYTES, RequestHeader};
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A PDU that arrived whole.
+/// A complete PDU.
 #[derive(Clone, Debug)]
 pub(super) struct Pdu {
     pub(super) header: RequestHeader,
-    /// The header's bytes, for a Reject.
+    /// The bytes of the header, for a Reject.
     pub(super) raw: [u8; BHS_BYTES],
     pub(super) ahs: Bytes,
     pub(super) data: Bytes,
 }
 
-/// What the input held.
+/// The result of a step.
 #[derive(Clone, Debug)]
 pub(super) enum Incoming {
     /// A PDU.
     Pdu(Pdu),
-    /// A PDU whose data segment is damaged (§7.8); it was passed over.
+    /// A PDU whose data segment is damaged (§7.8). The data was skipped.
     DataDigest(Pdu),
-    /// A header is damaged, and with it the place where the next one begins (§7.8).
+    /// A header is damaged, so the next PDU can not be found (§7.8).
     HeaderDigest,
-    /// The stream cannot be followed any further.
+    /// The rest of the stream can not be parsed.
     Lost(&'static str),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Framing {
     pub(super) data_digest: bool,
     /// Longest data segment that may come, in bytes.
     pub(super) max_data: usize,
-    /// Bytes without which the next step comes to nothing.
+    /// Bytes that the next step needs.
     pub(super) wanted: usize,
 }
 
@@ -46,12 +46,12 @@ impl Framing {
         Framing { header_digest: false, data_digest: false, max_data, wanted: BHS_BYTES }
     }
 
-    /// Bytes the input must hold before [`Framing::step`] can do anything.
+    /// Bytes that the input must hold before [`Framing::step`] can do anything.
     pub(super) fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Takes one PDU from the front of `input`, if it is all there.
+    /// Takes one PDU from the front of `input`, if it is complete.
     pub(super) fn step(&mut self, input: &mut BytesMut) -> Option<Incoming> {
         let Some(raw) = input.first_chunk::<BHS_BYTES>() else {
             self.wanted = BHS_BYTES;
@@ -61,7 +61,7 @@ impl Framing {
         let header = RequestHeader::parse(&raw);
         let head = BHS_BYTES + header.ahs_bytes;
         let digest = if self.header_digest { DIGEST_BYTES } else { 0 };
-        // The lengths are not believed before the digest over them was checked.
+        // The digest is checked before the lengths in the header are used.
         if !self.holds(input, head + digest) {
             return None;
         }
@@ -97,15 +97,15 @@ impl Framing {
         }
     }
 
-    /// Whether `input` holds `total` bytes; if not, they are asked for.
+    /// Whether `input` holds `total` bytes; if not, the next step needs them.
     fn holds(&mut self, input: &BytesMut, total: usize) -> bool {
         self.wanted = total;
         input.len() >= total
     }
 }
 
-/// The digest at the front of `bytes`. A CRC32C travels least significant byte first (§13.1; the
-/// examples of §B.4 show it).
+/// The digest at the front of `bytes`. A CRC32C is sent least significant byte first (§13.1, with
+/// examples in §B.4).
 fn le32(bytes: &[u8]) -> u32 {
     bytes.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }

@@ -1,36 +1,38 @@
-//! The keys of RFC 7143 §13 and RFC 7144 §7: which there are, where they belong, and how each is
-//! negotiated.
+//! The keys of RFC 7143 §13 and RFC 7144 §7, and the negotiation of each.
 //!
-//! Decided here, where the standards leave it open: a boolean or number that is malformed or out of
-//! range is answered `Reject` and the key keeps its default; so is TaskReporting where none of what
-//! is offered is had. `?` is no value since RFC 3720 and rejected like one. Digests of which none is
-//! had end the login (§7.12). Keys of the leading connection that come on another one are
-//! `Irrelevant`: they change nothing, and there is no reason to turn an initiator away for them. The
-//! markers of RFC 3720 are answered `No`, which §13.25 allows and old initiators understand better
-//! than `Reject`; their intervals are rejected.
+//! The standards leave some cases open. The target decides them like this:
+//!
+//! - A malformed or out of range boolean or number is answered `Reject`, and the key keeps its
+//!   default. So is a TaskReporting without a known option. `?` has been no value since RFC 3720,
+//!   and is rejected.
+//! - Digests without a known option end the login (§7.12).
+//! - Keys for the leading connection are `Irrelevant` on other connections. They change nothing, so
+//!   they are no reason to refuse an initiator.
+//! - The markers of RFC 3720 are answered `No`, which §13.25 allows and old initiators understand
+//!   better than `Reject`. Their intervals are rejected.
 
-use super::text::{self, Answer, IRRELEVANT, NONE, NOT_UNDERSTOOD, REJECT};
+use super::text::{self, IRRELEVANT, NONE, NOT_UNDERSTOOD, REJECT, ResponseText};
 use super::{Config, Parameters, TaskReporting};
 
-/// Longest data segment until a side declares another (§13.12), in bytes.
+/// Longest data segment in bytes before a side declares another (§13.12).
 pub(super) const DEFAULT_DATA_SEGMENT: u32 = 8192;
 const DEFAULT_MAX_BURST: u32 = 262_144;
 const DEFAULT_FIRST_BURST: u32 = 65_536;
-/// How long tasks and sessions are kept after a connection is lost, in seconds.
+/// Time in seconds for which tasks and sessions are kept after a connection is lost.
 const TIME2RETAIN: u64 = 20;
-/// The newest iSCSIProtocolLevel: that of RFC 7144.
+/// The newest iSCSIProtocolLevel, that of RFC 7144.
 const PROTOCOL_LEVEL: u64 = 2;
 
 const LENGTHS: std::ops::RangeInclusive<u64> = 512..=0xff_ffff;
 const COUNTS: std::ops::RangeInclusive<u64> = 1..=0xffff;
 const SECONDS: std::ops::RangeInclusive<u64> = 0..=3600;
 
-/// Where a key belongs.
+/// The place where a key may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Says who wants what; the first request of a login, whatever its stage.
+pub(super) enum KeyUse {
+    /// The first request of a login, in any stage: names and session type.
     Naming,
-    /// The same, at any time.
+    /// Any request of a login: names for people.
     Alias,
     /// The security stage.
     Security,
@@ -38,56 +40,56 @@ pub(super) enum Place {
     Operational,
     /// The full feature phase.
     FullFeature,
-    /// Only targets send it.
+    /// Only targets send the key.
     Target,
 }
 
-const KEYS: &[(&str, Place)] = &[
-    ("InitiatorName", Place::Naming),
-    ("TargetName", Place::Naming),
-    ("SessionType", Place::Naming),
-    ("InitiatorAlias", Place::Alias),
-    ("X#NodeArchitecture", Place::Alias),
-    ("AuthMethod", Place::Security),
-    ("CHAP_A", Place::Security),
-    ("CHAP_I", Place::Security),
-    ("CHAP_C", Place::Security),
-    ("CHAP_N", Place::Security),
-    ("CHAP_R", Place::Security),
-    ("HeaderDigest", Place::Operational),
-    ("DataDigest", Place::Operational),
-    ("MaxConnections", Place::Operational),
-    ("InitialR2T", Place::Operational),
-    ("ImmediateData", Place::Operational),
-    ("MaxRecvDataSegmentLength", Place::Operational),
-    ("MaxBurstLength", Place::Operational),
-    ("FirstBurstLength", Place::Operational),
-    ("DefaultTime2Wait", Place::Operational),
-    ("DefaultTime2Retain", Place::Operational),
-    ("MaxOutstandingR2T", Place::Operational),
-    ("DataPDUInOrder", Place::Operational),
-    ("DataSequenceInOrder", Place::Operational),
-    ("ErrorRecoveryLevel", Place::Operational),
-    ("TaskReporting", Place::Operational),
-    ("iSCSIProtocolLevel", Place::Operational),
-    ("IFMarker", Place::Operational),
-    ("OFMarker", Place::Operational),
-    ("IFMarkInt", Place::Operational),
-    ("OFMarkInt", Place::Operational),
-    ("SendTargets", Place::FullFeature),
-    ("TargetAlias", Place::Target),
-    ("TargetAddress", Place::Target),
-    ("TargetPortalGroupTag", Place::Target),
+const KEYS: &[(&str, KeyUse)] = &[
+    ("InitiatorName", KeyUse::Naming),
+    ("TargetName", KeyUse::Naming),
+    ("SessionType", KeyUse::Naming),
+    ("InitiatorAlias", KeyUse::Alias),
+    ("X#NodeArchitecture", KeyUse::Alias),
+    ("AuthMethod", KeyUse::Security),
+    ("CHAP_A", KeyUse::Security),
+    ("CHAP_I", KeyUse::Security),
+    ("CHAP_C", KeyUse::Security),
+    ("CHAP_N", KeyUse::Security),
+    ("CHAP_R", KeyUse::Security),
+    ("HeaderDigest", KeyUse::Operational),
+    ("DataDigest", KeyUse::Operational),
+    ("MaxConnections", KeyUse::Operational),
+    ("InitialR2T", KeyUse::Operational),
+    ("ImmediateData", KeyUse::Operational),
+    ("MaxRecvDataSegmentLength", KeyUse::Operational),
+    ("MaxBurstLength", KeyUse::Operational),
+    ("FirstBurstLength", KeyUse::Operational),
+    ("DefaultTime2Wait", KeyUse::Operational),
+    ("DefaultTime2Retain", KeyUse::Operational),
+    ("MaxOutstandingR2T", KeyUse::Operational),
+    ("DataPDUInOrder", KeyUse::Operational),
+    ("DataSequenceInOrder", KeyUse::Operational),
+    ("ErrorRecoveryLevel", KeyUse::Operational),
+    ("TaskReporting", KeyUse::Operational),
+    ("iSCSIProtocolLevel", KeyUse::Operational),
+    ("IFMarker", KeyUse::Operational),
+    ("OFMarker", KeyUse::Operational),
+    ("IFMarkInt", KeyUse::Operational),
+    ("OFMarkInt", KeyUse::Operational),
+    ("SendTargets", KeyUse::FullFeature),
+    ("TargetAlias", KeyUse::Target),
+    ("TargetAddress", KeyUse::Target),
+    ("TargetPortalGroupTag", KeyUse::Target),
 ];
 
-/// Where a key belongs; `None` for one that is not known.
-pub(super) fn place(key: &str) -> Option<Place> {
-    KEYS.iter().find(|(known, _)| *known == key).map(|(_, place)| *place)
+/// The place where a key may be used; `None` for an unknown key.
+pub(super) fn key_use(key: &str) -> Option<KeyUse> {
+    KEYS.iter().find(|(known, _)| *known == key).map(|(_, key_use)| *key_use)
 }
 
-/// Whether the key is one of the standard's.
+/// Whether a standard defines the key.
 pub(super) fn is_known(key: &str) -> bool {
-    place(key).is_some()
+    key_use(key).is_some()
 }
 
 /// The value of a MaxRecvDataSegmentLength.
@@ -107,35 +109,36 @@ fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// The first option of a list that `have` has. §6.2.1: the initiator's order decides.
+/// The first option of a list for which `have` returns a value. §6.2.1: the order of the initiator
+/// decides.
 pub(super) fn choose<T>(list: &str, have: impl Fn(&str) -> Option<T>) -> Option<T> {
     list.split(',').filter(|option| option.len() <= text::MAX_VALUE_BYTES).find_map(have)
 }
 
-/// The operational negotiation of a login, from the target's side.
+/// The operational negotiation of a login, on the target's side.
 #[derive(Debug)]
 pub(super) struct Negotiation {
     discovery: bool,
     leading: bool,
     parameters: Parameters,
-    /// The initiator offered MaxBurstLength, or answered it.
+    /// The initiator offered MaxBurstLength, or answered the target's offer.
     burst_settled: bool,
     first_burst_settled: bool,
-    /// What the target offered because the defaults are too much for it.
+    /// The offers of the target. It makes them if the defaults are too large for it.
     offered: Offered,
     declared: bool,
 }
 
-/// Whether the target made its own offers.
+/// The offers that the target made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offered {
     Nothing,
-    /// These: MaxBurstLength, FirstBurstLength.
+    /// Offers of MaxBurstLength and FirstBurstLength.
     Bursts(bool, bool),
 }
 
 impl Negotiation {
-    /// With the defaults of §13; `leading`: the connection begins a session.
+    /// A negotiation with the defaults of §13. `leading`: the connection begins a session.
     pub(super) fn new(discovery: bool, leading: bool) -> Negotiation {
         Negotiation {
             discovery,
@@ -166,13 +169,13 @@ impl Negotiation {
         }
     }
 
-    /// What is agreed so far.
+    /// The parameters negotiated so far.
     pub(super) fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Declares what the target declares; `false` where it has been.
-    pub(super) fn declare(&mut self, config: &Config, answer: &mut Answer) -> bool {
+    /// Sends the declarations of the target; `false` if they were sent before.
+    pub(super) fn declare(&mut self, config: &Config, answer: &mut ResponseText) -> bool {
         if self.declared {
             return false;
         }
@@ -184,7 +187,7 @@ impl Negotiation {
         true
     }
 
-    /// Bursts that have to be offered by the target, since their defaults are more than it takes.
+    /// The bursts that the target has to offer, because their defaults exceed its limits.
     fn lacking(&self, config: &Config) -> (bool, bool) {
         let p = &self.parameters;
         let counts = self.leading && !self.discovery;
@@ -198,13 +201,13 @@ impl Negotiation {
         )
     }
 
-    /// Whether the login cannot end without an operational stage.
+    /// Whether the login needs an operational stage.
     pub(super) fn is_lacking(&self, config: &Config) -> bool {
         self.lacking(config) != (false, false)
     }
 
-    /// Offers what is lacking. `false`: it has been offered, and was not answered.
-    pub(super) fn offer(&mut self, config: &Config, answer: &mut Answer) -> bool {
+    /// Offers the bursts; `false` if they were offered before and not answered.
+    pub(super) fn offer(&mut self, config: &Config, answer: &mut ResponseText) -> bool {
         if self.offered != Offered::Nothing {
             return false;
         }
@@ -219,18 +222,19 @@ impl Negotiation {
         true
     }
 
-    /// The pairs of one request, in an order in which each can be judged: FirstBurstLength depends on
+    /// Takes the pairs of one request. FirstBurstLength comes last, because it depends on
     /// MaxBurstLength, InitialR2T and ImmediateData.
     ///
     /// # Errors
-    /// Why the login fails.
+    ///
+    /// The reason why the login fails.
     pub(super) fn handle(
         &mut self,
         config: &Config,
-        pairs: &[text::Pair<'_>],
-        answer: &mut Answer,
+        pairs: &[text::TextPair<'_>],
+        answer: &mut ResponseText,
     ) -> Result<(), String> {
-        let is_first_burst = |pair: &&text::Pair<'_>| pair.key == "FirstBurstLength";
+        let is_first_burst = |pair: &&text::TextPair<'_>| pair.key == "FirstBurstLength";
         for pair in pairs.iter().filter(|pair| !is_first_burst(pair)) {
             self.handle_pair(config, pair.key, pair.value, answer)?;
         }
@@ -245,7 +249,7 @@ impl Negotiation {
         config: &Config,
         key: &str,
         value: &str,
-        answer: &mut Answer,
+        answer: &mut ResponseText,
     ) -> Result<(), String> {
         if self.answers_offer(key) {
             return self.handle_counter(config, key, value);
@@ -255,12 +259,12 @@ impl Negotiation {
             return Ok(());
         }
         let p = &mut self.parameters;
-        // §6.2.2: the result is the same function on both sides; `None` is a value that cannot be.
+        // §6.2.2: both sides compute the same result. `None` is an invalid value.
         let result = match key {
             "HeaderDigest" => Some(yes_no_digest(&mut p.header_digest, key, value)?),
             "DataDigest" => Some(yes_no_digest(&mut p.data_digest, key, value)?),
             "MaxRecvDataSegmentLength" => {
-                // A declaration has no answer; what cannot be declared cannot be told but so.
+                // A declaration has no answer, so an invalid one ends the login.
                 let length = data_segment(value);
                 p.initiator_data_segment =
                     length.ok_or_else(|| format!("{key}={value} cannot be"))?;
@@ -294,7 +298,7 @@ impl Negotiation {
                 p.time2retain.to_string()
             }),
             "ErrorRecoveryLevel" => {
-                // §4.3: a discovery session recovers nothing.
+                // §4.3: a discovery session has no recovery.
                 let most = if self.discovery { 0 } else { config.error_recovery_level };
                 least(value, &(0..=2), most, &mut p.error_recovery_level)
             }
@@ -318,8 +322,8 @@ impl Negotiation {
             "IFMarkInt" | "OFMarkInt" => None,
             _ => Some(NOT_UNDERSTOOD.to_owned()),
         };
-        // What was rejected keeps its default, which may be too much for this target; a later offer of
-        // its own would be the same key twice, so that ends the login.
+        // A rejected key keeps its default, which may exceed the target's limit. A later offer
+        // would repeat the key, which is not allowed. So the login ends.
         if result.is_none() && self.is_rejected_burst(config, key) {
             return Err(format!("{key}={value} cannot be, and the default is too much"));
         }
@@ -332,7 +336,8 @@ impl Negotiation {
             || key == "FirstBurstLength" && first_burst(config) < DEFAULT_FIRST_BURST
     }
 
-    /// "Irrelevant when" of §13, and keys of leading connections on others.
+    /// Whether a key is irrelevant: by the "Irrelevant when" of §13, or because it is for the
+    /// leading connection only.
     fn is_irrelevant(&self, key: &str) -> bool {
         let p = &self.parameters;
         match key {
@@ -362,7 +367,7 @@ impl Negotiation {
         }
     }
 
-    /// The initiator's answer to an offer of the target.
+    /// Takes the initiator's answer to an offer of the target.
     fn handle_counter(&mut self, config: &Config, key: &str, value: &str) -> Result<(), String> {
         let (most, result, settled) = if key == "MaxBurstLength" {
             (max_burst(config), &mut self.parameters.max_burst, &mut self.burst_settled)
@@ -383,10 +388,10 @@ impl Negotiation {
         }
     }
 
-    /// The parameters of the session, once all is said.
+    /// The parameters at the end of the negotiation.
     pub(super) fn settle(&self) -> Parameters {
         let mut parameters = self.parameters;
-        // §13.14: the first burst is part of the burst, whatever was left unsaid.
+        // §13.14: the first burst must not exceed the burst.
         parameters.first_burst = parameters.first_burst.min(parameters.max_burst);
         parameters
     }

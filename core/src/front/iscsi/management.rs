@@ -1,11 +1,14 @@
-//! Task management (RFC 7143 §11.5, RFC 7144 §5), and when its responses may be sent: after what it
-//! ended has settled at all initiators concerned (RFC 7143 §4.2.3).
+//! Task management (RFC 7143 §11.5, RFC 7144 §5), and the times of its responses.
+//!
+//! A response may be sent only when the effects of the function have settled at all initiators
+//! concerned (RFC 7143 §4.2.3).
 
 use super::connection::before;
 use super::counters::Abort;
 use super::framing::Pdu;
-use super::session::{Context, Held, Session};
-use super::tasks::{Stage, Task};
+use super::functions::{Fence, FunctionProgress, PendingFunction};
+use super::session::{Session, SessionContext};
+use super::tasks::{SessionTask, TaskStage};
 use super::{ConnectionId, TaskReporting};
 use crate::block::Time;
 use crate::front::scsi::{ManagementFunction, ManagementResponse};
@@ -13,78 +16,25 @@ use crate::wire::iscsi::{self, FunctionResponse, Request, Response};
 use bytes::Bytes;
 use std::time::Duration;
 
-/// How long a function waits for output that was asked for and for commands that are missing. The
-/// standard knows no limit, but initiators stop to answer R2Ts once they reset, whatever was agreed.
+/// How long a function waits for solicited output and for missing commands. The standard has no
+/// limit. But initiators stop answering R2Ts once they reset, whatever was negotiated.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a response waits until other connections have acknowledged what was sent before.
+/// How long a response waits for the acknowledgments of other connections.
 const FENCE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Functions that a session may have unfinished, numbered or not.
-const MAX_FUNCTIONS: usize = 128;
-
-/// A status that another connection has to acknowledge.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fence {
-    pub(super) serial: u32,
-    pub(super) link: ConnectionId,
-    /// All before it.
-    pub(super) stat_sn: u32,
-}
-
-#[derive(Clone, Debug)]
-enum Progress {
-    /// Output and commands of the tasks concerned are on their way.
-    Settling { until: Time },
-    /// The device is at it.
-    Asked,
-    /// Other connections have to acknowledge what was sent before.
-    Fenced { fences: Vec<Fence>, response: FunctionResponse, until: Time },
-}
-
-/// A task management function that has not been answered.
-#[derive(Clone, Debug)]
-pub(super) struct Function {
-    id: u64,
-    pub(super) link: ConnectionId,
-    itt: u32,
-    lun: u64,
-    cmd_sn: u32,
-    function: u8,
-    management: ManagementFunction,
-    progress: Progress,
-}
-
-impl Function {
-    /// Commands do not pass it on their way to the device.
-    pub(super) fn is_barrier(&self) -> bool {
-        matches!(self.progress, Progress::Settling { .. })
-    }
-
-    /// It concerns all logical units.
-    fn is_wide(&self) -> bool {
-        matches!(self.management, ManagementFunction::TargetReset | ManagementFunction::NexusReset)
-    }
-
-    fn concerns(&self, task: &Task) -> bool {
-        let older =
-            before(task.cmd_sn, self.cmd_sn) || task.immediate && task.cmd_sn == self.cmd_sn;
-        older && task.stage != Stage::Done && (self.is_wide() || task.lun == self.lun)
-    }
-}
-
-/// Functions of RFC 7144 need an initiator that knows it.
+/// The protocol level that the functions of RFC 7144 need.
 const LEVEL_OF_RFC_7144: u8 = 2;
 
 impl Session {
-    /// A function's turn has come.
-    pub(super) fn manage(&mut self, cx: &mut Context<'_>, at: usize, pdu: &Pdu) {
+    /// Handles a function whose turn has come.
+    pub(super) fn manage(&mut self, cx: &mut SessionContext<'_>, at: usize, pdu: &Pdu) {
         let Request::TaskManagement { function, lun, referenced, referenced_cmd_sn, .. } =
             pdu.header.request
         else {
             return;
         };
-        let link = self.links[at].id;
+        let connection = self.connections[at].id;
         let itt = pdu.header.itt;
         let newer = self.parameters.protocol_level >= LEVEL_OF_RFC_7144;
         use iscsi::Function as F;
@@ -102,26 +52,29 @@ impl Session {
             f if f == F::QueryTask as u8 && newer => {
                 let slot = self.tasks.find(referenced);
                 let task = slot.and_then(|slot| Some((slot, self.tasks.get(slot)?)));
-                match task.filter(|(_, task)| task.lun == lun && task.stage != Stage::Done) {
-                    Some((slot, task)) if task.stage == Stage::Active => {
+                match task.filter(|(_, task)| task.lun == lun && task.stage != TaskStage::Done) {
+                    Some((slot, task)) if task.stage == TaskStage::Active => {
                         ManagementFunction::QueryTask(self.tasks.id(slot))
                     }
                     Some(_) => {
-                        return self.respond_function(link, itt, FunctionResponse::Succeeded);
+                        return self.respond_function(connection, itt, FunctionResponse::Succeeded);
                     }
-                    None => return self.respond_function(link, itt, FunctionResponse::Complete),
+                    None => {
+                        return self.respond_function(connection, itt, FunctionResponse::Complete);
+                    }
                 }
             }
             f if f == F::QueryTaskSet as u8 && newer => {
-                let waits = |task: &Task| task.stage == Stage::Waiting && task.lun == lun;
+                let waits =
+                    |task: &SessionTask| task.stage == TaskStage::Waiting && task.lun == lun;
                 if self.tasks.iter().any(|(_, task)| waits(task)) {
-                    return self.respond_function(link, itt, FunctionResponse::Succeeded);
+                    return self.respond_function(connection, itt, FunctionResponse::Succeeded);
                 }
                 ManagementFunction::QueryTaskSet
             }
             f if f == F::QueryAsyncEvent as u8 && newer => ManagementFunction::QueryAsyncEvent,
-            // Without auto contingent allegiance there is none to clear.
-            _ => return self.respond_function(link, itt, FunctionResponse::NotSupported),
+            // CLEAR ACA has no effect without auto contingent allegiance.
+            _ => return self.respond_function(connection, itt, FunctionResponse::NotSupported),
         };
         let query = matches!(
             management,
@@ -130,34 +83,39 @@ impl Session {
                 | ManagementFunction::QueryAsyncEvent
         );
         let progress = if query {
-            Progress::Asked
+            FunctionProgress::Asked
         } else {
             let until = cx.now.after(SETTLE_LIMIT);
             self.arm(until);
-            Progress::Settling { until }
+            FunctionProgress::Settling { until }
         };
         let cmd_sn = pdu.header.cmd_sn;
-        let Some(id) =
-            self.begin(Function { id: 0, link, itt, lun, cmd_sn, function, management, progress })
-        else {
+        let Some(id) = self.begin(PendingFunction {
+            id: 0,
+            connection,
+            itt,
+            lun,
+            cmd_sn,
+            function,
+            management,
+            progress,
+        }) else {
             return;
         };
         if query {
             self.ask(cx, id, lun, management);
             return;
         }
-        if let Some(function) = self.functions.last().cloned() {
+        if let Some(function) = self.functions.get_mut(id).cloned() {
             for slot in self.tasks.select(|task| function.concerns(task)) {
                 if let Some(task) = self.tasks.get(slot) {
                     task.frozen = true;
                 }
             }
             if function.is_wide() {
-                // §4.2.3.3: what has not arrived is taken to have.
-                while before(self.expected, cmd_sn) {
-                    let held = self.held.remove(&self.expected);
-                    self.expected = self.expected.wrapping_add(1);
-                    if let Some(held) = held {
+                // §4.2.3.3: commands that have not arrived count as received.
+                while before(self.order.expected(), cmd_sn) {
+                    if let Some(held) = self.order.skip() {
                         self.execute(cx, held);
                     }
                 }
@@ -167,19 +125,23 @@ impl Session {
         self.advance_functions(cx);
     }
 
-    /// Takes a function in and names it; refuses it if there are too many.
-    fn begin(&mut self, function: Function) -> Option<u64> {
-        if self.functions.len() >= MAX_FUNCTIONS {
-            self.respond_function(function.link, function.itt, FunctionResponse::Rejected);
-            return None;
+    /// Adds a function and names it. Rejects it if there are too many.
+    fn begin(&mut self, function: PendingFunction) -> Option<u64> {
+        let (connection, itt) = (function.connection, function.itt);
+        let id = self.functions.add(function);
+        if id.is_none() {
+            self.respond_function(connection, itt, FunctionResponse::Rejected);
         }
-        self.function_ids = self.function_ids.wrapping_add(1);
-        let id = u64::from(self.serial) << 32 | u64::from(self.function_ids);
-        self.functions.push(Function { id, ..function });
-        Some(id)
+        id
     }
 
-    fn ask(&mut self, cx: &mut Context<'_>, id: u64, lun: u64, management: ManagementFunction) {
+    fn ask(
+        &mut self,
+        cx: &mut SessionContext<'_>,
+        id: u64,
+        lun: u64,
+        management: ManagementFunction,
+    ) {
         if let Some(device) = cx.device.as_deref_mut() {
             device.handle_management(cx.now, self.nexus, id, lun, management);
         }
@@ -187,53 +149,53 @@ impl Session {
 
     fn abort_task(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut SessionContext<'_>,
         at: usize,
         pdu: &Pdu,
         lun: u64,
         referenced: u32,
         referenced_cmd_sn: u32,
     ) {
-        let link = self.links[at].id;
+        let connection = self.connections[at].id;
         let itt = pdu.header.itt;
         let slot = self.tasks.find(referenced);
         let live = slot
             .and_then(|slot| self.tasks.get(slot))
-            .is_some_and(|task| task.stage != Stage::Done && task.lun == lun);
+            .is_some_and(|task| task.stage != TaskStage::Done && task.lun == lun);
         let Some(slot) = slot.filter(|_| live) else {
-            // §11.6.1: a command that is still to come counts as received and aborted.
+            // §11.6.1: a command that has not arrived counts as received and aborted.
             let number = referenced_cmd_sn;
             let to_come = slot.is_none()
-                && !before(number, self.expected)
+                && !before(number, self.order.expected())
                 && before(number, pdu.header.cmd_sn)
                 && !before(self.window().max, number);
             let response = if to_come {
-                self.held.entry(number).or_insert(Held::Nothing);
+                self.order.count_as_received(number);
                 FunctionResponse::Complete
             } else {
                 FunctionResponse::NoTask
             };
-            self.respond_function(link, itt, response);
+            self.respond_function(connection, itt, response);
             self.execute_held(cx);
             return;
         };
         let id = self.tasks.id(slot);
-        let active = self.tasks.get(slot).is_some_and(|task| task.stage == Stage::Active);
+        let active = self.tasks.get(slot).is_some_and(|task| task.stage == TaskStage::Active);
         if !active {
             self.abort(cx, slot, Abort::Function);
-            self.respond_function(link, itt, FunctionResponse::Complete);
+            self.respond_function(connection, itt, FunctionResponse::Complete);
             return;
         }
         let management = ManagementFunction::AbortTask(id);
-        let function = Function {
+        let function = PendingFunction {
             id: 0,
-            link,
+            connection,
             itt,
             lun,
             cmd_sn: pdu.header.cmd_sn,
             function: iscsi::Function::AbortTask as u8,
             management,
-            progress: Progress::Asked,
+            progress: FunctionProgress::Asked,
         };
         if let Some(function) = self.begin(function) {
             self.abort(cx, slot, Abort::Function);
@@ -241,136 +203,127 @@ impl Session {
         }
     }
 
-    /// Takes functions as far as they go.
-    pub(super) fn advance_functions(&mut self, cx: &mut Context<'_>) {
-        while let Some(at) = self.functions.iter().position(Function::is_barrier) {
-            let function = self.functions[at].clone();
-            let Progress::Settling { until } = function.progress else { return };
+    /// Moves the functions on as far as possible.
+    pub(super) fn advance_functions(&mut self, cx: &mut SessionContext<'_>) {
+        while let Some(function) = self.functions.barrier().cloned() {
+            let FunctionProgress::Settling { until } = function.progress else { return };
             let concerned = self.tasks.select(|task| function.concerns(task));
-            let arrived = !before(self.expected, function.cmd_sn);
+            let arrived = !before(self.order.expected(), function.cmd_sn);
             let quiet = concerned.iter().all(|slot| {
                 let collect = self.tasks.get(*slot).and_then(|task| task.collect.as_deref());
                 collect.is_none_or(|collect| collect.is_quiet())
             });
-            // §4.2.3.4: an initiator that aborts fast sends no more of their output.
+            // §4.2.3.4: with FastAbort the initiator sends no more output for these tasks.
             let fast = self.parameters.task_reporting == TaskReporting::FastAbort;
             if !(arrived && (quiet || fast)) && cx.now < until {
                 self.arm(until);
                 return;
             }
-            self.functions[at].progress = Progress::Asked;
-            // The device ends what it has; what it has not been given ends here.
-            let mut links = Vec::new();
+            if let Some(asked) = self.functions.get_mut(function.id) {
+                asked.progress = FunctionProgress::Asked;
+            }
+            // The device ends its tasks. Tasks that it was not given end here.
+            let mut connections = Vec::new();
             for slot in self.tasks.select(|task| {
                 function.concerns(task)
-                    || task.stage == Stage::Active
+                    || task.stage == TaskStage::Active
                         && (function.is_wide() || task.lun == function.lun)
             }) {
                 if let Some(task) = self.abort(cx, slot, Abort::Function) {
-                    links.push(task.link);
+                    connections.push(task.connection);
                 }
             }
-            self.announce_abort(function.lun, &links, function.link);
+            self.announce_abort(function.lun, &connections, function.connection);
             self.ask(cx, function.id, function.lun, function.management);
         }
         self.admit(cx);
     }
 
-    /// The device has carried a function out, which ended tasks of other sessions as far as
-    /// `fences` tell. True if its response has to wait.
+    /// The device has carried out a function. `fences` are those of other sessions whose tasks it
+    /// ended. Returns true if the response has to wait.
     pub(super) fn handle_management_done(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut SessionContext<'_>,
         id: u64,
         response: ManagementResponse,
         mut fences: Vec<Fence>,
     ) -> bool {
-        let Some(at) = self.functions.iter().position(|function| function.id == id) else {
-            return false;
-        };
+        let Some(function) = self.functions.get_mut(id) else { return false };
+        let (own, management) = (function.connection, function.management);
         let response = match response {
             ManagementResponse::Complete => FunctionResponse::Complete,
             ManagementResponse::Succeeded => FunctionResponse::Succeeded,
             ManagementResponse::NoLun => FunctionResponse::NoLun,
         };
         let single = matches!(
-            self.functions[at].management,
+            management,
             ManagementFunction::AbortTask(_)
                 | ManagementFunction::QueryTask(_)
                 | ManagementFunction::QueryTaskSet
                 | ManagementFunction::QueryAsyncEvent
         );
-        let own = self.functions[at].link;
         if single {
             fences.clear();
         } else {
-            // §4.2.2.3.4: the response comes after all that was sent on other connections.
-            fences.extend(self.fences().filter(|fence| fence.link != own));
+            // §4.2.2.3.4: the response comes after everything that was sent on other connections.
+            fences.extend(self.fences().filter(|fence| fence.connection != own));
         }
         if fences.is_empty() {
-            self.finish_function(at, response);
+            self.finish_function(id, response);
             return false;
         }
         let until = cx.now.after(FENCE_LIMIT);
-        self.functions[at].progress = Progress::Fenced { fences, response, until };
+        if let Some(function) = self.functions.get_mut(id) {
+            function.progress = FunctionProgress::Fenced { fences, response, until };
+        }
         self.arm(until);
         true
     }
 
-    /// What this session's connections have not acknowledged.
+    /// The fences for all statuses that this session's connections have not acknowledged.
     pub(super) fn fences(&self) -> impl Iterator<Item = Fence> {
         let serial = self.serial;
-        self.links.iter().filter_map(move |link| {
-            let stat_sn = link.outlet.stat_sn;
-            let owed = link.closing.is_none() && before(link.acknowledged, stat_sn);
-            owed.then_some(Fence { serial, link: link.id, stat_sn })
+        self.connections.iter().filter_map(move |connection| {
+            let stat_sn = connection.outlet.stat_sn;
+            let owed = connection.closing.is_none() && before(connection.acknowledged, stat_sn);
+            owed.then_some(Fence { serial, connection: connection.id, stat_sn })
         })
     }
 
-    /// Answers functions whose fences are down; `is_up` tells whether one is not. True if some still
-    /// wait.
+    /// Answers the functions that wait for no fence any more. `is_up` tells whether a fence is not
+    /// acknowledged. Returns whether some functions still wait.
     pub(super) fn advance_fences(&mut self, now: Time, is_up: impl Fn(&Fence) -> bool) -> bool {
-        let mut waiting = false;
-        let mut at = 0;
-        while let Some(function) = self.functions.get_mut(at) {
-            if let Progress::Fenced { fences, response, until } = &mut function.progress {
-                fences.retain(|fence| is_up(fence));
-                if fences.is_empty() || *until <= now {
-                    let response = *response;
-                    self.finish_function(at, response);
-                    continue;
-                }
-                waiting = true;
-            }
-            at += 1;
+        let (done, waiting) = self.functions.lower_fences(now, is_up);
+        for (id, response) in done {
+            self.finish_function(id, response);
         }
         waiting
     }
 
-    /// Whether the fence of this session is still up.
+    /// Whether a fence of this session is not acknowledged yet.
     pub(super) fn is_up(&self, fence: &Fence) -> bool {
-        self.links
-            .iter()
-            .any(|link| link.id == fence.link && before(link.acknowledged, fence.stat_sn))
+        self.connections.iter().any(|connection| {
+            connection.id == fence.connection && before(connection.acknowledged, fence.stat_sn)
+        })
     }
 
-    fn finish_function(&mut self, at: usize, response: FunctionResponse) {
-        let function = self.functions.remove(at);
-        self.respond_function(function.link, function.itt, response);
+    fn finish_function(&mut self, id: u64, response: FunctionResponse) {
+        let Some(function) = self.functions.remove(id) else { return };
+        self.respond_function(function.connection, function.itt, response);
         self.cold_reset |= function.function == iscsi::Function::TargetColdReset as u8;
     }
 
-    /// Answers a function on the connection it came on.
+    /// Answers a function on its own connection.
     pub(super) fn respond_function(
         &mut self,
-        link: ConnectionId,
+        connection: ConnectionId,
         itt: u32,
         response: FunctionResponse,
     ) {
         let window = self.window();
-        if let Some(at) = self.link(link) {
+        if let Some(at) = self.connection(connection) {
             let response = Response::TaskManagement { response };
-            self.links[at].send(window, itt, response, Bytes::new());
+            self.connections[at].send(window, itt, response, Bytes::new());
         }
     }
 }

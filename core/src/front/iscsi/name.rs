@@ -1,19 +1,21 @@
-//! iSCSI names (RFC 7143 §4.2.7): checked, and brought to the one form in which they are compared.
+//! iSCSI names (RFC 7143 §4.2.7): their check, and the normal form in which they are compared.
 //!
-//! The form is that of RFC 3722: folded to lower case, then NFKC. Of characters beyond ASCII only
-//! letters, digits and combining marks are taken, which is stricter than the profile's tables and
-//! spares them: what is left out is punctuation, symbols, spaces and what nobody has assigned.
-//! One thing is more lenient than the standard: `_` is taken, because names of volumes have it, and
-//! initiators in the field too.
+//! The normal form is that of RFC 3722: folded to lower case, then NFKC. Beyond ASCII only letters,
+//! digits and combining marks are accepted. That is stricter than the profile, and needs none of
+//! its tables. It excludes punctuation, symbols, spaces and unassigned characters. One rule is more
+//! lenient than the standard: `_` is accepted, because names of volumes and of initiators in the
+//! field have it.
 
-use super::TARGET_PREFIX;
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
+
+/// Prefix of target names; the volume's name follows.
+pub const TARGET_PREFIX: &str = "iqn.2026-11.io.longhaul:";
 
 /// Longest name, in bytes of UTF-8 (§4.2.7.1).
 pub const MAX_NAME_BYTES: usize = 223;
 
-/// Why something is no iSCSI name.
+/// The reason why a text is no iSCSI name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Longer than [`MAX_NAME_BYTES`].
@@ -37,13 +39,14 @@ fn is_dropped(c: char) -> bool {
         | '\u{2060}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}')
 }
 
-/// The form in which names are compared.
+/// The normal form of a name.
 ///
 /// # Errors
-/// What is wrong with the name.
-pub fn normalise(name: &str) -> Result<String, NameError> {
-    // Folding never makes a name shorter by more than what is dropped, and whoever writes a name of
-    // more than its longest form in compatibility characters is not worth the work.
+///
+/// The reason why the name is invalid.
+pub fn normalize(name: &str) -> Result<String, NameError> {
+    // Only dropped characters make a name shorter when it is folded. A name of more than twice the
+    // limit is refused without that work.
     if name.len() > 2 * MAX_NAME_BYTES {
         return Err(NameError::TooLong);
     }
@@ -51,7 +54,7 @@ pub fn normalise(name: &str) -> Result<String, NameError> {
         name.to_ascii_lowercase()
     } else {
         let kept: String = name.chars().filter(|c| !is_dropped(*c)).collect();
-        // Folding what compatibility forms unfold to needs the second round (RFC 3454 §B.2).
+        // The second round folds the results of compatibility forms (RFC 3454 §B.2).
         fold(&fold(&kept))
     };
     if name.len() > MAX_NAME_BYTES {
@@ -81,7 +84,7 @@ fn fold(name: &str) -> String {
     let mut folded = String::with_capacity(name.len());
     for c in name.chars() {
         match c {
-            // The only letter whose capital is that of another which folds otherwise.
+            // The only letter whose upper case form is that of another letter.
             'ı' => folded.push(c),
             c => folded.extend(c.to_uppercase().flat_map(char::to_lowercase)),
         }
@@ -108,17 +111,18 @@ fn is_qualified(rest: &str) -> bool {
     month_good && !domain.is_empty() && domain.split('.').all(|label| !label.is_empty())
 }
 
-/// The name of the target that a volume is: the volume's name in lower case after
-/// [`TARGET_PREFIX`], since iSCSI names have no other case. Of a snapshot, `VOLUME@SNAPSHOT`, it is
-/// `VOLUME:SNAPSHOT`, since they have no such sign either, and of a tenant's, `TENANT/VOLUME`, it is
-/// `TENANT::VOLUME`.
+/// The target name of a volume: [`TARGET_PREFIX`] and the volume's name in lower case, because
+/// iSCSI names have no upper case.
+///
+/// The snapshot `VOLUME@SNAPSHOT` becomes `VOLUME:SNAPSHOT`, and the tenant's volume
+/// `TENANT/VOLUME` becomes `TENANT::VOLUME`, because iSCSI names have neither sign.
 #[must_use]
 pub fn target_name(volume: &str) -> String {
     let name = volume.to_ascii_lowercase().replace('@', ":").replace('/', "::");
     format!("{TARGET_PREFIX}{name}")
 }
 
-/// The volume or snapshot that a target's name says, as it is spelled there.
+/// The volume or snapshot of a target name, in the spelling of the name.
 #[must_use]
 pub fn volume_of(target: &str) -> Option<String> {
     let (prefix, name) = target.split_at_checked(TARGET_PREFIX.len())?;
@@ -163,7 +167,7 @@ mod tests {
             ("iqn.2001-04.com.example:U\u{308}", "iqn.2001-04.com.example:ü"),
             ("iqn.2001-04.com.example:a\u{ad}b", "iqn.2001-04.com.example:ab"),
         ] {
-            assert_eq!(normalise(name).as_deref(), Ok(normal), "{name}");
+            assert_eq!(normalize(name).as_deref(), Ok(normal), "{name}");
         }
         for (name, why) in [
             ("", NameError::Format),
@@ -186,11 +190,11 @@ mod tests {
             ("iqn.2001-04.com.example:a。b", NameError::Character('。')),
             ("iqn.2001-04.com.example:\u{202e}", NameError::Character('\u{202e}')),
         ] {
-            assert_eq!(normalise(name), Err(why), "{name}");
+            assert_eq!(normalize(name), Err(why), "{name}");
         }
         let long = |n: usize| format!("iqn.2001-04.com.example:{}", "a".repeat(n - 24));
-        assert!(normalise(&long(MAX_NAME_BYTES)).is_ok());
-        assert_eq!(normalise(&long(MAX_NAME_BYTES + 1)), Err(NameError::TooLong));
+        assert!(normalize(&long(MAX_NAME_BYTES)).is_ok());
+        assert_eq!(normalize(&long(MAX_NAME_BYTES + 1)), Err(NameError::TooLong));
     }
 
     #[test]
@@ -220,9 +224,9 @@ mod tests {
     proptest! {
         #[test]
         fn normal_form_is_final(name in "(iqn\\.2001-04\\.a:)?\\PC{0,40}") {
-            if let Ok(normal) = normalise(&name) {
+            if let Ok(normal) = normalize(&name) {
                 prop_assert!(normal.len() <= MAX_NAME_BYTES);
-                prop_assert_eq!(normalise(&normal), Ok(normal.clone()));
+                prop_assert_eq!(normalize(&normal), Ok(normal.clone()));
             }
         }
     }

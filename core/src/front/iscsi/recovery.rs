@@ -1,17 +1,19 @@
-//! What the error recovery levels above 0 ask of a target (RFC 7143 §7): statuses and data are kept
-//! until they are acknowledged, sent again when a SNACK asks, and tasks move between connections.
+//! Error recovery levels above 0 (RFC 7143 §7).
+//!
+//! The target keeps statuses and data until they are acknowledged. It sends them again for a SNACK,
+//! and moves tasks between connections.
 
 use super::commands::{acknowledge_tag, input_bytes, put_data, send_data, send_status, status_of};
-use super::connection::{Reader, before};
+use super::connection::{DataInReader, before};
 use super::counters::Abort;
 use super::framing::Pdu;
-use super::session::{Context, Session};
-use super::tasks::{Cut, Stage};
+use super::session::{Session, SessionContext};
+use super::tasks::{DataInLayout, TaskStage};
 use crate::front::scsi::ManagementFunction;
 use crate::wire::iscsi::{FunctionResponse, RESERVED_TAG, RejectReason, Request, Response};
 use bytes::Bytes;
 
-/// Of management functions that nobody waits for.
+/// Name of management functions whose result nobody needs.
 const NOBODY: u64 = u64::MAX;
 
 /// Kinds of SNACK (§11.16.1).
@@ -23,18 +25,19 @@ mod kind {
 }
 
 impl Session {
-    /// The initiator has all statuses before `expected` of connection number `at`.
-    pub(super) fn acknowledge(&mut self, cx: &mut Context<'_>, at: usize, expected: u32) {
-        let link = &mut self.links[at];
-        // What was never sent cannot have arrived.
-        if !before(link.acknowledged, expected) || before(link.outlet.stat_sn, expected) {
+    /// The initiator has acknowledged all statuses before `expected` of connection number `at`.
+    pub(super) fn acknowledge(&mut self, cx: &mut SessionContext<'_>, at: usize, expected: u32) {
+        let connection = &mut self.connections[at];
+        // An acknowledgment of numbers that were never sent is ignored.
+        if !before(connection.acknowledged, expected) || before(connection.outlet.stat_sn, expected)
+        {
             return;
         }
-        link.acknowledged = expected;
-        if !link.recovers() {
+        connection.acknowledged = expected;
+        if !connection.recovers() {
             return;
         }
-        while let Some(sent) = self.links[at].forget(expected) {
+        while let Some(sent) = self.connections[at].forget(expected) {
             if let Some(slot) = sent.task.and_then(|id| self.tasks.by_id(id)) {
                 self.remove_task(slot);
             }
@@ -42,21 +45,23 @@ impl Session {
         self.admit(cx);
     }
 
-    /// Asks for acknowledgements on all connections that owe some.
-    pub(super) fn solicit(&mut self, cx: &mut Context<'_>) {
-        for at in 0..self.links.len() {
-            let link = &self.links[at];
-            if link.closing.is_none() && before(link.acknowledged, link.outlet.stat_sn) {
+    /// Pings all connections with statuses that are not acknowledged.
+    pub(super) fn solicit(&mut self, cx: &mut SessionContext<'_>) {
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            if connection.closing.is_none()
+                && before(connection.acknowledged, connection.outlet.stat_sn)
+            {
                 self.ping(cx, at);
             }
         }
     }
 
     /// Ends one task without a response.
-    pub(super) fn end_task(&mut self, cx: &mut Context<'_>, slot: u16) {
+    pub(super) fn end_task(&mut self, cx: &mut SessionContext<'_>, slot: u16) {
         let id = self.tasks.id(slot);
         let Some(task) = self.abort(cx, slot, Abort::Loss) else { return };
-        if task.stage == Stage::Active
+        if task.stage == TaskStage::Active
             && let Some(device) = cx.device.as_deref_mut()
         {
             device.handle_management(
@@ -69,10 +74,10 @@ impl Session {
         }
     }
 
-    /// §11.16.
-    pub(super) fn snack(&mut self, cx: &mut Context<'_>, at: usize, pdu: &Pdu) {
+    /// Handles a SNACK (§11.16).
+    pub(super) fn snack(&mut self, cx: &mut SessionContext<'_>, at: usize, pdu: &Pdu) {
         let Request::Snack { kind, tag, begin, run, .. } = pdu.header.request else { return };
-        let refused = if !self.links[at].recovers() {
+        let refused = if !self.connections[at].recovers() {
             Err(RejectReason::ProtocolError)
         } else {
             match kind {
@@ -89,41 +94,41 @@ impl Session {
         }
     }
 
-    /// Sends statuses again, `run` of them or all (0) from `begin` on.
+    /// Sends statuses again: `run` of them, or all if it is 0, from `begin` on.
     fn send_statuses(&mut self, at: usize, begin: u32, run: u32) -> Result<(), RejectReason> {
         let window = self.window();
-        let link = &mut self.links[at];
-        // §11.17.1: what was acknowledged is gone.
-        if before(begin, link.acknowledged) {
+        let connection = &mut self.connections[at];
+        // §11.17.1: acknowledged statuses are not kept.
+        if before(begin, connection.acknowledged) {
             return Err(RejectReason::ProtocolError);
         }
-        let next = link.outlet.stat_sn;
+        let next = connection.outlet.stat_sn;
         let end = if run == 0 { next } else { begin.wrapping_add(run) };
         if before(next, begin) || before(next, end) || before(end, begin) {
             return Err(RejectReason::InvalidPduField);
         }
-        let sent: Vec<_> = link
+        let sent: Vec<_> = connection
             .unacknowledged
             .iter()
             .filter(|sent| !before(sent.stat_sn, begin) && before(sent.stat_sn, end))
             .cloned()
             .collect();
         for sent in sent {
-            link.put(window, sent.itt, sent.stat_sn, sent.response, sent.data);
+            connection.put(window, sent.itt, sent.stat_sn, sent.response, sent.data);
         }
         Ok(())
     }
 
-    /// Data-In PDUs before `begin` have arrived.
+    /// The initiator has acknowledged the Data-In PDUs before `begin`.
     fn acknowledge_data(&mut self, at: usize, tag: u32, begin: u32) -> Result<(), RejectReason> {
-        let owner = self.links[at].id;
+        let owner = self.connections[at].id;
         let slot = tag as u16;
         if acknowledge_tag(self.tasks.id(slot)) != tag {
             return Err(RejectReason::InvalidDataAck);
         }
         match self.tasks.get(slot) {
             Some(task)
-                if task.link == owner
+                if task.connection == owner
                     && !before(begin, task.data_acknowledged)
                     && !before(task.data_sn, begin) =>
             {
@@ -136,15 +141,15 @@ impl Session {
 
     /// The slot of a task of connection number `at`.
     fn own(&mut self, at: usize, itt: u32) -> Result<u16, RejectReason> {
-        let owner = self.links[at].id;
+        let owner = self.connections[at].id;
         let slot = self.tasks.find(itt).ok_or(RejectReason::InvalidPduField)?;
         match self.tasks.get(slot) {
-            Some(task) if task.link == owner => Ok(slot),
+            Some(task) if task.connection == owner => Ok(slot),
             _ => Err(RejectReason::InvalidPduField),
         }
     }
 
-    /// Sends Data-In or R2T PDUs again, `run` of them or all (0) from number `begin` on.
+    /// Sends Data-In or R2T PDUs again: `run` of them, or all if it is 0, from number `begin` on.
     fn send_again(
         &mut self,
         at: usize,
@@ -164,7 +169,7 @@ impl Session {
             return Err(RejectReason::InvalidPduField);
         }
         let asked = |sn: u32| !before(sn, begin) && before(sn, end);
-        let link = &mut self.links[at];
+        let connection = &mut self.connections[at];
         if let Some(collect) = task.collect.as_deref() {
             for burst in collect.bursts().iter().filter(|burst| asked(burst.r2t_sn)) {
                 let response = Response::R2t {
@@ -174,14 +179,14 @@ impl Session {
                     offset: burst.offset,
                     bytes: burst.end - burst.offset,
                 };
-                link.send(window, itt, response, Bytes::new());
+                connection.send(window, itt, response, Bytes::new());
             }
         } else if let Some(response) = task.response.take() {
             let bytes = input_bytes(task, &response);
-            for place in task.cut.places(link.parameters.max_burst, bytes) {
-                if asked(place.data_sn()) {
-                    let mut reader = Reader::new(&response.data, place.offset());
-                    put_data(link, window, id, task, &mut reader, place, bytes, None);
+            for range in task.layout.ranges(connection.parameters.max_burst, bytes) {
+                if asked(range.data_sn()) {
+                    let mut reader = DataInReader::new(&response.data, range.offset());
+                    put_data(connection, window, id, task, &mut reader, range, bytes, None);
                 }
             }
             task.response = Some(response);
@@ -189,8 +194,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends all data that was not acknowledged again, cut as it has to be now, and the status with
-    /// the SNACK's tag.
+    /// Sends all data again that was not acknowledged, in segments of the present length, and the
+    /// status with the SNACK's tag.
     fn send_anew(&mut self, at: usize, itt: u32, tag: u32) -> Result<(), RejectReason> {
         if tag == 0 || tag == RESERVED_TAG {
             return Err(RejectReason::InvalidPduField);
@@ -199,42 +204,49 @@ impl Session {
         let id = self.tasks.id(slot);
         let window = self.window();
         let Some(task) = self.tasks.get(slot) else { return Err(RejectReason::InvalidPduField) };
-        let Some(response) = task.response.take().filter(|_| task.stage == Stage::Done) else {
-            // No data has been sent, so none can have been lost.
+        let Some(response) = task.response.take().filter(|_| task.stage == TaskStage::Done) else {
+            // No data was sent, so none can be lost.
             return Err(RejectReason::SnackReject);
         };
-        let link = &mut self.links[at];
+        let connection = &mut self.connections[at];
         let bytes = input_bytes(task, &response);
         let from = task.data_acknowledged;
-        task.cut = recut(task.cut, link.parameters.max_burst, bytes, from, link.segment());
-        send_data(link, window, id, task, &response.data, bytes, None);
+        task.layout = relayout(
+            task.layout,
+            connection.parameters.max_burst,
+            bytes,
+            from,
+            connection.segment(),
+        );
+        send_data(connection, window, id, task, &response.data, bytes, None);
         let (status, sense) = status_of(task, &response, tag);
-        // All responses of a command bear the same number, and the last counts.
-        if let Some(sent) = link.unacknowledged.iter_mut().find(|sent| sent.task == Some(id)) {
+        // All responses to a command have the same StatSN. The last one counts.
+        if let Some(sent) = connection.unacknowledged.iter_mut().find(|sent| sent.task == Some(id))
+        {
             sent.response = status;
             let stat_sn = sent.stat_sn;
-            link.put(window, itt, stat_sn, status, sense);
+            connection.put(window, itt, stat_sn, status, sense);
         }
         task.response = Some(response);
         Ok(())
     }
 
-    /// Moves a task to connection number `at` (§7.2.2, §11.5.1).
-    pub(super) fn reassign(&mut self, cx: &mut Context<'_>, at: usize, pdu: &Pdu) {
+    /// Reassigns a task to connection number `at` (§7.2.2, §11.5.1).
+    pub(super) fn reassign(&mut self, cx: &mut SessionContext<'_>, at: usize, pdu: &Pdu) {
         let Request::TaskManagement { lun, referenced, exp_data_sn, .. } = pdu.header.request
         else {
             return;
         };
-        let new = self.links[at].id;
+        let new = self.connections[at].id;
         let slot = self.tasks.find(referenced);
         let owner = slot
             .and_then(|slot| self.tasks.get(slot))
             .filter(|task| task.lun == lun)
-            .map(|task| task.link);
+            .map(|task| task.connection);
         let response = match owner {
             _ if self.parameters.error_recovery_level < 2 => FunctionResponse::ReassignNotSupported,
             None => FunctionResponse::NoTask,
-            Some(owner) if self.lost.iter().all(|lost| lost.id != owner) => {
+            Some(owner) if self.failed.iter().all(|failed| failed.id != owner) => {
                 FunctionResponse::StillAllegiant
             }
             Some(_) => FunctionResponse::Complete,
@@ -247,16 +259,16 @@ impl Session {
         }
     }
 
-    /// Goes on with a task on connection number `at`; the initiator expects Data-In or R2T number
+    /// Goes on with a task on connection number `at`. The initiator expects Data-In or R2T number
     /// `expected` next.
-    fn resume(&mut self, cx: &mut Context<'_>, at: usize, slot: u16, expected: u32) {
+    fn resume(&mut self, cx: &mut SessionContext<'_>, at: usize, slot: u16, expected: u32) {
         let window = self.window();
         let id = self.tasks.id(slot);
-        let link = &mut self.links[at];
+        let connection = &mut self.connections[at];
         let Some(task) = self.tasks.get(slot) else { return };
-        task.link = link.id;
+        task.connection = connection.id;
         let expected = if before(task.data_sn, expected) { task.data_sn } else { expected };
-        if task.stage != Stage::Done {
+        if task.stage != TaskStage::Done {
             if let Some(collect) = task.collect.as_deref_mut() {
                 collect.restart();
                 task.data_sn = expected;
@@ -266,22 +278,28 @@ impl Session {
         }
         let Some(response) = task.response.take() else { return };
         let bytes = input_bytes(task, &response);
-        let burst = link.parameters.max_burst;
-        let cut = Cut { segment: task.cut.segment.max(1), ..task.cut };
-        task.cut = recut(cut, burst, bytes, expected, link.segment());
-        send_data(link, window, id, task, &response.data, bytes, None);
-        send_status(link, window, id, task, &response, 0);
+        let burst = connection.parameters.max_burst;
+        let layout = DataInLayout { segment: task.layout.segment.max(1), ..task.layout };
+        task.layout = relayout(layout, burst, bytes, expected, connection.segment());
+        send_data(connection, window, id, task, &response.data, bytes, None);
+        send_status(connection, window, id, task, &response, 0);
         task.response = Some(response);
     }
 }
 
-/// The cut that goes on at PDU number `from` of `cut`, with segments of `segment` bytes from there.
-fn recut(cut: Cut, max_burst: u32, bytes: u64, from: u32, segment: u32) -> Cut {
-    let place = cut.places(max_burst, bytes).find(|place| place.data_sn() == from);
-    match place {
-        Some(place) => Cut { data_sn: from, offset: place.offset(), segment },
-        // All of it is there, or nothing was sent.
-        None if from == cut.data_sn => Cut { segment, ..cut },
-        None => Cut { data_sn: from, offset: bytes, segment },
+/// The layout that continues `layout` at PDU number `from`, with segments of `segment` bytes.
+fn relayout(
+    layout: DataInLayout,
+    max_burst: u32,
+    bytes: u64,
+    from: u32,
+    segment: u32,
+) -> DataInLayout {
+    let range = layout.ranges(max_burst, bytes).find(|range| range.data_sn() == from);
+    match range {
+        Some(range) => DataInLayout { data_sn: from, offset: range.offset(), segment },
+        // The initiator has all PDUs, or none was sent.
+        None if from == layout.data_sn => DataInLayout { segment, ..layout },
+        None => DataInLayout { data_sn: from, offset: bytes, segment },
     }
 }

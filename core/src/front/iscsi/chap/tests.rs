@@ -1,12 +1,12 @@
-//! Responses of every algorithm, and what the dialogue refuses.
+//! The responses of every algorithm, and the refusals of an authentication.
 
 use super::*;
-use crate::front::iscsi::text::tests::config;
+use crate::front::iscsi::exchange::tests::config;
 
 const SECRET: &[u8] = b"a secret of alice";
 const OWN: &[u8] = b"the target's secret";
 
-/// `random` of the dialogues: 0, 1, 2, ... with 0x27 last, which is the identifier.
+/// `random` of the authentications: 0, 1, 2, ... with 0x27 last, which is the identifier.
 fn random() -> [u8; 32] {
     let mut random: [u8; 32] = std::array::from_fn(|i| i as u8);
     random[31] = 0x27;
@@ -27,32 +27,33 @@ fn access() -> Access {
     }
 }
 
-fn ask<'a>(list: &'a str) -> Keys<'a> {
-    Keys { algorithms: Some(list), ..Keys::default() }
+fn ask<'a>(list: &'a str) -> ChapKeys<'a> {
+    ChapKeys { algorithms: Some(list), ..ChapKeys::default() }
 }
 
-/// A dialogue that has its challenge, of `list`'s first algorithm.
+/// An authentication that has sent its challenge, for the first algorithm of `list`.
 fn challenged(list: &str) -> Chap {
     let mut chap = Chap::Start { random: random() };
     let config = Config { weak_chap: true, ..config() };
-    chap.handle(&config, &access(), ask(list), &mut Answer::default()).unwrap();
+    chap.handle(&config, &access(), ask(list), &mut ResponseText::default()).unwrap();
     chap
 }
 
-fn said(answer: Answer) -> String {
+fn said(answer: ResponseText) -> String {
     let all = answer.send().cut(usize::MAX);
     String::from_utf8(all.to_vec()).unwrap().replace('\0', "|")
 }
 
-/// Responses computed with Python's hashlib over 0x27, "a secret of alice" and 0, 1, 2, ...
+/// The expected responses were computed with Python's hashlib over 0x27, "a secret of alice" and 0,
+/// 1, 2, ...
 #[test]
 fn responses() {
     let challenge: [u8; 32] = std::array::from_fn(|i| i as u8);
     for (algorithm, hex) in [
-        (Algorithm::Md5, "bbf0689af4b695b74d01f9e7beb95e99"),
-        (Algorithm::Sha1, "27063b641af6ed7aba343526ab83cc6cca538528"),
-        (Algorithm::Sha256, "6e061438bef1580973391eaec5a1ef59f7ccf01e0e95e40d7035fc82f6bc2502"),
-        (Algorithm::Sha3, "3a9bead2b5271d0b650f55a46c56db8d2a24e409b21a85e16698c2aedb819fcb"),
+        (ChapAlgorithm::Md5, "bbf0689af4b695b74d01f9e7beb95e99"),
+        (ChapAlgorithm::Sha1, "27063b641af6ed7aba343526ab83cc6cca538528"),
+        (ChapAlgorithm::Sha256, "6e061438bef1580973391eaec5a1ef59f7ccf01e0e95e40d7035fc82f6bc2502"),
+        (ChapAlgorithm::Sha3, "3a9bead2b5271d0b650f55a46c56db8d2a24e409b21a85e16698c2aedb819fcb"),
     ] {
         let response = algorithm.respond(0x27, SECRET, &challenge[..algorithm.bytes()]);
         assert_eq!(text::hexadecimal(&response), format!("0x{hex}"), "{algorithm:?}");
@@ -76,13 +77,13 @@ fn the_initiator_s_order_decides_among_what_is_allowed() {
         ("None", false, None),
     ] {
         let config = Config { weak_chap: weak, ..config() };
-        let mut answer = Answer::default();
+        let mut answer = ResponseText::default();
         let mut chap = Chap::Start { random: random() };
         let result = chap.handle(&config, &access(), ask(list), &mut answer);
         let said = said(answer);
         match chosen {
             None => {
-                assert!(matches!(result, Err(Failure::Authentication(_))), "{list}");
+                assert!(matches!(result, Err(ChapFailure::Authentication(_))), "{list}");
                 assert_eq!(said, "");
             }
             Some(number) => {
@@ -99,29 +100,29 @@ fn the_initiator_s_order_decides_among_what_is_allowed() {
 #[test]
 fn right_answers() {
     for (list, algorithm) in [
-        ("5", Algorithm::Md5),
-        ("6", Algorithm::Sha1),
-        ("7", Algorithm::Sha256),
-        ("8", Algorithm::Sha3),
+        ("5", ChapAlgorithm::Md5),
+        ("6", ChapAlgorithm::Sha1),
+        ("7", ChapAlgorithm::Sha256),
+        ("8", ChapAlgorithm::Sha3),
     ] {
         let mut chap = challenged(list);
         let Chap::Challenged { id, challenge, .. } = chap.clone() else { panic!("{chap:?}") };
         let response = text::hexadecimal(&algorithm.respond(id, SECRET, &challenge));
-        let keys = Keys {
+        let keys = ChapKeys {
             name: Some("alice"),
             response: Some(&response),
             id: Some("0xff"),
             challenge: Some("0bAQIDBAUGBwg="),
-            ..Keys::default()
+            ..ChapKeys::default()
         };
-        let mut answer = Answer::default();
+        let mut answer = ResponseText::default();
         assert_eq!(chap.handle(&config(), &access(), keys, &mut answer), Ok(()));
         assert_eq!(chap.user(), Some("alice"));
         let own = algorithm.respond(0xff, OWN, &[1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(said(answer), format!("CHAP_N=target|CHAP_R={}|", text::hexadecimal(&own)));
         assert!(matches!(
-            chap.handle(&config(), &access(), keys, &mut Answer::default()),
-            Err(Failure::Protocol(_))
+            chap.handle(&config(), &access(), keys, &mut ResponseText::default()),
+            Err(ChapFailure::Protocol(_))
         ));
     }
 }
@@ -161,7 +162,7 @@ fn wrong_answers() {
         (Some("Alice"), Some(good), none, none, Authentication),
         (Some("nobody"), Some(nobody.as_str()), none, none, Authentication),
         (Some("short"), Some(short.as_str()), none, none, Authentication),
-        // One secret for both directions; harmless as long as only one is used.
+        // One secret for both directions does no harm as long as one direction is used.
         (Some("twin"), Some(twin.as_str()), Some("1"), other, Authentication),
         (Some("twin"), Some(twin.as_str()), none, none, Fine),
         (Some("alice"), Some(good), Some("1"), Some(challenge.as_str()), Reflection),
@@ -178,13 +179,13 @@ fn wrong_answers() {
         (none, Some(good), none, none, Protocol),
         (Some(""), Some(good), none, none, Protocol),
     ] {
-        let keys = Keys { algorithms: None, id, challenge: back, name, response };
+        let keys = ChapKeys { algorithms: None, id, challenge: back, name, response };
         let mut chap = challenged("7");
-        let result = chap.handle(&config(), &access(), keys, &mut Answer::default());
+        let result = chap.handle(&config(), &access(), keys, &mut ResponseText::default());
         let fits = match want {
-            Protocol => matches!(result, Err(Failure::Protocol(_))),
-            Authentication => matches!(result, Err(Failure::Authentication(_))),
-            Reflection => result == Err(Failure::Reflection),
+            Protocol => matches!(result, Err(ChapFailure::Protocol(_))),
+            Authentication => matches!(result, Err(ChapFailure::Authentication(_))),
+            Reflection => result == Err(ChapFailure::Reflection),
             Fine => result == Ok(()),
         };
         assert!(fits, "{keys:?} {want:?}: {result:?}");
@@ -198,16 +199,16 @@ fn a_target_without_a_secret_cannot_be_asked() {
     let response = text::hexadecimal(&algorithm.respond(id, SECRET, &challenge));
     for target_user in [None, Some(("target".to_owned(), Secret(b"elevenbytes".to_vec())))] {
         let access = Access { target_user, ..access() };
-        let keys = Keys {
+        let keys = ChapKeys {
             algorithms: None,
             id: Some("1"),
             challenge: Some("0x01"),
             name: Some("alice"),
             response: Some(&response),
         };
-        let mut answer = Answer::default();
+        let mut answer = ResponseText::default();
         let result = challenged("7").handle(&config(), &access, keys, &mut answer);
-        assert!(matches!(result, Err(Failure::Authentication(_))), "{result:?}");
+        assert!(matches!(result, Err(ChapFailure::Authentication(_))), "{result:?}");
         assert_eq!(said(answer), "");
     }
 }
@@ -215,12 +216,13 @@ fn a_target_without_a_secret_cannot_be_asked() {
 #[test]
 fn out_of_turn() {
     let mut chap = Chap::Start { random: random() };
-    let both = Keys { name: Some("alice"), ..ask("7") };
-    let late = Keys { algorithms: None, ..both };
+    let both = ChapKeys { name: Some("alice"), ..ask("7") };
+    let late = ChapKeys { algorithms: None, ..both };
     for keys in [both, late] {
-        let result = chap.handle(&config(), &access(), keys, &mut Answer::default());
-        assert!(matches!(result, Err(Failure::Protocol(_))));
+        let result = chap.handle(&config(), &access(), keys, &mut ResponseText::default());
+        assert!(matches!(result, Err(ChapFailure::Protocol(_))));
     }
-    let again = challenged("7").handle(&config(), &access(), ask("7"), &mut Answer::default());
-    assert!(matches!(again, Err(Failure::Protocol(_))));
+    let again =
+        challenged("7").handle(&config(), &access(), ask("7"), &mut ResponseText::default());
+    assert!(matches!(again, Err(ChapFailure::Protocol(_))));
 }

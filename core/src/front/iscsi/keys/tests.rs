@@ -1,23 +1,23 @@
-//! Every key's negotiation.
+//! The negotiation of every key.
 
 use super::*;
-use crate::front::iscsi::text::tests::config;
-use crate::front::iscsi::text::{Pair, parse};
+use crate::front::iscsi::exchange::tests::config;
+use crate::front::iscsi::text::{TextPair, parse};
 use proptest::prelude::*;
 
-/// Answers to one request's keys, nulls shown as `|`, and what came of it.
+/// The answers to the keys of one request, with `|` for nulls, and the resulting parameters.
 fn negotiate(
     negotiation: &mut Negotiation,
     config: &Config,
     text: &str,
 ) -> Result<(String, Parameters), String> {
     let text = text.replace('|', "\0");
-    let mut answer = Answer::default();
+    let mut answer = ResponseText::default();
     negotiation.handle(config, &parse(text.as_bytes()).unwrap(), &mut answer)?;
     Ok((said(answer), negotiation.settle()))
 }
 
-fn said(answer: Answer) -> String {
+fn said(answer: ResponseText) -> String {
     String::from_utf8(answer.send().cut(usize::MAX).to_vec()).unwrap().replace('\0', "|")
 }
 
@@ -29,7 +29,7 @@ fn defaults() -> Parameters {
     Negotiation::new(false, true).settle()
 }
 
-/// The whole table of §13: what is offered, what is answered, what differs from the defaults.
+/// All keys of §13: offer, answer, and the difference from the defaults.
 #[test]
 fn every_key() {
     type Set = fn(&mut Parameters);
@@ -108,7 +108,7 @@ fn every_key() {
     for (key, place) in KEYS {
         let shown = table.iter().any(|(offer, ..)| offer.split('=').next() == Some(*key));
         let declared = *key == "MaxRecvDataSegmentLength";
-        assert_eq!(*place == Place::Operational, shown || declared, "{key} is not in the table");
+        assert_eq!(*place == KeyUse::Operational, shown || declared, "{key} is not in the table");
     }
 }
 
@@ -119,7 +119,7 @@ fn declarations_have_no_answer() {
     for value in ["511", "16777216", "", "Reject", "1e4"] {
         assert!(alone(&format!("MaxRecvDataSegmentLength={value}|")).is_err(), "{value}");
     }
-    let mut answer = Answer::default();
+    let mut answer = ResponseText::default();
     let mut negotiation = Negotiation::new(false, true);
     assert!(negotiation.declare(&config(), &mut answer));
     assert!(!negotiation.declare(&config(), &mut answer));
@@ -137,7 +137,7 @@ fn digests_must_be_had() {
 
 #[test]
 fn the_first_burst_depends_on_others() {
-    // Whatever the order within a request.
+    // The order within a request does not matter.
     for (text, answer) in [
         (
             "FirstBurstLength=262144|MaxBurstLength=65536|",
@@ -167,7 +167,7 @@ fn irrelevant_keys() {
     let (answer, parameters) = negotiate(&mut discovery(), &config(), session).unwrap();
     assert_eq!((answer, parameters), (irrelevant.clone(), defaults()));
     assert_eq!(negotiate(&mut joining(), &config(), session).unwrap().0, irrelevant);
-    // Recovery is none of a discovery session; its times are.
+    // A discovery session has no recovery, but has its times.
     let text = "ErrorRecoveryLevel=2|DefaultTime2Wait=5|HeaderDigest=CRC32C|";
     let answer = negotiate(&mut discovery(), &config(), text).unwrap().0;
     assert_eq!(answer, "ErrorRecoveryLevel=0|DefaultTime2Wait=5|HeaderDigest=CRC32C|");
@@ -184,7 +184,7 @@ fn a_small_target_makes_offers() {
     let offered = || {
         let mut negotiation = Negotiation::new(false, true);
         assert!(negotiation.is_lacking(&config));
-        let mut answer = Answer::default();
+        let mut answer = ResponseText::default();
         assert!(negotiation.offer(&config, &mut answer));
         assert!(!negotiation.offer(&config, &mut answer), "an offer is made once");
         assert_eq!(said(answer), "MaxBurstLength=65536|FirstBurstLength=8192|");
@@ -202,14 +202,15 @@ fn a_small_target_makes_offers() {
         let text = format!("MaxBurstLength={bad}|");
         assert!(negotiate(&mut offered(), &config, &text).is_err(), "{bad}");
     }
-    // What the initiator offers needs no offer, and what it offers badly cannot be settled.
+    // The target makes no offer for a key that the initiator offered. A rejected offer can not be
+    // repaired.
     let mut negotiation = Negotiation::new(false, true);
     let text = "MaxBurstLength=1048576|FirstBurstLength=1048576|";
     let (answer, _) = negotiate(&mut negotiation, &config, text).unwrap();
     assert_eq!(answer, "MaxBurstLength=65536|FirstBurstLength=8192|");
     assert!(!negotiation.is_lacking(&config));
     assert!(negotiate(&mut Negotiation::new(false, true), &config, "MaxBurstLength=1|").is_err());
-    // Without unsolicited data there is no first burst; other sessions have no bursts at all.
+    // Without unsolicited data there is no first burst, and discovery sessions have no bursts.
     let mut negotiation = Negotiation::new(false, true);
     negotiate(&mut negotiation, &config, "ImmediateData=No|MaxBurstLength=512|").unwrap();
     assert!(!negotiation.is_lacking(&config));
@@ -237,7 +238,7 @@ fn configuration_out_of_range_is_brought_in() {
 }
 
 proptest! {
-    /// Whatever is offered: the answer has one pair for each, and what is agreed is in range.
+    /// Any offers: the answer has one pair for each, and the results are in range.
     #[test]
     fn any_offer(
         offers in prop::collection::vec((0..KEYS.len(), prop_oneof![
@@ -252,10 +253,10 @@ proptest! {
         if small {
             (config.max_burst, config.first_burst) = (4096, 1024);
         }
-        let pairs: Vec<Pair<'_>> =
-            offers.iter().map(|(key, value)| Pair { key: KEYS[*key].0, value }).collect();
+        let pairs: Vec<TextPair<'_>> =
+            offers.iter().map(|(key, value)| TextPair { key: KEYS[*key].0, value }).collect();
         let mut negotiation = Negotiation::new(discovery, leading);
-        let mut answer = Answer::default();
+        let mut answer = ResponseText::default();
         if negotiation.handle(&config, &pairs, &mut answer).is_err() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
-//! Whole logins.
+//! Complete logins.
 
 use super::*;
-use crate::front::iscsi::text::tests::config;
+use crate::front::iscsi::exchange::tests::config;
 use crate::front::iscsi::{Grant, Secret};
 use crate::wire::iscsi::opcode;
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ fn access() -> Access {
     }
 }
 
-/// An initiator that talks to a login.
+/// An initiator that logs in.
 struct Talk {
     login: Login,
     config: Config,
@@ -53,17 +53,17 @@ struct Flags {
     more: bool,
 }
 
-/// Stays in the stage.
+/// The request stays in the stage.
 fn stay(stage: u8) -> Flags {
     Flags { stage, next: None, more: false }
 }
 
-/// Wants to leave it.
+/// The request asks to leave the stage.
 fn go(stage: u8, next: u8) -> Flags {
     Flags { stage, next: Some(next), more: false }
 }
 
-/// Text goes on.
+/// The text continues.
 fn more(stage: u8) -> Flags {
     Flags { stage, next: None, more: true }
 }
@@ -103,7 +103,7 @@ impl Talk {
         Talk::new(config(), access(), false)
     }
 
-    /// Changes a field of the requests to come.
+    /// Changes a field of later requests.
     fn with(mut self, change: impl FnOnce(&mut RequestHeader)) -> Talk {
         change(&mut self.header);
         self
@@ -117,7 +117,7 @@ impl Talk {
         })
     }
 
-    fn raw(&mut self, flags: Flags, text: &[u8]) -> Step {
+    fn raw(&mut self, flags: Flags, text: &[u8]) -> LoginStep {
         if let Request::Login { transit, more, stage, next, .. } = &mut self.header.request {
             *transit = flags.next.is_some();
             *more = flags.more;
@@ -127,34 +127,36 @@ impl Talk {
         self.login.handle_request(&self.config, &self.access, &self.header, text)
     }
 
-    /// Sends text written with `|` for nulls.
-    fn send(&mut self, flags: Flags, text: &str) -> Step {
+    /// Sends text, with `|` for nulls.
+    fn send(&mut self, flags: Flags, text: &str) -> LoginStep {
         self.raw(flags, text.replace('|', "\0").as_bytes())
     }
 
-    /// A login that is to be answered with this text, in this stage, going on to that.
+    /// Expects this text as the answer, in this stage, with that next stage.
     #[track_caller]
     fn expect(&mut self, flags: Flags, text: &str, next: Option<u8>, answer: &str) {
         let step = self.send(flags, text);
-        let Step::Send(pdu) = step else { panic!("no answer: {step:?}") };
+        let LoginStep::Send(pdu) = step else { panic!("no answer: {step:?}") };
         assert_eq!(show(&pdu.text), answer);
         assert_eq!(pdu.response, response(flags.stage, next, false, 0, status::SUCCESS));
     }
 
-    /// Opens and admits.
+    /// Opens the volume and admits the session.
     #[track_caller]
-    fn finish(&mut self, step: Step, volume: &str) -> (Identity, Parameters, String) {
-        assert_eq!(step, Step::Open { volume: volume.to_owned() });
+    fn finish(&mut self, step: LoginStep, volume: &str) -> (Identity, Parameters, String) {
+        assert_eq!(step, LoginStep::Open { volume: volume.to_owned() });
         let step = self.login.handle_opened(Ok(()));
-        let Step::Admit { identity, parameters } = step else { panic!("not admitted: {step:?}") };
+        let LoginStep::Admit { identity, parameters } = step else {
+            panic!("not admitted: {step:?}")
+        };
         let step = self.login.handle_admitted(Ok((9, parameters)));
-        let Step::Done(pdu) = step else { panic!("not done: {step:?}") };
+        let LoginStep::Done(pdu) = step else { panic!("not done: {step:?}") };
         let Response::Login { stage, .. } = pdu.response else { panic!("{pdu:?}") };
         assert_eq!(pdu.response, response(stage, Some(3), false, 9, status::SUCCESS));
         (identity, parameters, show(&pdu.text))
     }
 
-    /// Answers the challenge of `answer` as `user`.
+    /// The response to the challenge in `answer`, of `user`.
     fn reply(&self, answer: &str, user: &str, secret: &[u8]) -> String {
         let find = |key: &str| {
             let pair = answer.split('|').find(|pair| pair.starts_with(key)).unwrap();
@@ -163,11 +165,11 @@ impl Talk {
         assert_eq!(find("CHAP_A"), "7");
         let id = find("CHAP_I").parse::<u8>().unwrap();
         let challenge = text::binary(&find("CHAP_C"), 1024).unwrap();
-        let response = chap::Algorithm::Sha256.respond(id, secret, &challenge);
+        let response = chap::ChapAlgorithm::Sha256.respond(id, secret, &challenge);
         format!("CHAP_N={user}|CHAP_R={}|", text::hexadecimal(&response))
     }
 
-    /// Goes through AuthMethod and the challenge; gives the keys that answer it.
+    /// Goes through AuthMethod and the challenge. Returns the keys of the response.
     #[track_caller]
     fn challenge(&mut self, first: &str, user: &str, secret: &[u8]) -> String {
         let step = self.send(go(0, 1), &format!("{first}AuthMethod=CHAP,None|"));
@@ -196,15 +198,15 @@ fn show(text: &[u8]) -> String {
 }
 
 #[track_caller]
-fn text_of(step: &Step) -> String {
-    let Step::Send(pdu) = step else { panic!("no answer: {step:?}") };
+fn text_of(step: &LoginStep) -> String {
+    let LoginStep::Send(pdu) = step else { panic!("no answer: {step:?}") };
     show(&pdu.text)
 }
 
-/// The status of a refusal; `None` where nothing is said.
+/// The status of a refusal; `None` without a response.
 #[track_caller]
-fn refused(step: &Step) -> Option<u16> {
-    let Step::Fail { response, reason } = step else { panic!("not refused: {step:?}") };
+fn refused(step: &LoginStep) -> Option<u16> {
+    let LoginStep::Fail { response, reason } = step else { panic!("not refused: {step:?}") };
     assert!(!reason.is_empty());
     let pdu = response.as_ref()?;
     let Response::Login { transit, more, status, .. } = pdu.response else { panic!("{pdu:?}") };
@@ -259,20 +261,20 @@ fn through_both_stages() {
 
 #[test]
 fn the_short_ways() {
-    // Straight from security to the full feature phase, with and without AuthMethod.
+    // From security straight to the full feature phase, with and without AuthMethod.
     for method in ["", "AuthMethod=None|", "AuthMethod=KRB5,None|"] {
         let mut talk = Talk::afar();
         let step = talk.send(go(0, 3), &format!("{}{method}", names("Open")));
         let (_, parameters, _) = talk.finish(step, "Open");
         assert_eq!(parameters, Negotiation::new(false, true).settle());
     }
-    // Operational from the beginning.
+    // The login begins in the operational stage.
     let mut talk = Talk::afar();
     let step = talk.send(go(1, 3), &format!("{}DataDigest=CRC32C|", names("Open")));
     let (_, parameters, text) = talk.finish(step, "Open");
     assert_eq!(text, format!("TargetPortalGroupTag=1|{OWN_KEYS}DataDigest=CRC32C|"));
     assert!(parameters.data_digest);
-    // A target with small bursts insists on the operational stage.
+    // A target with small bursts requires the operational stage.
     let config = Config { max_burst: 65_536, first_burst: 65_536, ..config() };
     let mut talk = Talk::new(config, access(), false);
     talk.expect(go(0, 3), &names("Open"), Some(1), "TargetPortalGroupTag=1|");
@@ -298,7 +300,7 @@ fn one_way_and_mutual_chap() {
             "" => String::new(),
             _ => {
                 let challenge: Vec<u8> = (1..=16).collect();
-                let response = chap::Algorithm::Sha256.respond(9, OWN, &challenge);
+                let response = chap::ChapAlgorithm::Sha256.respond(9, OWN, &challenge);
                 format!("CHAP_N=target|CHAP_R={}|", text::hexadecimal(&response))
             }
         };
@@ -307,13 +309,13 @@ fn one_way_and_mutual_chap() {
         let (identity, ..) = talk.finish(step, "alices");
         assert_eq!(identity.user.as_deref(), Some("alice"));
     }
-    // The reply without leaving the stage, then leaving it for the full feature phase.
+    // The response without leaving the stage, then a request for the full feature phase.
     let mut talk = Talk::afar();
     let reply = talk.challenge(&names("alices"), "alice", SECRET);
     talk.expect(stay(0), &reply, None, "");
     let step = talk.send(go(0, 3), "");
     talk.finish(step, "alices");
-    // Who needs no CHAP may insist on it.
+    // An initiator that needs no CHAP may insist on it.
     let mut talk = Talk::afar();
     talk.expect(
         stay(0),
@@ -340,8 +342,8 @@ fn chap_that_fails() {
     expect("alices", "carol", SECRET, "", Some(status::AUTHENTICATION));
     expect("alices", "alice", SECRET, "CHAP_I=1|", Some(status::INITIATOR_ERROR));
     expect("alices", "alice", SECRET, &format!("CHAP_I=1|CHAP_C={challenge}|"), None);
-    // Another user than the grant's.
-    expect("alices", "bob", b"a secret of bob", "", Some(status::AUTHORISATION));
+    // The user differs from the grant's.
+    expect("alices", "bob", b"a secret of bob", "", Some(status::AUTHORIZATION));
 
     for (flags, text, wanted) in [
         (go(0, 1), "", status::AUTHENTICATION),
@@ -354,7 +356,7 @@ fn chap_that_fails() {
         talk.send(stay(0), &format!("{}AuthMethod=CHAP|", names("alices")));
         assert_eq!(refused(&talk.send(flags, text)), Some(wanted), "{text}");
     }
-    // Waiting in between is no crime.
+    // Requests without progress are allowed.
     let mut talk = Talk::afar();
     talk.send(stay(0), &format!("{}AuthMethod=CHAP|", names("alices")));
     talk.expect(stay(0), "", None, "");
@@ -378,7 +380,7 @@ fn what_needs_chap_is_not_had_without() {
     }
 }
 
-/// What is not there and what is not granted cannot be told apart, before and after authentication.
+/// An unknown target and one without a grant look the same, before and after authentication.
 #[test]
 fn strangers_learn_nothing() {
     let dialogue = |volume: &str, user: &str, secret: &[u8]| {
@@ -391,7 +393,7 @@ fn strangers_learn_nothing() {
     };
     for (user, secret, wanted) in [
         ("mallory", &b"whatever it may be"[..], status::AUTHENTICATION),
-        ("bob", b"a secret of bob", status::AUTHORISATION),
+        ("bob", b"a secret of bob", status::AUTHORIZATION),
     ] {
         let known = dialogue("alices", user, secret);
         assert_eq!(known.2, Some(wanted));
@@ -399,12 +401,12 @@ fn strangers_learn_nothing() {
             assert_eq!(dialogue(volume, user, secret), known, "{volume} {user}");
         }
     }
-    // Without users, there is nothing to authenticate as.
+    // Without CHAP users, nobody can authenticate.
     let access = Access { users: Default::default(), ..access() };
     for volume in ["alices", "nobodys", "none", "alicesgone", "a:b", "a:b:c"] {
         let mut talk = Talk::new(config(), access.clone(), false);
         let step = talk.send(stay(0), &format!("{}AuthMethod=CHAP,None|", names(volume)));
-        assert_eq!(refused(&step), Some(status::AUTHORISATION), "{volume}");
+        assert_eq!(refused(&step), Some(status::AUTHORIZATION), "{volume}");
     }
 }
 
@@ -418,7 +420,7 @@ fn on_loopback() {
     let (mut talk, step) = say("Unnamed");
     assert_eq!(talk.finish(step, "Unnamed").0.volume.as_deref(), Some("Unnamed"));
     for (volume, wanted) in [
-        ("nobodys", status::AUTHORISATION),
+        ("nobodys", status::AUTHORIZATION),
         ("alices", status::AUTHENTICATION),
         ("a:b:c", status::NOT_FOUND),
     ] {
@@ -430,29 +432,29 @@ fn on_loopback() {
 fn redirection() {
     let mut talk = Talk::afar();
     let step = talk.send(go(0, 1), &names("gone"));
-    let Step::Fail { response: Some(pdu), .. } = &step else { panic!("{step:?}") };
+    let LoginStep::Fail { response: Some(pdu), .. } = &step else { panic!("{step:?}") };
     assert_eq!(show(&pdu.text), "TargetAddress=10.9.9.9:3260|");
     assert_eq!(refused(&step), Some(status::MOVED));
     assert_eq!(refused(&Talk::afar().send(stay(1), &names("gone"))), Some(status::MOVED));
     let mut talk = Talk::afar();
     let reply = talk.challenge(&names("alicesgone"), "alice", SECRET);
     assert_eq!(refused(&talk.send(go(0, 1), &reply)), Some(status::MOVED));
-    // A connection joins its session where that is.
+    // A connection that joins a session is not redirected.
     let step = Talk::afar().joining(5).send(go(0, 3), &names("gone"));
-    assert!(matches!(step, Step::Admit { .. }), "{step:?}");
+    assert!(matches!(step, LoginStep::Admit { .. }), "{step:?}");
 }
 
 #[test]
 fn discovery_sessions() {
-    // Nothing to show: what needs no CHAP is there.
+    // A target that needs no proof is visible without one.
     let mut talk = Talk::afar();
     let text = format!("{}AuthMethod=None|", discovery());
     talk.expect(go(0, 1), &text, Some(1), "AuthMethod=None|");
     let step = talk.send(go(1, 3), "ErrorRecoveryLevel=2|MaxBurstLength=65536|");
-    let Step::Admit { identity, parameters } = step else { panic!("{step:?}") };
+    let LoginStep::Admit { identity, parameters } = step else { panic!("{step:?}") };
     assert_eq!(identity.volume, None);
     assert_eq!(parameters.error_recovery_level, 0);
-    let Step::Done(pdu) = talk.login.handle_admitted(Ok((4, parameters))) else { panic!() };
+    let LoginStep::Done(pdu) = talk.login.handle_admitted(Ok((4, parameters))) else { panic!() };
     assert_eq!(
         show(&pdu.text),
         "MaxRecvDataSegmentLength=262144|ErrorRecoveryLevel=0|MaxBurstLength=Irrelevant|"
@@ -461,14 +463,14 @@ fn discovery_sessions() {
     let mut talk = Talk::afar();
     let reply = talk.challenge(&discovery(), "alice", SECRET);
     let step = talk.send(go(0, 3), &reply);
-    let Step::Admit { identity, .. } = step else { panic!("{step:?}") };
+    let LoginStep::Admit { identity, .. } = step else { panic!("{step:?}") };
     assert_eq!(identity.user.as_deref(), Some("alice"));
-    // A stranger; and an initiator with grants that all ask for CHAP.
+    // An unknown initiator, and one whose grants all ask for CHAP.
     let stranger = "InitiatorName=iqn.2001-04.com.example:x|SessionType=Discovery|";
     assert_eq!(refused(&Talk::afar().send(go(0, 3), stranger)), Some(status::AUTHENTICATION));
     let mut talk = Talk::afar();
     let reply = talk.challenge(stranger, "bob", b"a secret of bob");
-    assert_eq!(refused(&talk.send(go(0, 3), &reply)), Some(status::AUTHORISATION));
+    assert_eq!(refused(&talk.send(go(0, 3), &reply)), Some(status::AUTHORIZATION));
     let mut access = access();
     access.volumes.retain(|volume, _| volume == "alices");
     let mut talk = Talk::new(config(), access.clone(), false);
@@ -476,9 +478,9 @@ fn discovery_sessions() {
     access.users.clear();
     for who in [discovery().as_str(), stranger] {
         let mut talk = Talk::new(config(), access.clone(), false);
-        assert_eq!(refused(&talk.send(go(0, 3), who)), Some(status::AUTHORISATION));
+        assert_eq!(refused(&talk.send(go(0, 3), who)), Some(status::AUTHORIZATION));
         let mut talk = Talk::new(config(), access.clone(), true);
-        assert!(matches!(talk.send(go(0, 3), who), Step::Admit { .. }));
+        assert!(matches!(talk.send(go(0, 3), who), LoginStep::Admit { .. }));
     }
     let step = Talk::afar().joining(5).send(stay(0), &discovery());
     assert_eq!(refused(&step), Some(status::CANNOT_INCLUDE));
@@ -489,10 +491,10 @@ fn joining_a_session() {
     let mut talk = Talk::afar().joining(5);
     let step =
         talk.send(go(1, 3), &format!("{}MaxConnections=2|HeaderDigest=CRC32C|", names("open")));
-    let Step::Admit { identity, parameters } = step else { panic!("{step:?}") };
+    let LoginStep::Admit { identity, parameters } = step else { panic!("{step:?}") };
     assert_eq!((identity.tsih, identity.volume.as_deref()), (5, Some("Open")));
     assert!(parameters.header_digest);
-    let Step::Done(pdu) = talk.login.handle_admitted(Ok((5, parameters))) else { panic!() };
+    let LoginStep::Done(pdu) = talk.login.handle_admitted(Ok((5, parameters))) else { panic!() };
     assert!(show(&pdu.text).ends_with("MaxConnections=Irrelevant|HeaderDigest=CRC32C|"));
     assert_eq!(pdu.response, response(1, Some(3), false, 5, status::SUCCESS));
 }
@@ -514,7 +516,7 @@ fn refusals_of_others() {
         refused(&talk_b.login.handle_admitted(Err(why))),
         Some(status::TOO_MANY_CONNECTIONS)
     );
-    // Out of turn.
+    // A request before the answer.
     let (mut talk_c, _) = talk();
     assert_eq!(refused(&talk_c.send(stay(0), "")), None);
     assert_eq!(refused(&Talk::afar().login.handle_opened(Ok(()))), None);
@@ -569,7 +571,7 @@ fn first_requests_that_are_refused() {
             *version_max = 9;
         }
     });
-    assert!(matches!(step, Step::Send(_)), "a newer initiator that speaks ours");
+    assert!(matches!(step, LoginStep::Send(_)), "a newer initiator that speaks ours");
 }
 
 #[test]
@@ -600,7 +602,7 @@ fn later_requests_that_are_refused() {
         say(|header| header.request = Request::Unknown, stay(0), ""),
         Some(status::INVALID_REQUEST)
     );
-    // Back to the stage before.
+    // A request for an earlier stage.
     let mut talk = Talk::afar();
     talk.expect(go(0, 1), &names("Open"), Some(1), "TargetPortalGroupTag=1|");
     assert_eq!(refused(&talk.send(stay(0), "")), error);
@@ -608,7 +610,7 @@ fn later_requests_that_are_refused() {
     let mut talk = Talk::afar();
     talk.send(stay(1), &format!("{}HeaderDigest=None|", names("Open")));
     assert_eq!(refused(&talk.send(stay(1), "HeaderDigest=None|")), error);
-    // For ever.
+    // A login that never ends.
     let mut talk = Talk::afar();
     talk.send(stay(0), &names("Open"));
     for _ in 1..MAX_REQUESTS {
@@ -628,7 +630,7 @@ fn text_in_pieces_both_ways() {
     let unknown: String = (0..100).map(|i| format!("X-{i}=|")).collect();
     let mut step = talk.send(go(1, 3), &format!("{unknown}MaxRecvDataSegmentLength=512|"));
     let mut text = String::new();
-    while let Step::Send(pdu) = &step {
+    while let LoginStep::Send(pdu) = &step {
         assert_eq!(pdu.response, response(1, None, true, 0, 0));
         assert_eq!(pdu.text.len(), 512);
         text.push_str(&show(&pdu.text));
@@ -637,15 +639,15 @@ fn text_in_pieces_both_ways() {
     text.push_str(&talk.finish(step, "Open").2);
     assert_eq!(text.matches("=NotUnderstood|").count(), 100);
 
-    // The last piece goes with what the last request wants.
+    // The last piece goes with the transition that the last request asks for.
     let mut talk = Talk::afar();
     talk.send(stay(1), &format!("{}MaxRecvDataSegmentLength=512|", names("Open")));
     talk.send(go(1, 3), &(0..40).map(|i| format!("X-{i}=|")).collect::<String>());
-    assert!(matches!(talk.send(stay(1), ""), Step::Send(_)));
+    assert!(matches!(talk.send(stay(1), ""), LoginStep::Send(_)));
     let step = talk.send(go(1, 3), "");
     assert_eq!(talk.finish(step, "Open").2, "");
 
-    // Text where silence is due; too much text.
+    // Text in a request that must be empty; too much text.
     let mut talk = Talk::afar();
     talk.send(stay(1), &format!("{}MaxRecvDataSegmentLength=512|", names("Open")));
     talk.send(go(1, 3), &unknown);
@@ -673,7 +675,7 @@ fn keys_of_any_stage() {
     assert_eq!(text, format!("RDMAExtensions=NotUnderstood|{OWN_KEYS}"));
 }
 
-/// Pieces of text that make logins get somewhere.
+/// Pieces of text with which logins make progress.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     let text = |text: &str| Just(text.replace('|', "\0").into_bytes());
     prop_oneof![
@@ -697,12 +699,13 @@ fn part() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever comes: answers keep to the limit, nobody gets in who may not, and there is an end.
+    /// Any text: answers keep to the limit, only permitted initiators get in, and the login ends.
     #[test]
     fn any_dialogue(
         stage in 0..4u8,
         requests in prop::collection::vec(
-            (prop::option::weighted(0.1, 0..4u8), prop::option::of(0..4u8), prop::bool::weighted(0.1),
+            (prop::option::weighted(0.1, 0..4u8), prop::option::of(0..4u8),
+             prop::bool::weighted(0.1),
              prop::collection::vec(part(), 0..3)),
             1..20),
         small: bool,
@@ -716,19 +719,20 @@ proptest! {
         for (jump, next, more, parts) in requests {
             let flags = Flags { stage: jump.unwrap_or(current), next, more };
             let mut step = talk.raw(flags, &parts.concat());
-            if let Step::Open { volume } = &step {
+            if let LoginStep::Open { volume } = &step {
                 prop_assert_eq!(volume, "Open");
                 step = talk.login.handle_opened(Ok(()));
             }
-            if let Step::Admit { identity, parameters } = &step {
+            if let LoginStep::Admit { identity, parameters } = &step {
                 prop_assert_eq!(&identity.user, &None);
-                prop_assert!(identity.volume.is_none() || identity.volume.as_deref() == Some("Open"));
+                prop_assert!(matches!(identity.volume.as_deref(), None | Some("Open")));
                 let parameters = *parameters;
-                prop_assert!(identity.volume.is_none() || parameters.max_burst <= talk.config.max_burst);
+                let most = talk.config.max_burst;
+                prop_assert!(identity.volume.is_none() || parameters.max_burst <= most);
                 step = talk.login.handle_admitted(Ok((1, parameters)));
             }
             match step {
-                Step::Send(pdu) => {
+                LoginStep::Send(pdu) => {
                     prop_assert!(pdu.text.len() <= 8192);
                     let Response::Login { transit, more, stage, next, .. } = pdu.response else {
                         return Err(TestCaseError::fail("no login response"));
@@ -738,7 +742,7 @@ proptest! {
                     prop_assert!(!transit || next > stage);
                     current = if transit { next } else { stage };
                 }
-                Step::Done(_) | Step::Fail { .. } => {
+                LoginStep::Done(_) | LoginStep::Fail { .. } => {
                     prop_assert_eq!(refused(&talk.raw(stay(current), b"")), None);
                     return Ok(());
                 }

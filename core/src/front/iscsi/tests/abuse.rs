@@ -1,4 +1,4 @@
-//! Initiators that break rules.
+//! Initiators that violate the protocol.
 
 use super::super::*;
 use super::device::WRITE;
@@ -18,7 +18,7 @@ fn reject(world: &mut World, at: usize) -> u8 {
     pdu.bhs[2]
 }
 
-/// Sense of a failed command: key and code.
+/// Key and code of the sense data of a failed command.
 fn failure(world: &mut World, at: usize) -> (u8, u16) {
     let pdu = world.one(at);
     assert_eq!((pdu.opcode(), pdu.bhs[3]), (opcode::SCSI_RESPONSE, 2), "{pdu:x?}");
@@ -29,7 +29,7 @@ const UNEXPECTED: (u8, u16) = (0x0b, 0x0c0c);
 const AMOUNT: (u8, u16) = (0x0b, 0x0c0d);
 const CRC: (u8, u16) = (0x0b, 0x4705);
 
-/// The session still works.
+/// Checks that the session still works.
 fn works(world: &mut World, at: usize, cmd_sn: u32) {
     world.send(at, nothing(99, cmd_sn));
     let pdu = world.one(at);
@@ -51,19 +51,19 @@ fn requests_that_are_none() {
     assert_eq!(reject(&mut world, at), 9);
     world.send(at, nothing(!0, 100));
     assert_eq!(reject(&mut world, at), 9);
-    // None of these used its number up.
+    // None of these requests used its number.
     works(&mut world, at, 100);
 }
 
 #[test]
 fn headers_and_lengths_that_cannot_be() {
-    // More data than was agreed.
+    // More data than was negotiated.
     let (mut world, at) = world(parameters());
     let out = write(F, 1, 100, 0, 1 << 20).data(&vec![0; (64 << 10) + 4]);
     world.send(at, out);
     assert!(matches!(world.expect_closed(at), CloseReason::Violation(_)));
     assert_eq!(world.target.sessions().count(), 0);
-    // Additional headers that break their format.
+    // Malformed additional header segments.
     let (mut world, at) = self::world(parameters());
     for ahs in [
         vec![0, 200, 1, 0],
@@ -81,7 +81,7 @@ fn headers_and_lengths_that_cannot_be() {
     out.ahs = [&[0, 17, 1, 0][..], &[0; 16]].concat();
     world.send(at, out);
     assert_eq!(world.one(at).bhs[3], 0, "a longer CDB");
-    // Data with a command that has none.
+    // Data with a command that has no output.
     world.send(at, read(1, 101, 0, 512).data(&[0; 4]));
     assert_eq!(reject(&mut world, at), 9);
     works(&mut world, at, 101);
@@ -109,7 +109,7 @@ fn damaged_data_without_recovery() {
     assert_eq!(reject(&mut world, at), 2);
     world.send(at, data_out(true, 1, RESERVED_TAG, 1, 512, &[1; 512]));
     assert_eq!(failure(&mut world, at), CRC);
-    // A damaged command cannot be passed over: its number is missing.
+    // A damaged command can not be skipped, because its number is missing.
     let mut bytes = write(F, 1, 101, 0, 512).data(&[1; 512]).encode(&p);
     *bytes.last_mut().unwrap() ^= 1;
     world.send_bytes(at, &bytes);
@@ -141,7 +141,7 @@ fn unsolicited_data_that_was_not_agreed_on() {
     assert_eq!(failure(&mut world, at), UNEXPECTED);
     works(&mut world, at, 101);
 
-    // After the last of it.
+    // After the last PDU of the sequence.
     let (mut world, at) = self::world(parameters());
     world.send(at, write(F, 1, 100, 0, 200 << 10).data(&[1; 512]));
     let r2ts = world.take(at);
@@ -202,7 +202,7 @@ fn solicited_data_that_is_not_what_was_asked_for() {
         assert_eq!(world.disk, before);
         works(&mut world, at, 101);
     }
-    // Complete, but without an end: there is nothing more to wait for.
+    // The sequence is complete but lacks the F bit. Nothing more will come.
     let p = Parameters { initial_r2t: true, immediate_data: false, ..parameters() };
     let (mut world, at) = world(p);
     world.send(at, write(F, 1, 100, 0, 4096));
@@ -227,7 +227,7 @@ fn data_with_tags_that_nobody_gave() {
     assert_eq!(reject(&mut world, at), 9, "another logical unit");
     solicited(&mut world, at, &r2t, &[1; 4096]);
     assert_eq!(world.one(at).bhs[3], 0);
-    // And for a read.
+    // The same for a read.
     world.hold = true;
     world.send(at, read(3, 101, 0, 512));
     world.send(at, data_out(true, 3, RESERVED_TAG, 0, 0, &[1; 512]));
@@ -241,7 +241,7 @@ fn a_status_waits_for_output_that_is_on_its_way() {
     assert!(world.take(at).is_empty());
     world.send(at, data_out(true, 1, RESERVED_TAG, 0, 512, &[1; 512]));
     assert_eq!(world.one(at).bhs[3], 2);
-    // So does one of a command that wants less.
+    // The same for a command that needs less.
     world.send(at, command(W, 1, 101, 1024, cdb(WRITE, 0, 512)).data(&[1; 512]));
     assert!(world.take(at).is_empty());
     world.send(at, data_out(true, 1, RESERVED_TAG, 0, 512, &[1; 512]));

@@ -1,4 +1,4 @@
-//! What a well-behaved initiator sees.
+//! The behavior of the target towards a correct initiator.
 
 use super::super::*;
 use super::driver::*;
@@ -87,7 +87,7 @@ fn r2ts_are_outstanding_up_to_the_limit() {
         assert_eq!(r2t.u32(36), n as u32);
         assert_eq!(r2t.u32(40), n as u32 * p.max_burst);
     }
-    // Answered in another order they are all the same.
+    // The input is the same in whatever order the requests are answered.
     for r2t in r2ts.iter().rev() {
         solicited(&mut world, at, r2t, &source);
     }
@@ -123,7 +123,7 @@ fn residuals_say_what_was_not_moved() {
         n += 1;
         world.one(at)
     };
-    // Overflow: what is expected comes, and no more.
+    // Overflow: the initiator gets the expected bytes and no more.
     let pdu = go(&mut world, read(100));
     assert_eq!((pdu.flags(), pdu.u32(44), pdu.data.len()), (F | 1 | 4, 412, 100));
     let pdu = go(&mut world, read(0));
@@ -140,11 +140,11 @@ fn residuals_say_what_was_not_moved() {
     assert_eq!((pdu.flags(), pdu.bhs[3], pdu.u32(44)), (F | 4, 0, 512));
     let pdu = go(&mut world, write(0, 1024, 0));
     assert_eq!((pdu.flags(), pdu.bhs[3], pdu.u32(44)), (F | 4, 0, 1024));
-    // A read announced as a write.
+    // A read that is announced as a write.
     let odd = command(F | W, 1, 0, 512, cdb(super::device::READ, 0, 512)).data(&[0; 512]);
     let pdu = go(&mut world, odd);
     assert_eq!((pdu.flags(), pdu.u32(44)), (F | 4, 512));
-    // Both ways is refused.
+    // Bidirectional commands are refused.
     let both = command(F | R | W, 1, 0, 512, cdb(super::device::READ, 0, 512));
     let pdu = go(&mut world, both);
     assert_eq!((pdu.bhs[3], &pdu.data[4..5], &pdu.data[14..16]), (2, &[5][..], &[0x0e, 3][..]));

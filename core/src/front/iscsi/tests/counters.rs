@@ -1,4 +1,4 @@
-//! What is counted, once each.
+//! The counters: each event counts once.
 
 use super::super::*;
 use super::driver::*;
@@ -17,7 +17,7 @@ fn commands_are_counted_when_their_turn_comes() {
     assert_eq!(of(&world, CommandClass::Read), 0, "another one comes first");
     world.send(at, nothing(2, 100));
     world.send(at, write(F, 3, 102, 0, 512).data(&[1; 512]));
-    // Received before, and refused for its tag.
+    // One number was received before, one request is refused for its tag.
     world.send(at, read(1, 101, 0, 512));
     world.send(at, read(!0, 103, 0, 512));
     let counts =
@@ -74,7 +74,7 @@ fn aborted_commands_are_counted_by_cause() {
         let mut world = World::new(config());
         let at = world.connect(identity(1, 0, 0), p, 100);
         let other = world.connect(identity(2, 0, 0), p, 100);
-        // Those that have ended are none, though at level 2 their status is kept.
+        // Ended commands do not count, although at level 2 their status is kept.
         world.send(at, read(1, 100, 0, 512));
         world.hold = true;
         world.send(at, read(2, 101, 0, 512));
@@ -82,7 +82,7 @@ fn aborted_commands_are_counted_by_cause() {
         world.send(other, read(4, 100, 0, 512));
         world.send(at, manage(1, 5, 103, 2, 101));
         assert_eq!(count(&world), (1, 0), "level {level}: ABORT TASK");
-        // LOGICAL UNIT RESET ends its own and the other session's.
+        // LOGICAL UNIT RESET ends the tasks of both sessions.
         world.send(at, manage(5, 6, 103, 0, 0));
         assert_eq!(count(&world), (3, 0), "level {level}: a reset");
         world.send(at, read(7, 103, 0, 512));
@@ -98,7 +98,7 @@ fn aborted_commands_are_counted_by_cause() {
     }
 }
 
-/// Tasks of a connection that was lost, which another one could have taken over.
+/// Tasks of a failed connection, which another connection could have taken over.
 #[test]
 fn what_waits_for_a_connection_ends_with_the_session() {
     let p = Parameters { error_recovery_level: 2, ..parameters() };

@@ -1,7 +1,8 @@
-//! A device of two commands, which waits for the volume's replies before it ends them.
+//! A device with two commands, which end only after the volume has replied.
 //!
-//! CDB byte 0: 0 does nothing, [`READ`] and [`WRITE`] move the bytes (a multiple of a sector) that
-//! bytes 10 to 13 say from or to the sector that bytes 2 to 9 say; anything else is refused.
+//! CDB byte 0 selects the command. 0 does nothing. [`READ`] and [`WRITE`] move bytes from or to a
+//! sector. Bytes 2 to 9 are the sector; bytes 10 to 13 are the number of bytes, a multiple of a
+//! sector. Any other command is refused.
 
 use crate::block::{BlockError, Range, Reply, Request, Time, VolumeId};
 use crate::front::scsi::copy::{CopyFailure, CopyPart, Designator, Rod};
@@ -49,7 +50,8 @@ impl Device {
         }
     }
 
-    /// Not before it was used: the driver makes it ahead of the login that it leaves out.
+    /// It is never idle before its first use, because the driver makes it before the login that it
+    /// skips.
     pub fn is_idle(&self) -> bool {
         !self.seen.is_empty() && self.nexuses.is_empty() && self.tasks.is_empty()
     }
@@ -188,7 +190,7 @@ impl Device {
         None
     }
 
-    /// It has no name for copies.
+    /// It has no designator.
     pub fn is_called(&self, _: &Designator) -> bool {
         false
     }

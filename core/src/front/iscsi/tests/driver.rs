@@ -1,13 +1,17 @@
-//! An initiator, the shell and a volume around a target. The initiator checks what every PDU must
-//! have: numbers of statuses, windows that never shrink, digests, lengths, padding.
+//! An initiator, the shell and a volume around a target. The initiator checks every PDU: StatSN, a
+//! window that never shrinks, digests, lengths, padding.
 
 use super::super::*;
 use super::device::{READ, WRITE};
+pub use crate::block::Request;
 use crate::block::{BLOCK_SECTORS, Range, ReadPiece, Reply, Time, VolumeId};
 use crate::front::scsi::{DeviceConfig, TokenSecret};
 use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, opcode};
+pub use bytes::Bytes;
 use bytes::{Buf, BufMut, BytesMut};
+pub use std::collections::BTreeMap;
 use std::collections::VecDeque;
+pub use std::time::Duration;
 
 pub const SECTORS: u64 = 1 << 13;
 pub const INITIATOR: &str = "iqn.2001-04.com.example:i";
@@ -145,11 +149,11 @@ pub struct Conn {
     pub parameters: Parameters,
     buffer: BytesMut,
     input: BytesMut,
-    /// The next status's number.
+    /// The next StatSN.
     pub stat_sn: u32,
     pub received: VecDeque<In>,
     pub closed: Option<CloseReason>,
-    /// Statuses come again.
+    /// Statuses are repeated.
     pub again: bool,
 }
 
@@ -158,12 +162,12 @@ pub struct World {
     pub now: Time,
     pub conns: Vec<Conn>,
     pub disk: Vec<u8>,
-    /// Requests are kept until asked for.
+    /// Requests are kept until the test asks for them.
     pub hold: bool,
     pub held: VecDeque<(DeviceId, u64, Request)>,
     pub events: Vec<Event>,
     max_cmd_sn: Option<u32>,
-    /// How input is cut.
+    /// The sizes of the pieces of input.
     pub cut: usize,
 }
 
@@ -182,7 +186,7 @@ impl World {
         }
     }
 
-    /// A connection in the full feature phase, by number.
+    /// The index of a connection in the full feature phase.
     pub fn connect(&mut self, identity: Identity, parameters: Parameters, cmd_sn: u32) -> usize {
         self.try_connect(identity, parameters, cmd_sn).unwrap()
     }
@@ -200,8 +204,7 @@ impl World {
             loopback: true,
         };
         self.target.handle_accept(self.now, id, peer, [0; 32]);
-        if !self.target.volumes.contains_key("v") {
-            self.target.opening.insert("v".into(), Vec::new());
+        if self.target.skip_open("v") {
             let config = DeviceConfig {
                 volume: VolumeId(1),
                 name: "v".into(),
@@ -238,7 +241,7 @@ impl World {
             .map_or(0, |session| session.identity.tsih)
     }
 
-    /// Sends with the numbers as they should be.
+    /// Sends with correct numbers.
     pub fn send(&mut self, at: usize, out: Out) {
         let stat_sn = self.conns[at].stat_sn;
         self.send_raw(at, &out.put(28, stat_sn));
@@ -277,7 +280,7 @@ impl World {
         self.now = end;
     }
 
-    /// Answers what was held.
+    /// Answers the requests that were kept.
     pub fn answer_all(&mut self) {
         while let Some((device, id, request)) = self.held.pop_front() {
             self.answer(device, id, request);
@@ -299,7 +302,7 @@ impl World {
         self.target.handle_reply(self.now, device, id, Ok(reply));
     }
 
-    /// Blocks alternate between pieces of their own, and zeroes where the disk is.
+    /// Data blocks alternate between pieces of their own, with zeroes where the disk has zeroes.
     fn pieces(&self, range: Range) -> Vec<ReadPiece> {
         let mut pieces = Vec::new();
         let mut lba = range.lba;
@@ -478,7 +481,7 @@ pub fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i / 512 * 3 + i % 509) as u8 ^ seed).collect()
 }
 
-/// Puts Data-In PDUs together, checking numbers, places and sequences.
+/// Joins Data-In PDUs, and checks their numbers, offsets and sequences.
 pub fn assemble(pdus: &[In], parameters: &Parameters) -> Vec<u8> {
     let mut data = Vec::new();
     let mut burst = 0;
@@ -496,7 +499,7 @@ pub fn assemble(pdus: &[In], parameters: &Parameters) -> Vec<u8> {
     data
 }
 
-/// Answers every R2T in `world`'s queue of connection `at` with data of `source`; the rest stays.
+/// Answers every R2T in the queue of connection `at` with data of `source`. Other PDUs stay.
 pub fn answer_r2ts(world: &mut World, at: usize, source: &[u8]) -> usize {
     let mut answered = 0;
     loop {

@@ -1,6 +1,6 @@
 //! Initiators that guess CHAP secrets.
 
-use super::super::chap::Algorithm;
+use super::super::chap::ChapAlgorithm;
 use super::super::login::status;
 use super::super::{Access, ConnectionId, Grant, Peer, Secret, TARGET_PREFIX, Target, text};
 use super::driver::{Out, config, parameters};
@@ -19,7 +19,7 @@ struct Guesser {
     last: ConnectionId,
 }
 
-/// A login that has its challenge.
+/// A login that has got its challenge.
 struct Challenged {
     id: ConnectionId,
     number: u8,
@@ -37,7 +37,8 @@ impl Guesser {
         Guesser { target: Target::new(config(), access), now: Time(1), last: 0 }
     }
 
-    /// Sends a text that wants to leave the security stage; gives back the status, and the text of the answer.
+    /// Sends a text that asks to leave the security stage. Returns the status and the text of the
+    /// answer.
     fn send(&mut self, id: ConnectionId, text: &str) -> (u16, String) {
         let mut out =
             Out::new(opcode::LOGIN, true, 0x81, 7).data(text.replace('|', "\0").as_bytes());
@@ -73,16 +74,16 @@ impl Guesser {
         Challenged { id, number, challenge }
     }
 
-    /// The status that an answer with this secret gets.
+    /// The status of the answer to this secret.
     fn answer(&mut self, login: &Challenged, secret: &[u8]) -> u16 {
-        let response = Algorithm::Sha256.respond(login.number, secret, &login.challenge);
+        let response = ChapAlgorithm::Sha256.respond(login.number, secret, &login.challenge);
         let response = text::hexadecimal(&response);
         self.send(login.id, &format!("CHAP_N=alice|CHAP_R={response}|")).0
     }
 }
 
-/// A wrong secret was told from the right one during a wait, and every login that had its challenge before was good
-/// for a guess.
+/// During a wait, the answers to a wrong and to the right secret must be the same. Otherwise every
+/// login that already had its challenge would be good for a guess.
 #[test]
 fn while_an_initiator_has_to_wait_no_secret_of_it_is_judged() {
     let mut guesser = Guesser::new();
@@ -94,7 +95,7 @@ fn while_an_initiator_has_to_wait_no_secret_of_it_is_judged() {
     assert_eq!(guesser.answer(&logins[5], wrong), status::UNAVAILABLE);
     assert_eq!(guesser.answer(&logins[6], SECRET), status::UNAVAILABLE);
     assert_eq!(guesser.begin().1.0, status::UNAVAILABLE);
-    // One guess after each wait, however many are ready.
+    // Each wait allows one guess, however many logins are ready.
     for (n, seconds) in [(7, 1), (9, 2)] {
         guesser.now = guesser.now.after(Duration::from_secs(seconds));
         assert_eq!(guesser.answer(&logins[n], wrong), status::AUTHENTICATION);

@@ -25,10 +25,10 @@ fn a_task_is_aborted() {
     assert_eq!(response(&mut world, at), (2, 0));
     world.answer_all();
     assert!(world.take(at).is_empty());
-    // It is gone; so is one that never was.
+    // The task is gone; another one never existed.
     world.send(at, manage(1, 3, 101, 1, 100));
     assert_eq!(response(&mut world, at), (3, 1));
-    // One that was sent and has not arrived counts as received.
+    // A command that was sent but has not arrived counts as received.
     world.send(at, manage(1, 4, 103, 9, 102));
     assert_eq!(response(&mut world, at), (4, 0));
     world.send(at, nothing(5, 102));
@@ -59,7 +59,7 @@ fn a_task_set_is_aborted_once_its_output_has_come() {
     let r2ts = world.take(at);
     world.send(at, read(2, 101, 0, 512));
     world.send(at, manage(Fn::AbortTaskSet as u8, 3, 102, !0, 0));
-    // A newer command is not concerned, and waits.
+    // A newer command is not affected, and waits.
     world.send(at, read(4, 102, 0, 512));
     assert_eq!(world.held.len(), 1);
     assert!(world.take(at).is_empty());
@@ -146,7 +146,7 @@ fn target_resets() {
     let (mut world, a) = world(parameters());
     let b = world.connect(identity(2, 0, 0), parameters(), 1);
     world.send(a, read(1, 103, 0, 512));
-    // What has not arrived is taken to have.
+    // Commands that have not arrived count as received.
     world.send(a, manage(Fn::TargetWarmReset as u8, 9, 105, !0, 0));
     let pdu = world.one(a);
     assert_eq!((pdu.opcode(), pdu.bhs[2], pdu.u32(28)), (0x22, 0, 105));
@@ -213,7 +213,7 @@ fn fast_aborts_do_not_wait_and_are_told_to_others() {
     assert_eq!((pdus.len(), pdus[0].opcode(), pdus[0].bhs[36]), (2, opcode::ASYNC, 5));
     world.send(other, nothing(3, 3));
     assert_eq!(response(&mut world, a), (9, 0));
-    // What is on its way for the old task is passed over.
+    // Data on its way for the old task is dropped.
     solicited(&mut world, a, &r2t, &[1; 4096]);
     assert!(world.take(a).is_empty());
 }
@@ -226,14 +226,14 @@ fn a_window_that_opens_is_told() {
         world.send(b, read(n, 1 + n, 0, 512));
     }
     assert!(world.take(b).is_empty());
-    // The last number was told at login, so that all have been used up.
+    // The last number of the window was sent at login, so all numbers are used.
     world.send(a, manage(Fn::LogicalUnitReset as u8, 9, 100, !0, 0));
     let nop = world.one(b);
     assert_eq!((nop.opcode(), nop.itt(), nop.ttt()), (opcode::NOP_IN, !0, !0));
     assert_eq!((nop.u32(28), nop.u32(32)), (33, 64));
 }
 
-/// A wide reset takes what has not arrived for arrived: that must not be 2^31 commands.
+/// A reset of the target counts missing commands as received. That must not be 2^31 commands.
 #[test]
 fn a_reset_far_ahead_is_refused() {
     let mut world = World::new(config());

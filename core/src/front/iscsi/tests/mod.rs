@@ -1,4 +1,4 @@
-//! Tests of the target, with an initiator that checks every number it sees.
+//! Tests of the target, with an initiator that checks every number.
 
 mod abuse;
 mod basic;

@@ -1,5 +1,5 @@
-//! Whatever comes: the target does not panic, keeps its bounds, and does the same however its input
-//! is cut. The driver checks every PDU that comes back on the way.
+//! Any input: the target does not panic, keeps its bounds, and behaves the same however its input
+//! is cut. The driver checks every PDU from the target.
 
 use super::super::*;
 use super::device::{READ, WRITE};
@@ -20,7 +20,8 @@ fn nearly() -> impl Strategy<Value = Out> {
         1 => 0u8..64,
     ];
     let bytes = prop_oneof![Just(0u32), Just(512), Just(4096), Just(200 << 10), Just(u32::MAX)];
-    let ttt = prop_oneof![3 => Just(u32::MAX), 3 => 0u32..4, 2 => (0u32..4, 0u32..3).prop_map(|(s, t)| s << 16 | t)];
+    let solicited = (0u32..4, 0u32..3).prop_map(|(slot, tag)| slot << 16 | tag);
+    let ttt = prop_oneof![3 => Just(u32::MAX), 3 => 0u32..4, 2 => solicited];
     let small = || prop_oneof![4 => 0u32..5, 1 => Just(u32::MAX)];
     (
         (code, prop::bool::weighted(0.2), any::<u8>(), 0u32..6),
@@ -115,7 +116,7 @@ fn small_config() -> Config {
     Config { commands: 6, session_bytes: 256 << 10, sessions_per_initiator: 3, ..config() }
 }
 
-/// Runs the actions; what came back, connection by connection, and why each ended.
+/// Runs the actions. Returns the output of each connection, and the reason of its end.
 fn run(actions: &[Action], p: Parameters, cut: usize) -> Vec<(Vec<In>, Option<CloseReason>)> {
     let mut world = World::new(small_config());
     world.cut = cut;
@@ -174,7 +175,7 @@ fn run(actions: &[Action], p: Parameters, cut: usize) -> Vec<(Vec<In>, Option<Cl
             Action::Pass(seconds) => world.pass(Duration::from_secs(*seconds)),
         }
         for session in world.target.sessions() {
-            // One command always fits; each command may have brought unsolicited data.
+            // One command is always admitted, and each command may have brought unsolicited data.
             let most = (32 << 20) + (256 << 10) + 12 * 2048 + (1 << 20);
             assert!(session.held_bytes <= most, "{} bytes", session.held_bytes);
             assert!(session.commands <= 2048);
@@ -186,7 +187,7 @@ fn run(actions: &[Action], p: Parameters, cut: usize) -> Vec<(Vec<In>, Option<Cl
             }
         }
     }
-    // Nothing is left behind.
+    // No state is left.
     world.answer_all();
     for (at, received) in all.iter_mut().enumerate() {
         received.extend(world.take(at));

@@ -25,7 +25,7 @@ fn send_damaged(world: &mut World, at: usize, out: Out) {
 }
 
 impl World {
-    /// The first PDU, which is of that kind; the rest stays.
+    /// Takes the first PDU of that kind. Other PDUs stay.
     fn one_of(&mut self, at: usize, opcode: u8) -> In {
         let pdu = self.conns[at].received.pop_front().expect("no PDU");
         assert_eq!(pdu.opcode(), opcode, "{pdu:x?}");
@@ -87,7 +87,7 @@ fn a_pdu_that_never_came_is_asked_for() {
     let r2t = world.one(at);
     world.send(at, data_out(false, 1, r2t.ttt(), 0, 0, &source[..1024]));
     world.send(at, data_out(true, 1, r2t.ttt(), 2, 2048, &source[2048..]));
-    // One that comes twice is passed over.
+    // A duplicate is dropped.
     let again = world.one(at);
     assert_eq!((again.u32(40), again.u32(44)), (1024, 1024));
     solicited(&mut world, at, &again, &source);
@@ -142,7 +142,7 @@ fn statuses_are_sent_again() {
     assert_eq!(ask(&mut world, 0, 0).len(), 4);
     let refused = ask(&mut world, 2, 3);
     assert_eq!((refused[0].opcode(), refused[0].bhs[2]), (opcode::REJECT, 9));
-    // Acknowledged ones are gone.
+    // Acknowledged statuses are gone.
     world.send_raw(at, &snack(1, !0, !0, first, 1).put(28, first.wrapping_add(2)));
     let refused = world.one(at);
     assert_eq!((refused.opcode(), refused.bhs[2]), (opcode::REJECT, 4));
@@ -179,7 +179,7 @@ fn input_is_sent_again_until_it_is_acknowledged() {
     assert_eq!(ask(&mut world, 2, !0, tag + 1, next, 0)[0].bhs[2], 8);
     assert_eq!(ask(&mut world, 2, !0, tag, 99, 0)[0].bhs[2], 8);
     assert_eq!(ask(&mut world, 0, 1, !0, 0, 1)[0].bhs[2], 3);
-    // All that is left, with a tag.
+    // All data that is left, with a tag.
     let anew = ask(&mut world, 3, 1, 77, 0, 0);
     assert_eq!(anew.len(), sent.len() - next as usize);
     for (a, b) in anew.iter().zip(&sent[next as usize..]) {
@@ -191,7 +191,7 @@ fn input_is_sent_again_until_it_is_acknowledged() {
     }
     let again = ask(&mut world, 1, !0, !0, first, 1);
     assert_eq!(again[0].u32(20), 77, "the last one sent is sent again");
-    // The status acknowledged, all is gone.
+    // When the status is acknowledged, all is gone.
     world.send(at, nothing(2, 101));
     world.take(at);
     assert_eq!(world.target.sessions().next().unwrap().held_bytes, 0);

@@ -1,4 +1,4 @@
-//! Several connections in a session, several sessions of an initiator, and how each of them ends.
+//! Several connections in a session, several sessions of an initiator, and the ends of each.
 
 use super::super::*;
 use super::driver::*;
@@ -52,7 +52,7 @@ fn what_lies_outside_the_window_is_ignored() {
     assert!(world.take(a).is_empty(), "the last one of the window waits");
     world.send(a, nothing(2, 100));
     assert_eq!(world.one(a).itt(), 2);
-    // Seen already.
+    // The number was used before.
     world.send(a, nothing(3, 100));
     assert!(world.take(a).is_empty());
 }
@@ -149,7 +149,7 @@ fn sessions_and_connections_are_reinstated() {
     assert_eq!(world.one(other).bhs[3], 0);
 }
 
-/// With it goes the last user of the device, and with the new one comes another.
+/// The last user of the device ends, and the new one comes.
 #[test]
 fn the_only_session_of_a_device_is_reinstated() {
     let mut world = World::new(config());
@@ -195,7 +195,7 @@ fn sessions_end_when_asked_to_log_out_or_are_cut_off() {
     world.pass(Duration::from_millis(3999));
     assert!(world.conns[other].closed.is_none());
     world.pass(Duration::from_millis(1));
-    // The connection will be dropped: its CID, DefaultTime2Wait, and no time for tasks.
+    // Parameters: the CID of the connection to be dropped, DefaultTime2Wait, and no time for tasks.
     assert_eq!(event(&world.one(other)), (2, [7, 2, 0]));
     assert_eq!(*world.expect_closed(other), CloseReason::Shutdown);
     assert!(world.take(a).is_empty() && world.take(b).is_empty(), "they have left");
@@ -203,7 +203,7 @@ fn sessions_end_when_asked_to_log_out_or_are_cut_off() {
     assert_eq!(world.target.poll_timeout(), None);
 }
 
-/// Nobody has time to log out: all connections are said to be dropped, and are.
+/// If nobody has time to log out, all connections are announced as dropped, and dropped.
 #[test]
 fn a_shutdown_that_does_not_wait() {
     let (mut world, a, b) = two(parameters());
@@ -215,7 +215,7 @@ fn a_shutdown_that_does_not_wait() {
     }
 }
 
-/// Who is asked to log out already is told of a limit that comes before the first one.
+/// An initiator that was asked to log out is told of a second, earlier limit.
 #[test]
 fn a_shutdown_shortens_the_time_to_log_out() {
     let (mut world, a, _) = two(parameters());

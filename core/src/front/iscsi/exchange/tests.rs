@@ -1,6 +1,7 @@
-//! The grammar of text, and whole exchanges.
+//! The grammar of text, and complete exchanges.
 
 use super::*;
+use crate::front::iscsi::text::*;
 use crate::front::iscsi::{Grant, Secret};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -45,7 +46,7 @@ fn access() -> Access {
     }
 }
 
-fn exchange(volume: Option<&str>, user: Option<&str>, loopback: bool) -> Exchange {
+fn exchange(volume: Option<&str>, user: Option<&str>, loopback: bool) -> TextExchange {
     let identity = Identity {
         initiator: INITIATOR.to_owned(),
         alias: String::new(),
@@ -57,7 +58,7 @@ fn exchange(volume: Option<&str>, user: Option<&str>, loopback: bool) -> Exchang
     };
     let peer =
         Peer { address: "10.0.0.9:40000".to_owned(), portal: "10.0.0.1:3260".to_owned(), loopback };
-    Exchange::new(identity, peer, 8192)
+    TextExchange::new(identity, peer, 8192)
 }
 
 fn header(itt: u32, ttt: u32, last: bool, more: bool) -> RequestHeader {
@@ -73,13 +74,13 @@ fn header(itt: u32, ttt: u32, last: bool, more: bool) -> RequestHeader {
     }
 }
 
-/// Sends one whole request; volumes are `all` where they are asked for.
-fn ask(exchange: &mut Exchange, itt: u32, ttt: u32, text: &str) -> Step {
+/// Sends one complete request. `volumes` are all volumes, if the exchange asks for them.
+fn ask(exchange: &mut TextExchange, itt: u32, ttt: u32, text: &str) -> TextStep {
     let (config, access) = (config(), access());
     let step =
         exchange.handle_request(&config, &access, &header(itt, ttt, true, false), text.as_bytes());
     match step {
-        Step::List => {
+        TextStep::List => {
             let all = ["Open", "alices", "nobodys", "unnamed"].map(str::to_owned);
             exchange.handle_listed(&config, &access, &all)
         }
@@ -87,16 +88,16 @@ fn ask(exchange: &mut Exchange, itt: u32, ttt: u32, text: &str) -> Step {
     }
 }
 
-fn text_of(step: &Step) -> String {
+fn text_of(step: &TextStep) -> String {
     match step {
-        Step::Send { pdu, .. } => String::from_utf8_lossy(&pdu.text).replace('\0', "|"),
+        TextStep::Send { pdu, .. } => String::from_utf8_lossy(&pdu.text).replace('\0', "|"),
         other => panic!("no answer: {other:?}"),
     }
 }
 
-fn flags_of(step: &Step) -> (bool, bool, u32) {
+fn flags_of(step: &TextStep) -> (bool, bool, u32) {
     match step {
-        Step::Send {
+        TextStep::Send {
             pdu: TextPdu { response: Response::Text { last, more, ttt, .. }, .. },
             ..
         } => (*last, *more, *ttt),
@@ -106,7 +107,7 @@ fn flags_of(step: &Step) -> (bool, bool, u32) {
 
 #[test]
 fn grammar() {
-    let pair = |key, value| Pair { key, value };
+    let pair = |key, value| TextPair { key, value };
     assert_eq!(parse(b""), Ok(vec![]));
     assert_eq!(parse(b"\0\0\0"), Ok(vec![]));
     assert_eq!(parse(b"A=1\0B=\0"), Ok(vec![pair("A", "1"), pair("B", "")]));
@@ -239,14 +240,14 @@ fn keys_of_the_full_feature_phase() {
         "MaxRecvDataSegmentLength=512\0InitiatorAlias=me\0HeaderDigest=None\0X-a=1\0Foo=2\0",
     );
     assert_eq!(text_of(&step), "HeaderDigest=Reject|X-a=NotUnderstood|Foo=NotUnderstood|");
-    assert!(matches!(step, Step::Send { initiator_data_segment: Some(512), .. }));
+    assert!(matches!(step, TextStep::Send { initiator_data_segment: Some(512), .. }));
     let step = ask(&mut exchange, 2, RESERVED_TAG, "MaxRecvDataSegmentLength=511\0");
     assert_eq!(text_of(&step), "MaxRecvDataSegmentLength=Reject|");
-    assert!(matches!(step, Step::Send { initiator_data_segment: None, .. }));
+    assert!(matches!(step, TextStep::Send { initiator_data_segment: None, .. }));
     let step = ask(&mut exchange, 3, RESERVED_TAG, "SendTargets=\0SendTargets=\0");
-    assert!(matches!(step, Step::Reject { reason: RejectReason::ProtocolError, .. }));
+    assert!(matches!(step, TextStep::Reject { reason: RejectReason::ProtocolError, .. }));
     let step = ask(&mut exchange, 4, RESERVED_TAG, "SendTargets");
-    assert!(matches!(step, Step::Reject { reason: RejectReason::ProtocolError, .. }));
+    assert!(matches!(step, TextStep::Reject { reason: RejectReason::ProtocolError, .. }));
 }
 
 #[test]
@@ -266,11 +267,11 @@ fn text_in_pieces_both_ways() {
     assert!(!last && !more && ttt != RESERVED_TAG);
     let step =
         exchange.handle_request(&config, &access, &header(9, ttt, true, false), b"gets=All\0");
-    assert_eq!(step, Step::List);
-    // One outstanding request at a time.
+    assert_eq!(step, TextStep::List);
+    // Only one request may be outstanding.
     let step =
         exchange.handle_request(&config, &access, &header(10, RESERVED_TAG, true, false), b"");
-    assert!(matches!(step, Step::Reject { .. }));
+    assert!(matches!(step, TextStep::Reject { .. }));
     let mut access = access;
     let grants = access.volumes["Open"].clone();
     let volumes: Vec<String> = (0..20).map(|i| format!("v{i}")).collect();
@@ -293,7 +294,7 @@ fn text_in_pieces_both_ways() {
     assert_eq!(pieces, whole.len().div_ceil(512));
     assert_eq!(whole.matches("TargetName=").count(), 21);
     let step = exchange.handle_request(&config, &access, &header(9, ttt, true, false), b"");
-    assert!(matches!(step, Step::Reject { reason: RejectReason::InvalidPduField, .. }));
+    assert!(matches!(step, TextStep::Reject { reason: RejectReason::InvalidPduField, .. }));
 }
 
 #[test]
@@ -306,28 +307,28 @@ fn an_open_exchange_stays_open() {
     let (last, more, ttt) =
         flags_of(&go(1, RESERVED_TAG, false, false, b"A=1\0MaxRecvDataSegmentLength=1024\0"));
     assert!(!last && !more && ttt != RESERVED_TAG);
-    // Another tag is none of its; the exchange goes on nevertheless.
-    assert!(matches!(go(2, ttt, true, false, b""), Step::Reject { .. }));
-    assert!(matches!(go(1, ttt ^ 64, true, false, b""), Step::Reject { .. }));
+    // A request with a tag of no exchange is rejected. The exchange goes on.
+    assert!(matches!(go(2, ttt, true, false, b""), TextStep::Reject { .. }));
+    assert!(matches!(go(1, ttt ^ 64, true, false, b""), TextStep::Reject { .. }));
     let step = go(1, ttt, true, false, b"B=1\0");
     assert_eq!(text_of(&step), "B=NotUnderstood|");
-    assert!(matches!(step, Step::Send { initiator_data_segment: Some(1024), .. }));
-    // The same key in two requests of one exchange.
+    assert!(matches!(step, TextStep::Send { initiator_data_segment: Some(1024), .. }));
+    // The same key comes in two requests of one exchange.
     let (_, _, ttt) = flags_of(&go(1, RESERVED_TAG, false, false, b"A=1\0"));
-    assert!(matches!(go(1, ttt, true, false, b"A=1\0"), Step::Reject { .. }));
-    // Begun anew: what was declared is forgotten.
+    assert!(matches!(go(1, ttt, true, false, b"A=1\0"), TextStep::Reject { .. }));
+    // A new exchange forgets the declarations.
     go(1, RESERVED_TAG, false, false, b"MaxRecvDataSegmentLength=512\0");
     let step = go(1, RESERVED_TAG, true, false, b"");
-    assert!(matches!(step, Step::Send { initiator_data_segment: None, .. }));
-    // Last and more at once; text while the answer goes on; too much.
-    assert!(matches!(go(1, RESERVED_TAG, true, true, b""), Step::Reject { .. }));
+    assert!(matches!(step, TextStep::Send { initiator_data_segment: None, .. }));
+    // The F and C bits together; text while the answer goes on; too much text.
+    assert!(matches!(go(1, RESERVED_TAG, true, true, b""), TextStep::Reject { .. }));
     let unknown: String = (0..600).map(|i| format!("X-{i}=\0")).collect();
     let (_, more, ttt) = flags_of(&go(1, RESERVED_TAG, true, false, unknown.as_bytes()));
     assert!(more);
-    assert!(matches!(go(1, ttt, true, false, b"A=1\0"), Step::Reject { .. }));
+    assert!(matches!(go(1, ttt, true, false, b"A=1\0"), TextStep::Reject { .. }));
     let (_, _, ttt) = flags_of(&go(1, RESERVED_TAG, false, true, &[b'A'; 16_000]));
     let step = go(1, ttt, false, true, &[b'A'; 385]);
-    assert!(matches!(step, Step::Reject { reason: RejectReason::LongOperationReject, .. }));
+    assert!(matches!(step, TextStep::Reject { reason: RejectReason::LongOperationReject, .. }));
 }
 
 #[test]
@@ -348,11 +349,11 @@ proptest! {
     #[test]
     fn any_text_is_parsed_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(pairs) = parse(&text) {
-            let mut again = Answer::default();
+            let mut again = ResponseText::default();
             for pair in &pairs {
                 again.push(pair.key, pair.value);
             }
-            prop_assert_eq!(parse(&again.0), Ok(pairs));
+            prop_assert_eq!(parse(again.bytes()), Ok(pairs));
         }
     }
 
@@ -367,7 +368,8 @@ proptest! {
         requests in prop::collection::vec(
             (0..3u32, prop::option::of(0..4u32), any::<bool>(), any::<bool>(),
              prop::collection::vec(prop_oneof![
-                 Just(b"SendTargets=All\0".to_vec()), Just(b"MaxRecvDataSegmentLength=600\0".to_vec()),
+                 Just(b"SendTargets=All\0".to_vec()),
+                 Just(b"MaxRecvDataSegmentLength=600\0".to_vec()),
                  Just(b"Foo=1\0".to_vec()), Just(b"Bar=".to_vec()),
                  prop::collection::vec(any::<u8>(), 0..20), Just(vec![b'A'; 3000]),
              ], 0..4)),
@@ -380,17 +382,20 @@ proptest! {
         for (itt, ttt, last, more, parts) in requests {
             let header = header(itt, ttt.unwrap_or(RESERVED_TAG), last, more);
             let mut step = exchange.handle_request(&config, &access, &header, &parts.concat());
-            if step == Step::List {
+            if step == TextStep::List {
                 step = exchange.handle_listed(&config, &access, &volumes);
             }
             match step {
-                Step::Send { pdu: TextPdu { response: Response::Text { last: ends, more: goes_on, ttt, .. }, text }, .. } => {
+                TextStep::Send { pdu: TextPdu { response, text }, .. } => {
+                    let Response::Text { last: ends, more: goes_on, ttt, .. } = response else {
+                        panic!()
+                    };
                     prop_assert!(text.len() <= 8192);
                     prop_assert!(!(ends && goes_on));
                     prop_assert!(!ends || last, "ended what the initiator did not end");
                     prop_assert_eq!(ends, ttt == RESERVED_TAG);
                 }
-                Step::Reject { .. } => {}
+                TextStep::Reject { .. } => {}
                 other => prop_assert!(false, "{:?}", other),
             }
         }
