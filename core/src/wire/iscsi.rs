@@ -1,23 +1,22 @@
-//! The bytes of the iSCSI protocol: the header segment of every PDU, parsed and encoded.
+//! The bytes of the iSCSI protocol: the basic header segment of every PDU, parsed and encoded.
 //!
-//! Source: RFC 7143 §11. Parsing never allocates and never fails on what a session has to judge
-//! (reserved bits, orders of numbers, lengths against what was negotiated): it only takes fields from
-//! their places. Nothing here knows sessions.
+//! Source: RFC 7143 §11. Parsing allocates nothing and never fails. It only extracts fields. The
+//! session judges reserved bits, the order of numbers, and lengths. Nothing here knows sessions.
 
 /// Bytes of the basic header segment (§11.2.1).
 pub const BHS_BYTES: usize = 48;
 /// Bytes of a CRC32C digest (§13.1).
 pub const DIGEST_BYTES: usize = 4;
-/// A task tag that names no task (§11.2.1.8).
+/// The reserved task tag, which names no task (§11.2.1.8).
 pub const RESERVED_TAG: u32 = 0xffff_ffff;
-/// Most bytes of a data segment that its 24-bit length field can say.
+/// Most bytes of a data segment: the largest value of its 24-bit length field.
 pub const MAX_DATA_SEGMENT_BYTES: usize = 0xff_ffff;
 /// Well-known TCP port (§17.1).
 pub const PORT: u16 = 3260;
 
 /// Operation codes (§11.2.1.2).
 pub mod opcode {
-    /// Initiator's ping or answer to one.
+    /// Initiator's ping, or its answer to one.
     pub const NOP_OUT: u8 = 0x00;
     /// SCSI command.
     pub const SCSI_COMMAND: u8 = 0x01;
@@ -27,13 +26,13 @@ pub mod opcode {
     pub const LOGIN: u8 = 0x03;
     /// Text request.
     pub const TEXT: u8 = 0x04;
-    /// Data of a write.
+    /// Output of a command.
     pub const DATA_OUT: u8 = 0x05;
     /// Logout request.
     pub const LOGOUT: u8 = 0x06;
-    /// Selective negative acknowledgement.
+    /// Selective negative acknowledgment.
     pub const SNACK: u8 = 0x10;
-    /// Target's ping or answer to one.
+    /// Target's ping, or its answer to one.
     pub const NOP_IN: u8 = 0x20;
     /// SCSI response.
     pub const SCSI_RESPONSE: u8 = 0x21;
@@ -43,7 +42,7 @@ pub mod opcode {
     pub const LOGIN_RESPONSE: u8 = 0x23;
     /// Text response.
     pub const TEXT_RESPONSE: u8 = 0x24;
-    /// Data of a read.
+    /// Input of a command.
     pub const DATA_IN: u8 = 0x25;
     /// Logout response.
     pub const LOGOUT_RESPONSE: u8 = 0x26;
@@ -51,7 +50,7 @@ pub mod opcode {
     pub const R2T: u8 = 0x31;
     /// Asynchronous message.
     pub const ASYNC: u8 = 0x32;
-    /// A PDU was not accepted.
+    /// A PDU was rejected.
     pub const REJECT: u8 = 0x3f;
 }
 
@@ -59,27 +58,27 @@ pub mod opcode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RejectReason {
-    /// The data digest did not match; the PDU may be sent again.
+    /// The data digest did not match. The PDU may be sent again.
     DataDigestError = 0x02,
-    /// A SNACK asked for what is gone.
+    /// A SNACK asked for PDUs that are gone.
     SnackReject = 0x03,
-    /// The PDU breaks the protocol.
+    /// The PDU violates the protocol.
     ProtocolError = 0x04,
-    /// Not supported at this level.
+    /// The command is not supported.
     CommandNotSupported = 0x05,
     /// Too many immediate commands.
     TooManyImmediateCommands = 0x06,
     /// The task is in progress.
     TaskInProgress = 0x07,
-    /// An acknowledgement of data that was not sent.
+    /// A SNACK acknowledged data that was not sent.
     InvalidDataAck = 0x08,
-    /// A field has a value that makes no sense.
+    /// A field has an invalid value.
     InvalidPduField = 0x09,
-    /// Out of resources: long operation.
+    /// The operation takes too long, or needs too many resources.
     LongOperationReject = 0x0a,
-    /// Deprecated by §11.17.1, sent by nobody; kept out of use.
+    /// Deprecated by §11.17.1. Nobody sends it.
     NegotiationReset = 0x0b,
-    /// Waiting for a logout.
+    /// The target waits for a logout.
     WaitingForLogout = 0x0c,
 }
 
@@ -87,29 +86,29 @@ pub enum RejectReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Function {
-    /// Ends one task.
+    /// Abort one task.
     AbortTask = 1,
-    /// Ends the tasks of this nexus.
+    /// Abort the tasks of this nexus.
     AbortTaskSet = 2,
-    /// Clears an auto contingent allegiance.
+    /// Clear an auto contingent allegiance.
     ClearAca = 3,
-    /// Ends the tasks of all nexuses.
+    /// Abort the tasks of all nexuses.
     ClearTaskSet = 4,
-    /// Resets the logical unit.
+    /// Reset the logical unit.
     LogicalUnitReset = 5,
-    /// Resets all logical units of the target.
+    /// Reset all logical units of the target.
     TargetWarmReset = 6,
-    /// The same, and ends all sessions.
+    /// Reset all logical units, and end all sessions.
     TargetColdReset = 7,
-    /// Moves a task's allegiance to this connection.
+    /// Move a task's allegiance to this connection.
     TaskReassign = 8,
-    /// Asks whether a task exists (RFC 7144).
+    /// Ask whether a task exists (RFC 7144).
     QueryTask = 9,
-    /// Asks whether the nexus has tasks (RFC 7144).
+    /// Ask whether the nexus has tasks (RFC 7144).
     QueryTaskSet = 10,
-    /// Ends and reports as a reset of the nexus would (RFC 7144).
+    /// Reset the nexus (RFC 7144).
     ItNexusReset = 11,
-    /// Asks for a unit attention (RFC 7144).
+    /// Ask whether a unit attention waits (RFC 7144).
     QueryAsyncEvent = 12,
 }
 
@@ -117,132 +116,132 @@ pub enum Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FunctionResponse {
-    /// Done.
+    /// The function is done.
     Complete = 0,
     /// No such task.
     NoTask = 1,
     /// No such logical unit.
     NoLun = 2,
-    /// The task's connection still holds it.
+    /// The task is still allegiant to another connection.
     StillAllegiant = 3,
-    /// Allegiance cannot be moved.
+    /// Tasks can not be reassigned.
     ReassignNotSupported = 4,
     /// Not supported.
     NotSupported = 5,
-    /// Not allowed.
+    /// Not authorized.
     AuthorizationFailed = 6,
-    /// Done; the answer is yes (RFC 7144).
+    /// The function is done, and the answer is yes (RFC 7144).
     Succeeded = 7,
-    /// Not done.
+    /// The function was rejected.
     Rejected = 255,
 }
 
-/// What an initiator sends: the fields of its header.
+/// The fields of an initiator's PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// §11.18.
+    /// NOP-Out (§11.18).
     NopOut {
-        /// Logical unit, as it came.
+        /// Logical unit number.
         lun: u64,
-        /// Of the target's ping that this answers, or reserved.
+        /// Tag of the target's ping that this answers, or reserved.
         ttt: u32,
     },
-    /// §11.3.
+    /// SCSI Command (§11.3).
     ScsiCommand {
         /// No unsolicited data follows.
         last: bool,
-        /// Input is expected.
+        /// The command has input.
         read: bool,
-        /// Output is expected.
+        /// The command has output.
         write: bool,
         /// Task attribute, 0 to 7.
         attribute: u8,
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// Bytes the initiator expects to move.
+        /// Bytes that the initiator expects to move.
         expected_bytes: u32,
-        /// The first 16 bytes of the command.
+        /// The first 16 bytes of the CDB.
         cdb: [u8; 16],
     },
-    /// §11.5.
+    /// Task Management Function Request (§11.5).
     TaskManagement {
-        /// Which function; see [`Function`].
+        /// Code of a [`Function`].
         function: u8,
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// The task it concerns.
+        /// Tag of the task that the function is about.
         referenced: u32,
-        /// Its command number.
+        /// CmdSN of that task.
         referenced_cmd_sn: u32,
-        /// Of a reassigned task: what the initiator expects next.
+        /// Of a reassigned task: the next DataSN or R2TSN that the initiator expects.
         exp_data_sn: u32,
     },
-    /// §11.12.
+    /// Login Request (§11.12).
     Login {
-        /// Wants to go on to `next`.
+        /// The initiator is ready to go on to `next`.
         transit: bool,
-        /// The text goes on in the next request.
+        /// The text continues in the next request.
         more: bool,
         /// Current stage.
         stage: u8,
         /// Stage to go to.
         next: u8,
-        /// Newest version the initiator speaks.
+        /// Newest version that the initiator speaks.
         version_max: u8,
-        /// Oldest version the initiator speaks.
+        /// Oldest version that the initiator speaks.
         version_min: u8,
-        /// Initiator's part of the session's identity.
+        /// ISID: the initiator's part of the session identifier.
         isid: [u8; 6],
-        /// Target's part, or 0.
+        /// TSIH: the target's part, or 0.
         tsih: u16,
-        /// Connection within the session.
+        /// CID: the connection within the session.
         cid: u16,
     },
-    /// §11.10.
+    /// Text Request (§11.10).
     Text {
-        /// Last of the exchange from the initiator's side.
+        /// The initiator has no more text after this request.
         last: bool,
-        /// The text goes on in the next request.
+        /// The text continues in the next request.
         more: bool,
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// Continues an exchange, or reserved.
+        /// Tag of the exchange, or reserved.
         ttt: u32,
     },
-    /// §11.7.
+    /// SCSI Data-Out (§11.7).
     DataOut {
-        /// Last of its sequence.
+        /// The PDU ends its sequence.
         last: bool,
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// Of the R2T, or reserved when unsolicited.
+        /// Tag of the R2T; reserved if the data is unsolicited.
         ttt: u32,
         /// Number within its sequence.
         data_sn: u32,
-        /// Place in the command's output, in bytes.
+        /// Offset in the output, in bytes.
         offset: u32,
     },
-    /// §11.14.
+    /// Logout Request (§11.14).
     Logout {
         /// Close session (0), close connection (1), remove connection for recovery (2).
         reason: u8,
-        /// Which connection.
+        /// CID of the connection.
         cid: u16,
     },
-    /// §11.16.
+    /// SNACK Request (§11.16).
     Snack {
-        /// Data or R2T (0), status (1), data acknowledgement (2), R-data (3).
+        /// Data or R2T (0), status (1), data acknowledgment (2), R-data (3).
         kind: u8,
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
         /// Target transfer tag or SNACK tag.
         tag: u32,
-        /// First number.
+        /// First number of the run.
         begin: u32,
-        /// How many; 0 is all from there.
+        /// Length of the run; 0 stands for all from there.
         run: u32,
     },
-    /// Any other code.
+    /// Any other operation code.
     Unknown,
 }
 
@@ -251,19 +250,19 @@ pub enum Request {
 pub struct RequestHeader {
     /// Operation code.
     pub opcode: u8,
-    /// The I bit: outside the order of commands.
+    /// The I bit: immediate delivery.
     pub immediate: bool,
-    /// Bytes of additional header segments.
+    /// Bytes of the additional header segments.
     pub ahs_bytes: usize,
     /// Bytes of the data segment, without padding.
     pub data_bytes: usize,
     /// Initiator task tag.
     pub itt: u32,
-    /// Command number; meaningless in Data-Out and SNACK, which carry none.
+    /// CmdSN. Data-Out and SNACK have none.
     pub cmd_sn: u32,
-    /// All statuses before it have arrived.
+    /// ExpStatSN: the initiator has received all statuses before it.
     pub exp_stat_sn: u32,
-    /// The rest.
+    /// The fields of the PDU.
     pub request: Request,
 }
 
@@ -280,7 +279,7 @@ fn be64(bytes: &[u8; BHS_BYTES], at: usize) -> u64 {
 }
 
 impl RequestHeader {
-    /// Takes the fields from their places.
+    /// Extracts the fields of a header.
     #[must_use]
     pub fn parse(b: &[u8; BHS_BYTES]) -> RequestHeader {
         let opcode = b[0] & 0x3f;
@@ -347,15 +346,15 @@ impl RequestHeader {
     }
 }
 
-/// How what was moved differs from what the initiator expected (§11.4.5).
+/// The difference between the bytes moved and the bytes expected (§11.4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
-    /// Not at all.
+    /// No difference.
     #[default]
     None,
-    /// This many bytes were not moved that were expected.
+    /// This many expected bytes were not moved.
     Underflow(u32),
-    /// This many more would have been moved.
+    /// This many bytes more would have been moved.
     Overflow(u32),
 }
 
@@ -376,146 +375,146 @@ impl Residual {
     }
 }
 
-/// What a target sends: the fields of its header but for those in [`ResponseHeader`].
+/// The fields of a target's PDU, except those in [`ResponseHeader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// §11.19.
+    /// NOP-In (§11.19).
     NopIn {
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// Of a ping of the target's own, or reserved.
+        /// Tag of the target's own ping, or reserved.
         ttt: u32,
     },
-    /// §11.4.
+    /// SCSI Response (§11.4).
     Scsi {
-        /// 0: completed at target, 1: target failure.
+        /// 0: completed at the target, 1: target failure.
         response: u8,
         /// SCSI status.
         status: u8,
-        /// After an R-data SNACK, else 0.
+        /// Tag of an R-data SNACK, else 0.
         snack_tag: u32,
-        /// Data-In and R2T PDUs sent for the command.
+        /// Number of Data-In and R2T PDUs that were sent for the command.
         exp_data_sn: u32,
-        /// Bytes not moved.
+        /// Residual count.
         residual: Residual,
     },
-    /// §11.6.
+    /// Task Management Function Response (§11.6).
     TaskManagement {
         /// Outcome.
         response: FunctionResponse,
     },
-    /// §11.13.
+    /// Login Response (§11.13).
     Login {
-        /// Goes on to `next`.
+        /// The target goes on to `next`.
         transit: bool,
-        /// The text goes on in the next response.
+        /// The text continues in the next response.
         more: bool,
         /// Current stage.
         stage: u8,
         /// Stage to go to.
         next: u8,
-        /// Newest version the target speaks.
+        /// Newest version that the target speaks.
         version_max: u8,
-        /// The version spoken.
+        /// The active version.
         version_active: u8,
-        /// As in the request.
+        /// ISID, as in the request.
         isid: [u8; 6],
-        /// Of the session once it exists, else as in the request.
+        /// TSIH of the session if it exists, else as in the request.
         tsih: u16,
-        /// Class and detail of the outcome.
+        /// Status class and status detail.
         status: u16,
     },
-    /// §11.11.
+    /// Text Response (§11.11).
     Text {
-        /// Last of the exchange.
+        /// The response ends the exchange.
         last: bool,
-        /// The text goes on in the next response.
+        /// The text continues in the next response.
         more: bool,
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// To continue the exchange with, or reserved.
+        /// Tag to continue the exchange with, or reserved.
         ttt: u32,
     },
-    /// §11.7.
+    /// SCSI Data-In (§11.7).
     DataIn {
-        /// Last of its sequence.
+        /// The PDU ends its sequence.
         last: bool,
-        /// An acknowledgement is asked for.
+        /// The initiator has to acknowledge the data.
         acknowledge: bool,
-        /// The command's status, if it ends with this PDU.
+        /// The status, if the command ends with this PDU.
         status: Option<u8>,
-        /// Logical unit, where `ttt` is not reserved.
+        /// Logical unit number, unless `ttt` is reserved.
         lun: u64,
-        /// For the acknowledgement, or reserved.
+        /// Tag for the acknowledgment, or reserved.
         ttt: u32,
         /// Number within the command.
         data_sn: u32,
-        /// Place in the command's input, in bytes.
+        /// Offset in the input, in bytes.
         offset: u32,
-        /// With a status.
+        /// Residual count; valid with a status.
         residual: Residual,
     },
-    /// §11.15.
+    /// Logout Response (§11.15).
     Logout {
         /// 0: closed, 1: no such connection, 2: recovery not supported, 3: cleanup failed.
         response: u8,
-        /// Seconds to wait before a new attempt.
+        /// Time2Wait: seconds to wait before a new login.
         time2wait: u16,
-        /// Seconds for which tasks are kept after that.
+        /// Time2Retain: seconds after that for which tasks are kept.
         time2retain: u16,
     },
-    /// §11.8.
+    /// Ready To Transfer (§11.8).
     R2t {
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
-        /// Names the sequence that it asks for.
+        /// Tag of the sequence that it asks for.
         ttt: u32,
         /// Number within the command.
         r2t_sn: u32,
-        /// First byte wanted.
+        /// Offset of the first byte.
         offset: u32,
-        /// Bytes wanted.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// §11.9.
+    /// Asynchronous Message (§11.9).
     Async {
-        /// Logical unit.
+        /// Logical unit number.
         lun: u64,
         /// Event code.
         event: u8,
         /// Vendor code.
         vendor: u8,
-        /// Its parameters.
+        /// Parameter1 to Parameter3.
         parameters: [u16; 3],
     },
-    /// §11.17.
+    /// Reject (§11.17).
     Reject {
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// Of a rejected data acknowledgement, else 0.
+        /// Number of the rejected data acknowledgment, else 0.
         data_sn: u32,
     },
 }
 
-/// What every header of a target carries.
+/// The header of a target's PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHeader {
     /// Initiator task tag.
     pub itt: u32,
-    /// Number of this status, or of the next one where the PDU carries none.
+    /// StatSN of this status, or of the next one if the PDU has none.
     pub stat_sn: u32,
-    /// The next command number the target expects.
+    /// ExpCmdSN: the next command number that the target expects.
     pub exp_cmd_sn: u32,
-    /// The last command number the target would take.
+    /// MaxCmdSN: the last command number that the target takes.
     pub max_cmd_sn: u32,
     /// Bytes of the data segment, without padding; at most [`MAX_DATA_SEGMENT_BYTES`].
     pub data_bytes: usize,
-    /// The rest.
+    /// The fields of the PDU.
     pub response: Response,
 }
 
 impl ResponseHeader {
-    /// The header's bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; BHS_BYTES] {
         debug_assert!(self.data_bytes <= MAX_DATA_SEGMENT_BYTES, "cut to what was negotiated");
@@ -588,7 +587,7 @@ impl ResponseHeader {
                         b[3] = status;
                         put32(&mut b, 44, residual.count());
                     }
-                    // §11.7.4: reserved without a status.
+                    // §11.7.4: StatSN is reserved without a status.
                     None => put32(&mut b, 24, 0),
                 }
                 put32(&mut b, 36, data_sn);

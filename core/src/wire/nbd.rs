@@ -1,60 +1,60 @@
-//! The bytes of the NBD protocol: constants, checked parsing of what a client sends, encoding of
-//! what a server sends.
+//! The bytes of the NBD protocol: constants, checked parsing of client messages, encoding of server
+//! messages.
 //!
 //! Source: NBD `doc/proto.md`, and its branch `extension-ext-header` for extended headers. Parsing
-//! never allocates and never reads beyond the slice it is given; encoding cannot produce a message
-//! whose length field disagrees with its content. Nothing here knows what was negotiated before:
-//! the session (`front::nbd`) does.
+//! allocates nothing and never reads beyond its slice. Encoding can not produce a message whose
+//! length field contradicts its content. The module does not know what was negotiated; the session
+//! (`front::nbd`) does.
 
 use bytes::{BufMut, BytesMut};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Longest string the protocol allows, in bytes ("Conventions").
+/// Longest string, in bytes ("Conventions").
 pub const MAX_STRING_BYTES: usize = 4096;
 
 /// First eight bytes of the server's greeting, "NBDMAGIC".
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second half of the greeting and head of every option, "IHAVEOPT".
+/// Second half of the greeting, and start of every option, "IHAVEOPT".
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Head of every option reply.
+/// Start of every option reply.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Head of a compact request.
+/// Start of a compact request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Head of an extended request.
+/// Start of an extended request.
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
-/// Head of a simple reply.
+/// Start of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Head of a structured reply chunk.
+/// Start of a structured reply chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-/// Head of an extended reply chunk.
+/// Start of an extended reply chunk.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Flags of the handshake, the same bits in both directions ("Handshake flags", "Client flags").
 pub mod handshake {
-    /// Options can be answered, and refused one by one.
+    /// Fixed newstyle: options get replies and can be refused one by one.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The answer to `EXPORT_NAME` carries no 124 bytes of padding.
+    /// The answer to `EXPORT_NAME` has no padding of 124 bytes.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
 /// Option types ("Option types").
 pub mod opt {
-    /// Enter transmission; cannot be refused except by closing.
+    /// Enter the transmission phase. A refusal is possible only by closing.
     pub const EXPORT_NAME: u32 = 1;
     /// End the session.
     pub const ABORT: u32 = 2;
-    /// Name the exports.
+    /// List the exports.
     pub const LIST: u32 = 3;
     /// Upgrade to TLS.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
-    /// Describe an export and enter transmission.
+    /// Describe an export and enter the transmission phase.
     pub const GO: u32 = 7;
     /// Use structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name the metadata contexts of an export.
+    /// List the metadata contexts of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Select metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
@@ -68,30 +68,30 @@ pub mod rep {
     pub const ACK: u32 = 1;
     /// An export.
     pub const SERVER: u32 = 2;
-    /// A fact about an export.
+    /// Information about an export.
     pub const INFO: u32 = 3;
     /// A metadata context.
     pub const META_CONTEXT: u32 = 4;
 
-    /// A final reply that refuses an option.
+    /// Bit of the replies that refuse an option.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u32)]
     pub enum Refusal {
         /// Unknown option.
         Unsupported = (1 << 31) + 1,
-        /// Forbidden here.
+        /// Refused by policy.
         Policy = (1 << 31) + 2,
-        /// Malformed, or not valid now.
+        /// Invalid, or not valid now.
         Invalid = (1 << 31) + 3,
-        /// TLS first.
+        /// TLS is required first.
         TlsRequired = (1 << 31) + 5,
         /// No such export.
         Unknown = (1 << 31) + 6,
         /// The server is shutting down.
         Shutdown = (1 << 31) + 7,
-        /// Request or reply too large.
+        /// The request or the reply is too large.
         TooBig = (1 << 31) + 9,
-        /// Extended headers are in use and cannot be left again.
+        /// Extended headers are in use, and can not be switched off.
         ExtendedHeadersRequired = (1 << 31) + 10,
     }
 }
@@ -112,23 +112,23 @@ pub mod info {
 pub mod export {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Writes fail.
+    /// The export is read-only.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// FLUSH exists.
+    /// FLUSH is supported.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// FUA exists.
+    /// FUA is supported.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// TRIM exists.
+    /// TRIM is supported.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES and NO_HOLE exist.
+    /// WRITE_ZEROES and NO_HOLE are supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// DF exists; only with structured or extended replies.
+    /// DF is supported; only with structured or extended replies.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush on one connection covers what all of them completed.
+    /// A flush on one connection covers the completed requests of all connections.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// CACHE exists.
+    /// CACHE is supported.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// FAST_ZERO exists.
+    /// FAST_ZERO is supported.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
     /// BLOCK_STATUS takes a payload; only with extended headers.
     pub const BLOCK_STATUS_PAYLOAD: u16 = 1 << 12;
@@ -158,21 +158,21 @@ pub mod cmd {
 pub mod cmd_flag {
     /// Durable before the reply.
     pub const FUA: u16 = 1 << 0;
-    /// Keep what is zeroed allocated.
+    /// Do not deallocate the zeroed range.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// At most one content chunk.
+    /// Reply with one content chunk at most.
     pub const DF: u16 = 1 << 2;
-    /// At most one descriptor for each context.
+    /// Reply with one descriptor per context at most.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Zero quickly or fail.
+    /// Fail unless zeroing is fast.
     pub const FAST_ZERO: u16 = 1 << 4;
-    /// The length is that of a payload; only with extended headers.
+    /// The length is that of the payload; only with extended headers.
     pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Structured reply types ("Structured reply types").
 pub mod chunk {
-    /// Nothing more.
+    /// Nothing: the reply is complete.
     pub const NONE: u16 = 0;
     /// Data at an offset.
     pub const OFFSET_DATA: u16 = 1;
@@ -196,7 +196,8 @@ pub mod state {
     pub const HOLE: u32 = 1 << 0;
     /// Reads as zeroes.
     pub const ZERO: u32 = 1 << 1;
-    /// Written in between; of contexts `qemu:dirty-bitmap:` (QEMU's `docs/interop/nbd.rst`).
+    /// Written since the bitmap was created; for contexts `qemu:dirty-bitmap:` (QEMU's
+    /// `docs/interop/nbd.rst`).
     pub const DIRTY: u32 = 1 << 0;
 }
 
@@ -206,25 +207,25 @@ pub mod state {
 pub enum Errno {
     /// Not permitted.
     Perm = 1,
-    /// Input or output failed.
+    /// Input/output error.
     Io = 5,
-    /// The request is malformed.
+    /// The request is invalid.
     Inval = 22,
     /// No space left, or a write beyond the end.
     NoSpc = 28,
-    /// Longer than can be answered.
+    /// The request is too long for a reply.
     Overflow = 75,
     /// The server is shutting down.
     Shutdown = 108,
 }
 
-/// Why bytes could not be parsed.
+/// The reason why bytes can not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The magic number at the head is not the one that belongs there.
+    /// The magic number is wrong.
     #[error("wrong magic number")]
     Magic,
-    /// Lengths inside the data do not add up to its length.
+    /// Lengths within the data contradict its length.
     #[error("lengths inside the data do not add up")]
     Length,
     /// A string is longer than 4096 bytes, is not UTF-8 or holds a NUL.
@@ -232,7 +233,7 @@ pub enum WireError {
     Text,
 }
 
-/// The 16 bytes before an option's data.
+/// The header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
     /// One of [`opt`], or unknown.
@@ -253,10 +254,11 @@ impl OptionHeader {
     /// Bytes of the header.
     pub const BYTES: usize = size_of::<RawOption>();
 
-    /// Reads the header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     ///
     /// # Errors
-    /// [`WireError::Length`] when `bytes` is shorter than [`Self::BYTES`], [`WireError::Magic`].
+    ///
+    /// [`WireError::Length`] if `bytes` is shorter than [`Self::BYTES`], [`WireError::Magic`].
     pub fn parse(bytes: &[u8]) -> Result<OptionHeader, WireError> {
         let (raw, _) = RawOption::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
         if raw.magic.get() != OPTION_MAGIC {
@@ -266,10 +268,11 @@ impl OptionHeader {
     }
 }
 
-/// A string of the protocol: UTF-8, without NUL, at most [`MAX_STRING_BYTES`].
+/// Parses a string: UTF-8, without NUL, at most [`MAX_STRING_BYTES`].
 ///
 /// # Errors
-/// [`WireError::Text`] when it is not that.
+///
+/// [`WireError::Text`] if it is not such a string.
 pub fn text(bytes: &[u8]) -> Result<&str, WireError> {
     if bytes.len() > MAX_STRING_BYTES || bytes.contains(&0) {
         return Err(WireError::Text);
@@ -277,7 +280,7 @@ pub fn text(bytes: &[u8]) -> Result<&str, WireError> {
     std::str::from_utf8(bytes).map_err(|_| WireError::Text)
 }
 
-/// The longest head of `text` that the protocol allows as a string.
+/// The longest prefix of `text` that the protocol allows as a string.
 #[must_use]
 pub fn clip(text: &str) -> &str {
     let text = text.split('\0').next().unwrap_or_default();
@@ -296,7 +299,7 @@ fn take_u32(bytes: &mut &[u8]) -> Result<u32, WireError> {
     Ok(value.get())
 }
 
-/// A string after its length of 32 bits.
+/// Takes a string after its length of 32 bits.
 fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a str, WireError> {
     let length = take_u32(bytes)? as usize;
     let (head, rest) = bytes.split_at_checked(length).ok_or(WireError::Length)?;
@@ -304,19 +307,19 @@ fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a str, WireError> {
     text(head)
 }
 
-/// Which information types an `INFO` or `GO` asks for; those unknown here are dropped.
+/// The information types that an `INFO` or `GO` asks for. Unknown types are dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InfoSet(u16);
 
 impl InfoSet {
-    /// Adds an information type of [`info`]; any other is ignored.
+    /// Adds an information type of [`info`]. Any other is ignored.
     pub fn insert(&mut self, kind: u16) {
         if kind <= info::BLOCK_SIZE {
             self.0 |= 1 << kind;
         }
     }
 
-    /// Whether `kind` was asked for.
+    /// Whether the client asked for `kind`.
     #[must_use]
     pub fn contains(self, kind: u16) -> bool {
         kind <= info::BLOCK_SIZE && self.0 & (1 << kind) != 0
@@ -328,14 +331,15 @@ impl InfoSet {
 pub struct InfoQuery<'a> {
     /// Export; empty for the default one.
     pub name: &'a str,
-    /// What is asked about it.
+    /// The requested information.
     pub infos: InfoSet,
 }
 
 impl<'a> InfoQuery<'a> {
-    /// Reads all of `data`.
+    /// Parses all of `data`.
     ///
     /// # Errors
+    ///
     /// [`WireError::Length`] unless the parts fill `data` exactly, [`WireError::Text`].
     pub fn parse(mut data: &'a [u8]) -> Result<InfoQuery<'a>, WireError> {
         let name = take_text(&mut data)?;
@@ -362,16 +366,17 @@ pub struct MetaQuery<'a> {
 }
 
 impl<'a> MetaQuery<'a> {
-    /// Reads all of `data`, the queries included.
+    /// Parses all of `data`, including the queries.
     ///
     /// # Errors
+    ///
     /// [`WireError::Length`] unless the parts fill `data` exactly, [`WireError::Text`].
     pub fn parse(mut data: &'a [u8]) -> Result<MetaQuery<'a>, WireError> {
         let name = take_text(&mut data)?;
         let count = take_u32(&mut data)?;
         let queries = data;
-        // Each query takes at least the four bytes of its length, so a count too large for the data
-        // fails within data.len() / 4 rounds.
+        // Each query takes four bytes at least, so a count that is too large fails within
+        // data.len() / 4 rounds.
         for _ in 0..count {
             take_text(&mut data)?;
         }
@@ -395,11 +400,11 @@ pub struct Command {
     pub flags: u16,
     /// One of [`cmd`], or unknown.
     pub kind: u16,
-    /// The client's name for the request, sent back as it came.
+    /// The client's name for the request, which the reply repeats.
     pub cookie: u64,
-    /// First byte concerned.
+    /// First byte of the range.
     pub offset: u64,
-    /// Bytes concerned, or bytes of payload.
+    /// Bytes of the range, or of the payload.
     pub length: u64,
 }
 
@@ -419,20 +424,22 @@ impl Command {
     /// Bytes of an extended header.
     pub const EXTENDED_BYTES: usize = size_of::<RawCommand>() + size_of::<U64>();
 
-    /// Reads a header of 32-bit length at the start of `bytes`.
+    /// Parses a compact header at the start of `bytes`.
     ///
     /// # Errors
-    /// [`WireError::Length`] when `bytes` is too short, [`WireError::Magic`].
+    ///
+    /// [`WireError::Length`] if `bytes` is too short, [`WireError::Magic`].
     pub fn parse_compact(bytes: &[u8]) -> Result<Command, WireError> {
         let (raw, rest) = RawCommand::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
         let (length, _) = U32::ref_from_prefix(rest).map_err(|_| WireError::Length)?;
         Command::from_raw(raw, REQUEST_MAGIC, length.get().into())
     }
 
-    /// Reads a header of 64-bit length at the start of `bytes`.
+    /// Parses an extended header at the start of `bytes`.
     ///
     /// # Errors
-    /// [`WireError::Length`] when `bytes` is too short, [`WireError::Magic`].
+    ///
+    /// [`WireError::Length`] if `bytes` is too short, [`WireError::Magic`].
     pub fn parse_extended(bytes: &[u8]) -> Result<Command, WireError> {
         let (raw, rest) = RawCommand::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
         let (length, _) = U64::ref_from_prefix(rest).map_err(|_| WireError::Length)?;
@@ -456,9 +463,9 @@ impl Command {
 /// The payload of a `BLOCK_STATUS` that names one metadata context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusPayload {
-    /// Bytes of the export concerned.
+    /// Bytes of the range.
     pub length: u64,
-    /// The context asked for.
+    /// Identifier of the context.
     pub context: u32,
 }
 
@@ -466,9 +473,10 @@ impl StatusPayload {
     /// Bytes of the payload.
     pub const BYTES: usize = 12;
 
-    /// Reads all of `bytes`.
+    /// Parses all of `bytes`.
     ///
     /// # Errors
+    ///
     /// [`WireError::Length`] unless there are [`Self::BYTES`] of them.
     pub fn parse(bytes: &[u8]) -> Result<StatusPayload, WireError> {
         let (length, rest) = U64::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
@@ -484,7 +492,7 @@ pub fn put_greeting(out: &mut BytesMut) {
     out.put_u16(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
 }
 
-/// Appends the answer to `EXPORT_NAME`; `padded` unless the client negotiated `NO_ZEROES`.
+/// Appends the answer to `EXPORT_NAME`. It is `padded` unless the client negotiated `NO_ZEROES`.
 pub fn put_export(out: &mut BytesMut, size_bytes: u64, flags: u16, padded: bool) {
     out.put_u64(size_bytes);
     out.put_u16(flags);
@@ -493,8 +501,8 @@ pub fn put_export(out: &mut BytesMut, size_bytes: u64, flags: u16, padded: bool)
     }
 }
 
-/// Appends an option reply whose data are `parts` one after the other; each must be shorter than
-/// 1 GiB, as is everything this crate sends.
+/// Appends an option reply whose data is all `parts`. The data must be shorter than 1 GiB, as
+/// everything is that this crate sends.
 fn put_option_reply(out: &mut BytesMut, option: u32, reply: u32, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     out.put_u64(OPTION_REPLY_MAGIC);
@@ -511,7 +519,7 @@ pub fn put_ack(out: &mut BytesMut, option: u32) {
     put_option_reply(out, option, rep::ACK, &[]);
 }
 
-/// Appends a refusal with a message, of which at most [`MAX_STRING_BYTES`] are sent.
+/// Appends a refusal with a message. At most [`MAX_STRING_BYTES`] of the message are sent.
 pub fn put_refusal(out: &mut BytesMut, option: u32, refusal: rep::Refusal, message: &str) {
     put_option_reply(out, option, refusal as u32, &[clip(message).as_bytes()]);
 }
@@ -580,7 +588,7 @@ struct RawExtended {
     length: U64,
 }
 
-/// Appends the head of a simple reply; the data of a successful read follow it.
+/// Appends the header of a simple reply. The data of a successful read follows.
 pub fn put_simple(out: &mut BytesMut, cookie: u64, error: Option<Errno>) {
     let error = error.map_or(0, |error| error as u32);
     let raw =
@@ -588,7 +596,7 @@ pub fn put_simple(out: &mut BytesMut, cookie: u64, error: Option<Errno>) {
     out.put_slice(raw.as_bytes());
 }
 
-/// The two kinds of header that a reply chunk can have.
+/// The two kinds of headers of reply chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
     /// 20 bytes, after `STRUCTURED_REPLY`.
@@ -597,14 +605,14 @@ pub enum Headers {
     Extended,
 }
 
-/// What all chunks of one reply have in common.
+/// The fields that all chunks of a reply have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
-    /// Kind of header.
+    /// Kind of the headers.
     pub headers: Headers,
     /// Cookie of the request.
     pub cookie: u64,
-    /// Offset of the request; only extended headers carry it.
+    /// Offset of the request. Only extended headers carry it.
     pub offset: u64,
 }
 
@@ -637,25 +645,25 @@ impl Chunks {
         }
     }
 
-    /// Appends a chunk that says only that the reply is complete.
+    /// Appends a chunk without content, which ends the reply.
     pub fn put_none(self, out: &mut BytesMut) {
         self.put_header(out, chunk::NONE, true, 0);
     }
 
-    /// Appends the head of a data chunk; `length` bytes of data must follow, at most 1 GiB.
+    /// Appends the header of a data chunk. `length` bytes of data must follow, at most 1 GiB.
     pub fn put_data(self, out: &mut BytesMut, done: bool, offset: u64, length: u32) {
         self.put_header(out, chunk::OFFSET_DATA, done, length + 8);
         out.put_u64(offset);
     }
 
-    /// Appends a hole of `length` bytes, which is not zero.
+    /// Appends a hole of `length` bytes; not 0.
     pub fn put_hole(self, out: &mut BytesMut, done: bool, offset: u64, length: u32) {
         self.put_header(out, chunk::OFFSET_HOLE, done, 12);
         out.put_u64(offset);
         out.put_u32(length);
     }
 
-    /// Appends an error as the last chunk, at a byte of the export if `at` names one.
+    /// Appends an error as the last chunk. `at` is the byte of the export where the error is.
     pub fn put_error(self, out: &mut BytesMut, error: Errno, message: &str, at: Option<u64>) {
         let message = clip(message).as_bytes();
         let (kind, tail) = match at {
@@ -671,8 +679,8 @@ impl Chunks {
         }
     }
 
-    /// Appends the status of a context, as the last chunk or not: lengths in bytes with flags, at least
-    /// one. Lengths must fit 32 bits under structured headers.
+    /// Appends the status of a context, as the last chunk if `done`: at least one pair of length in
+    /// bytes and flags. With structured headers, lengths must fit 32 bits.
     pub fn put_status(self, out: &mut BytesMut, done: bool, context: u32, runs: &[(u64, u32)]) {
         let count = runs.len() as u32;
         match self.headers {

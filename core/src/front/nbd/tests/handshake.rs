@@ -1,4 +1,4 @@
-//! Scripted handshakes: every option, well-formed and not.
+//! Scripted handshakes: every option, valid and invalid.
 
 use super::*;
 use crate::front::nbd::export::ExportTerms;
@@ -79,7 +79,7 @@ fn go_and_info() {
         let export = || info_export(number, WRITABLE);
         let all = |sizes: Wire| export().then(sizes).then(ack(number));
         run(&query("demo", &[3]), all(info_sizes(number, 512, 4096, 1 << 20)));
-        // Not asked for: 512 bytes and 32 MiB, whatever the export would prefer.
+        // Without the question the terms are 512 bytes and 32 MiB, whatever the export prefers.
         run(&query("demo", &[]), all(info_sizes(number, 512, 4096, 32 << 20)));
         let name = option_reply(number, 3, &w().u16(1).raw(b"coarse").0);
         run(&query("coarse", &[]), all(info_sizes(number, 512, 4096, 32 << 20)));
@@ -87,7 +87,7 @@ fn go_and_info() {
             &query("coarse", &[1, 3]),
             export().then(name).then(info_sizes(number, 4096, 4096, 1 << 20)).then(ack(number)),
         );
-        // Unknown and repeated information types do no harm.
+        // Unknown and repeated information types have no effect.
         let name = || option_reply(number, 3, &w().u16(1).raw(b"demo").0);
         let text = option_reply(number, 3, &w().u16(2).raw(b"a demonstration").0);
         let sizes = || info_sizes(number, 512, 4096, 1 << 20);
@@ -95,7 +95,7 @@ fn go_and_info() {
             &query("demo", &[0, 2, 1, 1, 3, 77, 0xffff]),
             export().then(name()).then(text).then(sizes()).then(ack(number)),
         );
-        // The default export says what it is called.
+        // The reply for the default export has its name.
         run(&query("", &[3]), export().then(name()).then(sizes()).then(ack(number)));
         run(&query("nope", &[3]), refused(number, UNKNOWN, "no such volume"));
         run(&query("busy", &[3]), refused(number, POLICY, "attached elsewhere"));
@@ -251,7 +251,7 @@ fn metadata_contexts() {
         let asked = ["qemu:dirty-bitmap:a", "qemu:dirty-bitmap:c"];
         run(number, &contexts("ro", &asked), bitmaps(number, &[(id, "a")]));
     }
-    // What is made for who enters it has what every export has.
+    // An export that is made on entry has the contexts that every export has.
     run(9, &contexts("lazy", &[]), found(9, 0));
     run(10, &contexts("lazy", &["qemu:dirty-bitmap:", "base:allocation"]), found(10, 1));
     let malformed = "lengths inside the data do not add up";
@@ -287,7 +287,7 @@ fn who_looks_at_what_is_made_for_who_enters_is_told_so() {
     script("info", Tls::Off, &bytes, &expected, End::Open);
 }
 
-/// A context counts only if the last selection succeeded and named the export that is entered.
+/// Contexts count only if the last selection succeeded and named the export that is entered.
 #[test]
 fn a_context_is_forgotten() {
     let select = || option(10, &contexts("demo", &["base:allocation"]));
@@ -340,12 +340,12 @@ fn tls_required() {
     assert_eq!(host.sent(), greeting().then(ack(5)).0);
     host.feed(&option(5, &[]).0);
     assert_eq!(host.sent(), refused(5, INVALID, "TLS is already in use").0);
-    // NO_ZEROES was agreed before TLS and still holds.
+    // NO_ZEROES was negotiated before TLS, and still holds.
     host.feed(&option(1, b"demo").0);
     assert_eq!(host.sent(), w().u64(MIB).u16(WRITABLE).0);
 }
 
-/// What arrives with or after STARTTLS outside TLS is never read as if it had come inside.
+/// Bytes that arrive with or after STARTTLS outside TLS are never read as if they had come inside.
 #[test]
 fn no_plain_bytes_after_starttls() {
     let start = w().u32(3).then(option(5, &[]));
@@ -367,7 +367,7 @@ fn no_plain_bytes_after_starttls() {
     assert!(!session.wants_input());
 }
 
-/// The answers of the shell that nobody asked for change nothing.
+/// Answers of the shell to questions that were not asked change nothing.
 #[test]
 fn unsolicited_answers_are_ignored() {
     let mut host = Host::new(Tls::Required);
@@ -409,7 +409,7 @@ fn odd_exports_are_served_on_sane_terms() {
         (terms.min_block, terms.preferred_block, terms.max_payload)
     };
     assert_eq!(sizes(&export(2048, 4096, 4096, 1 << 20)), (4096, 4096, 1 << 20));
-    // Not a multiple of the minimum block: its end must stay reachable.
+    // The size is not a multiple of the minimum block, and the end must stay accessible.
     assert_eq!(sizes(&export(2047, 4096, 4096, 1 << 20)), (512, 4096, 1 << 20));
     assert_eq!(sizes(&export(2048, 0, 0, 0)), (512, 512, 512));
     assert_eq!(sizes(&export(2048, 3000, 5000, u32::MAX)), (4096, 8192, 32 << 20));

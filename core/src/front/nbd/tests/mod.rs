@@ -127,7 +127,8 @@ impl Volume {
         runs
     }
 
-    /// Carries out a request; each written sector keeps its first byte only, tests write no others.
+    /// Carries out a request. Only the first byte of each written sector is kept; tests use no
+    /// others.
     pub(super) fn request(&mut self, request: Request) -> Result<Reply, BlockError> {
         self.log.push(request.clone());
         if let Some(error) = self.fail {
@@ -174,7 +175,8 @@ impl Volume {
     }
 }
 
-/// `demo` (also the default), `coarse` (minimum block 4096), `ro`, `busy` (refused), `lazy` (there for who enters).
+/// The exports: `demo` (also the default), `coarse` (minimum block 4096), `ro`, `busy` (refused),
+/// `lazy` (made on entry).
 pub(super) fn lookup(name: &str) -> Result<ExportInfo, LookupError> {
     let info = |name: &str, min_block, read_only| ExportInfo {
         name: name.to_owned(),
@@ -198,7 +200,8 @@ pub(super) fn lookup(name: &str) -> Result<ExportInfo, LookupError> {
     }
 }
 
-/// By `a` sectors 9 to 11 are dirty, up to sector 64, of which more is known when asked again; `b` is broken.
+/// In `a` sectors 9 to 11 are dirty. Its replies end at sector 64, and a later query gets the rest.
+/// `b` fails.
 fn dirty(bitmap: &str, range: Range) -> Result<Reply, BlockError> {
     if bitmap == "b" {
         return Err(BlockError::Stopped);
@@ -240,7 +243,7 @@ impl Host {
         }
     }
 
-    /// Does everything that can be done with the input so far. A TLS upgrade is taken as done.
+    /// Processes the input so far. A TLS upgrade succeeds at once.
     pub(super) fn run(&mut self) {
         loop {
             let before = (self.input.len(), self.output.len(), self.events.len());
@@ -302,20 +305,20 @@ impl Host {
         }
     }
 
-    /// What was sent since the last call.
+    /// The output since the last call.
     pub(super) fn sent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 }
 
-/// How a script ends.
+/// The end of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Open,
     Closed,
 }
 
-/// Checks that a client sending `bytes` is sent `expected`, at once and byte by byte.
+/// Checks that a client that sends `bytes` gets `expected`, at once and byte by byte.
 #[track_caller]
 pub(super) fn script(what: &str, tls: Tls, bytes: &Wire, expected: &Wire, end: End) {
     let chunks: [usize; 3] = [usize::MAX, 1, 7];
@@ -335,13 +338,13 @@ pub(super) fn script(what: &str, tls: Tls, bytes: &Wire, expected: &Wire, end: E
     }
 }
 
-/// Bytes in lines of 16, so that a difference can be found.
+/// Bytes in lines of 16, so that a difference is easy to find.
 fn hex(bytes: &[u8]) -> Vec<String> {
     let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     bytes.chunks(16).map(line).collect()
 }
 
-/// A handshake that ends in transmission, and the kind of headers it leads to.
+/// A handshake that leads to transmission, and its kind of headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Simple,
@@ -349,7 +352,7 @@ pub(super) enum Mode {
     Extended,
 }
 
-/// Client bytes up to transmission on `name`, with size constraints and, if chunks can carry it,
+/// Client bytes up to transmission on `name`, with size constraints and, if chunks are negotiated,
 /// `base:allocation`.
 pub(super) fn enter(mode: Mode, name: &str) -> Wire {
     let negotiate = match mode {
@@ -360,7 +363,7 @@ pub(super) fn enter(mode: Mode, name: &str) -> Wire {
     w().u32(3).then(negotiate).then(option(7, &query(name, &[3])))
 }
 
-/// A session in transmission, its handshake output taken.
+/// A session in transmission, without the output of its handshake.
 pub(super) fn entered(mode: Mode, name: &str) -> Host {
     let mut host = Host::new(Tls::Off);
     host.feed(&enter(mode, name).0);

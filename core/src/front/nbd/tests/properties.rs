@@ -1,11 +1,12 @@
-//! Properties over generated clients: how bytes are cut does not matter, and garbage does no harm.
+//! Properties over generated clients: the cuts between bytes do not matter, and garbage does no
+//! harm.
 
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Options, mostly sensible ones.
+/// Options, mostly valid ones.
 fn any_option() -> impl Strategy<Value = Wire> {
     let name = prop_oneof![Just("demo"), Just("coarse"), Just("ro"), Just("nope"), Just("")];
     let leaf = prop_oneof![Just("base:"), Just("base:allocation"), Just("x-y:z"), Just("bad")];
@@ -24,14 +25,14 @@ fn any_option() -> impl Strategy<Value = Wire> {
     ]
 }
 
-/// A command, sensible or not, with a payload of the right length.
+/// A command, valid or not, with a payload of the right length.
 fn any_command(mode: Mode) -> impl Strategy<Value = Wire> {
     let near = |scale: u64, most: u64| prop_oneof![8 => (0..=most).prop_map(move |n| n * scale), 1 => 0..most * scale];
     let flags = prop_oneof![6 => Just((0u16, true)), 3 => any::<(u16, bool)>()];
     let kind = prop_oneof![9 => 0..8u16, 1 => any::<u16>()];
     (flags, kind, 0..100u64, near(512, 2060), near(512, 40)).prop_map(
         move |((flags, tame), kind, cookie, offset, length)| {
-            // No DISC, after which nothing is left to check; and mostly what each command takes.
+            // Without DISC, after which nothing could be checked; flags mostly fit the command.
             let kind = if kind == 2 { 3 } else { kind };
             let (flags, offset, length) = match kind {
                 _ if !tame => (flags, offset, length),
@@ -57,12 +58,12 @@ fn any_mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Simple), Just(Mode::Structured), Just(Mode::Extended)]
 }
 
-/// The bytes of a whole session that ends up with this kind of headers.
+/// The bytes of a whole session that negotiates this kind of headers.
 fn any_session(mode: impl Strategy<Value = Mode>) -> impl Strategy<Value = Wire> {
     let name = prop_oneof![3 => Just("demo"), 1 => Just("coarse"), 1 => Just("ro")];
     (mode, name, vec(any_option(), 0..6)).prop_flat_map(|(mode, name, options)| {
         let start = match mode {
-            // Options that change the mode have no place here.
+            // Options that change the kind of headers are left out.
             Mode::Extended => options,
             _ => options.into_iter().filter(|wire| wire.0[11] != 11 && wire.0[11] != 8).collect(),
         };
@@ -97,8 +98,8 @@ fn cut<'a>(bytes: &'a [u8], sizes: &[usize]) -> Vec<&'a [u8]> {
     chunks
 }
 
-/// Splits transmission output without simple reads into replies and gathers them by cookie; panics
-/// unless the stream is in step.
+/// Splits transmission output without simple reads into replies, and groups them by cookie. It
+/// panics unless the stream is in step.
 fn chunked_replies(mut bytes: &[u8]) -> BTreeMap<u64, Vec<Vec<u8>>> {
     let mut replies: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
     while !bytes.is_empty() {
@@ -119,9 +120,13 @@ fn chunked_replies(mut bytes: &[u8]) -> BTreeMap<u64, Vec<Vec<u8>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
-    /// With one request at a time the output is fully determined by the bytes.
+    /// With one request at a time, the bytes determine the output completely.
     #[test]
     fn cutting_changes_nothing(
         bytes in any_session(any_mode()),
@@ -136,7 +141,7 @@ proptest! {
         prop_assert_eq!(whole.events, parts.events);
     }
 
-    /// With many at a time, refusals may overtake replies, but each reply stays the same.
+    /// With many requests at a time, refusals may overtake replies, but each reply stays the same.
     #[test]
     fn pipelining_changes_only_the_order(
         bytes in any_session(prop_oneof![Just(Mode::Structured), Just(Mode::Extended)]),
@@ -145,19 +150,20 @@ proptest! {
         let many = run(Limits::default(), &[&bytes.0]);
         let ready = one.events.iter().position(|event| matches!(event, Event::Ready { .. }));
         prop_assert!(ready.is_some());
-        // The handshake is the same in both and ends with the acknowledgement of GO.
+        // The handshake is the same in both, and ends with the acknowledgment of GO.
         let end = ack(7).0;
         let at = one.output.windows(end.len()).position(|part| part == end).unwrap() + end.len();
         prop_assert_eq!(&one.output[..at], &many.output[..at]);
-        let (mut one, mut many) = (chunked_replies(&one.output[at..]), chunked_replies(&many.output[at..]));
+        let mut one = chunked_replies(&one.output[at..]);
+        let mut many = chunked_replies(&many.output[at..]);
         for replies in one.values_mut().chain(many.values_mut()) {
             replies.sort();
         }
         prop_assert!(one == many, "replies differ");
     }
 
-    /// Garbage at any point: no panic, no request that the volume cannot take, one `Close` at most
-    /// and as the last event, and a session that is not closed takes more.
+    /// Garbage at any point: no panic, no invalid request, and at most one `Close`, as the last
+    /// event. A session that is not closed takes more input.
     #[test]
     fn garbage_does_no_harm(
         tls in prop_oneof![Just(Tls::Off), Just(Tls::Required)],

@@ -1,4 +1,4 @@
-//! Scripted transmissions: every command in every mode, well-formed and not.
+//! Scripted transmissions: every command in every mode, valid and invalid.
 
 use super::*;
 
@@ -11,7 +11,7 @@ const ESHUTDOWN: u32 = 108;
 
 const MODES: [Mode; 3] = [Mode::Simple, Mode::Structured, Mode::Extended];
 
-/// A command in the form that `mode` has for it.
+/// A command in the form of `mode`.
 fn command(mode: Mode, flags: u16, kind: u16, cookie: u64, offset: u64, length: u64) -> Wire {
     match mode {
         Mode::Simple | Mode::Structured => compact(flags, kind, cookie, offset, length as u32),
@@ -22,7 +22,7 @@ fn command(mode: Mode, flags: u16, kind: u16, cookie: u64, offset: u64, length: 
     }
 }
 
-/// Success without data, for anything but a read.
+/// Success without data, for any command but a read.
 fn done(mode: Mode, cookie: u64, offset: u64) -> Wire {
     match mode {
         Mode::Simple | Mode::Structured => simple(0, cookie),
@@ -30,7 +30,7 @@ fn done(mode: Mode, cookie: u64, offset: u64) -> Wire {
     }
 }
 
-/// A refusal, the text taken from what was sent: only its number and shape are fixed.
+/// A refusal. Its text is taken from the output: only its number and form are fixed.
 #[track_caller]
 fn assert_error(mode: Mode, sent: &[u8], number: u32, cookie: u64, offset: u64) {
     let head = match mode {
@@ -101,7 +101,7 @@ fn writes_and_reads() {
                 .then(ext(1, 2, 6, 512, w().u64(2048).u32(512))),
         };
         assert_eq!(host.sent(), expected.0);
-        // Do not fragment: one chunk, whatever it holds.
+        // DF: one chunk, whatever its content.
         let all = w().u64(512).then(zeroes.clone()).then(data.clone()).then(zeroes);
         let expected = match mode {
             Mode::Simple => simple(EINVAL, 6),
@@ -143,7 +143,7 @@ fn zero_lengths_do_nothing() {
     }
 }
 
-/// Every refusal leaves the stream in step: a flush behind it is answered.
+/// Every refusal keeps the stream in step: a flush after it is answered.
 #[test]
 fn refusals() {
     let end = MIB;
@@ -230,7 +230,8 @@ fn minimum_blocks() {
     assert_eq!(host.sent(), simple(0, 3).raw(&[0; 512]).0);
 }
 
-/// Lengths around what was advertised (1 MiB), what everybody may assume and what is bearable.
+/// Lengths around the advertised maximum (1 MiB), the guaranteed maximum, and the largest that is
+/// skipped.
 #[test]
 fn payload_limits() {
     let big = |name: &str| ExportInfo { sectors: 1 << 20, ..lookup(name).unwrap() };
@@ -255,7 +256,7 @@ fn payload_limits() {
             open.feed(&command(mode, 0, 1, 3, 0, length).raw(&vec![0; length as usize]).0);
             assert_error(mode, &open.sent(), EINVAL, 3, 0);
         }
-        // No payload, no limit.
+        // Commands without a payload have no limit.
         open.feed(&command(mode, 0, 6, 3, 0, 512 * MIB).0);
         assert_eq!(open.sent(), done(mode, 3, 0).0);
         let most = if mode == Mode::Extended { 32 * MIB } else { 64 * MIB };
@@ -272,13 +273,13 @@ fn payload_limits() {
 
 #[test]
 fn payload_flag() {
-    // Compact headers do not know it, and a write has its payload all the same.
+    // Compact headers do not have the flag, and a write has its payload anyway.
     let mut host = entered(Mode::Structured, "demo");
     host.feed(&compact(32, 1, 3, 0, 512).raw(&[0; 512]).0);
     assert_error(Mode::Structured, &host.sent(), EINVAL, 3, 0);
     host.feed(&compact(32, 0, 3, 0, 512).0);
     assert_error(Mode::Structured, &host.sent(), EINVAL, 3, 0);
-    // Extended ones pass over the payload of a command that takes none.
+    // With extended headers, the payload of a command that takes none is skipped.
     let mut host = entered(Mode::Extended, "demo");
     for kind in [0, 3, 4, 5, 6, 8] {
         host.feed(&extended(32, kind, 3, 0, 24).raw(&[0x25; 24]).0);
@@ -286,7 +287,7 @@ fn payload_flag() {
     }
     host.feed(&extended(0, 3, 4, 0, 0).0);
     assert_eq!(host.sent(), done(Mode::Extended, 4, 0).0);
-    // A write without it leaves open where the next command starts.
+    // A write without the flag leaves open where the next command starts.
     host.feed(&extended(0, 1, 3, 0, 512).0);
     assert!(matches!(host.closed(), Some(CloseReason::Violation(_))));
 }
@@ -335,7 +336,7 @@ fn several_contexts() {
             assert_ne!(host.sent(), status(1, 3, 0, &a).0);
         }
 
-        // One of them fails: the reply ends with that.
+        // If one context fails, the reply ends with the error.
         let mut host = Host::new(Tls::Off);
         host.feed(&select(&["qemu:dirty-bitmap:b", "qemu:dirty-bitmap:a"]).0);
         host.sent();
@@ -443,7 +444,7 @@ fn errors_of_the_engine() {
             assert_error(mode, &host.sent(), number, 2, 0);
         }
     }
-    // A damaged place is named to clients that can be told.
+    // The offset of damage is sent to clients that negotiated chunks.
     let mut host = entered(Mode::Structured, "demo");
     host.volume.fail = Some(BlockError::Medium(range));
     host.feed(&compact(0, 0, 2, 1024, 4096).0);
@@ -476,7 +477,7 @@ fn answers_that_do_not_fit_become_errors() {
         host.run();
         assert_error(Mode::Structured, &host.sent(), EIO, 2, 0);
     }
-    // Pieces and runs of nothing are left out.
+    // Empty pieces and runs are left out.
     let mut host = entered(Mode::Structured, "demo");
     let mut input = BytesMut::from(&compact(0, 0, 2, 0, 1024).0[..]);
     host.session.handle_input(&mut input);
@@ -496,7 +497,7 @@ fn bad_magic_closes() {
         assert!(matches!(host.closed(), Some(CloseReason::Violation(_))));
         assert!(host.sent().is_empty());
     }
-    // The other kind of header counts as bad, too.
+    // Bytes of the other kind of header count as a wrong magic number.
     let mut host = entered(Mode::Structured, "demo");
     host.feed(&extended(0, 3, 1, 0, 0).0);
     assert!(matches!(host.closed(), Some(CloseReason::Violation(_))));
@@ -539,7 +540,7 @@ fn replies_come_in_any_order_and_disconnect_waits_for_them() {
     assert_eq!(host.closed(), Some(&CloseReason::Disconnected));
 }
 
-/// A second answer never passes for the answer to a later request.
+/// A second answer never counts as the answer to a later request.
 #[test]
 fn slots_are_not_mistaken_for_each_other() {
     let mut host = entered(Mode::Simple, "demo");
@@ -617,7 +618,8 @@ fn limits_hold_the_client_back() {
     assert!(input.is_empty());
 }
 
-/// A write's payload is the very memory it was read into, and `wanted` says how much to read.
+/// A write's payload is the memory that it was read into, and `wanted` is the number of bytes to
+/// read.
 #[test]
 fn payloads_are_not_copied() {
     let mut host = entered(Mode::Simple, "demo");

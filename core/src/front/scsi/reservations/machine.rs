@@ -5,7 +5,7 @@ use super::commands::{self, ReserveOutCommand};
 use super::refusal::ReservationRefusal;
 use super::saved::{self, RestoreError};
 use super::state::{
-    LiveNexus, Reservation, ReservationState, ReservationType, ReservationView, StateChange,
+    NexusRights, Reservation, ReservationState, ReservationType, ReservationView, StateChange,
 };
 use super::{evaluate, report, transport};
 use crate::front::scsi::nexus::{Nexus, NexusId, TaskId};
@@ -73,7 +73,7 @@ pub struct Reservations {
     generation: u32,
     /// The holder of an SPC-2 reservation. It never exists together with registrations.
     reserved: Option<NexusId>,
-    nexuses: BTreeMap<NexusId, LiveNexus>,
+    nexuses: BTreeMap<NexusId, NexusRights>,
     saving: Option<PendingSave>,
     /// Commands that wait for the save under way.
     waiting: VecDeque<WaitingCommand>,
@@ -140,7 +140,7 @@ impl Reservations {
     pub fn handle_nexus(&mut self, nexus: NexusId, ends: &Nexus) {
         let initiator_port = transport::canonical(&ends.initiator_port);
         let ends = Nexus { initiator_port, relative_port: ends.relative_port };
-        let live = LiveNexus { ends, registered: false, holder: false };
+        let live = NexusRights { ends, registered: false, holder: false };
         self.nexuses.insert(nexus, live);
         self.refresh();
     }

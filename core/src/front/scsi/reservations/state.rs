@@ -137,7 +137,7 @@ pub(super) struct StateChange {
 }
 
 #[derive(Debug)]
-pub(super) struct LiveNexus {
+pub(super) struct NexusRights {
     pub ends: Nexus,
     pub registered: bool,
     pub holder: bool,
@@ -149,5 +149,5 @@ pub(super) struct ReservationView<'a> {
     pub state: &'a ReservationState,
     /// Relative identifiers of all target ports.
     pub ports: &'a [u16],
-    pub nexuses: &'a BTreeMap<NexusId, LiveNexus>,
+    pub nexuses: &'a BTreeMap<NexusId, NexusRights>,
 }

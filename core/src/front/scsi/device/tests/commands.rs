@@ -1,4 +1,4 @@
-//! Commands that do not touch blocks, and sense data.
+//! Commands that do not access blocks, and sense data.
 
 use super::*;
 
@@ -138,7 +138,7 @@ fn the_table_of_commands_is_in_order_and_reported() {
         assert_eq!(world.good(&ask(3, entry.opcode, action), &[]), one);
         let refused = world.run(&ask(wrong, entry.opcode, action), &[]);
         assert_eq!(code_of(&refused), code::INVALID_FIELD_IN_CDB);
-        // Not byte 1: that would say that there is no such service action.
+        // A pointer to byte 1 would mean that the service action does not exist.
         assert_eq!(refused.sense[15..18], [0xca, 0, 2]);
     }
     assert_eq!(world.good(&ask(1, 0x04, 0), &[]), [0, 1, 0, 0]);
@@ -208,7 +208,7 @@ fn mode_select_changes_what_can_be_changed_and_tells_the_others() {
     page[2] = 0x04;
     let (cdb, list) = mode_select(&page);
     world.good(&cdb, &list);
-    // The sense data of the other's unit attention is in descriptor format already.
+    // The sense data of the other nexus' unit attention is in descriptor format already.
     let told = world.run_by(2, &[0; 6], &[]);
     assert_eq!(told.sense[..4], [0x72, key::UNIT_ATTENTION, 0x2a, 0x01]);
     assert_eq!(world.run_by(2, &[0; 6], &[]).status, Status::Good);
@@ -217,10 +217,10 @@ fn mode_select_changes_what_can_be_changed_and_tells_the_others() {
     assert_eq!(response.sense[..8], [0x72, 5, 0x21, 0, 0, 0, 0, 12]);
     assert_eq!(response.sense[8..12], [0, 0x0a, 0x80, 0]);
     assert_eq!(response.sense[12..], (1u64 << 40).to_be_bytes());
-    // Nothing changed, nobody is told.
+    // No parameter changes, so no nexus is told.
     world.good(&cdb, &list);
     assert_eq!(world.run_by(2, &[0; 6], &[]).status, Status::Good);
-    // A reset brings the default back.
+    // A reset restores the default.
     world.device.handle_management(NOW, 1, 7, 0, ManagementFunction::LogicalUnitReset);
     world.collect();
     assert_eq!(world.managed.pop(), Some((7, ManagementResponse::Complete)));
@@ -262,7 +262,7 @@ fn mode_select_refuses_by_the_book() {
     let list = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 2, 0];
     world.good(&[0x15, 0x10, 0, 0, 12, 0], &list);
     world.good(&[0x15, 0x10, 0, 0, 0, 0], &[]);
-    // Nothing of a list with a mistake is taken.
+    // A list with an error changes nothing.
     let mut caching = [0; 20];
     caching[..3].copy_from_slice(&[0x08, 0x12, 0x04]);
     page = CONTROL;
@@ -282,7 +282,7 @@ fn the_write_cache_really_switches() {
         world.drain();
         fua
     };
-    // Nobody has asked for it yet.
+    // No initiator has asked for it yet.
     assert!(fua_of_write(&mut world, 0));
     let mut caching = [0; 20];
     caching[..3].copy_from_slice(&[0x08, 0x12, 0x04]);

@@ -1,11 +1,11 @@
-//! What a unit makes of the commands for copies, without the units that it names.
+//! The commands for copies at one unit, without other units.
 
 use super::*;
 use crate::front::scsi::copy::*;
 use crate::front::scsi::sense::Side;
 use std::time::Duration;
 
-/// Key, code, and the field pointer's first byte and place, of sense data in fixed format.
+/// Key, code, and the field pointer's first byte and offset, of sense data in fixed format.
 fn sense(response: &CommandResponse) -> (u8, u16, u8, u16) {
     assert_eq!(response.status, Status::CheckCondition);
     let sense = &response.sense;
@@ -17,7 +17,7 @@ fn run(world: &mut World, (cdb, list): &(Vec<u8>, Vec<u8>)) -> CommandResponse {
     world.run(cdb, list)
 }
 
-/// Hands a command in and leaves the copy to the test.
+/// Hands in a command and leaves the copy to the test.
 fn submit(world: &mut World, (cdb, list): &(Vec<u8>, Vec<u8>)) -> TaskId {
     let task = world.submit(1, cdb, Attribute::Simple, list);
     if !world.wants.is_empty() {
@@ -41,7 +41,7 @@ fn lists_of_extended_copies() {
     );
     world.copied(0, Ok(()));
 
-    // No list, no copy.
+    // Without a list there is no copy.
     assert_eq!(world.run(&lists::cdb(0, 0, 0), &[]).status, Status::Good);
     let changed = |at: usize, byte: u8| {
         let (cdb, mut list) = good.clone();
@@ -53,7 +53,7 @@ fn lists_of_extended_copies() {
         (changed(12, 1), code::INLINE_DATA_LENGTH_EXCEEDED, 12),
         (changed(3, 33), code::PARAMETER_LIST_LENGTH_ERROR, 0),
         (changed(1, 0x08), code::INVALID_FIELD_IN_LIST, 1),
-        // A name where there is none.
+        // A list identifier that must be 0.
         (changed(1, 0x18), code::INVALID_FIELD_IN_LIST, 0),
         (changed(16, 0xe0), code::UNSUPPORTED_TARGET_DESCRIPTOR, 16),
         (changed(48, 3), code::UNSUPPORTED_SEGMENT_DESCRIPTOR, 48),
@@ -77,7 +77,7 @@ fn lists_of_extended_copies() {
             Some(code) => assert_eq!(code_of(&response), code),
         }
     }
-    // Cut short.
+    // The list is cut short.
     for length in [15, 16, 47, 75] {
         let (_, list) = &good;
         let cut = (lists::cdb(0, 0, length), list[..length].to_vec());
@@ -110,7 +110,7 @@ fn failures_say_where() {
             assert_eq!(response.sense[10..12], [1, 2], "the segment");
         }
     }
-    // What the source said is passed on, in either format.
+    // The sense data of the source is forwarded, in either format.
     let problem = CopyProblem::Part(Side::Source, refused(0x1100));
     let task = submit(&mut world, &copy);
     world.copied(0, Err(CopyFailure { segment: 0, problem }));
@@ -143,7 +143,7 @@ fn results_of_copies() {
         (data[4], u16::from_be_bytes([data[5], data[6]]), data[7], data[8..].to_vec())
     };
     assert_eq!(status(&mut world), (0, 1, 0, 4096u32.to_be_bytes().to_vec()));
-    // Another one of that name, and no details yet.
+    // Another copy with that identifier is refused, and there are no details yet.
     let again = submit(&mut world, &copy);
     assert_eq!(code_of(&world.responses[&again]), code::OPERATION_IN_PROGRESS);
     assert_eq!(world.copies.len(), 1);
@@ -152,9 +152,9 @@ fn results_of_copies() {
     let details = world.good(&lists::results(4, 1), &[]);
     assert_eq!(u32::from_be_bytes(details[..4].try_into().unwrap()) as usize + 4, details.len());
     assert_eq!((details[56], details[59], details[62], details[71]), (2, 18, 0x0a, 1));
-    // Held data there is none of.
+    // No data is held.
     assert_eq!(world.good(&lists::results(1, 1), &[]), [0; 4]);
-    // Others do not see it; a new one takes its place.
+    // Other nexuses do not see the result. A new copy replaces it.
     let other = world.run_by(2, &lists::results(0, 1), &[]);
     assert_eq!(code_of(&other), code::INVALID_FIELD_IN_CDB);
     assert_eq!(run(&mut world, &copy).status, Status::Good);
@@ -201,7 +201,7 @@ fn a_copy_in_the_background() {
     let information = world.good(&lists::token_information(5), &[]);
     assert_eq!((information[4], information[5]), (0x11, 0x12));
     world.copies = copies;
-    // Those that do end it.
+    // Functions that concern it end it.
     world.device.handle_management(NOW, 2, 3, 0, ManagementFunction::LogicalUnitReset);
     world.collect();
     assert_eq!((world.managed.len(), world.ends.len()), (2, 1));
@@ -244,7 +244,7 @@ fn tokens_stand_for_what_is_watched() {
     assert_eq!((grant.ranges, grant.watch), (world.watches[&1].clone(), 1));
     let other = populate(&mut world, 9, &[(1, 2)]);
     assert_ne!(token[128..160], other[128..160]);
-    // Any byte of it counts.
+    // A difference in any byte counts.
     for at in [0, 20, 63, 128, 159, 511] {
         let mut forged = token;
         forged[at] ^= 1;
@@ -261,7 +261,7 @@ fn tokens_end() {
     let after = |seconds| NOW.after(Duration::from_secs(seconds));
     let token = populate(&mut world, 1, &[(0, 8)]);
     assert_eq!(world.device.poll_timeout(), Some(after(30)));
-    // Not while it is used.
+    // The token does not expire while it is used.
     let grant = world.device.use_token(after(29), &token, false).unwrap();
     assert_eq!(world.device.poll_timeout(), None);
     world.device.release_token(after(100), grant.id, false);
@@ -282,7 +282,7 @@ fn tokens_end() {
     world.collect();
     world.drain();
     assert!(world.watches.is_empty());
-    // The oldest gives way.
+    // The oldest token is revoked.
     let first = populate(&mut world, 1, &[(0, 8)]);
     for id in 0..64 {
         populate(&mut world, id, &[(0, 8)]);
@@ -324,7 +324,7 @@ fn lists_with_tokens() {
     for (command, code) in [
         (typed(0x0001_0000), code::UNSUPPORTED_TOKEN_TYPE),
         (typed(0xffff_0001), code::UNSUPPORTED_TOKEN_TYPE),
-        // Too long to be kept.
+        // The timeout is too long.
         (changed(5, 1), code::INVALID_FIELD_IN_LIST),
         (changed(15, 15), code::INVALID_FIELD_IN_LIST),
         (changed(15, 33), code::PARAMETER_LIST_LENGTH_ERROR),
@@ -350,7 +350,7 @@ fn lists_with_tokens() {
         let found = sense(&run(&mut world, &command));
         assert_eq!((found.0, found.1), (key::ILLEGAL_REQUEST, code));
     }
-    // What is written is protected.
+    // The destination is write protected.
     let protect = [0, 0, 0, 0, 0x0a, 0x0a, 0, 0x10, 8, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(world.run(&[0x15, 0x10, 0, 0, 16, 0], &protect).status, Status::Good);
     let zeroes = lists::write_using_token(1, 0, 0, &lists::zero_token(), &[(0, 1)]);
@@ -383,7 +383,7 @@ fn parts_respect_what_commands_claim() {
     );
     world.drain();
     assert_eq!(world.parts[&100], Ok(PartReply::Done));
-    // Nor is a comparison let in before the part is done.
+    // A comparison does not start before the part is done.
     part(&mut world, 2, 102, written(Range::new(9, 4)));
     world.submit(1, &caw(8, 2), Attribute::HeadOfQueue, &[0; 2048]);
     world.send(0);
@@ -391,7 +391,7 @@ fn parts_respect_what_commands_claim() {
     world.drain();
 }
 
-/// A part waits for nothing that waits for the task it belongs to.
+/// A part does not wait for tasks that wait for the task it belongs to.
 #[test]
 fn parts_are_outside_of_the_order() {
     let mut world = World::new(512);
@@ -453,7 +453,7 @@ fn parts_fail_like_commands() {
     }
     part(&mut world, 1, 101, stage(SECTORS - 7));
     assert!(matches!(world.parts[&101], Err(PartFailure::Refused(_))), "beyond the end");
-    // Reserved by the other nexus: Write Exclusive.
+    // The other nexus has reserved it: Write Exclusive.
     let mut register = [0; 24];
     register[15] = 5;
     world.run_by(2, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &register);
@@ -471,7 +471,7 @@ fn parts_fail_like_commands() {
     part(&mut world, 2, 104, CopyPart::Zero(Range::new(0, 8)));
     world.drain();
     assert!(world.parts[&103].is_ok() && world.parts[&104].is_ok());
-    // Preempting and aborting waits for a part's write.
+    // PREEMPT AND ABORT waits for the write of a part.
     world.run_by(1, &[0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0], &register);
     part(&mut world, 2, 105, written(Range::new(0, 8)));
     let mut preempt = register;

@@ -1,8 +1,8 @@
-//! Parameter lists and their commands, for tests.
+//! Parameter lists of copies and their commands, for tests.
 
 use crate::front::scsi::copy::RodToken;
 
-/// The designator of a volume of this identity.
+/// The designator of a volume with this identity.
 pub fn naa(volume: u128) -> [u8; 8] {
     let local = (volume >> 64) as u64 ^ volume as u64;
     (local >> 4 | 3 << 60).to_be_bytes()
@@ -91,7 +91,7 @@ pub fn write_using_token(
     (cdb(0x11, id, list.len()), list)
 }
 
-/// The token for zeroes.
+/// The block zeroes token.
 pub fn zero_token() -> RodToken {
     let mut token = [0; 512];
     token[..4].copy_from_slice(&0xffff_0001u32.to_be_bytes());
@@ -114,7 +114,7 @@ pub fn token_information(id: u32) -> [u8; 16] {
     cdb
 }
 
-/// The token in what the latter gives.
+/// The token in the data of RECEIVE ROD TOKEN INFORMATION.
 pub fn token_of(information: &[u8]) -> RodToken {
     let at = 32 + usize::from(information[13]);
     assert_eq!(information[at..at + 4], 514u32.to_be_bytes());

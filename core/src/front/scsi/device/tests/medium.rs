@@ -1,4 +1,4 @@
-//! Commands that read, write and look at blocks.
+//! Commands that access blocks.
 
 use super::*;
 
@@ -19,9 +19,9 @@ fn all_reads_and_writes_agree() {
     assert_eq!(world.good(&cdb16(0x88, 0, 9, 2), &[]), pattern(2, 3));
     world.good(&cdb16(0x8a, 0, SECTORS - 2, 2), &pattern(2, 4));
     assert_eq!(world.good(&cdb16(0x88, 0x18, SECTORS - 2, 2), &[]), pattern(2, 4));
-    // FUA: what was read is durable.
+    // FUA: the data that was read is durable.
     assert_eq!(world.flushes, 1);
-    // 0 blocks are 256, of six bytes only.
+    // Only in READ(6), 0 stands for 256 blocks.
     world.good(&six(0x0a, 0, 0), &pattern(256, 5));
     assert_eq!(world.good(&six(0x08, 0, 0), &[]), pattern(256, 5));
     assert!(world.good(&cdb10(0x28, 0, 0, 0), &[]).is_empty());
@@ -39,13 +39,13 @@ fn blocks_of_4096_bytes() {
     let response = world.run(&cdb16(0x88, 0, last, 2), &[]);
     assert_eq!(code_of(&response), code::LBA_OUT_OF_RANGE);
     assert_eq!(response.sense[..7], [0xf0, 0, 5, 0, 0, 2, 0]);
-    // Of a volume that is not whole blocks the rest is not there.
+    // Sectors after the last whole block are not accessible.
     world.device.handle_resized(NOW, SECTORS - 1);
     world.run(&[0; 6], &[]);
     assert_eq!(world.bad(&cdb16(0x88, 0, last, 1), &[]), code::LBA_OUT_OF_RANGE);
 }
 
-/// What one record holds is there after a crash or is not, however it came.
+/// Output that fits one record is atomic under a crash, however it arrived.
 #[test]
 fn a_write_that_fits_a_record_is_one_request() {
     for piece in [1024, 4096, 700] {
@@ -94,7 +94,7 @@ fn ranges_and_lengths_are_checked_first() {
         ] {
             let response = world.run(&cdb16(opcode, 0, lba, blocks), &[0; 1024]);
             assert_eq!(code_of(&response), code::LBA_OUT_OF_RANGE, "{opcode:x} {lba}");
-            // Only an address that fits is valid.
+            // INFORMATION is valid only if the address fits.
             assert_eq!(response.sense[0] == 0xf0, at <= u64::from(u32::MAX));
             assert_eq!(response.out_wanted, 0);
         }
@@ -143,7 +143,7 @@ fn of_a_short_write_the_whole_blocks_are_written() {
             assert_eq!((response.status, response.out_wanted), (Status::Good, 1024));
         }
         assert_eq!(world.bytes[..512], [b'b'; 512]);
-        // Of a long one, what the command says.
+        // If the output is too long, only the length of the command is used.
         let response = world.run(&cdb, &[b'd'; 1500]);
         assert_eq!((response.status, response.out_wanted), (Status::Good, 1024));
         assert_eq!(world.bytes[..1024], [b'd'; 1024]);
@@ -164,11 +164,11 @@ fn compare_and_write() {
     assert_eq!(response.sense[..7], [0xf0, 0, key::MISCOMPARE, 0, 0, 0x05, 0xdc]);
     assert_eq!(code_of(&response), code::MISCOMPARE_DURING_VERIFY);
     assert_eq!(world.bytes[5120..7168], pattern(4, 2));
-    // Against what was never written, zeroes.
+    // A comparison of blocks that were never written finds zeroes.
     world.good(&caw(100, 1), &both(&[0; 512], &pattern(1, 4)));
     let response = world.run(&caw(102, 1), &both(&[5; 512], &pattern(1, 4)));
     assert_eq!(code_of(&response), code::MISCOMPARE_DURING_VERIFY);
-    // Exactly two times the blocks.
+    // The output must be exactly twice the blocks.
     for out in [0, 512, 1536, 2048] {
         let response = world.run(&caw(100, 1), &vec![0; out]);
         assert_eq!((code_of(&response), &response.sense[15..18]), (0x2400, &[0xc0, 0, 13][..]));
@@ -202,7 +202,7 @@ fn verify_compares_with_what_it_is_told() {
     let response = world.run(&cdb16(0x8f, 0x02, 8, blocks), &data);
     assert_eq!(response.sense[2], key::MISCOMPARE);
     assert_eq!(response.sense[3..7], 2508u32.to_be_bytes());
-    // One block against all.
+    // One block is compared with all.
     world.good(&cdb16(0x8f, 0x06, 3100, 900), &[0; 512]);
     let response = world.run(&cdb16(0x8f, 0x06, 8, 2), &pattern(1, 1));
     assert_eq!(response.sense[3..7], 9u32.to_be_bytes());
@@ -220,7 +220,7 @@ fn write_and_verify_is_durable_and_looks_again() {
     assert!(matches!(world.requests[0].1, Request::Write { fua: true, .. }));
     world.answer(0);
     assert!(matches!(world.requests[0].1, Request::Read(_)));
-    // What has been written is not what is found.
+    // The comparison differs from the data that was written.
     world.bytes[5 * 512 + 3] ^= 1;
     world.drain();
     let response = &world.responses[&task];
@@ -237,13 +237,13 @@ fn write_same() {
     world.good(&cdb10(0x41, 0, 1, (size - 2) as u16), &block);
     assert!(world.bytes[512..(size - 1) * 512].chunks(512).all(|found| found == block));
     assert!(!world.mapped[0] && world.mapped[1] && !world.mapped[size - 1]);
-    // Zeroes stay mapped unless UNMAP says that they need not be.
+    // Zeroes stay mapped unless UNMAP allows the opposite.
     world.good(&cdb10(0x41, 0, 1, 10), &[0; 512]);
     assert_eq!(world.bytes[512..11 * 512], [0; 5120]);
     assert!(world.mapped[1..11].iter().all(|mapped| *mapped));
     world.good(&cdb10(0x41, 0x08, 1, 10), &[0; 512]);
     assert!(world.mapped[1..11].iter().all(|mapped| !mapped));
-    // With UNMAP, what is not zeroes is written.
+    // With UNMAP, a block that is not zeroes is written.
     world.good(&cdb16(0x93, 0x08, 1, 2), &block);
     assert_eq!(world.bytes[512..1024], block);
     // NDOB.
@@ -270,7 +270,7 @@ fn unmap_by_list() {
         let kept = !matches!(sector, 1..=4 | 8);
         assert_eq!(world.mapped[sector], kept, "{sector}");
     }
-    // All of a list, or nothing.
+    // A list is applied completely, or not at all.
     let list = unmap_list(&[(10, 1), (SECTORS - 1, 2)]);
     assert_eq!(world.bad(&unmap(&list), &list), code::LBA_OUT_OF_RANGE);
     assert!(world.mapped[10]);
@@ -317,7 +317,7 @@ fn get_lba_status() {
     let mut cdb = ask(0, 24);
     cdb[14] = 2;
     assert_eq!(world.bad(&cdb, &[]), code::INVALID_FIELD_IN_CDB);
-    // A block is mapped if a part of it is.
+    // If a part of a block is mapped, the block is mapped.
     let mut world = World::new(4096);
     for sector in [3, 15, 16, 17, 40] {
         world.mapped[sector] = true;
@@ -333,7 +333,7 @@ fn flushes_and_hints() {
     world.good(&cdb10(0x35, 0, 0, 0), &[]);
     world.good(&cdb16(0x91, 0, 5, 3), &[]);
     assert_eq!(world.flushes, 2);
-    // IMMED: the answer comes before the flush is done, which goes on.
+    // IMMED: the command ends before the flush, which goes on.
     let task = world.submit(1, &cdb10(0x35, 0x02, 0, 0), Attribute::Simple, &[]);
     assert_eq!(world.responses[&task].status, Status::Good);
     world.drain();

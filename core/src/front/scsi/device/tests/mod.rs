@@ -1,4 +1,4 @@
-//! A host and a volume around the device: commands in, requests answered in whatever order.
+//! A host and a volume around the device: commands in, requests answered in any order.
 
 mod commands;
 mod copies;
@@ -20,16 +20,16 @@ use std::collections::BTreeMap;
 pub(super) const SECTORS: u64 = 4096;
 pub(super) const NOW: Time = Time(0);
 
-/// A device, a volume of bytes, and what has come out.
+/// A device, the bytes of its volume, and its outputs.
 pub(super) struct World {
     pub device: Device,
     pub bytes: Vec<u8>,
     /// By sector.
     pub mapped: Vec<bool>,
-    /// Requests without an answer, in the order they came.
+    /// Requests without an answer, in order.
     pub requests: Vec<(u64, Request)>,
     pub flushes: usize,
-    /// Output that hosts have ready.
+    /// Output that hosts are ready to send.
     pub sends: BTreeMap<TaskId, Bytes>,
     /// Bytes of the pieces in which output is handed in.
     pub piece: usize,
@@ -94,7 +94,7 @@ impl World {
         self.device.handle_nexus(NOW, nexus, Nexus { initiator_port, relative_port: 1 });
     }
 
-    /// Hands in a command with its output; its task.
+    /// Hands in a command with its output; returns its task.
     pub fn submit(
         &mut self,
         nexus: NexusId,
@@ -120,7 +120,7 @@ impl World {
         task
     }
 
-    /// Takes everything that came out.
+    /// Takes all outputs of the device.
     pub fn collect(&mut self) {
         while let Some(output) = self.device.poll_output() {
             match output {
@@ -219,7 +219,7 @@ impl World {
         let sectors = |range: Range| range.lba as usize..range.end() as usize;
         match request {
             Request::Read(range) => {
-                // Zeroes where nothing is mapped, data in pieces elsewhere.
+                // Zeroes for unmapped sectors, data in pieces for others.
                 let mut pieces = Vec::new();
                 for sector in range.lba..range.end() {
                     let one = Range::new(sector, 1);
@@ -295,7 +295,7 @@ impl World {
         self.collect();
     }
 
-    /// Does everything that is to be done, in order.
+    /// Acts on everything that is pending, in order.
     pub fn drain(&mut self) {
         loop {
             if !self.wants.is_empty() {
@@ -329,7 +329,7 @@ impl World {
         bytes_of(&response.data)
     }
 
-    /// The code of the sense data in fixed format that the command ends with.
+    /// The code of the sense data, in fixed format, of a failed command.
     pub fn bad(&mut self, cdb: &[u8], out: &[u8]) -> u16 {
         let response = self.run(cdb, out);
         assert_eq!(response.status, Status::CheckCondition, "{cdb:02x?}");
@@ -360,7 +360,7 @@ pub(super) fn attention(response: &CommandResponse) -> Option<u16> {
     is.then(|| code_of(response))
 }
 
-/// READ(16) and commands of its form.
+/// READ(16), and commands of the same form.
 pub(super) fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     cdb[0] = opcode;
@@ -370,7 +370,7 @@ pub(super) fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// READ(10) and commands of its form.
+/// READ(10), and commands of the same form.
 pub(super) fn cdb10(opcode: u8, flags: u8, lba: u32, blocks: u16) -> [u8; 10] {
     let mut cdb = [0; 10];
     cdb[0] = opcode;

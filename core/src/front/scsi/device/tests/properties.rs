@@ -1,9 +1,10 @@
-//! Whatever comes, in whatever order.
+//! Random inputs in random order.
 //!
-//! - Any command bytes, output, attributes, task management, nexus losses, sizes and failures: no
-//!   panic, requests within the volume (checked by [`World`]), exactly one response for each task
-//!   that is not aborted, and nothing left behind.
-//! - One command after another, requests answered in any order: what a byte array says.
+//! - Any command bytes, output, attributes, task management, nexus losses, sizes and failures. No
+//!   panic; requests lie within the volume (checked by [`World`]). Each task that is not aborted
+//!   gets exactly one response, and no state is left.
+//! - One command after another, with requests answered in any order: the same results as with a
+//!   byte array.
 //! - Many commands at a time: no write comes between a comparison and its write.
 
 use super::lists;
@@ -43,7 +44,7 @@ fn any_attribute() -> impl Strategy<Value = Attribute> {
     ]
 }
 
-/// Commands with small numbers in them as often as wild ones.
+/// Commands, with small numbers in them as often as large ones.
 fn any_cdb() -> impl Strategy<Value = Vec<u8>> {
     let known =
         (0..command_table::COMMANDS.len()).prop_map(|index| &command_table::COMMANDS[index]);
@@ -109,7 +110,7 @@ fn any_part() -> impl Strategy<Value = copy::CopyPart> {
     ]
 }
 
-/// Parameter lists of copies, whole or nearly so.
+/// Parameter lists of copies, valid or nearly so.
 fn any_list() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let wild = (any::<prop::sample::Index>(), any::<u8>());
     let lists = prop_oneof![
@@ -158,7 +159,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A sequence of commands whose outcome a byte array tells.
+/// A sequence of commands whose results a byte array predicts.
 #[derive(Clone, Debug)]
 enum Step {
     Write { lba: u64, blocks: u64, seed: u8, opcode: u8 },
@@ -182,16 +183,18 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => extent().prop_map(|(lba, blocks)| Step::Read { lba, blocks }),
         3 => (extent(), flip(), any::<u8>())
             .prop_map(|((lba, blocks), flip, seed)| Step::Compare { lba, blocks, flip, seed }),
-        2 => (extent(), any::<u8>()).prop_map(|((lba, blocks), seed)| Step::Or { lba, blocks, seed }),
+        2 => (extent(), any::<u8>())
+            .prop_map(|((lba, blocks), seed)| Step::Or { lba, blocks, seed }),
         2 => (extent(), proptest::option::of(any::<u8>()), any::<bool>()).prop_map(
             |((lba, blocks), seed, unmap)| Step::Same { lba, blocks: blocks.max(1), seed, unmap }
         ),
         2 => vec(extent(), 0..4).prop_map(Step::Unmap),
-        2 => (extent(), flip()).prop_map(|((lba, blocks), flip)| Step::Verify { lba, blocks, flip }),
+        2 => (extent(), flip())
+            .prop_map(|((lba, blocks), flip)| Step::Verify { lba, blocks, flip }),
     ]
 }
 
-/// Does everything that is to be done, in an order that `choices` make.
+/// Acts on everything that is pending, in an order that `choices` select.
 fn drain(world: &mut World, choices: &mut impl FnMut() -> usize) {
     loop {
         let (wants, requests) = (world.wants.len(), world.requests.len());
@@ -296,7 +299,7 @@ proptest! {
         prop_assert_eq!(world.managed.len() as u64, functions);
         prop_assert_eq!(world.parts.len() as u64, parts);
         prop_assert!(world.device.tasks.is_idle());
-        // It still works.
+        // The device still works.
         for nexus in 1..=2 {
             while world.run_by(nexus, &[0; 6], &[]).status == Status::CheckCondition {}
         }
@@ -326,7 +329,8 @@ proptest! {
                 Step::Write { lba, blocks, seed, opcode } => {
                     let data = noise(bytes(blocks), seed);
                     model[at(lba, blocks)].copy_from_slice(&data);
-                    let mut cdb = cdb16(opcode, if opcode == 0x8e { 2 } else { 0 }, lba, blocks as u32);
+                    let flags = if opcode == 0x8e { 2 } else { 0 };
+                    let mut cdb = cdb16(opcode, flags, lba, blocks as u32);
                     if opcode == 0x9c {
                         cdb[10..14].copy_from_slice(&[0, 0, 0, blocks as u8]);
                     }
@@ -398,7 +402,7 @@ proptest! {
         }
     }
 
-    /// Every write carries a number of its own; a comparison knows the number that it has to find.
+    /// Every write carries a number of its own. A comparison knows the number that it has to find.
     #[test]
     fn nothing_comes_between_a_comparison_and_its_write(
         steps in vec((0..4u64, 1..=2u64, 0..3u8, any::<bool>()), 1..40),
@@ -411,7 +415,7 @@ proptest! {
             random >> 33
         };
         let tagged = |tag: u64, blocks: u64| tag.to_be_bytes().repeat((blocks * 64) as usize);
-        // By the number of the write: what has to be there before.
+        // By the number of the write: the number that must be there before.
         let mut compares: BTreeMap<u64, u64> = BTreeMap::new();
         let mut tasks = Vec::new();
         let list = unmap_list(&[(1, 2)]);
@@ -424,7 +428,7 @@ proptest! {
                 }
                 1 => world.submit(2, &unmap(&list), attribute, &list),
                 _ => {
-                    // What is there now, of one block.
+                    // The number that one block holds now.
                     let at = (lba * 512) as usize;
                     let now = u64::from_be_bytes(world.bytes[at..at + 8].try_into().unwrap());
                     compares.insert(tag, now);
@@ -432,7 +436,7 @@ proptest! {
                     world.submit(2, &caw(lba, 1), attribute, &both)
                 }
             });
-            // Some of what is to be done.
+            // Acts on a part of everything that is pending.
             for _ in 0..choices() % 4 {
                 step(&mut world, &mut choices, &compares);
             }
@@ -451,7 +455,8 @@ proptest! {
     }
 }
 
-/// One send or answer; a write of a comparison finds what was compared.
+/// Sends one output or answers one request. The write of a comparison must find the blocks that it
+/// compared.
 fn step(world: &mut World, choices: &mut impl FnMut() -> usize, compares: &BTreeMap<u64, u64>) {
     let (wants, requests) = (world.wants.len(), world.requests.len());
     if wants + requests == 0 {

@@ -1,4 +1,4 @@
-//! The task set, task management, nexuses.
+//! The task set, task management, and nexuses.
 
 use super::*;
 use Attribute::{HeadOfQueue, Ordered, Simple};
@@ -44,11 +44,11 @@ fn an_ordered_task_waits_for_output_of_older_ones() {
 fn what_one_initiator_keeps_back_holds_up_no_other() {
     let mut world = World::new(512);
     for attribute in [Ordered, HeadOfQueue] {
-        // Its data never comes.
+        // The data of this one never comes.
         world.submit(1, &cdb10(0x2a, 0, 0, 1), attribute, &[1; 512]);
     }
     let compare = world.submit(1, &caw(0, 1), Simple, &[0; 1024]);
-    // That of this one does, but it has to wait for those.
+    // The data of this one comes, but it has to wait for the others.
     let at = world.wants.iter().position(|(task, ..)| *task == compare).unwrap();
     world.send(at);
     world.wants.clear();
@@ -78,7 +78,7 @@ fn compare_and_write_keeps_other_writers_out() {
     let list = unmap_list(&[(100, 1)]);
     let unmap = world.submit(2, &unmap(&list), Simple, &list);
     world.send(0);
-    // The comparison's read, and the write beside it.
+    // The read of the comparison, and the write beside it.
     assert_eq!(world.requests.len(), 2);
     world.answer(1);
     assert!(world.responses.contains_key(&other));
@@ -96,7 +96,7 @@ fn a_head_of_queue_task_does_not_wait_for_those_that_wait_for_it() {
     let mut world = World::new(512);
     let write = |seed: u8| (cdb10(0x2a, 0, 0, 1), [seed; 512]);
     let (cdb, data) = write(1);
-    // Under way, then two that wait for it.
+    // One is under way, and two wait for it.
     world.submit(1, &cdb, Simple, &data);
     world.send(0);
     world.submit(1, &caw(0, 1), Simple, &[[1; 512], [2; 512]].concat());
@@ -146,7 +146,7 @@ fn the_task_set_is_bounded() {
     world.answer(7);
     let next = world.submit(2, &[0; 6], Simple, &[]);
     assert_eq!(world.responses[&next].status, Status::Good);
-    // Also by what goes on after its answer.
+    // This includes a flush that goes on after its command ended.
     let mut world = World::new(512);
     for _ in 0..MAX_TASKS {
         world.submit(1, &cdb10(0x35, 2, 0, 0), Simple, &[]);
@@ -166,7 +166,7 @@ fn abort_task_waits_for_what_is_being_written() {
     let task = world.submit(1, &cdb10(0x2a, 0, 0, 1), Simple, &[1; 512]);
     manage(&mut world, 1, ManagementFunction::QueryTask(task));
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Succeeded)));
-    // Not the other's task.
+    // It does not end the task of the other nexus.
     manage(&mut world, 2, ManagementFunction::AbortTask(task));
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Complete)));
     assert!(world.aborted.is_empty());
@@ -175,7 +175,7 @@ fn abort_task_waits_for_what_is_being_written() {
     assert!(world.aborted.contains(&task) && world.managed.is_empty());
     manage(&mut world, 1, ManagementFunction::QueryTask(task));
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Complete)));
-    // Until then nobody compares what it writes.
+    // Until then no comparison of the same blocks starts.
     let caw = world.submit(2, &caw(0, 1), Simple, &[1; 1024]);
     world.send(0);
     assert_eq!(world.requests.len(), 1);
@@ -197,7 +197,7 @@ fn a_read_that_takes_for_ever_holds_up_no_reset() {
     assert_eq!(world.managed.pop(), Some((1, ManagementResponse::Complete)));
     assert_eq!((world.aborted.len(), world.requests.len()), (3, 3));
     world.run(&[0; 6], &[]);
-    // The comparison does not go on.
+    // The comparison ends.
     world.drain();
     assert!(!world.mapped[1] && world.device.tasks.is_empty());
 }
@@ -213,7 +213,7 @@ fn clear_task_set_tells_those_it_hits() {
     assert_eq!(attention(&told), Some(code::COMMANDS_CLEARED));
     assert_eq!(world.run_by(2, &[0; 6], &[]).status, Status::Good);
     assert_eq!(world.run(&[0; 6], &[]).status, Status::Good);
-    // TAS: by a status, instead.
+    // TAS: a status tells the other nexus instead.
     let list = [0, 0, 0, 0, 0x0a, 0x0a, 0, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
     world.good(&[0x15, 0x10, 0, 0, 16, 0], &list);
     world.run_by(2, &[0; 6], &[]);
@@ -267,7 +267,7 @@ fn a_lost_nexus_leaves_nothing_and_is_told_when_it_is_back() {
     let told = world.run_by(3, &[0; 6], &[]);
     assert_eq!(attention(&told), Some(code::NEXUS_LOSS_OCCURRED));
     assert_eq!(world.run_by(3, &[0; 6], &[]).status, Status::Good);
-    // Commands of a nexus that is not there.
+    // Commands of a nexus that does not exist.
     assert_eq!(world.run_by(9, &[0; 6], &[]).status, Status::TaskSetFull);
 }
 
@@ -292,7 +292,7 @@ fn output_that_does_not_come_ends_the_task() {
     world.device.handle_data(NOW, task, vec![Bytes::from_static(&[0; 512])]);
     world.collect();
     assert!(world.requests.is_empty());
-    // More or less than was wanted reaches nothing.
+    // Output of the wrong length reaches nothing.
     let task = world.submit(1, &cdb10(0x2a, 0, 0, 1), Simple, &[0; 512]);
     world.device.handle_data(NOW, task, vec![Bytes::from_static(&[0; 511])]);
     world.collect();
@@ -320,7 +320,7 @@ fn preempt_and_abort_ends_tasks_of_the_preempted() {
     let preempt = world.submit(1, &cdb, Simple, &list);
     world.send(0);
     assert!(world.aborted.contains(&write));
-    // PREEMPT AND ABORT is not done while the other's write may still reach the medium.
+    // PREEMPT AND ABORT waits for a write of the other nexus that may still reach the medium.
     assert!(!world.responses.contains_key(&preempt));
     world.drain();
     assert_eq!(world.responses[&preempt].status, Status::Good);

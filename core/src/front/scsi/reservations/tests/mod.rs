@@ -1,4 +1,4 @@
-//! A device with a few initiators, spoken to in bytes.
+//! A device with a few initiators, which send bytes.
 
 mod model;
 mod scenarios;
@@ -46,7 +46,7 @@ pub fn list(key: u64, action_key: u64, flags: u8) -> Vec<u8> {
     list
 }
 
-/// As on the wire.
+/// A TransportID in wire format.
 pub fn transport_id(port: &str) -> Vec<u8> {
     let mut id = Vec::new();
     transport::encode(port, &mut id);
@@ -85,7 +85,7 @@ pub fn ends(initiator: u8, relative_port: u16) -> Nexus {
     Nexus { initiator_port: port(initiator), relative_port }
 }
 
-/// A unit whose saves succeed unless told otherwise; nexus `n` is that of initiator `n` through
+/// A unit whose saves succeed unless told otherwise. Nexus `n` is that of initiator `n` through
 /// target port 1.
 pub struct Unit {
     pub it: Reservations,

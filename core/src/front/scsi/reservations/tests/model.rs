@@ -1,7 +1,7 @@
-//! Random commands against a model that is written from the tables of SPC-5, in another way
-//! than the code: everything is an array over four nexuses. Checked after each command: its status,
-//! who gets which unit attention, whose tasks end, and what every nexus may do, what PERSISTENT
-//! RESERVE IN says, and that a power cycle leaves just what was to be kept.
+//! Random commands against a model of SPC-5's tables that is written differently: arrays over four
+//! nexuses. After each command the test checks its status, the unit attentions, the ended tasks and
+//! the rights of every nexus. It also checks PERSISTENT RESERVE IN, and that a power cycle keeps
+//! exactly the right state.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ type Keys = [u64; 4];
 struct Model {
     /// 0: not registered.
     keys: Keys,
-    /// Type 0: none. The second is the nexus that made it, of no meaning for types 7 and 8.
+    /// Type 0: none. The second field is the nexus that made it; types 7 and 8 ignore it.
     kind: u8,
     holder: usize,
     generation: u32,
@@ -101,7 +101,7 @@ impl Model {
         if out.action == 1 && !valid {
             return refuse(0x2400);
         }
-        // "Register behaviors": a key of 0 stands for not being registered.
+        // "Register behaviors": a key of 0 stands for no registration.
         if out.action != 6 && mine != out.key || !matches!(out.action, 0 | 6) && mine == 0 {
             return Outcome::only(Status::Conflict);
         }
@@ -197,7 +197,7 @@ impl Model {
         outcome
     }
 
-    /// Reads, writes.
+    /// Whether reads, and writes, are allowed.
     fn allowed(&self, n: usize) -> (bool, bool) {
         if let Some(reserved) = self.reserved {
             return (reserved == n, reserved == n);
@@ -240,7 +240,7 @@ impl Model {
 enum Step {
     Out(usize, Out),
     Spc2(usize, bool),
-    /// The nexus breaks and comes again.
+    /// The nexus is lost and comes back.
     Break(usize),
     Reset,
     PowerCycle,
@@ -341,7 +341,7 @@ proptest! {
         for (index, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Out(from, mut out) => {
-                    // Keys mostly fit, or hardly anything would succeed.
+                    // Keys are mostly right, or hardly any command would succeed.
                     if right >> (index % 64) & 3 != 0 {
                         out.key = model.keys[from];
                     }

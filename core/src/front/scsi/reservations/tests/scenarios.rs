@@ -1,4 +1,4 @@
-//! What the standards say of single cases.
+//! Single cases of the standards.
 
 use super::*;
 use crate::front::scsi::reservations::attention::*;
@@ -99,7 +99,7 @@ fn a_registration_outlives_its_nexus() {
     let initiator_port = "iqn.2026-11.TEST:1,i,0X1".replace('X', "x");
     unit.it.handle_nexus(9, &Nexus { initiator_port, relative_port: 1 });
     assert_eq!(unit.it.check(9, ConflictClass::Write), GOOD);
-    // The same initiator through the other port is another nexus, and so is another session of it.
+    // The same initiator through the other port is another nexus, and so is its other session.
     unit.it.handle_nexus(10, &ends(1, 2));
     assert_eq!(unit.it.check(10, ConflictClass::Read), CONFLICT);
     unit.it.handle_reset();
@@ -110,7 +110,7 @@ fn a_registration_outlives_its_nexus() {
 fn register() {
     let mut unit = Unit::new();
     assert_eq!(unit.send(1, REGISTER, 0, &list(5, 6, 0)), CONFLICT);
-    // Nothing to do.
+    // The release has no effect.
     assert_eq!(unit.send(1, REGISTER, 0, &list(0, 0, 0)), GOOD);
     assert_eq!(unit.generation(), 0);
     assert_eq!(unit.send(1, REGISTER, 0, &list(0, 6, 0)), GOOD);
@@ -135,7 +135,7 @@ fn the_end_of_a_holders_registration_ends_its_reservation() {
         let told = if matches!(kind, 5 | 6) { vec![(2, RESERVATIONS_RELEASED)] } else { vec![] };
         assert_eq!(unit.attentions, told, "type {kind}");
         assert_eq!(unit.reservation().is_some(), kind >= 7, "type {kind}");
-        // The last of all registrants.
+        // The last registrant.
         assert_eq!(unit.send(2, REGISTER, 0, &list(12, 0, 0)), GOOD);
         assert_eq!((unit.reservation(), &unit.attentions), (None, &vec![]));
     }
@@ -197,16 +197,16 @@ fn preempting_a_reservation() {
     assert_eq!(code(unit.send(2, PREEMPT, 1, &list(12, 0, 0))), Some(0x2600));
     assert_eq!(unit.send(2, PREEMPT, 1, &list(12, 77, 0)), CONFLICT);
     assert_eq!(code(unit.send(2, PREEMPT, 2, &list(12, 11, 0))), Some(0x2400));
-    // The same type: the remaining one need not know.
+    // The type stays, so the remaining nexus is not told.
     assert_eq!(unit.send(2, PREEMPT, 1, &list(12, 11, 0)), GOOD);
     let told = [(1, REGISTRATIONS_PREEMPTED), (3, REGISTRATIONS_PREEMPTED)];
     assert_eq!((unit.attentions.as_slice(), unit.aborted.as_slice()), (&told[..], &[][..]));
     assert_eq!((unit.keys(), unit.reservation()), (vec![12, 14], Some((12, 1))));
-    // Its own, to change the type.
+    // Preempting its own reservation, to change the type.
     assert_eq!(unit.send(2, PREEMPT_AND_ABORT, 6, &list(12, 12, 0)), GOOD);
     assert_eq!(unit.attentions, [(4, RESERVATIONS_RELEASED)]);
     assert_eq!((unit.aborted.as_slice(), unit.reservation()), (&[][..], Some((12, 6))));
-    // Another's, with an end to its commands.
+    // Preempting another's, with an end to its commands.
     assert_eq!(unit.send(4, PREEMPT_AND_ABORT, 8, &list(14, 12, 0)), GOOD);
     assert_eq!(unit.attentions, [(2, REGISTRATIONS_PREEMPTED)]);
     assert_eq!(unit.aborted, [2]);
@@ -225,7 +225,7 @@ fn preempting_registrations() {
     let told = [(3, REGISTRATIONS_PREEMPTED), (4, REGISTRATIONS_PREEMPTED)];
     assert_eq!(unit.attentions, told);
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 12], Some((11, 5))));
-    // Its own goes as well, but it knows.
+    // Its own registration goes as well, but it is not told.
     assert_eq!(unit.send(2, PREEMPT, 1, &list(12, 12, 0)), GOOD);
     assert_eq!((unit.keys(), unit.attentions.len()), (vec![11], 0));
 }
@@ -243,7 +243,7 @@ fn preempting_all_registrants() {
     assert_eq!((unit.keys(), unit.reservation()), (vec![12], Some((12, 3))));
     assert_eq!(unit.attentions, [(1, REGISTRATIONS_PREEMPTED)]);
     assert_eq!(unit.aborted, [1]);
-    // All that share the reservation have the same key.
+    // All holders have the same key.
     unit.send(2, RELEASE, 3, &list(12, 0, 0)).unwrap();
     unit.send(2, RESERVE, 8, &list(12, 0, 0)).unwrap();
     assert_eq!(unit.send(2, PREEMPT, 8, &list(12, 12, 0)), GOOD);
@@ -269,12 +269,12 @@ fn register_and_move() {
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 21], Some((21, 3))));
     assert_eq!(unit.it.check(1, ConflictClass::Read), CONFLICT);
     assert_eq!(unit.it.check(2, ConflictClass::Write), GOOD);
-    // To one that has never been here, and away.
+    // To a nexus that was never up, and away.
     let away = moving(21, 31, 0x02, 2, "iqn.2026-11.test:new,i,0xabcdef012345");
     assert_eq!(unit.send(2, MOVE, 0, &away), GOOD);
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 31], Some((31, 3))));
     assert!(unit.attentions.is_empty());
-    // What everybody holds cannot be moved.
+    // A reservation of all registrants can not be moved.
     unit.send(1, CLEAR, 0, &list(11, 0, 0)).unwrap();
     unit.register(1, 11);
     unit.send(1, RESERVE, 8, &list(11, 0, 0)).unwrap();
@@ -292,11 +292,11 @@ fn other_ports_can_be_registered_too() {
         code(unit.send(1, REGISTER, 0, &specifying(list(5, 6, SPEC_I_PT), &[&port(3)]))),
         Some(0x2600)
     );
-    // One is registered already: none is.
+    // If one is registered already, none is registered.
     let again = specifying(list(0, 6, SPEC_I_PT), &[&port(4), &port(2)]);
     assert_eq!(code(unit.send(3, REGISTER, 0, &again)), Some(0x2600));
     assert_eq!(unit.keys().len(), 4);
-    // By the name of the device: all its ports that are known, and there has to be one.
+    // The name of a device stands for all its known ports, of which there must be one.
     unit.it.handle_nexus(
         9,
         &Nexus { initiator_port: "iqn.2026-11.test:4,i,0xff".into(), relative_port: 1 },
@@ -307,7 +307,7 @@ fn other_ports_can_be_registered_too() {
     assert_eq!(unit.send(9, REGISTER, 0, &list(6, 0, 0)), GOOD);
     let nobody = specifying(list(0, 6, SPEC_I_PT), &["iqn.2026-11.test:5"]);
     assert_eq!(code(unit.send(9, REGISTER, 0, &nobody)), Some(0x2600));
-    // Unregistering through all ports what is registered through one.
+    // A registration through one port is unregistered through all.
     assert_eq!(unit.send(3, REGISTER, 0, &list(6, 0, ALL_TG_PT)), GOOD);
     assert_eq!(unit.send(1, REGISTER, 0, &list(5, 0, ALL_TG_PT)), GOOD);
     assert_eq!(unit.keys(), [5, 5, 6]);
@@ -439,7 +439,7 @@ fn spc2_reservations() {
         assert_eq!(unit.it.check(2, class), CONFLICT);
     }
     assert_eq!(unit.it.check(2, ConflictClass::Free), GOOD);
-    // Even for the one who has reserved.
+    // Even for the nexus that made the reservation.
     for nexus in [1, 2] {
         assert_eq!(unit.send(nexus, REGISTER, 0, &list(0, 5, 0)), CONFLICT);
     }
@@ -463,7 +463,7 @@ fn spc2_reservations() {
         assert_eq!(code(unit.it.handle_reserve(2, &cdb(bytes))), Some(0x2400));
         assert_eq!(code(unit.it.handle_release(2, &cdb(bytes))), Some(0x2400));
     }
-    // The reservation identification of RESERVE(6) and the control byte mean nothing here.
+    // The reservation identification of RESERVE(6) and the CONTROL byte are ignored.
     assert_eq!(unit.it.handle_reserve(2, &cdb(&[0x16, 0, 7, 0, 0, 0])), GOOD);
 }
 
@@ -503,7 +503,7 @@ fn persistence_is_asked_for() {
         (vec![11, 12], Some((11, 1)), 0)
     );
     assert_eq!(unit.it.check(2, ConflictClass::Write), CONFLICT);
-    // Every change is kept from now on.
+    // From now on every change is saved.
     assert_eq!(unit.send(1, RELEASE, 1, &list(11, 0, 0)), GOOD);
     assert_eq!(unit.send(1, RELEASE, 1, &list(11, 0, 0)), GOOD);
     assert_eq!(unit.saves, 1);
@@ -525,7 +525,7 @@ fn nothing_changes_that_cannot_be_saved() {
     assert_eq!(unit.send(1, REGISTER, 0, &list(0, 11, APTPL)), failed);
     assert!(unit.keys().is_empty() && unit.generation() == 0);
     unit.failing = false;
-    // What the storage holds is unknown, so it is told even what it should know.
+    // The content of the storage is unknown, so it is written even if nothing changed.
     assert_eq!(unit.send(1, REGISTER, 0, &list(0, 11, 0)), GOOD);
     assert_eq!(unit.saves, 2);
     assert_eq!(unit.send(1, REGISTER, 0, &list(11, 11, 0)), GOOD);
@@ -547,7 +547,7 @@ fn commands_wait_for_the_one_that_is_being_saved() {
     it.handle_nexus_loss(2);
     it.handle_abort(4);
     assert_eq!(it.poll_output(), None);
-    // Neither what is nor what will be allows it.
+    // Neither the old state nor the new one allows it.
     assert_eq!(it.handle_reserve(4, &cdb(&[0x16])), CONFLICT);
     it.handle_saved(id + 1, Ok(()));
     assert_eq!(it.poll_output(), None);
@@ -620,7 +620,7 @@ fn damaged_bytes_are_not_believed() {
             assert!(saved::decode(&good[..at]).is_err());
         }
     }
-    // Well made nonsense.
+    // Well-formed but invalid bytes.
     let sealed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bad = good.clone();
         change(&mut bad);
@@ -632,7 +632,7 @@ fn damaged_bytes_are_not_believed() {
     };
     assert!(sealed(&|_| ()).is_ok());
     assert_eq!(sealed(&|it| it[4] = 2), Err(RestoreError::Version(2)));
-    // Byte and value; the last one appends a byte.
+    // Offset and value; the last entry appends a byte.
     let nonsense = [
         (6, 3),
         (6, 0),
