@@ -9,7 +9,7 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// More bytes than any header or short message has, so that one rarely straddles two blocks.
 const HEADROOM_BYTES: usize = 256;
 
-/// Zeroes, for replies that can not describe a hole.
+/// Zeroes, for replies that cannot describe a hole.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A queue of pieces to write.

@@ -124,7 +124,7 @@ pub enum FunctionResponse {
     NoLun = 2,
     /// The task is still allegiant to another connection.
     StillAllegiant = 3,
-    /// Tasks can not be reassigned.
+    /// Tasks cannot be reassigned.
     ReassignNotSupported = 4,
     /// Not supported.
     NotSupported = 5,

@@ -2,7 +2,7 @@
 //! messages.
 //!
 //! Source: NBD `doc/proto.md`, and its branch `extension-ext-header` for extended headers. Parsing
-//! allocates nothing and never reads beyond its slice. Encoding can not produce a message whose
+//! allocates nothing and never reads beyond its slice. Encoding cannot produce a message whose
 //! length field contradicts its content. The module does not know what was negotiated; the session
 //! (`front::nbd`) does.
 
@@ -91,7 +91,7 @@ pub mod rep {
         Shutdown = (1 << 31) + 7,
         /// The request or the reply is too large.
         TooBig = (1 << 31) + 9,
-        /// Extended headers are in use, and can not be switched off.
+        /// Extended headers are in use, and cannot be switched off.
         ExtendedHeadersRequired = (1 << 31) + 10,
     }
 }
@@ -219,7 +219,7 @@ pub enum Errno {
     Shutdown = 108,
 }
 
-/// The reason why bytes can not be parsed.
+/// The reason why bytes cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The magic number is wrong.

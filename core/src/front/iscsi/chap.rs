@@ -91,7 +91,7 @@ pub(super) struct ChapKeys<'a> {
 pub(super) enum ChapFailure {
     /// The initiator broke the rules of the exchange.
     Protocol(String),
-    /// The initiator did not prove its identity, or the target can not prove its own.
+    /// The initiator did not prove its identity, or the target cannot prove its own.
     Authentication(String),
     /// The initiator sent the target's challenge back. §12.1.3: the connection is closed.
     Reflection,

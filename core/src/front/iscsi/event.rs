@@ -109,13 +109,13 @@ pub enum CloseReason {
     Shutdown,
 }
 
-/// The reason why a volume can not be opened.
+/// The reason why a volume cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// No such volume.
     #[error("no such volume: {0}")]
     NotFound(String),
-    /// The volume exists, but can not be used now. The initiator may try again.
+    /// The volume exists, but cannot be used now. The initiator may try again.
     #[error("the volume cannot be had now: {0}")]
     Unavailable(String),
 }

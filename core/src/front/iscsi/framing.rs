@@ -23,9 +23,9 @@ pub(super) enum Incoming {
     Pdu(Pdu),
     /// A PDU whose data segment is damaged (§7.8). The data was skipped.
     DataDigest(Pdu),
-    /// A header is damaged, so the next PDU can not be found (§7.8).
+    /// A header is damaged, so the next PDU cannot be found (§7.8).
     HeaderDigest,
-    /// The rest of the stream can not be parsed.
+    /// The rest of the stream cannot be parsed.
     Lost(&'static str),
 }
 

@@ -68,7 +68,7 @@ pub mod status {
     pub const TOO_MANY_CONNECTIONS: u16 = 0x0206;
     /// InitiatorName or TargetName is missing.
     pub const MISSING_PARAMETER: u16 = 0x0207;
-    /// The session can not have this connection.
+    /// The session cannot have this connection.
     pub const CANNOT_INCLUDE: u16 = 0x0208;
     /// Neither a normal nor a discovery session.
     pub const SESSION_TYPE: u16 = 0x0209;
@@ -78,7 +78,7 @@ pub mod status {
     pub const INVALID_REQUEST: u16 = 0x020b;
     /// The target failed.
     pub const TARGET_ERROR: u16 = 0x0300;
-    /// The target can not serve now.
+    /// The target cannot serve now.
     pub const UNAVAILABLE: u16 = 0x0301;
     /// The target has no resources.
     pub const NO_RESOURCES: u16 = 0x0302;

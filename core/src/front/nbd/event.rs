@@ -62,7 +62,7 @@ pub enum CloseReason {
     /// The connection ended without `NBD_CMD_DISC`.
     #[error("the connection ended without a disconnect request")]
     Eof,
-    /// The client sent `EXPORT_NAME`, which has no error reply, and can not have the export.
+    /// The client sent `EXPORT_NAME`, which has no error reply, and cannot have the export.
     #[error("the export {name:?} was refused to a client that cannot be told why: {message}")]
     ExportRefused {
         /// The name that the client asked for.

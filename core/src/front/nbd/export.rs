@@ -56,7 +56,7 @@ pub enum LookupErrorKind {
     /// for information does not make it. Clients select contexts before they enter, so the session
     /// accepts the contexts that every export has.
     OnEntry,
-    /// The export exists, but this client can not have it now.
+    /// The export exists, but this client cannot have it now.
     Policy,
     /// The server is shutting down.
     Shutdown,

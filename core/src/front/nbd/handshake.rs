@@ -165,7 +165,7 @@ impl Handshake {
         }
         self.fixed = flags & FIXED != 0;
         self.no_zeroes = flags & NO_ZEROES != 0;
-        // Without fixed newstyle a client can not send STARTTLS, nor learn that it has to.
+        // Without fixed newstyle a client cannot send STARTTLS, nor learn that it has to.
         if io.config.tls == Tls::Required && !self.fixed {
             return PhaseStep::Close(CloseReason::Violation(
                 "TLS is required, but the client does not speak fixed newstyle",

@@ -345,7 +345,7 @@ pub(super) fn start_stop(
         0 | 1 | 7 => {}
         _ => return Err(Sense::in_cdb(4, Some(7))),
     }
-    // LOEJ: the medium can not be loaded or ejected.
+    // LOEJ: the medium cannot be loaded or ejected.
     if flags & 0x02 != 0 {
         return Err(Sense::in_cdb(4, Some(1)));
     }

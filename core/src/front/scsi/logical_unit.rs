@@ -35,7 +35,7 @@ pub(super) struct LogicalUnit {
 impl LogicalUnit {
     /// A logical unit without nexuses.
     pub fn new(config: DeviceConfig) -> LogicalUnit {
-        // If the saved reservations can not be read, nobody may write until an initiator clears
+        // If the saved reservations cannot be read, nobody may write until an initiator clears
         // them. Ignoring them could let two hosts write.
         let reservations = Reservations::restore(&PORTS, &config.reservations)
             .unwrap_or_else(|_| Reservations::lost(&PORTS));

@@ -202,7 +202,7 @@ fn a_small_target_makes_offers() {
         let text = format!("MaxBurstLength={bad}|");
         assert!(negotiate(&mut offered(), &config, &text).is_err(), "{bad}");
     }
-    // The target makes no offer for a key that the initiator offered. A rejected offer can not be
+    // The target makes no offer for a key that the initiator offered. A rejected offer cannot be
     // repaired.
     let mut negotiation = Negotiation::new(false, true);
     let text = "MaxBurstLength=1048576|FirstBurstLength=1048576|";

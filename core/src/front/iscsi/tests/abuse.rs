@@ -109,7 +109,7 @@ fn damaged_data_without_recovery() {
     assert_eq!(reject(&mut world, at), 2);
     world.send(at, data_out(true, 1, RESERVED_TAG, 1, 512, &[1; 512]));
     assert_eq!(failure(&mut world, at), CRC);
-    // A damaged command can not be skipped, because its number is missing.
+    // A damaged command cannot be skipped, because its number is missing.
     let mut bytes = write(F, 1, 101, 0, 512).data(&[1; 512]).encode(&p);
     *bytes.last_mut().unwrap() ^= 1;
     world.send_bytes(at, &bytes);

@@ -29,7 +29,7 @@ pub enum CopyProblem {
     OutOfRange(Side),
     /// The number of bytes is not a whole number of blocks at both ends.
     Inexact,
-    /// The token can not be used; the value is the additional sense code.
+    /// The token cannot be used; the value is the additional sense code.
     Token(u16),
     /// The offset exceeds the data that the token represents.
     Offset,

@@ -220,7 +220,7 @@ impl CopyJob {
         Some(PartOrder { id, unit, part })
     }
 
-    /// Takes the result of a part. A part that can not begin has failed.
+    /// Takes the result of a part. A part that cannot begin has failed.
     pub fn handle(&mut self, id: PartId, result: Result<PartReply, PartFailure>) {
         let Some(chunk) = self.chunks.get_mut(&id) else { return };
         let writes = matches!(chunk.progress, ChunkProgress::Writing);

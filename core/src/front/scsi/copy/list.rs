@@ -64,7 +64,7 @@ fn parse(list: &[u8]) -> Result<CopyRequest, Sense> {
     Ok(CopyRequest { plan, list, action: EXTENDED_COPY, immediate: false })
 }
 
-/// LIST IDENTIFIER, subject to LIST ID USAGE; `None` if the result can not be asked for. STR is for
+/// LIST IDENTIFIER, subject to LIST ID USAGE; `None` if the result cannot be asked for. STR is for
 /// tapes, and PRIORITY is a hint.
 fn list_id(header: &[u8; HEADER_BYTES]) -> Result<Option<ListId>, Sense> {
     match header[1] >> 3 & 3 {

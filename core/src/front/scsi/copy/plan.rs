@@ -42,7 +42,7 @@ impl Designator {
 /// A CSCD descriptor of a list: a unit that takes part in the copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CscdDescriptor {
-    /// The designator; `None` if it can not be one of this target's.
+    /// The designator; `None` if it cannot be one of this target's.
     pub designator: Option<Designator>,
     /// Block length in bytes, as the initiator believes.
     pub block_bytes: u32,

@@ -97,7 +97,7 @@ impl RodTokens {
     ///
     /// # Errors
     ///
-    /// The additional sense code that says why the token can not be used.
+    /// The additional sense code that says why the token cannot be used.
     pub fn redeem(&mut self, now: Time, token: &RodToken, delete: bool) -> Result<Rod, u16> {
         self.expire(now);
         let id = number(&token[8..16]);

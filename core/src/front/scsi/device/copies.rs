@@ -32,7 +32,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The additional sense code that says why the token can not be used.
+    /// The additional sense code that says why the token cannot be used.
     pub fn use_token(&mut self, now: Time, token: &RodToken, delete: bool) -> Result<Rod, u16> {
         let rod = self.unit.tokens.redeem(now, token, delete);
         self.release_watches();
@@ -71,7 +71,7 @@ impl Device {
     }
 
     /// Begins a part of a copy, through a nexus of the initiator that asked for the copy.
-    /// [`DeviceOutput::Part`] answers it once the part can not change the medium any more.
+    /// [`DeviceOutput::Part`] answers it once the part cannot change the medium any more.
     pub fn handle_part(&mut self, _now: Time, nexus: NexusId, task: TaskId, part: CopyPart) {
         if self.tasks.contains(task) {
             return;

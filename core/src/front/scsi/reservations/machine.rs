@@ -97,7 +97,7 @@ impl Reservations {
         Ok(Reservations::with(ports, saved::decode(saved)?))
     }
 
-    /// The state if the saved reservations can not be read.
+    /// The state if the saved reservations cannot be read.
     ///
     /// It is an Exclusive Access reservation without a holder. No initiator reads or writes until
     /// one has registered and sent CLEAR. The state outlives power loss, too.

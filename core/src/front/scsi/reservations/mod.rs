@@ -15,7 +15,7 @@
 //!
 //! # Use
 //!
-//! Call [`Reservations::restore`] with the saved bytes. If they can not be read, call
+//! Call [`Reservations::restore`] with the saved bytes. If they cannot be read, call
 //! [`Reservations::lost`]. Report every nexus that comes and goes. For a command:
 //!
 //! 1. Before it starts, call [`Reservations::check`] with its [`ConflictClass`]; `Err` is the

@@ -32,7 +32,7 @@ struct RawHeader {
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 
-/// The reason why saved reservations can not be read.
+/// The reason why saved reservations cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// There are too few bytes, or too many.

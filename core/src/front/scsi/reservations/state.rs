@@ -98,7 +98,7 @@ pub(super) struct ReservationState {
 pub(super) struct Reservation {
     pub kind: ReservationType,
     /// The holder, which is always registered. `None` if all registrants hold the reservation. For
-    /// other types `None` means that nobody holds it: it replaces reservations that can not be
+    /// other types `None` means that nobody holds it: it replaces reservations that cannot be
     /// read.
     pub holder: Option<Nexus>,
 }

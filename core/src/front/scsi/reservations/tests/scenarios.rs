@@ -274,7 +274,7 @@ fn register_and_move() {
     assert_eq!(unit.send(2, MOVE, 0, &away), GOOD);
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 31], Some((31, 3))));
     assert!(unit.attentions.is_empty());
-    // A reservation of all registrants can not be moved.
+    // A reservation of all registrants cannot be moved.
     unit.send(1, CLEAR, 0, &list(11, 0, 0)).unwrap();
     unit.register(1, 11);
     unit.send(1, RESERVE, 8, &list(11, 0, 0)).unwrap();
