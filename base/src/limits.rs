@@ -1,6 +1,7 @@
 //! What one party may take of a store or a host: every limit is here.
 //!
-//! `docs/operations.md` says how to size them, `docs/security.md` what they promise together.
+//! `docs/operations/tasks/party-limits.md` says how to size them, and `docs/security.md` what they
+//! promise together.
 //!
 //! - [`Strangers`]: places for who has not shown yet who they are; the oldest give way.
 //! - [`Places`]: places for who has; nobody takes all of them.

@@ -1,8 +1,9 @@
 //! Where the time of requests goes: the product's own stage timers, read from `/metrics`.
 //!
-//! Host and store count each stage in a histogram `longhaul_stage_seconds{stage="…"}` (Prometheus text
-//! format 0.0.4). A stage is passed once for a request, more than once, or once for many: what a request
-//! spends there is the growth of its sum between two readings, divided by the requests of that time.
+//! Host and store count each stage in a histogram `longhaul_stage_seconds{stage="…"}` (Prometheus
+//! text format 0.0.4). A request passes a stage once, more than once, or together with others. Its
+//! time there is the growth of the stage's sum between two readings, divided by the requests of
+//! that time.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,13 +11,13 @@ use std::collections::BTreeMap;
 /// The metric's name.
 const METRIC: &str = "longhaul_stage_seconds";
 
-/// Which counts the host's requests, by kind.
+/// The counter of the host's requests, by kind.
 const REQUESTS: &str = "longhaul_host_request_seconds_count{";
 
-/// What a host's read cache counts.
+/// The counters of a host's read cache.
 const CACHE: &str = "longhaul_cache_";
 
-/// The stages that requests pass, in the order of their way (docs/operations.md). `link` and `commit` contain
+/// The stages that requests pass, in the order of their way (docs/operations/alerts.md). `link` and `commit` contain
 /// the line and everything at the store.
 pub const EXPECTED: [&str; 10] = [
     "front",
@@ -51,7 +52,7 @@ impl Histogram {
         }
     }
 
-    /// What came after an earlier reading.
+    /// The growth since an earlier reading.
     fn since(&self, before: &Histogram) -> Histogram {
         let earlier = |bound: f64| {
             before
@@ -82,7 +83,7 @@ impl Histogram {
     }
 }
 
-/// What a stage took of the requests of a run.
+/// The time of a stage for the requests of a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Stage {
     /// Its name.
@@ -104,12 +105,11 @@ pub struct Reading {
     pub stages: BTreeMap<String, Histogram>,
     /// Requests that a host has answered; none at a store.
     pub requests: f64,
-    /// What a host's read caches have counted, without unit and prefix; none at a store.
+    /// The counts of a host's read caches, without unit and prefix; none at a store.
     pub cache: BTreeMap<String, f64>,
 }
 
-/// Reads the stage histograms out of a `/metrics` page; other metrics and lines that are none are passed
-/// over.
+/// Reads the stage histograms out of a `/metrics` page; skips other metrics and other lines.
 #[must_use]
 pub fn read(page: &str) -> Reading {
     let mut reading = Reading::default();
@@ -158,8 +158,7 @@ fn labels(text: &str) -> impl Iterator<Item = (&str, String)> {
     })
 }
 
-/// What each stage took between two readings, in which there were so many requests; stages that nothing
-/// passed are left out.
+/// The time of each stage between two readings, with so many requests. It leaves unused stages out.
 #[must_use]
 pub fn between(before: &Reading, after: &Reading, requests: f64) -> Vec<Stage> {
     let nothing = Histogram::default();
@@ -180,13 +179,13 @@ pub fn between(before: &Reading, after: &Reading, requests: f64) -> Vec<Stage> {
     stages
 }
 
-/// Where on a request's way a stage is; those that are not known come last.
+/// The place of a stage on a request's way; unknown ones come last.
 #[must_use]
 pub fn place(name: &str) -> usize {
     EXPECTED.iter().position(|expected| *expected == name).unwrap_or(EXPECTED.len())
 }
 
-/// Which of the stages a breakdown can have are not there.
+/// The missing stages of a breakdown.
 pub fn missing<'a>(stages: impl IntoIterator<Item = &'a str> + Clone) -> Vec<&'static str> {
     let there = |wanted: &str| stages.clone().into_iter().any(|name| name == wanted);
     EXPECTED.into_iter().filter(|expected| !there(expected)).collect()

@@ -169,7 +169,8 @@ pub fn store_state(dir: &Path, report: &mut Report) {
     is_there(&cache, report);
     let audit = dir.join("audit.jsonl");
     if is_there(&audit, report) {
-        let advice = "see docs/operations.md: who may write there may have changed it";
+        let advice =
+            "see docs/operations/runbook.md: someone with write access may have changed it";
         match longhaul_store::audit_problems(dir) {
             Ok(problems) => {
                 for problem in problems.into_iter().take(MAX_AUDIT_PROBLEMS) {

@@ -1,12 +1,13 @@
-//! The documentation against the repository and the binary: links lead somewhere; commands, flags,
-//! variables, metrics and make targets exist.
+//! The documentation against the binary: commands, flags, variables, metrics and make targets exist.
+//!
+//! `scripts/links` checks links, `scripts/newcomer` runs the command blocks of several pages.
 
 use crate::replica;
 use longhaul_e2e::bucket::{self, can_use_buckets};
 use longhaul_e2e::process::{longhaul, repository, run};
 use longhaul_e2e::site::{Site, files_below, http_get};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 fn pages() -> Vec<(PathBuf, String)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(repository())
@@ -18,54 +19,6 @@ fn pages() -> Vec<(PathBuf, String)> {
     files.retain(|path| path.extension().is_some_and(|end| end == "md"));
     assert!(files.len() > 5, "where is the documentation? {files:?}");
     files.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
-}
-
-/// As GitHub makes anchors of headings.
-fn anchor(heading: &str) -> String {
-    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
-}
-
-fn anchors(page: &str) -> BTreeSet<String> {
-    page.lines()
-        .filter(|line| line.starts_with('#'))
-        .map(|line| anchor(line.trim_start_matches('#')))
-        .collect()
-}
-
-#[test]
-fn links_lead_somewhere() {
-    let (mut broken, mut good) = (Vec::new(), 0);
-    for (path, text) in pages() {
-        let mut rest = text.as_str();
-        while let Some(at) = rest.find("](") {
-            rest = &rest[at + 2..];
-            let Some(end) = rest.find(')') else { break };
-            let link = &rest[..end];
-            if link.contains("://") || link.contains(char::is_whitespace) {
-                continue;
-            }
-            let (file, part) =
-                link.split_once('#').map_or((link, None), |(file, part)| (file, Some(part)));
-            let target = if file.is_empty() {
-                path.clone()
-            } else {
-                path.parent().unwrap_or(Path::new("")).join(file)
-            };
-            let found = match part {
-                None => target.exists(),
-                Some(part) => {
-                    std::fs::read_to_string(&target).is_ok_and(|page| anchors(&page).contains(part))
-                }
-            };
-            good += usize::from(found);
-            if !found {
-                broken.push(format!("{}: {link}", path.display()));
-            }
-        }
-    }
-    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
-    assert!(good > 5, "only {good} links were found");
 }
 
 /// The commands with their help, subcommands after the command they belong to.
@@ -160,10 +113,19 @@ fn commands_and_flags_in_the_documentation_exist() {
     for (path, text) in pages() {
         let mut complain =
             |what: &str, line: &str| wrong.push(format!("{}: {what} in `{line}`", path.display()));
-        for line in text.lines().filter(|line| !line.contains("cargo ")) {
-            // An indented or quoted `longhaul COMMAND …`, with a path or not; prose is not meant.
+        let mut fence = None;
+        for line in text.lines() {
+            if let Some(kind) = line.strip_prefix("```") {
+                fence = if fence.is_none() { Some(kind) } else { None };
+                continue;
+            }
+            if line.contains("cargo ") {
+                continue;
+            }
+            // `longhaul COMMAND …` in a block of commands or quoted; prose is not meant.
             for call in line.split("longhaul ").skip(1) {
-                let code = line.starts_with("    ") || line.starts_with("ExecStart");
+                let code = fence.is_some_and(|kind| kind.starts_with("sh"))
+                    || line.starts_with("ExecStart");
                 if !code && !line.contains(&format!("`longhaul {call}")) {
                     continue;
                 }
@@ -191,8 +153,13 @@ fn commands_and_flags_in_the_documentation_exist() {
         let known = words(&all, "LONGHAUL_");
         for variable in words(&text, "LONGHAUL_").difference(&known) {
             // Those of the tests are not the binary's.
-            let of_tests =
-                ["LONGHAUL_BENCH_", "LONGHAUL_E2E_", "LONGHAUL_LINES", "LONGHAUL_WRITE_"];
+            let of_tests = [
+                "LONGHAUL_BENCH_",
+                "LONGHAUL_BIN",
+                "LONGHAUL_E2E_",
+                "LONGHAUL_LINES",
+                "LONGHAUL_WRITE_",
+            ];
             if !of_tests.iter().any(|test| variable.starts_with(test)) {
                 complain("no such variable", variable);
             }
@@ -214,7 +181,7 @@ fn make_targets_in_the_documentation_exist() {
     let (mut unknown, mut checked) = (Vec::new(), 0);
     for (path, text) in pages() {
         for (at, _) in text.match_indices("make ") {
-            if !text[..at].ends_with(['`', '\n']) && !text[..at].ends_with("    ") {
+            if !text[..at].ends_with(['`', '\n']) {
                 continue;
             }
             let rest = &text[at + "make ".len()..];

@@ -6,7 +6,7 @@ use longhaul_e2e::initiator::session::{WRITE, cdb10};
 use longhaul_e2e::initiator::{Login, Session};
 use longhaul_e2e::iscsi::TARGET_PREFIX;
 use longhaul_e2e::line::Line;
-use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
+use longhaul_e2e::process::{LIMIT, Output, command, longhaul, repository, run, run_within};
 use longhaul_e2e::site::{Host, Relay, Site, free_port};
 use longhaul_e2e::wait_for;
 use std::fs::Permissions;
@@ -366,7 +366,7 @@ fn linux_is_fenced_off_by_another_machine() {
 }
 
 /// The size of a mounted volume grows: the kernel is told by a unit attention, and takes the new size when
-/// it is asked to, or by itself with the rule of udev that docs/operations.md has.
+/// it is asked to, or by itself with the rule of udev in docs/operations/tasks/resize.md.
 #[test]
 fn linux_sees_a_volume_grow() {
     let site = Site::with_volume("disk", 32);
@@ -407,9 +407,8 @@ fn linux_sees_a_volume_grow() {
     assert_eq!(size(&mut guest), 48 << 20);
     guest.run(&format!("resize2fs {device}")).ok();
 
-    let page =
-        std::fs::read_to_string(longhaul_e2e::process::repository().join("docs/operations.md"));
-    let page = page.unwrap();
+    let page = repository().join("docs/operations/tasks/resize.md");
+    let page = std::fs::read_to_string(page).unwrap();
     let rule = page.lines().map(str::trim).find(|line| line.contains("CAPACITY_DATA_HAS_CHANGED"));
     let rule = rule.expect("the page has the rule");
     guest

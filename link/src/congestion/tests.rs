@@ -271,7 +271,8 @@ fn a_mark_counts_like_congestion() {
     assert!(after < before * 9 / 10, "{before} {after}");
 }
 
-/// Numbers for docs/performance.md: `cargo test --release --bin longhaul bench_table -- --ignored --nocapture`.
+/// Numbers for docs/performance-history.md:
+/// `cargo test --release -p longhaul-link --lib bench_table -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table"]
 #[expect(clippy::print_stdout, reason = "prints a table")]

@@ -1,9 +1,9 @@
-//! What `docs/performance.md` says of the link by itself.
+//! The link's numbers in `docs/performance-history.md`.
 
 use super::*;
 
-/// Lone reads with loss, by stream and in datagrams, for docs/performance.md: `cargo test --release
-/// --workspace --bins -- --ignored --nocapture lone_latency`.
+/// Single reads with loss, by stream and in datagrams, for docs/performance-history.md:
+/// `cargo test --release -p longhaul-link --lib lone_latency -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
@@ -34,7 +34,8 @@ fn lone_latency() {
     }
 }
 
-/// Numbers for docs/performance.md: `cargo test --bin longhaul loopback -- --ignored --nocapture`. With
+/// Numbers for docs/performance-history.md:
+/// `cargo test -p longhaul-link --lib loopback -- --ignored --nocapture`. With
 /// `LONGHAUL_LINES=100Mbit/s:8ms:0.1%` only that line: rate, one-way delay, loss.
 #[test]
 #[ignore = "a measurement"]
@@ -335,7 +336,8 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     (up, read)
 }
 
-/// For docs/performance.md: `cargo test --workspace --bins -- --ignored --nocapture outage_end`.
+/// For docs/performance-history.md:
+/// `cargo test -p longhaul-link --lib outage_end -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
@@ -369,8 +371,8 @@ fn outage_end() {
     }
 }
 
-/// Lone commits with loss, for docs/performance.md: `cargo test --workspace --bins -- --ignored
-/// --nocapture commit_latency`.
+/// Single commits with loss, for docs/performance-history.md:
+/// `cargo test -p longhaul-link --lib commit_latency -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]

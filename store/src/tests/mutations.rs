@@ -525,7 +525,7 @@ fn targets(dir: &Path, victim: VolumeId, canary: VolumeId) -> Vec<Target> {
         ("place of a snapshot", "snapshots", false),
         ("store in the registry", "stores", false),
         ("accepted certificates", "accepted", true),
-        ("what the location is for", "site", true),
+        ("purpose of the location", "site", true),
     ] {
         let mine = files(dir, &format!("objects/{below}"));
         let Some(path) = mine.last() else { panic!("there is no {kind}") };
