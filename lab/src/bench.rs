@@ -272,7 +272,7 @@ impl Bench {
         node.stop()
     }
 
-    /// What a flush costs beside the disk's own.
+    /// The cost of a flush beside the disk's own.
     fn flush(&self) -> Result<()> {
         let node = Node::start(&self.site, VOLUME, &[])?;
         let file = self.path("flush.raw");

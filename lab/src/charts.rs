@@ -36,7 +36,7 @@ pub fn pictures(results: Results<'_>) -> Vec<Picture> {
     pictures
 }
 
-/// A subject's colour, the same everywhere.
+/// A subject's color, the same everywhere.
 fn colour(subject: Subject) -> usize {
     Subject::ALL.iter().position(|other| *other == subject).unwrap_or_default()
 }
@@ -166,12 +166,12 @@ fn relative(spots: &[Spot]) -> Vec<Spot> {
     spots.iter().map(divide).collect()
 }
 
-/// What the asserts of the plot's figure allow.
+/// The bounds that the asserts set for the plot's figure.
 fn bound_traces(results: Results<'_>, plot: &Plot) -> Vec<Trace> {
     let scenario = results.scenario;
     let mut traces: Vec<Trace> = Vec::new();
     for assert in scenario.base.asserts.iter().filter(|assert| assert.figure == plot.y) {
-        // What is relative to another measurement would be a cloud of lines.
+        // A bound relative to another measurement would be a cloud of lines.
         if matches!(assert.of, Some(Of::Point(_))) {
             continue;
         }
@@ -201,8 +201,8 @@ fn bound_traces(results: Results<'_>, plot: &Plot) -> Vec<Trace> {
     traces
 }
 
-/// What happened over time, in the last valid run of each subject that has a series: a chart for each
-/// series, of the last point of the matrix.
+/// Figures over time, in the last valid run of each subject with a series. Each series has a chart,
+/// of the last point of the matrix.
 fn over_time(results: Results<'_>) -> Vec<(String, Chart)> {
     let scenario = results.scenario;
     let Some(point) = scenario.points.last() else { return Vec::new() };
@@ -278,7 +278,7 @@ pub fn stage_medians(results: Results<'_>, point: &Point, subject: Subject) -> V
     };
     let mut found: Vec<(String, f64)> =
         EXPECTED.iter().filter_map(|name| Some(((*name).to_owned(), of(name)?))).collect();
-    // What is left of the link is what the paper calls protocol: sockets, encryption, and the wait for a turn.
+    // The rest of the link is the paper's "protocol": sockets, encryption, and the wait for a turn.
     if let (Some(link), false) = (of("link"), point.definition.workload.uploads()) {
         let inside = LineFacts::of(point).rtt_ms * 1000.0
             + of("store").unwrap_or_default()

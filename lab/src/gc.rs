@@ -1,9 +1,10 @@
-//! What giving space back costs: the engine of one volume over objects in memory, overwritten at random in 4 KiB.
+//! The cost of garbage collection: the engine of one volume over objects in memory, overwritten at
+//! random in 4 KiB.
 //!
-//! Time is made up, so that what is measured does not depend on the machine: a turnover of the volume takes eight hours, as 1 TiB
-//! does at 38 MB/s, and what has been collected is deleted ten minutes later. Everything counts: segments, bundles, the map,
-//! roots, and what waits for its deletion. Objects are kept compressed, since what is written in them says
-//! little.
+//! Time is virtual, so that the results do not depend on the machine. A turnover of the volume
+//! takes eight hours, as 1 TiB does at 38 MB/s. Deletions follow ten minutes later. Everything
+//! counts: segments, bundles, the map, roots, and what waits for its deletion. The memory keeps
+//! objects compressed, since their content says little.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
@@ -22,9 +23,9 @@ use std::time::Duration;
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;
-/// Bytes of the volume that are written, four fifths of it.
+/// Bytes of the volume under writes, four fifths of it.
 const LIVE: u64 = 8 << 30;
-/// How often as much is written again, the first time not counted.
+/// How often as much follows the first writing.
 const TURNOVERS: u64 = 5;
 /// Writes of a batch, which makes a segment.
 const BATCH: u64 = 1000;
@@ -57,7 +58,7 @@ impl Object {
     }
 }
 
-/// Objects, and what has been put.
+/// Objects, and the bytes of all puts.
 #[derive(Default)]
 struct Objects {
     map: BTreeMap<String, Object>,
@@ -65,7 +66,7 @@ struct Objects {
     put: BTreeMap<&'static str, u64>,
 }
 
-/// Whatever is not data.
+/// All other objects.
 const MAP: &str = "map and roots";
 
 fn kind(key: &str) -> &'static str {
@@ -177,7 +178,7 @@ impl Bench {
         self.settle()
     }
 
-    /// All that is to be done by now.
+    /// All work that is due by now.
     fn settle(&mut self) -> Result<()> {
         loop {
             while let Some((_, _, frame)) = self.volume.poll_message() {

@@ -15,7 +15,7 @@ use std::path::Path;
 
 const STYLE: &str = include_str!("report.css");
 
-/// Figures that a table shows, in this order, if they were measured.
+/// Figures that a table shows, in this order, if they exist.
 const FIGURES: [(&str, &str); 16] = [
     ("p50_ms", "p50 ms"),
     ("p99_ms", "p99 ms"),

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::time::Duration;
 
-/// Size of the units: small enough that what was written is still in our journal and in the peer's
-/// page cache.
+/// Size of the units: small enough that old writes are still in our journal and in the peer's page
+/// cache.
 const VOLUME: &str = "512MiB";
 const VOLUME_BYTES: u64 = 512 << 20;
 
@@ -36,7 +36,7 @@ enum Tool {
     Perf,
 }
 
-/// What an initiator does.
+/// A request of an initiator.
 #[derive(Clone, Copy)]
 struct Load {
     tool: Tool,
@@ -67,7 +67,7 @@ impl Load {
         )
     }
 
-    /// What is aimed at.
+    /// The target of the ratio.
     fn target(&self) -> Option<(f64, bool)> {
         match self.depth {
             1 => Some((1.1, true)),
@@ -118,7 +118,7 @@ impl Unit<'_> {
         Unit { url, servers, settle: Box::new(|| Ok(())) }
     }
 
-    /// What its servers have used of the processor, in seconds.
+    /// Processor time of its servers, in seconds.
     fn cpu(&self) -> Result<Vec<f64>> {
         self.servers.iter().map(|server| server.cpu_seconds()).collect()
     }
@@ -139,8 +139,8 @@ impl Unit<'_> {
     }
 }
 
-/// Runs a program of the initiator, which may hang: `iscsi-perf` has been seen to, once, at depth 1
-/// with a busy tgtd. It is then ended and run again.
+/// Runs a program of the initiator, which may hang: `iscsi-perf` did, once, at depth 1 with a busy
+/// tgtd. The benchmark then ends it and runs it again.
 fn initiator(program: &str, args: &[&str]) -> Result<String> {
     let limit = ["-k", "5", TOOL_SECONDS, program];
     let args = [&limit[..], args].concat();
@@ -189,8 +189,8 @@ fn perf(url: &str, load: &Load, seconds: f64) -> Result<(f64, f64)> {
     Ok((rate * seconds, rate))
 }
 
-/// tgt with its default settings and three units: a file, one that does nothing, and a file that is
-/// opened with O_SYNC, so that a write is durable before its answer, as ours is.
+/// tgt with its default settings and three units. They are a file, one that does nothing, and a
+/// file with O_SYNC. There a write is durable before its answer, as ours is.
 struct Tgt {
     server: Server,
     portal: String,
@@ -201,7 +201,7 @@ impl Tgt {
         let disk = site.path("peer.raw");
         fill(&disk)?;
         let portal = format!("127.0.0.1:{}", free_port(false)?);
-        // Its own control socket and number, so that one that is there is left alone.
+        // Its own control socket and number, so that it leaves another tgt alone.
         let socket = format!("TGT_IPC_SOCKET={}", site.path("tgt").display());
         let control = (free_port(false)? % 30_000).to_string();
         let listen = format!("portal={portal}");
@@ -242,11 +242,11 @@ fn fill(path: &Path) -> Result<()> {
 struct Way<'a> {
     name: &'a str,
     unit: &'a Unit<'a>,
-    /// What has to be done before it is measured.
+    /// Preparation before the measurement.
     before: &'a dyn Fn() -> Result<()>,
 }
 
-/// Nothing has to be done.
+/// No preparation.
 fn nothing() -> Result<()> {
     Ok(())
 }
@@ -291,7 +291,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 impl Bench {
-    /// What the protocol costs by itself: units that do nothing.
+    /// The cost of the protocol by itself: units that do nothing.
     fn empty(&self, tgt: &Tgt) -> Result<()> {
         let portal = format!("127.0.0.1:{}", free_port(false)?);
         let nbd = format!("unix:{}", self.site.path("ours.sock").display());
@@ -319,7 +319,7 @@ impl Bench {
             settle: Box::new(|| node.wait_drained()),
             ..Unit::new(format!("iscsi://{portal}/{target}/0"), vec![&node.host, &node.store])
         };
-        // tgt answers from the page cache; what it has left there is not to disturb what comes next.
+        // tgt answers from the page cache. Its dirty pages must not disturb the next measurement.
         let peer = |lun| Unit {
             settle: Box::new(|| output(Path::new("sync"), &[]).map(drop)),
             ..tgt.unit(lun)
@@ -373,7 +373,7 @@ impl Bench {
             let mut round = Vec::new();
             for (way, pace) in ways.iter().zip(&mut paces) {
                 (way.before)()?;
-                // Not straight after other work that was settled.
+                // Not straight after other work that the disk still settles.
                 std::thread::sleep(Duration::from_millis(50));
                 let sample = way.unit.measure(load, self.seconds, *pace)?;
                 *pace = sample.rate;

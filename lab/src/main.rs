@@ -1,8 +1,8 @@
 //! `longhaul-lab`: measures longhaul against its peers on one machine.
 //!
-//! Every figure is a ratio between two things measured in the same run, in turn (A B A B …); what is
-//! reported is the median over the rounds. Absolute numbers are printed too, for orientation: they say
-//! more about the machine than about the product.
+//! Every figure is a ratio between two things in the same run, in turn (A B A B …). The report has
+//! the median over the rounds. It also prints absolute numbers, for orientation: they say more
+//! about the machine than about the product.
 
 mod bench;
 mod charts;
@@ -59,13 +59,13 @@ enum Command {
     Report(run::ReportArgs),
 }
 
-/// What all benchmarks share.
+/// Options of all benchmarks.
 #[derive(clap::Args)]
 pub struct BenchArgs {
     /// The binary to measure [default: `longhaul` beside this program].
     #[arg(long, value_name = "FILE")]
     longhaul: Option<PathBuf>,
-    /// Directory on the disk to measure on; about 12 GiB are needed.
+    /// Directory on the disk to measure on; it needs about 12 GiB.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
     /// Rounds of each pair.

@@ -1,9 +1,9 @@
 //! The store's paged map by itself: written at random, then looked up.
 //!
-//! The production code of the map over files in a directory, in one thread: a table of 64 segments at a
-//! time, flushed and merged to the end before the next one, which is the slowest order. What is read
-//! "cold" comes from the page cache of this machine; an object store adds its latency once for each
-//! round of reads, of which a cold lookup has two.
+//! The production code of the map over files in a directory, in one thread. It flushes and merges a
+//! table of 64 segments to the end before the next one, which is the slowest order. A "cold" read
+//! comes from the page cache of this machine. An object store adds its latency once for each round
+//! of reads, and a cold lookup has two rounds.
 
 use crate::process::status_bytes;
 use crate::stats::quantile;
@@ -36,9 +36,9 @@ const RECORD_BYTES: u64 = 48 + 4 + BLOCK_BYTES;
 const SEGMENT_HEADER_BYTES: u64 = 128;
 const RECORDS_PER_SEGMENT: u64 = (4 << 20) / RECORD_BYTES;
 const SEGMENTS_PER_FLUSH: u64 = 64;
-/// Lookups of which each kind is made.
+/// Lookups of each kind.
 const LOOKUPS: usize = 20_000;
-/// Blocks that are looked up again and again.
+/// Blocks for repeated lookups.
 const WORKING_SET: u64 = 1000;
 
 /// What `bench-map` takes.
@@ -48,16 +48,16 @@ pub struct MapArgs {
     /// makes some 3.5 GB of map.
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "128GiB")]
     written: u64,
-    /// Size of the volume that they are spread over [default: as much as is written].
+    /// Size of the volume that they spread over [default: the written size].
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     size: Option<u64>,
     /// Memory for tables and pages.
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
     map_memory: u64,
-    /// Size of a volume that consists of ones like this side by side, and is opened, too.
+    /// Size of a volume of many like this side by side, which the benchmark opens too.
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64TiB")]
     opened: u64,
-    /// Directory on the disk that the map is written to.
+    /// Directory on the disk for the map.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
 }

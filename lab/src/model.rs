@@ -65,7 +65,7 @@ pub fn fits(results: Results<'_>, figure: &str) -> Vec<Fit> {
 /// The figure that the model is about.
 pub const FIGURE: &str = "p50_ms";
 
-/// What the model says of a scenario's results, a line for each fit, in ms.
+/// The model for a scenario's results, a line for each fit, in ms.
 #[must_use]
 pub fn text(results: Results<'_>) -> Vec<String> {
     let line = |fit: &Fit| {

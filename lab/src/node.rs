@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What is measured, and where.
+/// The subject of the measurement, and its place.
 pub struct Site {
     /// The binary.
     pub longhaul: PathBuf,

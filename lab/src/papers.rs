@@ -1,5 +1,5 @@
-//! What FAST 2002 measured: Ng, Hillyer, Shriver, Gabber, Özden, "Obtaining High Performance for Storage
-//! Outsourcing", Tables 1 to 3, as figures to be shown beside ours.
+//! Figures of FAST 2002: Ng, Hillyer, Shriver, Gabber, Özden, "Obtaining High Performance for
+//! Storage Outsourcing", Tables 1 to 3. The report shows them beside ours.
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -10,7 +10,7 @@ const TABLE3: &str = include_str!("../papers/fast2002_table3.csv");
 /// Points of a figure of the paper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What it is, for a legend.
+    /// Its name in a legend.
     pub label: String,
     /// One-way delay in ms (Tables 1 and 2) or load factor in percent (Table 3) → value.
     pub points: Vec<(f64, f64)>,

@@ -1,4 +1,4 @@
-//! Medians, ratios, and how they are shown.
+//! Medians, ratios, and their presentation.
 
 use crate::stats::median;
 use anyhow::Result;
@@ -17,7 +17,7 @@ pub struct Pair {
     pub ours: Vec<f64>,
     /// The peer's, a value a round.
     pub theirs: Vec<f64>,
-    /// What is aimed at for the ratio ours/theirs, and whether more is better.
+    /// The target for the ratio ours/theirs, and whether more is better.
     pub target: Option<(f64, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! What runs gave: a JSON line for each, and CSV.
+//! Results of runs: a JSON line for each, and CSV.
 
 use crate::scenario::{Point, Scenario, Subject, axis_text, short};
 use crate::stages::Stage;
@@ -16,7 +16,7 @@ pub struct Record {
     pub scenario: String,
     /// When it began, in seconds since 1970.
     pub started: u64,
-    /// Which repetition, from 1.
+    /// The repetition, from 1.
     pub round: usize,
     /// Path of the matrix → value.
     pub point: BTreeMap<String, serde_json::Value>,
@@ -28,13 +28,13 @@ pub struct Record {
     pub reason: Option<String>,
     /// Figure → value; the unit is at the end of the name.
     pub figures: BTreeMap<String, f64>,
-    /// What was set of the line, for bounds.
+    /// Settings of the line, for bounds.
     pub line: LineFacts,
-    /// What the emulator says of its own work.
+    /// The emulator's report of its own work.
     pub wan: serde_json::Value,
     /// Where the product's time went.
     pub stages: Vec<Stage>,
-    /// What happened over time.
+    /// Events over time.
     pub series: Vec<Series>,
     /// Program → version.
     pub versions: BTreeMap<String, String>,
@@ -42,7 +42,7 @@ pub struct Record {
     pub machine: BTreeMap<String, String>,
 }
 
-/// What bounds are relative to.
+/// Values that bounds are relative to.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct LineFacts {
     /// Delay of the round trip in ms.
@@ -54,7 +54,7 @@ pub struct LineFacts {
 /// A figure over time.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Series {
-    /// What; the unit is at the end.
+    /// Its name; the unit is at the end.
     pub name: String,
     /// Seconds since the workload began → value.
     pub points: Vec<(f64, f64)>,
@@ -109,7 +109,7 @@ impl<'a> Results<'a> {
 }
 
 impl LineFacts {
-    /// What a point sets.
+    /// Values of a point.
     #[must_use]
     pub fn of(point: &Point) -> LineFacts {
         let definition = &point.definition;

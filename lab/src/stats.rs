@@ -1,6 +1,6 @@
 //! The statistics of the laboratory: medians, percentiles, least squares, Jain's index.
 
-/// The value below which a share `q` (0 to 1) of the values lies, interpolated between neighbours
+/// The value below which a share `q` (0 to 1) of the values lies, interpolated between neighbors
 /// (Hyndman and Fan's type 7); NaN of nothing.
 #[must_use]
 pub fn quantile(values: &[f64], q: f64) -> f64 {
@@ -30,7 +30,7 @@ pub fn mean(values: &[f64]) -> f64 {
 pub struct Line {
     /// Its value at x = 0.
     pub intercept: f64,
-    /// What it gains for each unit of x.
+    /// Its growth for each unit of x.
     pub slope: f64,
     /// Root of the mean squared distance of the points from it, along y.
     pub residual: f64,

@@ -24,16 +24,16 @@ const WRITTEN: u64 = 1 << 30;
 /// Size of the file that is a device.
 const DEVICE: u64 = 3 << 30;
 
-/// Bytes of a segment, and of what is written to the disk beside it.
+/// Bytes of a segment, and of a write to the disk beside it.
 const SEGMENT: usize = 4 << 20;
 
 /// How long a store may take to end what it has begun.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// How long a store that nobody asks for anything is watched.
+/// How long the benchmark watches a store without requests.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Volumes that are attached at the same time, and bytes written to each.
+/// Volumes in use at the same time, and bytes written to each.
 const VOLUMES: usize = 1000;
 const EACH: &str = "1MiB";
 
@@ -63,7 +63,7 @@ struct Bench {
     report: Report,
 }
 
-/// Runs what was asked for, or everything.
+/// Runs the chosen benchmarks, or everything.
 pub fn run(args: &BenchArgs) -> Result<()> {
     if args.only.is_empty() || args.only.iter().any(|only| only == "gc") {
         gc::run().context("benchmark `gc`")?;
@@ -154,7 +154,7 @@ impl Bench {
         self.site.path(name)
     }
 
-    /// Removes what was written; nothing of it is left to be written to the disk.
+    /// Removes the file; nothing of it remains for the disk.
     fn clear(&self) -> Result<()> {
         for name in ["store", "objects", "second", "host"] {
             let _ = std::fs::remove_dir_all(self.path(name));
@@ -203,8 +203,8 @@ impl Bench {
         Ok(figure("bytes")? / figure("seconds")?)
     }
 
-    /// Bytes a second at which a file is written from front to back, with one sync at its end or one after
-    /// each part of the size of a segment.
+    /// Bytes a second for writing a file from front to back. It has one sync at its end, or one
+    /// after each part of the size of a segment.
     fn disk(&self, each: bool) -> Result<f64> {
         self.clear()?;
         let mut data = vec![0; SEGMENT];
@@ -221,8 +221,8 @@ impl Bench {
         Ok(WRITTEN as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// How fast the store commits, beside the disk. All take turns: what the disk and memory that was not
-    /// used before take varies over minutes.
+    /// How fast the store commits, beside the disk. All take turns: the cost of fresh disk and
+    /// memory varies over minutes.
     fn commit(&self) -> Result<()> {
         let target = Some((0.8, true));
         let cases = [
@@ -261,13 +261,13 @@ impl Bench {
         self.report.single(name, median(&synced), "MB/s", None)
     }
 
-    /// What the store asks of its objects: while it is written to, and afterwards.
+    /// The store's requests to its objects, during writes and afterward.
     fn requests(&self) -> Result<()> {
         let store = self.store(Data::Directory)?;
         let bytes = WRITTEN.to_string();
         let args = ["write", "v", "--random", "--record", "4KiB", "--bytes", &bytes];
         let link = store.hold(&args)?;
-        // What the last writes have left to do, a merge of the map, is none of what an idle one does.
+        // The last writes leave a merge of the map, which is no work of an idle store.
         let (mut before, begun) = (store.requests()?, Instant::now());
         loop {
             std::thread::sleep(Duration::from_secs(1));
@@ -291,7 +291,7 @@ impl Bench {
         self.report.single(&name, idle, "", Some((0.0, false)))
     }
 
-    /// What many volumes that are in use take.
+    /// The memory of many volumes in use.
     fn volumes(&self) -> Result<()> {
         let store = self.store(Data::Directory)?;
         let idle = store.server.memory_bytes()? as f64 / MIB;

@@ -1,4 +1,4 @@
-//! Whether what a scenario asserts was measured. A target that is missed is called missed.
+//! The verdicts on a scenario's asserts. It calls a missed target missed.
 
 use crate::results::{LineFacts, Results, label, number};
 use crate::scenario::{Assert, Of, Plus, Point};
@@ -13,14 +13,14 @@ pub struct Verdict {
     pub point: String,
     /// The median, if there was a valid run.
     pub value: Option<f64>,
-    /// What it must not be below.
+    /// The lower bound.
     pub min: Option<f64>,
-    /// What it must not be above.
+    /// The upper bound.
     pub max: Option<f64>,
 }
 
 impl Verdict {
-    /// Whether it holds; what was not measured does not.
+    /// Whether it holds; a missing measurement does not.
     #[must_use]
     pub fn met(&self) -> bool {
         let bounded = self.min.is_some() || self.max.is_some();
@@ -79,8 +79,7 @@ pub fn concerns(when: &Table, point: &Point) -> bool {
     when.iter().all(|(key, value)| point.values.get(key) == Some(value))
 }
 
-/// What an assert allows at a point: no less than, no more than. Neither if what it is relative to was
-/// not measured.
+/// The bounds of an assert at a point: no less than, no more than. Neither exists without its base.
 #[must_use]
 pub fn bounds(results: Results<'_>, assert: &Assert, point: &Point) -> (Option<f64>, Option<f64>) {
     let line = LineFacts::of(point);

@@ -34,7 +34,7 @@ fn short_scenario() {
     let (out, disks) = (directory.path().join("results"), directory.path().join("disks"));
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/smoke.toml");
     let mut command = Command::new(lab);
-    // A busy machine makes runs that do not count; here only the machinery is looked at.
+    // A busy machine makes invalid runs; this test looks only at the machinery.
     command.arg("run").arg(&scenario).args(["--retries", "0"]);
     command.arg("--longhaul").arg(&longhaul).arg("--out").arg(&out).arg("--dir").arg(&disks);
     let ended = command.output().unwrap();

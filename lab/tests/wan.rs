@@ -62,7 +62,7 @@ fn a_signal_ends_all_that_runs_inside() {
     use std::os::unix::process::ExitStatusExt as _;
     assert_eq!(status.signal(), Some(15), "{status}");
     let start = Instant::now();
-    // They have been ended; their parent, which is not this process, may still have to notice.
+    // The processes have ended; their parent, which is not this process, may still have to notice.
     for pid in pids {
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         while !(state().is_empty() || state().contains(") Z ")) {

@@ -1,5 +1,5 @@
-//! foyer's hybrid cache: a memory tier of a hundredth of the disk tier, everything written when it is
-//! inserted, and the tombstone log that a cache of what changes needs.
+//! foyer's hybrid cache: a memory tier of a hundredth of the disk tier, and a write at each
+//! insertion. It has the tombstone log that a cache of changing data needs.
 
 use crate::{Contender, LINE};
 use anyhow::Result;

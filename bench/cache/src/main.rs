@@ -1,11 +1,12 @@
 //! Drives the read cache of `longhaul` and foyer with the same traces over the same number of bytes
-//! on the same disk, buffered by the page cache both, and prints what `docs/performance.md` has:
+//! on the same disk. Both use the page cache. The output is the table of
+//! `docs/performance-history.md`:
 //!
 //!     make bench-cache [DIR=where the files go]
 //!
-//! Entries are lines of 16 KiB. Both may write behind; where hits are counted, what was
-//! admitted is on disk at least every 32 misses, so that no queue overflows. foyer has as little of its
-//! memory tier as its shards allow, since a hit on disk is what is compared.
+//! Entries are lines of 16 KiB. Both may write behind; where hits are counted, what was admitted is
+//! on disk at least every 32 misses, so that no queue overflows. foyer has as little of its memory
+//! tier as its shards allow, since the comparison is about hits on disk.
 
 #[path = "../../../base/src/disk.rs"]
 #[allow(dead_code)]
@@ -31,7 +32,7 @@ use std::time::Instant;
 const BYTES: u64 = 64 << 20;
 /// Bytes of an entry.
 const LINE: usize = 16 << 10;
-/// Misses that may be on their way to the disk where hits are counted.
+/// Misses that may be on their way to the disk while hits count.
 const PACE: u64 = 32;
 /// Lines that fit into either.
 const RESIDENT: u64 = 2000;
@@ -56,7 +57,7 @@ pub trait Contender {
     async fn close(self);
 }
 
-/// What a line holds, so that a wrong one is noticed.
+/// The content of a line, so that a wrong one shows.
 pub fn content(line: u64) -> Bytes {
     let mut data = vec![line as u8; LINE];
     data[..8].copy_from_slice(&line.to_le_bytes());
@@ -186,7 +187,7 @@ async fn latencies(dir: &Path) -> Result<()> {
 }
 
 async fn memory(dir: &Path) -> Result<()> {
-    // What was closed before is freed by and by.
+    // The process frees the closed one in time.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     let gib = |bytes: i64| bytes as f64 * (1 << 30) as f64 / BYTES as f64 / 1e6;
     let before = allocated();

@@ -37,7 +37,7 @@ impl Ours {
         }
         let mut cache = load.finish(VolumeId(1), 1);
         cache.set_interval(Duration::from_secs(10));
-        // What the store says was written meanwhile: here nothing, to see what the file alone knows.
+        // The store's answer about changes: none here, to see what the file alone knows.
         cache.handle_changes(Time(0), &Changes::Ranges(Vec::new()));
         let disk = Disk::start(vec![file], path.display().to_string(), None)?;
         Ok(Ours { cache, disk, origin: Instant::now(), under_way: 0, read: None })

@@ -11,7 +11,7 @@ pub struct Bar {
     pub label: String,
     /// How long it is.
     pub value: f64,
-    /// The number of its colour; none for what is not ours.
+    /// The number of its color; none for peers.
     pub colour: Option<usize>,
 }
 

@@ -1,7 +1,7 @@
 //! Plots as SVG: lines over a linear or logarithmic axis with the spread of their points, and bars.
 //!
-//! A plot is a picture on its own: fonts are named by family with fallbacks, colours are fixed, and
-//! nothing is loaded from elsewhere. A subject has the same colour in every plot.
+//! A plot is a picture on its own. It names fonts by family with fallbacks, has fixed colors, and
+//! loads nothing. A subject has the same color in every plot.
 
 mod axis;
 mod bars;
@@ -18,10 +18,10 @@ const RIGHT: f64 = 24.0;
 const BOTTOM: f64 = 54.0;
 const BODY: f64 = 300.0;
 
-/// Okabe and Ito's colours, which people with any vision can tell apart, darkest first.
+/// Okabe and Ito's colors, which people with any vision can tell apart, darkest first.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#444444"];
-/// What is not ours.
+/// The peers.
 const GREY: &str = "#8a8f98";
 
 /// A point with its spread.
@@ -38,7 +38,7 @@ pub struct Spot {
 /// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Measured: the number of its colour, and of its dashes and marks.
+    /// Measured: the number of its color, and of its dashes and marks.
     Measured(usize, usize),
     /// Somebody else's figures.
     Paper(usize),

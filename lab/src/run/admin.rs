@@ -83,12 +83,12 @@ impl Admin {
     }
 }
 
-/// What a host says of its volumes, all together.
+/// A host's report of its volumes, all together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// When.
     pub at: Option<Instant>,
-    /// What the store has not committed.
+    /// Bytes that the store has not committed.
     pub lag_bytes: f64,
     /// Everything that was ever written.
     pub write_bytes: f64,
@@ -105,7 +105,7 @@ impl Sample {
         })
     }
 
-    /// What the store has committed of what was written.
+    /// Written bytes that the store has committed.
     #[must_use]
     pub fn committed_bytes(&self) -> f64 {
         self.write_bytes - self.lag_bytes

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// How long a drain may take.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A drain's rate is taken between these shares of its amount, so that neither the time until the host
-/// finds the line working again nor the last batch's round trip are part of it.
+/// A drain's rate counts between these shares of its amount. So it excludes the time until the host
+/// finds the line again, and the last batch's round trip.
 const BEGIN: f64 = 0.1;
 /// See [`BEGIN`].
 const END: f64 = 0.95;
@@ -24,8 +24,8 @@ const END: f64 = 0.95;
 struct Writer(Server);
 
 impl Writer {
-    /// Starts to write at `offset`, for at most so many seconds, and waits until the store lags by
-    /// `lag` bytes or does not lag more any longer.
+    /// Starts to write at `offset`, for at most so many seconds. Waits until the store lags by
+    /// `lag` bytes, or the lag stops growing.
     fn start(run: &Run<'_, '_>, block: Size, offset: u64, seconds: f64) -> Result<Writer> {
         let size = run.point.definition.volume.size.0 - offset;
         let job = Job {
@@ -93,12 +93,12 @@ impl Run<'_, '_> {
         let job = Job::new("fill", pattern, drain.block, drain.amount.0);
         let fill = Job { depth: 8, compressible: drain.compressible, ..job };
         fill.run(self.bench, &self.uri)?;
-        // What is to be measured is the line, not the disk that still writes the journal.
+        // The measurement is for the line, not for the disk that still writes the journal.
         self.bench.settle_disk()?;
         let before = admin.status()?;
         let lag =
             before["volumes"][0]["lag_bytes"].as_f64().context("status has no `lag_bytes`")?;
-        // What was on its way when the line was cut, and what a batch or compression leaves out.
+        // Bytes on their way at the cut, and bytes that a batch or compression leaves out.
         let amount = drain.amount.0 as f64;
         ensure!(
             lag >= 0.9 * amount * f64::from(100 - drain.compressible) / 100.0,
@@ -124,7 +124,7 @@ impl Run<'_, '_> {
             .context("drained too fast to be measured")?;
         self.figures.insert("mb_per_s".into(), rate);
         self.figures.insert("whole_mb_per_s".into(), lag / took.as_secs_f64() / 1e6);
-        // What was written, however few bytes of the line it took.
+        // Written bytes, however few bytes of the line they took.
         self.figures.insert("data_mb_per_s".into(), rate * amount / lag);
         if let Some((at, _)) = done.iter().find(|(_, done)| *done > 0.0) {
             self.figures.insert("first_commit_s".into(), *at);

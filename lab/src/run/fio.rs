@@ -19,7 +19,7 @@ const SERIES_SECONDS: f64 = 0.25;
 const PERCENTILES: [(&str, f64); 4] =
     [("p50_ms", 50.0), ("p90_ms", 90.0), ("p99_ms", 99.0), ("p999_ms", 99.9)];
 
-/// What fio is to do.
+/// A job for fio.
 #[derive(Clone)]
 pub struct Job<'a> {
     /// Name of its files.
@@ -30,7 +30,7 @@ pub struct Job<'a> {
     pub block: u64,
     /// How many are outstanding.
     pub depth: u32,
-    /// Where the part of the volume that is used begins.
+    /// The beginning of the used part of the volume.
     pub offset: u64,
     /// How long that part is.
     pub size: u64,
@@ -40,11 +40,11 @@ pub struct Job<'a> {
     pub ramp: f64,
     /// Begin again at the end of the part, until the time is over.
     pub again: bool,
-    /// How random requests are distributed.
+    /// The distribution of random requests.
     pub distribution: Option<&'a str>,
     /// Keep the throughput over time.
     pub series: bool,
-    /// How much of each 4 KiB that is written is zeroes, in percent.
+    /// Zeroes in each written 4 KiB, in percent.
     pub compressible: u8,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Job<'a> {
         command.arg(format!("--uri={uri}")).arg(format!("--rw={}", self.rw.name()));
         command.arg(format!("--bs={}", self.block)).arg(format!("--iodepth={}", self.depth));
         command.arg(format!("--offset={}", self.offset)).arg(format!("--size={}", self.size));
-        // New data in every block: nothing can be saved by what it looks like.
+        // New data in every block: its look allows no savings.
         command.arg("--refill_buffers");
         if self.compressible > 0 {
             command.arg(format!("--buffer_compress_percentage={}", self.compressible));
@@ -122,7 +122,7 @@ impl<'a> Job<'a> {
         command
     }
 
-    /// What a command that has ended measured: figures by name.
+    /// Results of a command that has ended: figures by name.
     ///
     /// # Errors
     /// If fio saw an error.
@@ -214,7 +214,7 @@ impl Run<'_, '_> {
             depth: fio.depth,
             seconds: Some(fio.seconds),
             ramp: fio.ramp,
-            // What is to be cold is read once.
+            // fio reads cold data once.
             again: fio.rw.writes() || fio.warm > 0,
             distribution: fio.distribution.as_deref(),
             series: fio.series,

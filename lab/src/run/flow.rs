@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// What a flow carried.
+/// Bytes of a flow.
 pub struct Carried {
     /// Bytes that arrived, in MB/s.
     pub mb_per_s: f64,
@@ -70,7 +70,7 @@ impl Flow {
     }
 }
 
-/// What iperf3's JSON says.
+/// The content of iperf3's JSON.
 fn carried(text: &str) -> Result<Carried> {
     let json: Value = serde_json::from_str(text)?;
     let rate = json["end"]["sum_received"]["bits_per_second"].as_f64();

@@ -1,4 +1,4 @@
-//! What the measurements were made on, and with.
+//! The machine and the programs of the measurements.
 
 use crate::process::output;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Runs scenarios: every subject at every point, in turn, over the emulated WAN.
 //!
-//! A round has all points, a point all subjects, one after the other: what the machine does otherwise
-//! meets all of them alike. Each run of a subject has fresh processes; what it reads is at the storage side
-//! only. The order is A B A B, the judgement the median over the rounds.
+//! A round has all points, a point all subjects, one after the other: what the machine does
+//! otherwise meets all of them alike. Each run of a subject has fresh processes. Its data is at the
+//! storage side only. The order is A B A B, and the median over the rounds counts.
 
 pub mod admin;
 mod bulk;
@@ -46,10 +46,10 @@ pub struct RunArgs {
     /// Only points with this in their name, as in `delay=8ms`; repeat it for what must all be there.
     #[arg(long = "point", value_name = "TEXT")]
     points: Vec<String>,
-    /// Where results and reports go; results that are there are kept.
+    /// Where results and reports go; it keeps existing results.
     #[arg(long, value_name = "DIR", default_value = "target/lab/results")]
     out: PathBuf,
-    /// Where the disks of both sides are while it runs; some 10 GiB are needed.
+    /// Where the disks of both sides are while it runs; they need some 10 GiB.
     #[arg(long, value_name = "DIR", default_value = "target/lab/disks")]
     dir: PathBuf,
     /// The binary to measure [default: `longhaul` beside this program].
@@ -77,7 +77,7 @@ pub struct ReportArgs {
     out: PathBuf,
 }
 
-/// What is measured, and where.
+/// The subject of the measurement, and its place.
 pub struct Bench<'a> {
     wan: &'a Wan,
     longhaul: &'a Path,
@@ -220,7 +220,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a run gave.
+/// The result of a run.
 struct Outcome {
     figures: BTreeMap<String, f64>,
     series: Vec<Series>,
@@ -253,8 +253,8 @@ impl Run<'_, '_> {
         Ok(vec![product.host_admin().stages()?, product.store_admin().stages()?])
     }
 
-    /// Does what is to be measured, while the WAN changes as the scenario says; gives the result and when
-    /// it began.
+    /// Runs the workload, while the WAN changes as the scenario says; gives the result and when it
+    /// began.
     fn measure<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<(T, Instant)> {
         let before = self.readings()?;
         let (wan, steps, seed) = (self.bench.wan, &self.point.steps, self.seed);
@@ -276,7 +276,7 @@ impl Run<'_, '_> {
             result
         });
         let report = wan.report();
-        // What does not cross the WAN is not to be judged by it.
+        // The emulator's lateness says nothing about a subject that does not cross the WAN.
         if !report.valid && self.invalid.is_none() && !self.subject.is_local() {
             self.invalid = Some(
                 report.reason.clone().unwrap_or_else(|| "the emulator did not keep up".into()),
@@ -304,7 +304,7 @@ impl Run<'_, '_> {
         Ok((result, start))
     }
 
-    /// What the emulator saw in the direction of the workload.
+    /// The emulator's view of the direction of the workload.
     fn wan_figures(&mut self) {
         let uploads = self.point.definition.workload.uploads();
         let direction = &self.report[if uploads { "to_store" } else { "to_host" }];
@@ -320,7 +320,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Runs what was asked for; the exit status is 1 if a target is missed and that matters.
+/// Runs the chosen scenarios; the exit status is 1 if a target is missed and that matters.
 ///
 /// # Errors
 /// If a scenario makes no sense, or cannot be run.
@@ -416,7 +416,7 @@ fn narrow(scenario: &mut Scenario, args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a scenario is.
+/// The description of a scenario.
 fn describe(scenario: &Scenario) {
     let subjects: Vec<&str> = scenario.base.subjects.iter().map(|subject| subject.name()).collect();
     println!("{}: {}", scenario.name, scenario.base.title);
@@ -443,7 +443,7 @@ struct Lab<'a> {
 impl Lab<'_> {
     fn scenario(&self, scenario: &Scenario) -> Result<()> {
         let results = self.args.out.join(format!("{}.jsonl", scenario.name));
-        // What is there may be of another program: a file of its own for each time.
+        // An existing file may be of another program: each time has a file of its own.
         if results.exists() {
             let old = self.args.out.join(format!("{}.{}.jsonl", scenario.name, seconds_now()));
             std::fs::rename(&results, old)?;
@@ -538,7 +538,7 @@ fn show(record: &Record, point: &Point) {
     println!("  round {}  {}  {}:  {outcome}", record.round, point.label(), record.subject);
 }
 
-/// Writes a scenario's CSV and says what was asserted of it; gives how much is not met.
+/// Writes a scenario's CSV and its verdicts; gives the number of missed ones.
 fn report_scenario(scenario: &Scenario, out: &Path) -> Result<usize> {
     let records = load(&out.join(format!("{}.jsonl", scenario.name)))?;
     let results = Results { scenario, records: &records };

@@ -79,7 +79,7 @@ impl Peer {
     /// Ends the servers. They have nothing to save, and tgtd waits for its initiators for ever.
     ///
     /// # Errors
-    /// If one cannot be ended.
+    /// If it cannot end one.
     pub fn stop(self) -> Result<()> {
         self.servers.into_iter().try_for_each(Server::kill)
     }
@@ -114,7 +114,7 @@ fn plain_iscsi(bench: &Bench<'_>, disk: &Path) -> Result<(Server, String)> {
     let portal = format!("{}:{}", bench.wan.address(Side::Store), free_port(false)?);
     let control = |program: &str, args: &[&str]| {
         let mut command = bench.wan.command(Side::Store, Path::new(program));
-        // Its own control socket, so that a tgt that is there is left alone.
+        // Its own control socket, so that it leaves another tgt alone.
         command.env("TGT_IPC_SOCKET", bench.path("tgt")).args(["-C", CONTROL]).args(args);
         command
     };

@@ -23,7 +23,7 @@ impl Mounted {
     fn new(run: &Run<'_, '_>, options: Option<&str>) -> Result<Mounted> {
         let directory = run.bench.path("mnt");
         std::fs::create_dir_all(&directory)?;
-        // What a run that was interrupted has left.
+        // The remains of an interrupted run.
         for (program, stale) in [("umount", &directory), ("fusermount3", &run.bench.path("fuse"))] {
             let _ = output(
                 Path::new(program),
@@ -39,14 +39,14 @@ impl Mounted {
         let loop_device = ["--find", "--show", "--direct-io=on", &file.display().to_string()];
         let device = output(Path::new("losetup"), &loop_device)?.trim().to_owned();
         mounted.device = Some(device.clone());
-        // All of it now: nothing is to be initialised in the background later.
+        // All of it now: nothing may initialize in the background later.
         let now = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         output(Path::new("mkfs.ext4"), &["-q", "-F", "-E", now, &device])?;
         let directory = mounted.directory.display().to_string();
         let options = options.map_or_else(|| "noatime".into(), |more| format!("noatime,{more}"));
         output(Path::new("mount"), &["-t", "ext4", "-o", &options, &device, &directory])?;
         mounted.mounted = true;
-        // From now on the kernel detaches it when the file system is unmounted.
+        // From now on the kernel detaches it at the unmount.
         output(Path::new("losetup"), &["--detach", &device])?;
         mounted.device = None;
         Ok(mounted)
@@ -96,7 +96,7 @@ impl Drop for Mounted {
     }
 }
 
-/// A limit on the memory and page cache of the processes that are put into it.
+/// A limit on the memory and page cache of the processes in it.
 struct Memory {
     group: PathBuf,
 }
@@ -129,7 +129,7 @@ impl Drop for Memory {
     }
 }
 
-/// What PostMark said, and when it began and ended its transactions, in seconds since its start.
+/// PostMark's output, and the begin and end of its transactions, in seconds since its start.
 struct Said {
     text: String,
     transactions: (f64, f64),
@@ -219,7 +219,7 @@ impl Run<'_, '_> {
             }
         }
         mounted.undo()?;
-        // PostMark's last writes belong to it: none is to be left when it is taken apart.
+        // PostMark's last writes belong to it: none may remain at its end.
         drop(memory);
         let mut command = Command::new("sync");
         command.arg("-f").arg(self.bench.dir);

@@ -107,8 +107,8 @@ impl Product {
         if let (Some(share), Some(set)) =
             (definition.longhaul.cache_share, definition.working_set())
         {
-            // The size is the file's, and of that checksums, index and rounding take some: what is meant is what
-            // it can hold.
+            // The size is the file's, and checksums, index and rounding take some of it. The
+            // setting means its capacity.
             let bytes = (share * set as f64 * CACHE_FILE) as u64;
             command.args(["--cache-size", &bytes.to_string()]);
         }
@@ -139,7 +139,7 @@ impl Product {
         Admin { pid: self.store.pid(), port: self.store_port }
     }
 
-    /// What both have used of memory and processor, as figures.
+    /// Memory and processor time of both, as figures.
     ///
     /// # Errors
     /// If a process is gone.

@@ -17,7 +17,7 @@ pub struct Point {
     pub values: Table,
     /// The scenario with these values in it.
     pub definition: Definition,
-    /// What the WAN is from a time after the beginning of the workload on.
+    /// The WAN from a time after the beginning of the workload on.
     pub steps: Vec<(Duration, WanConfig)>,
 }
 

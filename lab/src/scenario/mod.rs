@@ -1,8 +1,8 @@
-//! Scenarios: what is measured, over which WAN, against whom, and what is asserted of it.
+//! Scenarios: the workload, the WAN, the subjects, and the asserts.
 //!
-//! A scenario is a TOML file. Everything in it can be varied by its `matrix`, whose keys are paths into
-//! the file itself (`"wan.both.delay" = ["0ms", "8ms"]`); each combination is a [`Point`]. What is wrong
-//! with a file is said when it is loaded, with the file and the key, before anything runs.
+//! A scenario is a TOML file. Its `matrix` can vary everything in it. The keys are paths into the
+//! file itself (`"wan.both.delay" = ["0ms", "8ms"]`), and each combination is a [`Point`]. Loading
+//! names each error with the file and the key, before anything runs.
 
 mod matrix;
 mod workload;
@@ -24,24 +24,24 @@ const LONGEST_SECONDS: f64 = 3600.0;
 pub struct Scenario {
     /// The file's name without its ending.
     pub name: String,
-    /// Its text as it was read.
+    /// Its original text.
     pub text: String,
-    /// What holds at every point.
+    /// The values of every point.
     pub base: Definition,
     /// Every combination of the matrix; one if there is none.
     pub points: Vec<Point>,
 }
 
-/// What a scenario file says.
+/// The content of a scenario file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Definition {
     /// One line for a person.
     pub title: String,
-    /// What is measured and how, for the report.
+    /// The subject and the method of the measurement, for the report.
     #[serde(default)]
     pub about: String,
-    /// How often everything is repeated.
+    /// The number of repetitions.
     #[serde(default = "five")]
     pub rounds: usize,
     /// Congestion control of the peers' TCP, on both sides.
@@ -58,7 +58,7 @@ pub struct Definition {
     /// Host and store.
     #[serde(default)]
     pub longhaul: Longhaul,
-    /// What is measured on.
+    /// The volume.
     #[serde(default)]
     pub volume: Volume,
     /// What is done.
@@ -111,7 +111,7 @@ pub struct Step {
     /// How long after the workload has begun.
     #[serde(deserialize_with = "duration")]
     pub at: Duration,
-    /// What changes: keys as in `wan`, those that are not there stay as `wan` has them.
+    /// Changes: keys as in `wan`; absent ones stay as `wan` has them.
     #[serde(default)]
     pub wan: Table,
 }
@@ -124,7 +124,7 @@ pub struct Longhaul {
     pub host: Vec<String>,
     /// Flags of `longhaul store`.
     pub store: Vec<String>,
-    /// What the host's cache can hold as a share of the workload's working set, 0 to 2.
+    /// The capacity of the host's cache as a share of the workload's working set, 0 to 2.
     pub cache_share: Option<f64>,
 }
 
@@ -134,7 +134,7 @@ pub struct Longhaul {
 pub struct Volume {
     /// Its size.
     pub size: Size,
-    /// So much at its beginning is filled with random data at the storage side before the host attaches:
+    /// The storage side fills so much at its beginning with random data before the host attaches:
     /// the host has none of it.
     pub fill: Size,
     /// Encrypt it, with a key that only hosts have.
@@ -147,7 +147,7 @@ impl Default for Volume {
     }
 }
 
-/// Who does the workload.
+/// The subject of a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
@@ -224,11 +224,11 @@ impl Subject {
     }
 }
 
-/// What is expected of the median of a figure over the rounds, at every point or at some.
+/// The expectation for the median of a figure over the rounds, at every point or at some.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assert {
-    /// What it says, for a person.
+    /// Its text, for a person.
     pub name: String,
     /// Whose figure.
     #[serde(default = "longhaul_subject")]
@@ -241,10 +241,10 @@ pub struct Assert {
     /// No more than this.
     #[serde(default)]
     pub max: Option<f64>,
-    /// What is added to the bound.
+    /// An addition to the bound.
     #[serde(default)]
     pub plus: Option<Plus>,
-    /// What the bound is a multiple of.
+    /// The base that multiplies the bound.
     #[serde(default)]
     pub of: Option<Of>,
     /// Only at points with these values in the matrix.
@@ -256,7 +256,7 @@ fn longhaul_subject() -> Subject {
     Subject::Longhaul
 }
 
-/// What can be added to a bound.
+/// Possible additions to a bound.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Plus {
@@ -264,7 +264,7 @@ pub enum Plus {
     Rtt,
 }
 
-/// What a bound can be a multiple of.
+/// Possible bases of a bound.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub enum Of {
@@ -419,7 +419,7 @@ impl Scenario {
     }
 }
 
-/// What no type can say.
+/// Rules that no type can express.
 fn check(definition: &Definition) -> Result<()> {
     let volume = &definition.volume;
     ensure!(
@@ -511,7 +511,7 @@ fn check(definition: &Definition) -> Result<()> {
 }
 
 impl Definition {
-    /// How much is filled before the host attaches: nothing for who only writes.
+    /// The filled bytes before the attach: none for a workload that only writes.
     #[must_use]
     pub fn fill(&self) -> u64 {
         match &self.workload {
@@ -529,8 +529,9 @@ impl Definition {
                 let all = if self.volume.fill.0 > 0 { self.volume.fill } else { self.volume.size };
                 Some(fio.working_set.unwrap_or(all).0)
             }
-            // What the files take on the disk: PostMark draws their sizes uniformly, a file system gives them
-            // whole blocks, half of one more than their size in the mean, and ext4 an inode each.
+            // The space of the files on the disk. PostMark draws their sizes uniformly. A file
+            // system gives them whole blocks, half of one more than their size in the mean, and
+            // ext4 an inode each.
             Workload::Postmark(postmark) => {
                 const BLOCK: u64 = 4096;
                 const INODE: u64 = 256;

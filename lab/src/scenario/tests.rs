@@ -48,7 +48,7 @@ fn a_matrix_varies_the_file_itself() {
     let last = &scenario.points[5];
     assert_eq!(last.label(), "delay=8ms, depth=16");
     assert_eq!(last.definition.wan.to_host.delay, Duration::from_millis(8));
-    // What is not varied stays.
+    // Values outside the matrix stay.
     assert_eq!(last.definition.wan.to_host.rate, Some(100_000_000));
     let Workload::Fio(fio) = &last.definition.workload else { panic!("not fio") };
     assert_eq!((fio.depth, fio.block, fio.rw), (16, Size(8192), Pattern::RandRead));

@@ -1,4 +1,4 @@
-//! What a scenario can have done.
+//! The workloads of a scenario.
 
 use super::{Size, Subject};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ pub enum Workload {
     Fair(Fair),
 }
 
-/// Which requests, in fio's words.
+/// The requests, in fio's words.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {

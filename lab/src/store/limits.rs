@@ -1,4 +1,4 @@
-//! What one volume of a tenant notices of another's burst, below the tenant's limits.
+//! The effect of one volume of a tenant on another, below the tenant's limits.
 
 use super::read::READ_BYTES;
 use super::{Bench, Data, Store};
@@ -10,20 +10,20 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of the volume that is read.
+/// Bytes of the first volume.
 const SMALL: &str = "64MiB";
 /// Reads of it in a round, one at a time.
 const READS: &str = "3000";
-/// How long a burst goes on before its tenant is looked at: its bucket is empty then.
+/// The length of a burst before the measurement: the tenant's bucket is empty then.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// What another volume of the tenant does meanwhile.
+/// The work of the other volume meanwhile.
 #[derive(Clone, Copy)]
 enum Burst {
     None,
-    /// It is written, 16 MiB at a time.
+    /// Writes, 16 MiB at a time.
     Write,
-    /// It is read, that many 8 KiB at a time.
+    /// Reads, that many 8 KiB at a time.
     Read(&'static str),
 }
 
@@ -147,7 +147,7 @@ fn figure(value: &Value, name: &str) -> Result<f64> {
     value[name].as_f64().with_context(|| format!("no {name} in {value}"))
 }
 
-/// What the tenant has had of what is limited.
+/// The tenant's share of its limit.
 fn of_tenant(store: &Store<'_>, limit: Limit) -> Result<f64> {
     let page = admin::get(store.admin, "/metrics")?;
     let name = format!("{}{{tenant=\"acme\"}} ", limit.counter);

@@ -1,4 +1,4 @@
-//! What a read costs at the store, beside what it costs to read the object.
+//! The cost of a read at the store, beside reading the object.
 
 use super::{Bench, Data, SEGMENT, WRITTEN, segments};
 use crate::report::Pair;
@@ -98,7 +98,7 @@ fn pread(files: &[File]) -> Result<(f64, f64)> {
 }
 
 /// The median time in which a question and an answer of [`READ_BYTES`] pass between two threads, in
-/// µs: what the sockets and the waking up take.
+/// µs. That is the time of the sockets and of waking up.
 fn exchange() -> Result<f64> {
     let socket = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
     let (asking, answering) = (socket()?, socket()?);

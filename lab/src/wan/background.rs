@@ -1,11 +1,10 @@
-//! Other people's traffic: open loop, it does not back off when packets are lost.
+//! Other people's traffic: open loop, without back-off after losses.
 //!
-//! The profile is that of "Obtaining High Performance for Storage Outsourcing" (FAST 2002): the
-//! rate's mean and deviation per load factor are Table 3's, on an OC-3 of 155 Mb/s; packet sizes
+//! The profile is that of "Obtaining High Performance for Storage Outsourcing" (FAST 2002). The
+//! rate's mean and deviation per load factor are Table 3's, on an OC-3 of 155 Mb/s. Packet sizes
 //! are §3.1's (50 % ≤ 44 B, 75 % ≤ 576 B, 99 % ≤ 1500 B). On a line of another rate both scale with
-//! it. The paper does not say over which time it took the deviation: here the rate is drawn anew
-//! every [`INTERVAL`], and packets arrive independently of each other within it (a Poisson
-//! process).
+//! it. The paper does not say over which time it took the deviation. Here each [`INTERVAL`] draws a
+//! new rate, and packets arrive independently of each other within it (a Poisson process).
 
 use super::line::Nanos;
 use fastrand::Rng;
@@ -32,8 +31,8 @@ const TABLE: [(f64, f64, f64); 11] = [
 /// Mean size of a packet, in bytes: see [`packet_bytes`].
 const MEAN_BYTES: f64 = 0.5 * 42.0 + 0.25 * 310.5 + 0.24 * 1038.5 + 0.01 * 2990.5;
 
-/// Mean and standard deviation of the rate at a load factor from 0 to 1, on a line of `rate` bits per
-/// second; in bits per second.
+/// Mean and standard deviation of the rate at a load factor from 0 to 1, on a line of `rate` bits
+/// per second. Both are in bits per second.
 #[must_use]
 pub fn profile(load: f64, rate: u64) -> (f64, f64) {
     let load = load.clamp(0.0, 1.0) * 100.0;

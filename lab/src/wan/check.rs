@@ -17,7 +17,7 @@ const PROBING: Duration = Duration::from_micros(1370);
 const RATE_ERROR: f64 = 0.01;
 /// How far off a share of lost packets may be.
 const LOSS_ERROR: f64 = 0.05;
-/// What the emulator has to carry: 1 Gb/s of the largest packets, in packets per second.
+/// The emulator's load: 1 Gb/s of the largest packets, in packets per second.
 const LINE_RATE: f64 = 0.99e9 / 8.0 / 1500.0;
 /// With at most this share of a processor.
 const PROCESSOR: f64 = 0.6;
@@ -41,7 +41,7 @@ impl Row {
         row
     }
 
-    /// Whether what was wanted was measured.
+    /// Whether the result meets the target.
     pub fn is_ok(&self) -> bool {
         self.ok
     }
@@ -132,7 +132,7 @@ fn idle(delay: Duration) -> Result<Row> {
     ))
 }
 
-/// What gets through a bottleneck that is offered more than it can take.
+/// The throughput of an overloaded bottleneck.
 fn rate_of(rate: u64) -> Result<Row> {
     let wan = start(LineConfig {
         delay: Duration::from_millis(8),
@@ -192,7 +192,7 @@ fn loss() -> Result<Row> {
     ))
 }
 
-/// What it costs to carry a full line.
+/// The cost of carrying a full line.
 fn loaded() -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (what, batch) in [("one by one", 1), ("ten at once", QUIC_BATCH)] {
@@ -218,7 +218,7 @@ fn loaded() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The most that it carries without becoming invalid, of what is tried.
+/// The largest tried load that stays valid.
 fn ceiling(what: &str, packet_bytes: u32, batch: u32) -> Result<Row> {
     let mut best: Option<(f64, f64)> = None;
     let mut rate = 40e3;

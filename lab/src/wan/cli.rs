@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What `longhaul-lab wan --help` says after the options.
+/// The text of `longhaul-lab wan --help` after the options.
 const HELP: &str = "\
 The host's side is 198.18.0.1, the store's 198.18.0.2; nothing else can be reached from inside. Both are network \
 namespaces of this process: they share its files, and end with it, with all that runs inside. The command finds how to \
@@ -50,10 +50,10 @@ A file for --config, with all there is to say (`both` goes for the two lines, wh
 pub struct WanArgs {
     #[command(flatten)]
     line: LineArgs,
-    /// What all that is random is drawn from.
+    /// The seed of everything random.
     #[arg(long, default_value = "0")]
     seed: u64,
-    /// TOML file that says what the lines are like; it is read again at SIGHUP.
+    /// TOML file with the lines; SIGHUP makes the process read it again.
     #[arg(long, value_name = "FILE", conflicts_with = "LineArgs")]
     config: Option<PathBuf>,
     /// Side on which the command runs.
@@ -66,7 +66,7 @@ pub struct WanArgs {
     /// a minute. The other options do not matter, but `--report`.
     #[arg(long)]
     check: bool,
-    /// What to run, and then to end [default: a shell].
+    /// The command, with which the WAN ends [default: a shell].
     #[arg(last = true)]
     command: Vec<String>,
 }
@@ -74,7 +74,7 @@ pub struct WanArgs {
 /// A line, the same in both directions.
 #[derive(clap::Args)]
 struct LineArgs {
-    /// One-way delay, as in `8ms`; 0 to 200 ms is what accuracy is measured for.
+    /// One-way delay, as in `8ms`; accuracy tests cover 0 to 200 ms.
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "0")]
     delay: Duration,
     /// The delay wanders between itself and this much more, without reordering.
@@ -83,8 +83,8 @@ struct LineArgs {
     /// Bottleneck, as in `1Gbit/s`, counting IP packets with their headers [default: none].
     #[arg(long, value_parser = units::rate)]
     rate: Option<u64>,
-    /// Bytes that may wait at the bottleneck before packets are dropped, as in `2MB` [default: what the
-    /// rate carries in twice the delay, at least 64 KiB].
+    /// Bytes that may wait at the bottleneck before it drops packets, as in `2MB` [default: twice
+    /// the delay at the rate, at least 64 KiB].
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     queue: Option<u64>,
     /// Share of packets lost at random, as in `1e-4` or `0.1%`.

@@ -1,4 +1,4 @@
-//! What the emulated line between the two sides is like.
+//! The emulated line between the two sides.
 
 use super::human;
 use anyhow::{Result, ensure};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// One direction of the WAN. The default is a perfect line: no delay, no bottleneck, no loss.
 ///
-/// A packet enters the bottleneck's queue, is sent at the bottleneck's rate, is lost or not on the
+/// A packet enters the bottleneck's queue, leaves at the bottleneck's rate, gets lost or not on the
 /// way, and arrives after the delay. Sizes are those of IP packets, headers included.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -15,14 +15,15 @@ pub struct LineConfig {
     /// One-way propagation delay, at most [`DELAY_MAX`].
     #[serde(with = "human::duration")]
     pub delay: Duration,
-    /// What the delay varies by: it wanders between `delay` and `delay + jitter`, and never reorders.
+    /// The variation of the delay: it wanders between `delay` and `delay + jitter`, and never
+    /// reorders.
     #[serde(with = "human::duration")]
     pub jitter: Duration,
     /// Bottleneck in bits per second; none: unlimited.
     #[serde(with = "human::rate")]
     pub rate: Option<u64>,
-    /// Bytes that may wait at the bottleneck; what comes on top is dropped. 0: what the line carries
-    /// in twice its delay, at least [`QUEUE_MIN`].
+    /// Bytes that may wait at the bottleneck; it drops packets beyond. 0: what the line carries in
+    /// twice its delay, at least [`QUEUE_MIN`].
     #[serde(with = "human::bytes")]
     pub queue: u64,
     /// Share of packets lost at random, each independent of the others.
@@ -40,9 +41,9 @@ pub struct LineConfig {
     pub outages: Option<Outages>,
 }
 
-/// The two-state model of Gilbert and Elliott, stepped at every packet: in the good state a packet
-/// is lost with [`LineConfig::loss`] alone, in the bad one also with `loss`. The mean share of
-/// packets in the bad state is `bad / (good + bad)`.
+/// The two-state model of Gilbert and Elliott, with a step at every packet. In the good state only
+/// [`LineConfig::loss`] applies, in the bad one also `loss`. The mean share of packets in the bad
+/// state is `bad / (good + bad)`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct GilbertElliott {
@@ -50,7 +51,7 @@ pub struct GilbertElliott {
     pub good: f64,
     /// Mean length of a stay in the bad state, in packets, at least 1.
     pub bad: f64,
-    /// Probability that a packet is lost in the bad state.
+    /// Probability of a loss in the bad state.
     #[serde(with = "human::share", default = "certain")]
     pub loss: f64,
 }
@@ -59,7 +60,7 @@ fn certain() -> f64 {
     1.0
 }
 
-/// Packets that are overtaken.
+/// The late packets.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
@@ -85,7 +86,7 @@ pub struct Background {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outages {
-    /// The first begins this long after the line was started.
+    /// The first begins this long after the start of the line.
     #[serde(with = "human::duration")]
     pub after: Duration,
     /// How long each lasts.
@@ -98,9 +99,9 @@ pub struct Outages {
 
 /// The longest delay: ten times what the laboratory is for.
 pub const DELAY_MAX: Duration = Duration::from_secs(2);
-/// The smallest queue that is chosen for a line that says nothing of it, in bytes: one super-packet.
+/// The smallest default queue of a line, in bytes: one super-packet.
 pub const QUEUE_MIN: u64 = 64 << 10;
-/// What a rate may be, in bits per second.
+/// The range of a rate, in bits per second.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 impl LineConfig {
@@ -159,7 +160,7 @@ pub struct WanConfig {
     pub to_store: LineConfig,
     /// From the store's side to the host's.
     pub to_host: LineConfig,
-    /// What all that is random is drawn from.
+    /// The seed of everything random.
     pub seed: u64,
 }
 

@@ -1,5 +1,5 @@
 //! Human units in TOML and JSON, for `#[serde(with = …)]`: `delay = "8ms"`, `rate = "1Gbit/s"`,
-//! `queue = "2MB"`, `loss = "0.1%"`. What is written back is read back as the same value.
+//! `queue = "2MB"`, `loss = "0.1%"`. Writing a value and reading it back gives the same value.
 
 use crate::units;
 use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};

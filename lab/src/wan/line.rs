@@ -1,29 +1,29 @@
 //! The model of one direction: which packets arrive, and when.
 //!
 //! A state machine without a clock, threads or I/O, random from a seed: the same packets at the
-//! same times have the same fates. A packet passes, in this order: an outage (if there is one, it
-//! is gone), the bottleneck with its drop-tail queue, which it shares with the background traffic,
-//! loss (so a packet that is lost has taken its share of the bottleneck), and the delay.
+//! same times have the same fates. A packet passes these in order. An outage drops it. The
+//! bottleneck has a drop-tail queue, which the background traffic shares. Then come loss, so a lost
+//! packet has used the bottleneck, and the delay.
 
 use super::background::Traffic;
 use super::config::LineConfig;
 use fastrand::Rng;
 use std::time::Duration;
 
-/// Time since the line was started, in nanoseconds.
+/// Time since the start of the line, in nanoseconds.
 pub type Nanos = u64;
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It leaves the bottleneck at `left` and arrives at `due`. `due` never decreases from packet
-    /// to packet, unless `late`: such a packet is overtaken.
+    /// to packet, unless `late`: others overtake such a packet.
     Arrives {
         /// When the bottleneck has sent it.
         left: Nanos,
         /// When it arrives.
         due: Nanos,
-        /// Whether it was picked to be overtaken.
+        /// Whether the model chose it for reordering.
         late: bool,
     },
     /// Lost on the way.
@@ -53,7 +53,7 @@ pub struct Line {
     background: BackgroundCount,
 }
 
-/// What the background traffic came to.
+/// The bytes of the background traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BackgroundCount {
     /// Packets that arrived at the bottleneck.
@@ -94,7 +94,7 @@ impl Bottleneck {
         Bottleneck { free, byte, queue: queue.saturating_mul(byte) }
     }
 
-    /// Takes a packet, if there is room, and says when it will have been sent. An idle line has room for
+    /// Takes a packet, if there is room, and says when it will have left. An idle line has room for
     /// any packet.
     fn offer(&mut self, now: Nanos, bytes: u32) -> Option<Nanos> {
         let now = now * PICOS;
@@ -190,14 +190,14 @@ impl Line {
         line
     }
 
-    /// What it is like.
+    /// The settings of the line.
     #[must_use]
     pub fn config(&self) -> &LineConfig {
         &self.config
     }
 
-    /// Changes it. What waits at the bottleneck is from now on sent at the new rate: the caller moves the
-    /// packets it holds accordingly. What has left the bottleneck, or is lost, stays as it is.
+    /// Changes it. From now on packets at the bottleneck leave at the new rate: the caller moves
+    /// its packets accordingly. Packets beyond the bottleneck, and lost ones, stay as they are.
     pub fn set(&mut self, now: Nanos, config: LineConfig) -> Replan {
         self.advance(now);
         let byte = |bottleneck: &Option<Bottleneck>| bottleneck.map_or(0, |b| b.byte) as f64;
@@ -230,8 +230,8 @@ impl Line {
         replan
     }
 
-    /// Lets the background traffic arrive until `now`. [`Line::offer`] does so too; when nothing is
-    /// offered for long, it costs less in small steps.
+    /// Lets the background traffic arrive until `now`. [`Line::offer`] does so too; after a long
+    /// pause it costs less in small steps.
     pub fn advance(&mut self, now: Nanos) {
         let (Some(traffic), Some(bottleneck)) = (&mut self.traffic, &mut self.bottleneck) else {
             return;
@@ -267,7 +267,7 @@ impl Line {
         {
             return Fate::Arrives { left, due: left + delay + nanos(reorder.by), late: true };
         }
-        // Only a delay that was made shorter lets a packet catch up with the one before.
+        // Only a shorter delay lets a packet catch up with the one before.
         self.last = (left, self.last.1.max(left + delay));
         Fate::Arrives { left, due: self.last.1, late: false }
     }

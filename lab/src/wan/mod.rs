@@ -1,15 +1,16 @@
-//! An emulated WAN: two network namespaces, the host's side and the store's, each with a TUN device
+//! An emulated WAN: two network namespaces, the host's side and the store's. Each has a TUN device
 //! whose other end is a router in this process.
 //!
-//! - [`config`]: what the line is like. [`line`] is the model: which packets arrive, and when; [`background`] the
-//!   traffic it shares its bottleneck with.
+//! - [`config`]: the settings of the line. [`line`] is the model: which packets arrive, and when;
+//!   [`background`] the traffic it shares its bottleneck with.
 //! - [`router`]: the thread that carries packets; [`packet`] what they look like; [`tun`], [`namespace`] where they come from.
-//! - [`stats`], [`probe`]: how well it did. A run it could not keep up with is said to be invalid.
+//! - [`stats`], [`probe`]: how well it did. It marks a run that it could not keep up with as
+//!   invalid.
 //! - [`cli`], [`check`]: `longhaul-lab wan`.
 //!
 //! Needs root and Linux. Namespaces and devices have no names outside this process and end with it,
-//! however it ends; the processes inside the namespaces are ended by [`Wan`]'s drop, and at SIGINT
-//! and SIGTERM.
+//! however it ends. [`Wan`]'s drop ends the processes inside the namespaces, and so do SIGINT and
+//! SIGTERM.
 
 mod background;
 mod check;
@@ -93,7 +94,7 @@ pub struct WanReport {
     pub seconds: f64,
     /// Processor time of the router.
     pub processor_seconds: f64,
-    /// Whether the emulator kept up. If not, what was measured through it means nothing.
+    /// Whether the emulator kept up. If not, measurements through it mean nothing.
     pub valid: bool,
     /// Why not.
     pub reason: Option<String>,
@@ -159,7 +160,7 @@ impl Wan {
         self.order(Order::Set(1, Box::new(config.to_host.clone())));
     }
 
-    /// The address of a side. There is no other network inside.
+    /// The address of a side. It has no other network inside.
     #[must_use]
     pub fn address(&self, side: Side) -> Ipv4Addr {
         ADDRESSES[side as usize]
@@ -198,7 +199,7 @@ impl Wan {
         *self.marked.lock().unwrap_or_else(PoisonError::into_inner) = mark;
     }
 
-    /// What happened since the last mark, or since the start.
+    /// The events since the last mark, or since the start.
     #[must_use]
     pub fn report(&self) -> WanReport {
         let marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! A network namespace without a name: it is there as long as this process holds it or a process is in
-//! it, and needs no cleaning up, however this process ends.
+//! A network namespace without a name. It exists as long as this process holds it or a process is
+//! in it. It needs no cleanup, however this process ends.
 
 use anyhow::{Context as _, Result};
 use rustix::fs::{Mode, OFlags};
@@ -33,7 +33,7 @@ impl Namespace {
         Ok(Namespace { fd: Arc::new(fd), inode })
     }
 
-    /// What identifies it among all namespaces, as in `net:[4026532000]`.
+    /// Its identity among all namespaces, as in `net:[4026532000]`.
     pub fn inode(&self) -> u64 {
         self.inode
     }

@@ -1,15 +1,15 @@
-//! Packets as a TUN device gives and takes them: a `virtio_net_hdr`, then an IPv4 packet, or a
-//! super-packet of many segments of one flow that the line sees one by one.
+//! Packets as a TUN device gives and takes them: a `virtio_net_hdr`, then an IPv4 packet. It may be
+//! a super-packet of many segments of one flow, which the line sees one by one.
 //!
-//! Checksums are not computed here: a super-packet carries none (`VIRTIO_NET_HDR_F_NEEDS_CSUM` asks
-//! whoever puts it on a real wire), and the receiving kernel takes it as verified.
+//! This module computes no checksums. A super-packet carries none (`VIRTIO_NET_HDR_F_NEEDS_CSUM`
+//! asks the sender on a real wire), and the receiving kernel takes it as verified.
 
 use bytes::Bytes;
 
 /// Bytes of `struct virtio_net_hdr`: flags, gso_type (u8 each), hdr_len, gso_size, csum_start,
 /// csum_offset (u16 each, in the machine's order).
 pub const HEADER: usize = 10;
-/// The largest thing that is read from a device.
+/// The largest read from a device.
 pub const MAX_BYTES: usize = HEADER + 65_536;
 
 const NEEDS_CSUM: u8 = 1;
@@ -30,7 +30,7 @@ const LAST_FLAGS: u8 = 0x01 | 0x08;
 /// TCP's CWR, which only the first segment carries (RFC 3168 §6.1.2).
 const CWR: u8 = 0x80;
 
-/// What was read from a device, at least one segment.
+/// One read from a device, at least one segment.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// As read, with the `virtio_net_hdr`.
@@ -53,7 +53,7 @@ pub struct Piece {
 }
 
 impl Packet {
-    /// Looks at what was read; `None` if it is nothing that an IPv4 line carries.
+    /// Parses a read; `None` if an IPv4 line cannot carry it.
     #[must_use]
     pub fn parse(bytes: Bytes) -> Option<Packet> {
         let ip = bytes.get(HEADER..)?;
@@ -68,7 +68,7 @@ impl Packet {
             (GSO_NONE, _) => return Some(single),
             (GSO_TCPV4, TCP) => ip_header + usize::from(*ip.get(ip_header + 12)? >> 4) * 4,
             (GSO_UDP_L4, UDP) => ip_header + 8,
-            // Nothing else was asked for (`TUNSETOFFLOAD`).
+            // The device supports nothing else (`TUNSETOFFLOAD`).
             _ => return None,
         };
         let payload = ip.len().checked_sub(headers)?;
@@ -117,8 +117,8 @@ impl Packet {
         Piece { head, tail: self.bytes.slice(from..end) }
     }
 
-    /// Whether both are datagrams that differ in nothing but their contents, so that a super-packet
-    /// can be made of them, in which only the last may be shorter.
+    /// Whether both are datagrams that differ only in their contents. Then they can form a
+    /// super-packet, in which only the last may be shorter.
     #[must_use]
     pub fn goes_with(&self, next: &Packet) -> bool {
         if !self.is_plain_datagram() || !next.is_plain_datagram() {
@@ -129,8 +129,8 @@ impl Packet {
         a[1] == b[1] && a[6..10] == b[6..10] && a[12..24] == b[12..24] && b.len() <= a.len()
     }
 
-    /// One datagram of UDP, not in fragments, without IP options, with a payload, and its checksum
-    /// still to be made.
+    /// One datagram of UDP, not in fragments, without IP options, with a payload, and without its
+    /// checksum.
     fn is_plain_datagram(&self) -> bool {
         let ip = &self.bytes[HEADER..];
         let whole = ip[0] == 0x45 && ip[9] == UDP && ip[6] & 0x3f == 0 && ip[7] == 0;
@@ -156,8 +156,8 @@ impl Packet {
         &self.bytes[(HEADER + DATAGRAM).min(self.bytes.len())..]
     }
 
-    /// What changes in the headers of a piece; as `inet_gso_segment`, `tcp_gso_segment` and
-    /// `__udp_gso_segment` of Linux do it.
+    /// The changes in the headers of a piece, as in `inet_gso_segment`, `tcp_gso_segment` and
+    /// `__udp_gso_segment` of Linux.
     fn rewrite(&self, ip: &mut [u8], first: u32, count: u32, payload: usize) {
         let l4 = usize::from(ip[0] & 15) * 4;
         let total = (self.headers + payload) as u16;
@@ -181,8 +181,8 @@ impl Packet {
             let length = (8 + payload) as u16;
             ip[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
         }
-        // What the kernel leaves in the checksum's field when the checksum is still to be made: the
-        // sum of the pseudo header (RFC 9293 §3.1), in which the length is.
+        // The kernel's value in the checksum's field while the checksum is still missing. It is the
+        // sum of the pseudo header (RFC 9293 §3.1), with the length in it.
         let length = (self.headers - l4 + payload) as u32;
         let pseudo = fold(add(u32::from(ip[9]) + length, &ip[12..20]));
         let check = l4 + if self.gso == GSO_TCPV4 { 16 } else { 6 };

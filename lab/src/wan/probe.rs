@@ -1,7 +1,7 @@
-//! The emulator's measure of itself: small packets that go from a socket on one side to a socket on
-//! the other all the time, through both kernels' network stacks and the router, but around the
-//! model: they wait for the line's delay and nothing else, and are not counted as its packets. What
-//! they take on top of the delay is the emulator's error as an application sees it.
+//! The emulator's measure of itself: small packets between a socket on one side and a socket on the
+//! other. They pass both kernels' network stacks and the router, but not the model. They wait only
+//! for the line's delay and do not count as its packets. Their time above the delay is the
+//! emulator's error as an application sees it.
 
 use super::line::{Nanos, nanos};
 use super::namespace::Namespace;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// UDP port at both sides, and what the probe's packets begin with.
 pub const PORT: u16 = 65_533;
 const MAGIC: &[u8; 8] = b"longhaul";
-/// A packet: magic, when it was sent, the delay that the router gave it; both in nanoseconds.
+/// A packet: magic, time of sending, the delay from the router; both in nanoseconds.
 const BYTES: usize = 24;
 /// Time between two packets: often enough for a 99th percentile in seconds, rarely enough to cost
 /// nothing.
@@ -42,7 +42,7 @@ pub fn stamp(bytes: &mut [u8], delay: Nanos) -> bool {
     true
 }
 
-/// Errors towards the store and towards the host.
+/// Errors toward the store and toward the host.
 pub type Errors = [Histogram; 2];
 
 /// The probe's thread; it ends with it.
@@ -134,7 +134,7 @@ fn run(
                     number.copy_from_slice(&packet[at..at + 8]);
                     Nanos::from_ne_bytes(number)
                 });
-                // What arrives at the store's side went towards the store.
+                // A packet that arrives at the store's side went toward the store.
                 let direction = 1 - side;
                 let error = now.saturating_sub(sent.saturating_add(delay));
                 let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! The router between the two devices: a thread that takes what one side sends, asks the model what
-//! becomes of it, and hands what arrives to the other side when it is due.
+//! The router between the two devices: a thread. It takes the packets of one side, asks the model
+//! about each, and hands the survivors to the other side when they are due.
 //!
-//! It works in real time beside what it is used to measure, on the same processors: it runs ahead
-//! of ordinary threads (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never
+//! It works in real time beside the measured programs, on the same processors. It runs ahead of
+//! ordinary threads (`SCHED_FIFO`, where it may), sleeps until the next packet is due, and never
 //! spins.
 
 use super::config::LineConfig;
@@ -26,34 +26,33 @@ use std::time::{Duration, Instant};
 const READS: usize = 16;
 /// Bytes on their way at most, over both directions half each: 200 ms of 10 Gb/s.
 const HELD_BYTES: usize = 256 << 20;
-/// Packets that are due within this time of each other are delivered together, when the last of
-/// them is due: waking up costs more than a packet. A packet on its own is delivered when it is
-/// due.
+/// Packets that are due within this time of each other leave together, when the last of them is
+/// due. Waking up costs more than a packet. A single packet leaves when it is due.
 const GATHER: Nanos = 100_000;
-/// Packets are delivered so much before they are due: they were sent about that much before they
-/// were read, and waking up takes as long.
+/// Packets leave so much before they are due: they waited about that long for the router, and
+/// waking up takes as long.
 pub const EARLY: Nanos = 20_000;
-/// After so many wakings in a millisecond packets gather before they are read, too, as network
-/// cards do it. What is sent one by one, question and answer, does not come so often.
+/// After so many wakings in a millisecond packets gather before the router reads them, too, as
+/// network cards do it. Question and answer, one by one, do not come so often.
 const WAKINGS: u32 = 24;
-/// How far ahead is looked for packets to gather.
+/// How far ahead the router looks for packets to gather.
 const LOOK_AHEAD: usize = 64;
-/// The background traffic is brought up to date at least this often.
+/// The router updates the background traffic at least this often.
 const BACKGROUND_STEP: Nanos = 20_000_000;
 /// Priority among real-time threads, 1 to 99: above none but ordinary threads.
 const PRIORITY: libc::c_int = 1;
 
-/// What the router's owner asks of it.
+/// Requests of the router's owner.
 pub enum Command {
     /// From now on this direction is like this.
     Set(usize, Box<LineConfig>),
     /// Starts counting anew.
     Mark,
-    /// Sends what was counted, per direction, and the processor time used, in seconds.
+    /// Sends the counts, per direction, and the processor time, in seconds.
     Report(SyncSender<(Vec<Counters>, f64)>),
 }
 
-/// The clock of all lines of a WAN: nanoseconds since it was started.
+/// The clock of all lines of a WAN: nanoseconds since its start.
 #[derive(Clone, Copy)]
 pub struct Clock(Instant);
 
@@ -115,12 +114,12 @@ pub struct Direction {
     from: Arc<OwnedFd>,
     to: Arc<OwnedFd>,
     line: Line,
-    /// What arrives in order, and what is overtaken or overtakes.
+    /// Packets in order, and reordered ones.
     in_order: VecDeque<Held>,
     others: BinaryHeap<Reverse<Held>>,
     held_bytes: usize,
     number: u64,
-    /// When the segments that are delivered together were due.
+    /// When the segments of one delivery were due.
     run: Vec<Nanos>,
     /// Datagrams that are delivered together with one before them.
     merged: Vec<Packet>,
@@ -395,7 +394,7 @@ impl Router {
                         background: direction.line.background() - direction.background_before,
                         ..direction.counters.clone()
                     });
-                    // Who asked may be gone.
+                    // The requester may be gone.
                     let _ = to.send((counters.collect(), processor_seconds()));
                 }
                 Err(TryRecvError::Empty) => return true,

@@ -15,8 +15,8 @@ static WATCHED: Mutex<Option<Vec<u64>>> = Mutex::new(None);
 /// A signal has come: this process is about to end by it.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// If this process is about to end by a signal, waits for that: what a command said that was ended
-/// by it means nothing.
+/// If this process is about to end by a signal, waits for that. The output of a command that the
+/// signal ended means nothing.
 pub fn wait_if_ending() {
     while ENDING.load(Ordering::SeqCst) {
         std::thread::park();

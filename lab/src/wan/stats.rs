@@ -1,4 +1,4 @@
-//! What the emulator counts, and how late it was.
+//! The emulator's counters, and its lateness.
 
 use super::line::{BackgroundCount, Nanos};
 use serde::Serialize;
@@ -11,7 +11,7 @@ pub struct Histogram {
     max: Nanos,
 }
 
-/// Errors of this many microseconds and more are counted as this.
+/// Errors of this many microseconds and more count as this.
 const LARGEST_US: usize = 10_000;
 
 impl Default for Histogram {
@@ -55,7 +55,7 @@ impl Histogram {
     }
 }
 
-/// What one direction did since the last mark.
+/// The counts of one direction since the last mark.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Packets that arrived at the line, as on the wire.
@@ -74,7 +74,7 @@ pub struct Counters {
     pub outage_drops: u64,
     /// Overtaken.
     pub reordered: u64,
-    /// What was read from, and written to, the devices: super-packets count once.
+    /// Reads from, and writes to, the devices: super-packets count once.
     pub reads: u64,
     /// See `reads`.
     pub writes: u64,
@@ -82,7 +82,7 @@ pub struct Counters {
     pub overflow: u64,
     /// Not taken by the receiving device.
     pub refused: u64,
-    /// How late the packets were delivered.
+    /// The lateness of deliveries.
     pub lateness: Histogram,
     /// Background traffic.
     pub background: BackgroundCount,
@@ -95,7 +95,7 @@ pub struct LineReport {
     pub packets: u64,
     /// See `packets`.
     pub bytes: u64,
-    /// Packets that were delivered, and their bytes.
+    /// Delivered packets, and their bytes.
     pub delivered: u64,
     /// See `delivered`.
     pub delivered_bytes: u64,
@@ -105,11 +105,11 @@ pub struct LineReport {
     pub queue_drops: u64,
     /// Packets dropped during outages.
     pub outage_drops: u64,
-    /// Packets that were overtaken on purpose.
+    /// Packets that the model reordered.
     pub reordered: u64,
     /// Background packets that arrived at the bottleneck, their bytes, and how many found its queue full.
     pub background: BackgroundCount,
-    /// How late packets were delivered, in microseconds: median, 99th percentile, largest.
+    /// The lateness of deliveries, in microseconds: median, 99th percentile, largest.
     pub delay_error_p50_us: f64,
     /// See `delay_error_p50_us`.
     pub delay_error_p99_us: f64,
@@ -127,7 +127,7 @@ pub struct LineReport {
 }
 
 impl LineReport {
-    /// From what was counted and probed.
+    /// From counters and probes.
     #[must_use]
     pub fn new(from: &Counters, probe: &Histogram) -> LineReport {
         LineReport {

@@ -1,5 +1,5 @@
-//! The whole emulator, with real sockets on both sides. What is asserted does not depend on how
-//! busy the machine is.
+//! The whole emulator, with real sockets on both sides. No assert depends on how busy the machine
+//! is.
 
 use super::router::EARLY;
 use super::traffic::{Flow, Sink, send};
@@ -181,7 +181,7 @@ fn lines_change_while_they_run() {
     assert_eq!(store.recv(&mut buffer).unwrap(), 6);
     let down = LineConfig { outage: true, ..delay(1) };
     wan.set(&WanConfig { to_store: down, to_host: delay(1), seed: 1 });
-    // What is asked of the router is done in order: after the answer the line is down.
+    // The router works in order: after the answer the line is down.
     let _ = wan.report();
     host.send(b"lost").unwrap();
     while wan.report().to_store.outage_drops == 0 {

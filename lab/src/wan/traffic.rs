@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 65_000;
 /// Bytes of IPv4 and UDP headers.
 const HEADERS: u32 = 28;
-/// What may wait for the sink, in bytes.
+/// Bytes that may wait for the sink.
 const SINK_BUFFER: usize = 64 << 20;
 /// The sender sends what is due this often.
 const TICK: Duration = Duration::from_millis(1);
@@ -111,7 +111,7 @@ fn send_from(socket: &UdpSocket, flow: Flow, length: Duration) -> Result<u64> {
     let mut sent = 0;
     while start.elapsed() < length {
         let due = (start.elapsed().as_secs_f64() * flow.rate) as u64;
-        // One tick's worth at most: what a busy machine made it miss is not sent in one burst.
+        // One tick's worth at most: after a busy machine's pause, no burst follows.
         let most = sent + (flow.rate * TICK.as_secs_f64() * 2.0) as u64 + u64::from(flow.batch);
         while sent < due.min(most) {
             socket.send(&datagrams).context("cannot send")?;

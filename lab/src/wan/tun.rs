@@ -1,6 +1,6 @@
-//! A TUN device whose other end is this process, with super-packets: the kernel hands over, and
-//! takes, many segments of one TCP or UDP flow at once, with a `virtio_net_hdr` that says how they
-//! are to be cut (Linux, `Documentation/networking/tuntap.rst`, `include/uapi/linux/virtio_net.h`).
+//! A TUN device whose other end is this process, with super-packets. The kernel hands over, and
+//! takes, many segments of one TCP or UDP flow at once. A `virtio_net_hdr` says how to cut them
+//! (Linux, `Documentation/networking/tuntap.rst`, `include/uapi/linux/virtio_net.h`).
 
 use super::namespace::Namespace;
 use anyhow::{Context as _, Result, bail};
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
 
-/// What the device is called inside its namespace.
+/// The device's name inside its namespace.
 pub const NAME: &str = "wan0";
 /// Largest IP packet on the wire, in bytes.
 pub const MTU: usize = 1500;
@@ -45,7 +45,7 @@ pub fn open(namespace: &Namespace, own: Ipv4Addr, peer: Ipv4Addr) -> Result<Owne
 }
 
 fn create() -> Result<OwnedFd> {
-    // The line carries IPv4; neighbour discovery would only be in the way of counting packets.
+    // The line carries IPv4; neighbor discovery would only disturb the counts.
     setting("ipv6/conf/all/disable_ipv6", "1")?;
     setting("ipv6/conf/default/disable_ipv6", "1")?;
     // A connection does not start with what an earlier run taught about the path.
@@ -96,7 +96,7 @@ fn attach(fd: &OwnedFd) -> std::io::Result<()> {
     Err(std::io::Error::last_os_error())
 }
 
-/// What the device itself has dropped so far.
+/// Packets that the device itself has dropped so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drops {
     /// Packets this process did not read in time.
