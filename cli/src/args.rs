@@ -1,7 +1,7 @@
 //! The command line: every command, every flag, where its value may come from.
 //!
-//! A flag's value is taken from the command line, else from `LONGHAUL_*` in the environment, else
-//! from the table of the command in the `--config` file, else from its default.
+//! A flag's value comes from the command line, else from `LONGHAUL_*` in the environment, else from
+//! the command's table in the `--config` file. Otherwise it is the default.
 
 // Also found from where the fuzz targets include this file.
 #[path = "args/attach.rs"]
@@ -48,9 +48,9 @@ use std::time::Duration;
 
 /// Block storage that lives far away and behaves as if it were in the next bay.
 ///
-/// A host gateway (`longhaul host`) serves ordinary disks, journals their writes on the local disk and
-/// sends them in order over an encrypted link to a storage gateway (`longhaul store`). Try it on one
-/// machine with `longhaul demo`.
+/// A host gateway (`longhaul host`) serves ordinary disks and journals their writes on the local
+/// disk. It sends them in order over an encrypted link to a storage gateway (`longhaul store`). Try
+/// it on one machine with `longhaul demo`.
 #[derive(Parser)]
 #[command(name = "longhaul", version, arg_required_else_help = true, max_term_width = 100)]
 pub struct Cli {
@@ -92,7 +92,7 @@ pub enum Command {
     Limit(LimitArgs),
     /// Keep parts of a volume, or files on it, in the read cache of a running host.
     Cache(CacheArgs),
-    /// Record what is read while something starts, and read that ahead the next time.
+    /// Record the reads while something starts, and read that ahead the next time.
     Trace(TraceArgs),
     /// Show the state of a running host: its volumes, how far the store lags, and the link.
     Status(StatusArgs),
@@ -160,8 +160,8 @@ pub struct IscsiArgs {
 
 #[derive(Subcommand)]
 pub enum IscsiCommand {
-    /// Let an initiator use a volume, from now on and after every restart. Once a volume is granted to
-    /// anyone, others may not use it over loopback either.
+    /// Let an initiator use a volume, from now on and after every restart. After the first grant
+    /// for a volume, others may not use it over loopback either.
     Allow {
         /// Which volume.
         volume: String,
@@ -208,7 +208,7 @@ pub enum IscsiCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show who is logged in.
+    /// Show the logged-in initiators.
     Sessions {
         /// Print JSON.
         #[arg(long)]
@@ -272,9 +272,9 @@ pub struct CacheArgs {
 
 #[derive(Subcommand)]
 pub enum CacheCommand {
-    /// Keep ranges in the cache from now on, also after restarts: nothing takes their place, what of
-    /// them is not there is fetched behind everything else, and again after it was written elsewhere.
-    /// At most four fifths of the cache can be pinned, in whole lines of 16 KiB.
+    /// Keep ranges in the cache from now on, also after restarts. Nothing takes their place. The
+    /// host fetches missing parts behind everything else, and again after another host wrote them.
+    /// It can pin at most four fifths of the cache, in whole lines of 16 KiB.
     Pin {
         /// Which volume.
         volume: String,
@@ -301,7 +301,7 @@ pub enum CacheCommand {
         /// Which volume.
         volume: String,
     },
-    /// Show how full the cache is, and what is pinned.
+    /// Show the fill of the cache, and the pinned ranges.
     Show {
         /// Which volume.
         volume: String,
@@ -322,8 +322,9 @@ pub struct WhereArgs {
 
 #[derive(Args)]
 pub struct FileArgs {
-    /// The places of this file, or of all files below this directory, as they are now. To be run where
-    /// the volume's file system is mounted. A file that moves later is not followed. Repeat for several.
+    /// The places of this file, or of all files below this directory, as they are now. Run it where
+    /// the volume's file system is mounted. A pin does not follow a file that moves later. Repeat
+    /// for several.
     #[arg(long = "file", value_name = "PATH")]
     pub files: Vec<PathBuf>,
     /// Byte of the volume at which the file system of the --file begins [default: where its partition
@@ -353,10 +354,10 @@ pub enum TraceCommand {
     Record {
         /// Of which volume.
         volume: String,
-        /// Name for the trace; one of that name is replaced by `stop`.
+        /// Name for the trace; `stop` replaces an older one of that name.
         name: String,
     },
-    /// Keep what was recorded; or, if nothing is being recorded, end a replay.
+    /// Keep the recording; or, without one, end a replay.
     Stop {
         /// Of which volume.
         volume: String,
@@ -405,8 +406,8 @@ pub struct CheckArgs {
 /// The tables of the config file that are not a command's flags: who may use what.
 const ACCESS_TABLES: [&str; 2] = ["iscsi", "nbd"];
 
-/// The arguments with those of the config file put in: before the user's own, so that these win,
-/// and not where the environment has a value.
+/// The arguments with those of the config file before the user's own, so that the user's win. An
+/// option with a value in the environment is left out.
 ///
 /// # Errors
 /// If the config file cannot be read, is not TOML, or has a value that no flag can take.
@@ -428,7 +429,7 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
             ACCESS_TABLES.join(", ")
         );
     }
-    // What follows `--config` or `--log` is a value, whatever it looks like.
+    // The word after `--config` or `--log` is a value, whatever it looks like.
     let is_command = |n: usize| {
         let value = args[n - 1] == "--config" || args[n - 1] == "--log";
         let known = |arg: &str| commands.contains(&arg) || access(arg);

@@ -23,21 +23,21 @@ pub struct HostArgs {
     /// Address of the store, if not the one in the credential (HOST:PORT).
     #[arg(long, value_name = "HOST:PORT", env = "LONGHAUL_STORE")]
     pub store: Option<String>,
-    /// What carries the link: QUIC over UDP, or TLS over TCP; `auto` takes TCP only where QUIC does not
-    /// get through, and QUIC again once it does.
+    /// The transport of the link: QUIC over UDP, or TLS over TCP. `auto` takes TCP only where QUIC
+    /// does not get through, and QUIC again once it does.
     #[arg(long, value_enum, default_value = "auto", env = "LONGHAUL_TRANSPORT")]
     pub transport: Transport,
     /// NBD address: ADDR:PORT, or unix:PATH. Repeat for several.
     #[arg(long, value_name = "ADDR", env = "LONGHAUL_NBD", value_delimiter = ',')]
     pub nbd: Vec<String>,
-    /// Certificate chain (PEM) of the NBD server. TLS is required of clients once it is given, and
-    /// off loopback it must be given.
+    /// Certificate chain (PEM) of the NBD server. With it NBD requires TLS of clients; off loopback
+    /// it is mandatory.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_CERT", requires = "nbd_tls_key")]
     pub nbd_tls_cert: Option<PathBuf>,
     /// Private key (PEM) of the NBD server.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_KEY", requires = "nbd_tls_cert")]
     pub nbd_tls_key: Option<PathBuf>,
-    /// CA (PEM) that NBD clients' certificates must be signed by; off loopback it must be given.
+    /// CA (PEM) of NBD clients' certificates; off loopback it is mandatory.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_NBD_TLS_CA", requires = "nbd_tls_cert")]
     pub nbd_tls_ca: Option<PathBuf>,
     /// iSCSI address: ADDR or ADDR:PORT (default port 3260). Repeat for several. Initiators on other
@@ -47,28 +47,28 @@ pub struct HostArgs {
     /// HTTP address for /metrics, /livez, /readyz, /status and the commands of a host, as `longhaul attach`; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
-    /// Name under which the admin address may be asked for, as through a proxy, besides loopback addresses and
+    /// Name of the admin address in requests, as through a proxy, besides loopback addresses and
     /// `localhost`. Repeat for several.
     #[arg(long, value_name = "NAME", env = "LONGHAUL_ADMIN_HOST", value_delimiter = ',')]
     pub admin_host: Vec<String>,
-    /// Attach this volume at start. Repeat for several. Volumes that `longhaul attach` named and those
-    /// with undelivered writes here are attached as well; clients find no others.
+    /// Attach this volume at start. Repeat for several. The host also attaches volumes that
+    /// `longhaul attach` named and those with undelivered writes here; clients find no others.
     #[arg(long = "volume", value_name = "NAME", env = "LONGHAUL_VOLUME", value_delimiter = ',')]
     pub volumes: Vec<String>,
-    /// Attach volumes whose names match when a client connects to them (NBD_OPT_GO, or a login over iSCSI):
-    /// `*` is any text, `?` any one character. Repeat for several. A volume that another host has is never
-    /// taken, and who only looks attaches nothing.
+    /// Attach volumes whose names match when a client connects to them (NBD_OPT_GO, or a login over
+    /// iSCSI): `*` is any text, `?` any one character. Repeat for several. It never takes a volume
+    /// that another host has, and looking attaches nothing.
     #[arg(long, value_name = "PATTERN", env = "LONGHAUL_ATTACH_ON_DEMAND", value_delimiter = ',')]
     pub attach_on_demand: Vec<Pattern>,
-    /// Journal of each volume: how much may be written while the store cannot be reached.
+    /// Journal of each volume: the writes that it can take without the store.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::bytes, env = "LONGHAUL_JOURNAL_SIZE")]
     pub journal_size: u64,
-    /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It is given less where
-    /// there is not enough room, and takes 1 MiB of memory for each GiB.
+    /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It gets less where
+    /// the disk lacks room, and takes 1 MiB of memory for each GiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
     pub cache_size: u64,
-    /// What a flush waits for: the journal on this host's disk, the store, or the store and its replica; where it has none, the
-    /// store.
+    /// The condition for a flush: the journal on this host's disk, the store, or the store and its
+    /// replica. Without a replica, the last is the store.
     #[arg(long, value_enum, default_value = "host", env = "LONGHAUL_DURABILITY")]
     pub durability: DurabilityArg,
     /// When the journal's disk fails: go on with every flush waiting for the store, or stop.
@@ -77,39 +77,40 @@ pub struct HostArgs {
     /// Without journal and cache: every write waits for the store.
     #[arg(long, env = "LONGHAUL_WRITE_THROUGH", value_parser = BoolishValueParser::new())]
     pub write_through: bool,
-    /// How to compress what is written: none, lz4, zstd or zstd:LEVEL (1 to 19).
+    /// Compression of new writes: none, lz4, zstd or zstd:LEVEL (1 to 19).
     #[arg(long, value_name = "METHOD", default_value = "none", env = "LONGHAUL_COMPRESSION")]
     pub compression: Compression,
-    /// What opens encrypted volumes.
+    /// Keys of encrypted volumes.
     #[command(flatten)]
     pub keys: KeyArgs,
-    /// Believe what the store has of this encrypted volume now, although it is not as this host left it: after you
-    /// rolled it back, made it smaller, or gave up losses. The refused attach says the token. Repeat for several.
+    /// Believe the store's present state of this encrypted volume, although this host left another
+    /// one. Use it after you rolled the volume back, made it smaller, or gave up losses. The
+    /// refused attach says the token. Repeat for several.
     #[arg(long, value_name = "NAME=TOKEN")]
     pub accept_rollback: Vec<Accepted>,
-    /// Attach this encrypted volume, of which this host knows nothing, only if all of it is what the root HASH is of
-    /// (`longhaul volume show NAME --key-file FILE`). All its data is read first. With `any`, whatever the store has is
-    /// learned in the same way, and nothing else is believed later. With one `--volume`, `NAME=` can be left out. Repeat
-    /// for several.
+    /// Attach this encrypted volume, of which this host knows nothing, only if all of it is what
+    /// the root HASH is of (`longhaul volume show NAME --key-file FILE`). The host reads all its
+    /// data first. With `any`, the host learns the store's content in the same way, and believes
+    /// nothing else later. With one `--volume`, you can leave `NAME=` out. Repeat for several.
     #[arg(long, value_name = "NAME=HASH")]
     pub expect_root: Vec<Expected>,
-    /// Memory of each volume for what is read ahead; 0 for no reading ahead, not even when a client
-    /// asks for it. It should be twice the bandwidth times the round trip [default: 32MiB, or 0 with
-    /// --write-through].
+    /// Memory of each volume for read-ahead; 0 for none, not even on a client's request. It should
+    /// be twice the bandwidth times the round trip [default: 32MiB, or 0 with --write-through].
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, env = "LONGHAUL_READAHEAD")]
     pub readahead: Option<u64>,
     /// Most that each volume may send to the store, as in `20Mbit/s`, or by time of day as in
-    /// `50Mbit/s,08:00-18:00=5Mbit/s`. What a client waits for is not held back, nor is what a snapshot waits for.
+    /// `50Mbit/s,08:00-18:00=5Mbit/s`. Requests that a client or a snapshot waits for are not held
+    /// back.
     #[arg(long, value_name = "RATE", default_value = "none", value_parser = Schedule::parse, env = "LONGHAUL_DRAIN_RATE")]
     pub drain_rate: Schedule,
     /// Most that each volume may read ahead, in the same words.
     #[arg(long, value_name = "RATE", default_value = "none", value_parser = Schedule::parse, env = "LONGHAUL_READAHEAD_RATE")]
     pub readahead_rate: Schedule,
-    /// When a volume is attached, read its trace of this name ahead, if it has one
+    /// At each attach of a volume, read its trace of this name ahead, if it has one
     /// (`longhaul trace record`).
     #[arg(long, value_name = "NAME", env = "LONGHAUL_WARM")]
     pub warm: Option<String>,
-    /// How long to go on draining after SIGTERM; what is left stays in the journal.
+    /// How long to go on draining after SIGTERM; the rest stays in the journal.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, env = "LONGHAUL_DRAIN_LIMIT")]
     pub drain_limit: Duration,
 }
@@ -132,7 +133,7 @@ pub enum OnJournalFailureArg {
     Stop,
 }
 
-/// What opens encrypted volumes, and which volumes have to be encrypted.
+/// Keys of encrypted volumes, and which volumes have to be encrypted.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct KeyArgs {
     /// Key file of encrypted volumes: of the volume NAME, or of all. Repeat for several. It stays on this host. The

@@ -8,10 +8,11 @@ use std::time::Duration;
 /// The flags of `longhaul store`.
 #[derive(clap::Args)]
 pub struct StoreArgs {
-    /// Where volumes are kept: a directory; `s3://BUCKET/PREFIX`, with credentials, region and endpoint as
-    /// the AWS tools take them from the environment and from profiles; a blank block device, or a file of
-    /// fixed size, as in `file:///dev/sdb`; or `mem://SIZE`, memory of this process, to measure with: half of
-    /// the machine's if no size is given, and everything is gone when the process ends.
+    /// Location of volumes: a directory; `s3://BUCKET/PREFIX`; a blank block device, or a file of
+    /// fixed size, as in `file:///dev/sdb`; or `mem://SIZE`. A bucket takes credentials, region and
+    /// endpoint as the AWS tools do, from the environment and from profiles. `mem://` is memory of
+    /// this process, for measurements only: everything is gone when the process ends. Without a
+    /// size it takes half of the machine's memory.
     #[arg(
         long,
         value_name = "DIR|s3://BUCKET/PREFIX|file:///DEVICE|mem://SIZE",
@@ -32,44 +33,45 @@ pub struct StoreArgs {
     /// HTTP address for /metrics, /livez, /readyz and /status; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7781", env = "LONGHAUL_ADMIN")]
     pub admin: String,
-    /// Name under which the admin address may be asked for, as through a proxy, besides loopback addresses and
+    /// Name of the admin address in requests, as through a proxy, besides loopback addresses and
     /// `localhost`. Repeat for several.
     #[arg(long, value_name = "NAME", env = "LONGHAUL_ADMIN_HOST", value_delimiter = ',')]
     pub admin_host: Vec<String>,
-    /// Cache in front of the objects, for a local disk that is faster than they are: from 64MiB, 0 for
-    /// none. It is given less where there is not enough room, and takes 1 MiB of memory for each GiB.
+    /// Cache in front of the objects, for a local disk that is faster than they are: from 64MiB, 0
+    /// for none. It gets less where the disk lacks room, and takes 1 MiB of memory for each GiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_CACHE_SIZE")]
     pub cache_size: u64,
     /// Where that cache is [default: `cache` in the state directory].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Memory for the maps of all volumes, which say what lies where: what has changed lately, and pages
-    /// of the rest, which are read when they are needed. From 1MiB.
+    /// Memory for the maps of all volumes: recent changes, and pages of the rest, which the store
+    /// reads when it needs them. From 1MiB.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::bytes, env = "LONGHAUL_MAP_MEMORY")]
     pub map_memory: u64,
     /// Take over data whose stores are gone for good, and their credentials with them: hosts then need
     /// this store's.
     #[arg(long)]
     pub new_ca: bool,
-    /// How often all objects are read and verified, in the background; 0 for never. In a bucket each costs a
-    /// request.
+    /// How often the store reads and verifies all objects, in the background; 0 for never. In a
+    /// bucket each costs a request.
     #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = units::duration, env = "LONGHAUL_SCRUB_EVERY")]
     pub scrub_every: Duration,
     /// Most that this reads in a second.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = units::bytes, env = "LONGHAUL_SCRUB_RATE")]
     pub scrub_rate: u64,
-    /// Give space back once the segments of a volume take more than so many percent of what is needed of them:
-    /// with 149 what is overwritten at random is written about twice. From 110; 0 for never.
+    /// Free space once the segments of a volume take more than this percentage of their live data.
+    /// With 149 the store writes randomly overwritten data about twice. From 110; 0 for never.
     #[arg(long, value_name = "PERCENT", default_value = "149", env = "LONGHAUL_GC_PERCENT")]
     pub gc_percent: u64,
     /// Most that this reads and writes in a second; 0 for no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "LONGHAUL_GC_RATE")]
     pub gc_rate: u64,
-    /// How long what is not needed any more stays for who reads by an older map, here or at another store. Tests have
-    /// less.
+    /// How long the store keeps dead objects for readers of an older map, here or at another store.
+    /// Tests have less.
     #[arg(long, hide = true, value_name = "DURATION", default_value = "10m", value_parser = units::duration)]
     pub delete_delay: Duration,
-    /// For how long the data of deleted volumes stays, so that they can be brought back; 0 to remove it at once.
+    /// How long the data of deleted volumes stays, so that you can restore them; 0 to remove it at
+    /// once.
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = units::duration, env = "LONGHAUL_DELETE_GRACE")]
     pub delete_grace: Duration,
 }

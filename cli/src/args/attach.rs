@@ -8,11 +8,11 @@ pub struct AttachArgs {
     /// Admin address of the host.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
-    /// Which volume, or VOLUME@SNAPSHOT. It stays attached, also after restarts of the host, until
+    /// The volume, or VOLUME@SNAPSHOT. It stays attached, also after restarts of the host, until
     /// `longhaul detach`.
     pub name: String,
-    /// Take it from another host, even from one that is connected: that one is fenced off, and what it has
-    /// not delivered is lost.
+    /// Take it from another host, even from a connected one: the store fences that host, and its
+    /// undelivered writes are lost.
     #[arg(long)]
     pub take_over: bool,
     /// Print JSON.
@@ -25,10 +25,10 @@ pub struct DetachArgs {
     /// Admin address of the host.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7780", env = "LONGHAUL_ADMIN")]
     pub admin: String,
-    /// Which volume. Its clients have to be disconnected. Without a link to the store this waits; Ctrl-C
+    /// Which volume. Disconnect its clients first. Without a link to the store this waits; Ctrl-C
     /// leaves the volume as it was.
     pub name: String,
-    /// Give up what was not delivered, where the volume is not attached and never will be.
+    /// Give up the undelivered writes of a volume that is not attached and never will be.
     #[arg(long)]
     pub drop_undelivered: bool,
     #[command(flatten)]

@@ -22,8 +22,9 @@ pub enum CredentialCommand {
     /// Make a credential for one host or one operator: it has a role for the volumes of its patterns, and knows of no
     /// others. A running store notices.
     Issue {
-        /// What may be done. `read`: list, show and export. `write`, for hosts: also attach, and take and delete snapshots.
-        /// `admin`: everything; with all volumes and no tenant also tenants and stores.
+        /// The role. `read`: list, show and export. `write`, for hosts: also attach, and take and
+        /// delete snapshots. `admin`: everything; with all volumes and no tenant also tenants and
+        /// stores.
         #[arg(long, value_enum)]
         role: RoleArg,
         /// Names of volumes, with `*` for any characters but `/`; may be given several times.
@@ -32,7 +33,7 @@ pub enum CredentialCommand {
         /// For volumes of this tenant; `longhaul tenant create` makes the tenant.
         #[arg(long, value_name = "NAME")]
         tenant: Option<String>,
-        /// What to call it. The audit log names it, and `revoke` takes it.
+        /// Its name. The audit log names it, and `revoke` takes it.
         #[arg(long, value_name = "NAME")]
         name: String,
         /// State directory of the store.
@@ -74,7 +75,7 @@ pub enum CredentialCommand {
     Unpack {
         /// The file.
         file: PathBuf,
-        /// The directory; it is made if it is not there.
+        /// The directory; the command makes it.
         dir: PathBuf,
     },
     /// Write the addresses of all stores that there are into a credential file, instead of those that it has. Commands add

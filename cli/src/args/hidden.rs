@@ -48,7 +48,7 @@ pub struct BenchLinkArgs {
     /// Credential file that the store wrote.
     #[arg(long, value_name = "FILE")]
     pub credential: PathBuf,
-    /// What carries the link.
+    /// The transport of the link.
     #[arg(long, value_enum, default_value = "auto", global = true)]
     pub transport: Transport,
     #[command(subcommand)]

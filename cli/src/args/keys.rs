@@ -1,4 +1,4 @@
-//! What opens encrypted volumes, and which volumes have to be encrypted.
+//! Keys of encrypted volumes, and volumes that must be encrypted.
 
 use super::YesArg;
 use clap::{Args, Subcommand};
@@ -21,7 +21,7 @@ pub struct KeyArgs {
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// List what opens a volume. With a key, it is verified that the store has not changed the list.
+    /// List what opens a volume. With a key, verify that the store has not changed the list.
     List {
         /// Which volume.
         name: String,
@@ -36,11 +36,11 @@ pub enum KeyCommand {
         /// A passphrase: the first line of this file; `-` asks for it on the terminal.
         #[arg(long, value_name = "FILE", conflicts_with = "new_key_file")]
         new_passphrase_file: Option<PathBuf>,
-        /// A recovery key, which is drawn and printed. It is not kept anywhere: write it down.
+        /// A recovery key, which the command draws and prints. Nobody keeps it: write it down.
         #[arg(long, conflicts_with_all = ["new_key_file", "new_passphrase_file"])]
         recovery: bool,
     },
-    /// Take a key slot away: what it is for opens the volume no more. The last one stays.
+    /// Take a key slot away: it opens the volume no more. The last one stays.
     Remove {
         /// Which volume.
         name: String,
@@ -49,7 +49,7 @@ pub enum KeyCommand {
         #[command(flatten)]
         yes: YesArg,
     },
-    /// Say that a volume is meant to have the name that it has, after it was brought back under another one.
+    /// Confirm the new name of a volume that you restored under another one.
     Rebind {
         /// Its name now.
         name: String,

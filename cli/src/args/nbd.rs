@@ -19,8 +19,8 @@ pub struct NbdArgs {
 
 #[derive(Subcommand)]
 pub enum NbdCommand {
-    /// Let a client use a volume, from now on and after every restart. Once a volume is granted to
-    /// anyone, others may not use it, wherever they connect.
+    /// Let a client use a volume, from now on and after every restart. After the first grant for a
+    /// volume, others may not use it, wherever they connect.
     Allow {
         /// Which volume.
         volume: String,
@@ -33,7 +33,7 @@ pub enum NbdCommand {
     Deny {
         /// Which volume.
         volume: String,
-        /// The client, as it was allowed.
+        /// The client, as in `allow`.
         client: String,
     },
     /// End the list of a volume: whoever reaches an address may use it, from now on.

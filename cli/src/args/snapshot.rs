@@ -65,7 +65,7 @@ pub enum SnapshotCommand {
         /// Of which volume.
         volume: Option<String>,
     },
-    /// Delete snapshots, in any order. What nothing else needs gives its space back.
+    /// Delete snapshots, in any order. The store frees space that nothing else needs.
     Delete {
         /// VOLUME@SNAPSHOT.
         #[arg(required = true)]
@@ -73,17 +73,17 @@ pub enum SnapshotCommand {
         #[command(flatten)]
         yes: YesArg,
     },
-    /// Have the store take snapshots by the clock, and delete the oldest of them; or show how. They are taken of what the
-    /// store has, while a host uses the volume and if something was written, and are named after the hour, day, week
-    /// (from Monday) or month that has begun, in UTC.
+    /// Have the store take snapshots by the clock, and delete the oldest of them; or show how. The
+    /// store takes them of its own content, while a host uses the volume and if something changed.
+    /// Their names have the hour, day, week (from Monday) or month that has begun, in UTC.
     Schedule {
         /// Of which volume.
         volume: String,
         /// How many to keep, as in `hourly=24,daily=7,weekly=4,monthly=12`, or `none`.
         schedule: Option<String>,
     },
-    /// Write a snapshot as a stream, for `longhaul snapshot receive`: all of it, or what was written since an earlier one.
-    /// The stream is not encrypted, also if the volume is.
+    /// Write a snapshot as a stream, for `longhaul snapshot receive`: all of it, or the changes
+    /// since an earlier one. The stream is not encrypted, also if the volume is.
     Send {
         /// VOLUME@SNAPSHOT.
         snapshot: SnapshotName,
@@ -98,9 +98,9 @@ pub enum SnapshotCommand {
         #[command(flatten)]
         keys: KeyArgs,
     },
-    /// Make a volume what a stream of `longhaul snapshot send` says, and take the same snapshot of it. A stream since an
-    /// earlier snapshot goes into a volume that has received that one and has not been written to. Of any other, what the volume
-    /// has is discarded.
+    /// Make a volume what a stream of `longhaul snapshot send` says, and take the same snapshot of
+    /// it. A stream since an earlier snapshot goes into a volume that has received that one and has
+    /// not been written to. Any other discards the content of the volume.
     Receive {
         /// Into which volume; no host may have it attached.
         volume: String,
@@ -111,8 +111,8 @@ pub enum SnapshotCommand {
         #[command(flatten)]
         yes: YesArg,
     },
-    /// Make a volume what it was when a snapshot was taken. What was written since is gone, unless another
-    /// snapshot has it. No host may have the volume attached.
+    /// Make a volume what it was at a snapshot. Later writes are gone, unless another snapshot has
+    /// them. No host may have the volume attached.
     Rollback {
         /// VOLUME@SNAPSHOT.
         snapshot: SnapshotName,

@@ -10,11 +10,11 @@ use std::time::Duration;
 pub enum StoreCommand {
     /// Show all stores of the installation, and what each of them does.
     List(StoresArgs),
-    /// Send the hosts of a store to other stores, wait until all have gone, and keep them away until it
-    /// is started again.
+    /// Send the hosts of a store to other stores, wait until all have gone, and keep them away
+    /// until its next start.
     Drain {
-        /// Which store, as `longhaul store list` shows it; or the beginning of that. The one that
-        /// answers first if none is named.
+        /// The store, as in `longhaul store list`; or the beginning of that. The one that answers
+        /// first by default.
         id: Option<String>,
         /// Let hosts come again.
         #[arg(long)]
@@ -28,32 +28,35 @@ pub enum StoreCommand {
     /// Have hosts go from the stores that have more than their share of volumes to those that have less.
     /// Stores do that by themselves too, a host every half minute.
     Rebalance(StoresArgs),
-    /// Strike a store that is gone for good off the list, so that nobody tries to reach it any more, and refuse its
-    /// certificate. One that answers is refused; one that is started again is on the list again.
+    /// Strike a store that is gone for good off the list, so that nobody tries to reach it any
+    /// more, and refuse its certificate. The command refuses one that answers; one that starts
+    /// again is on the list again.
     Forget {
-        /// Which store, as `longhaul store list` shows it; or the beginning of that.
+        /// The store, as in `longhaul store list`; or the beginning of that.
         id: String,
         #[command(flatten)]
         yes: YesArg,
         #[command(flatten)]
         to: StoresArgs,
     },
-    /// Have a second place for all objects, at another site, and see how it is doing.
+    /// Keep a replica of all objects at another site, and show its state.
     ///
-    /// All that stores do to objects is repeated there in order, so that what is there has been here, at any moment. A store that is
-    /// started there with `--data` waits, and `longhaul store failover` has it go on.
+    /// The stores repeat all operations on objects there in order, so the replica holds a state
+    /// that was here. A store over it with `--data` waits, and `longhaul store failover` orders it
+    /// to continue.
     Replica {
         #[command(subcommand)]
         command: ReplicaCommand,
     },
     /// Have a store that waits over a replica go on with the volumes.
     ///
-    /// Whoever served them until now is fenced: nothing that it does from then on counts, and it ends when it notices. Hosts
-    /// come by themselves if they know the address of the store (`longhaul store replica add --standby`).
+    /// The store fences the former ones: nothing that they do from then on counts, and they end
+    /// when they notice. Hosts come by themselves if they know the address of the store
+    /// (`longhaul store replica add --standby`).
     Failover {
         /// Address of the store that waits (HOST:PORT).
         standby: String,
-        /// Go on with what was there before, where not everything has been repeated since the replica was added.
+        /// Continue with the state from before, where a replica was never complete.
         #[arg(long)]
         force: bool,
         /// Credential file of the installation.
@@ -71,10 +74,11 @@ pub enum StoreCommand {
         /// Only what happened within this time, as in `2h`.
         #[arg(long, value_name = "TIME", value_parser = units::duration)]
         since: Option<Duration>,
-        /// Only what was done on behalf of this tenant.
+        /// Only actions on behalf of this tenant.
         #[arg(long, value_name = "NAME")]
         tenant: Option<String>,
-        /// Find lines that were removed, moved or edited, and print the hash of the last line. Keep that elsewhere.
+        /// Find removed, moved or edited lines, and print the hash of the last line. Keep that
+        /// elsewhere.
         #[arg(long, conflicts_with_all = ["since", "tenant"])]
         verify: bool,
         /// A hash that an earlier `--verify` printed. Its line must still be there.
@@ -98,7 +102,7 @@ pub enum StoreCommand {
         /// State directory of the new store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
-        /// What `longhaul store invite` wrote, or `-` for standard input.
+        /// The output of `longhaul store invite`, or `-` for standard input.
         #[arg(default_value = "-")]
         invitation: PathBuf,
     },
@@ -113,20 +117,22 @@ pub enum ReplicaCommand {
         /// Where: a directory (with its whole path, reachable from all stores), or `s3://BUCKET/PREFIX`. Environment variables that begin
         /// with LONGHAUL_REPLICA_AWS_ count for it before those that begin with AWS_.
         location: String,
-        /// Do not wait for it: it may be behind, and what has not arrived is lost if this site is. Without this, once everything
-        /// has been there, nothing is committed before it is at both places.
+        /// Do not wait for it: it may be behind, and its missing part is lost with this site.
+        /// Without this, the store commits nothing before it is at both places, once the replica is
+        /// complete.
         #[arg(long)]
         behind: bool,
-        /// Address of a store that waits there (HOST:PORT), for hosts; may be given several times.
+        /// Address of a standby there (HOST:PORT), for hosts; repeat for several.
         #[arg(long = "standby", value_name = "HOST:PORT")]
         standby: Vec<String>,
-        /// Lose what is there and not here: it served volumes once, and they may have been changed there since.
+        /// Lose the content that is only there: it served volumes once, and they may have changed
+        /// there since.
         #[arg(long)]
         discard: bool,
         #[command(flatten)]
         to: StoresArgs,
     },
-    /// Have none any more. What is there stays, and cannot be gone on with.
+    /// Have none any more. Its content stays, and no store can continue from it.
     Remove {
         #[command(flatten)]
         yes: YesArg,
@@ -135,7 +141,7 @@ pub enum ReplicaCommand {
     },
     /// Wait for it with commits, or do not.
     Mode {
-        /// `in-step`: nothing is committed before it is at both places; `behind`: it gets there later.
+        /// `in-step`: commits wait for the replica; `behind`: they do not.
         mode: ModeArg,
         #[command(flatten)]
         to: StoresArgs,

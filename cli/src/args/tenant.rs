@@ -33,14 +33,14 @@ pub enum TenantCommand {
         #[command(flatten)]
         limits: TenantLimitArgs,
     },
-    /// Change what a tenant may have and do: the limits that are given; the others stay. What it has already it keeps.
+    /// Change the limits of a tenant; the others stay. The tenant keeps its content.
     Set {
         /// Which.
         name: String,
         #[command(flatten)]
         limits: TenantLimitArgs,
     },
-    /// Show a tenant: what it may have and do, what it has, and what waits at the store that is asked.
+    /// Show a tenant: its limits, its use, and its waiting requests at the asked store.
     Show {
         /// Which.
         name: String,
@@ -65,8 +65,9 @@ pub struct TenantLimitArgs {
     /// Most bytes of all volumes together, as large as they are, or `none`.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_bytes: Option<LimitArg>,
-    /// Most bytes that the data of all volumes takes at the store, deleted ones and snapshots included, or `none`. Beyond it
-    /// clients are told that there is no space; what was acknowledged before is stored all the same.
+    /// Most bytes that the data of all volumes takes at the store, deleted ones and snapshots
+    /// included, or `none`. Beyond it clients get "no space"; the store still takes acknowledged
+    /// writes.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_stored: Option<LimitArg>,
     /// Most operations a second on all volumes together, or `none`: reads, also ahead, and writes as they reach the store. Above

@@ -24,7 +24,7 @@ pub struct VolumeArgs {
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// Create a volume. It takes no space until it is written.
+    /// Create a volume. It takes no space before the first write.
     Create {
         /// Its name: letters, digits, `.`, `_` and `-`. With the admin credential, TENANT/NAME is a volume of a tenant.
         name: String,
@@ -39,19 +39,20 @@ pub enum VolumeCommand {
         encrypt: bool,
     },
     /// Encrypt new writes to a volume with a new data key; hosts that have it attached take it up
-    /// within half a minute. What was written keeps its key. With --new-key-file, put the data keys
-    /// under another key file instead.
+    /// within half a minute. Older data keeps its key. With --new-key-file, put the data keys under
+    /// another key file instead.
     RotateKey {
         /// Which.
         name: String,
         /// Key file that replaces the --key-file of this volume.
         #[arg(long, value_name = "FILE")]
         new_key_file: Option<PathBuf>,
-        /// Encrypt what was written with older data keys anew, and take these from the list once no snapshot can need
-        /// them. A new data key is drawn unless an earlier rotation is still to be completed. If a host has the volume
-        /// attached, it does the work while clients use the volume; the command returns at once, and the same command
-        /// later says how far it is, and takes the older keys from the list. Otherwise the command does the work itself;
-        /// if it is cut short, the same command goes on.
+        /// Encrypt data under older data keys anew, and take these from the list once no snapshot
+        /// can need them. The command draws a new data key unless an earlier rotation is still
+        /// incomplete. If a host has the volume attached, it does the work while clients use the
+        /// volume, and the command returns at once. The same command later shows the progress, and
+        /// takes the older keys from the list. Otherwise the command does the work itself. After an
+        /// interruption, the same command goes on.
         #[arg(long, conflicts_with = "new_key_file")]
         rewrite: bool,
         /// With --rewrite: wait until a host that has the volume attached has done it.
@@ -63,12 +64,13 @@ pub enum VolumeCommand {
     Key(KeyCommand),
     /// List all volumes.
     List {
-        /// Those that are deleted and can still be brought back.
+        /// The deleted ones that can still be restored.
         #[arg(long)]
         deleted: bool,
     },
-    /// Show one volume. With --key-file or --passphrase-file, also the root that the last host stated of an encrypted one: a
-    /// host that does not know the volume can be told to expect it (`longhaul host --expect-root`).
+    /// Show one volume. With --key-file or --passphrase-file, also the content root that the last
+    /// host stated of an encrypted one. A host that does not know the volume can expect it
+    /// (`longhaul host --expect-root`).
     Show {
         /// Which.
         name: String,
@@ -80,8 +82,9 @@ pub enum VolumeCommand {
         /// Its size from now on, as in `20GiB`.
         #[arg(value_parser = units::bytes)]
         size: u64,
-        /// Cut off the end of a volume that no host has attached, with what is there. Make what is on it smaller before: a
-        /// file system of the old size is damaged by it. Snapshots keep their size.
+        /// Cut off the end of a volume that no host has attached, with what is there. Shrink its
+        /// content first: otherwise a file system of the old size is damaged. Snapshots keep their
+        /// size.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -90,7 +93,7 @@ pub enum VolumeCommand {
     /// Delete a volume. Its name is free at once; its data goes after a day, or what the store's --delete-grace says,
     /// and until then `longhaul volume undelete` brings it back.
     Delete {
-        /// Which; with --now also one that is deleted already, by name or identity.
+        /// Its name; with --now also the name or identity of a deleted one.
         name: String,
         /// Remove its data now: nothing brings it back.
         #[arg(long)]
@@ -100,15 +103,18 @@ pub enum VolumeCommand {
     },
     /// Bring a deleted volume back, with its data and its snapshots.
     Undelete {
-        /// Which, by name, or by identity where several had it; `longhaul volume list --deleted` shows both.
+        /// Its name, or its identity where several had the name; `longhaul volume list --deleted`
+        /// shows both.
         volume: String,
         /// Its name from now on [default: the one that it had].
         #[arg(long = "name", value_name = "NAME")]
         new_name: Option<String>,
     },
-    /// Create a volume that begins as a snapshot and shares its data. It takes no space until it is written.
+    /// Create a volume that begins as a snapshot and shares its data. It takes no space before the
+    /// first write.
     Clone {
-        /// Of which snapshot: VOLUME@SNAPSHOT. It stays, unseen if it is deleted, as long as the clone does.
+        /// Of which snapshot: VOLUME@SNAPSHOT. It stays as long as the clone does, hidden if it is
+        /// deleted.
         snapshot: SnapshotName,
         /// The clone's name: letters, digits, `.`, `_` and `-`.
         name: String,
@@ -120,13 +126,14 @@ pub enum VolumeCommand {
         /// VOLUME@SNAPSHOT or VOLUME, of the same volume; the type in the list is that of its data.
         until: String,
     },
-    /// Show what a volume and each of its snapshots take: as a client sees it, where it is stored, and what deleting
-    /// just that one would give back; and what is stored that nothing needs any more. It reads all of their maps.
+    /// Show the space of a volume and each of its snapshots. The columns are the size for a client,
+    /// the stored size, and the part that deleting only that one would free. It also shows stored
+    /// data that nothing needs any more. It reads all of their maps.
     Usage {
         /// Which.
         name: String,
     },
-    /// Copy a raw image file into a volume. What the volume has is discarded.
+    /// Copy a raw image file into a volume. Discards the content of the volume.
     Import {
         /// Into which volume; it must be at least as large as the file and not attached.
         name: String,
@@ -135,9 +142,9 @@ pub enum VolumeCommand {
         #[command(flatten)]
         yes: YesArg,
     },
-    /// Copy what is committed of a volume, or a snapshot, into a raw image file.
+    /// Copy the committed content of a volume, or a snapshot, into a raw image file.
     Export {
-        /// Which volume, or VOLUME@SNAPSHOT.
+        /// The volume, or VOLUME@SNAPSHOT.
         name: String,
         /// The file to write (sparse), or `-` for standard output.
         file: PathBuf,
@@ -150,7 +157,7 @@ pub enum VolumeCommand {
         /// Of which volume.
         name: String,
     },
-    /// Give up what a dead host never delivered, so that the volume can be attached elsewhere.
+    /// Give up writes that a dead host never delivered, so that another host can attach the volume.
     AcceptLoss {
         /// Of which volume.
         name: String,
