@@ -18,7 +18,7 @@ pub const SECRET_KEY: &str = "e2e-secret/key+";
 pub struct Gateway {
     dir: PathBuf,
     port: u16,
-    /// Of its only user.
+    /// The address of its only user.
     access_key: String,
     /// Certificate chain and private key (PEM), if it speaks TLS.
     tls: Option<(PathBuf, PathBuf)>,
@@ -110,7 +110,7 @@ impl Gateway {
             .iter()
             .filter_map(|path| {
                 let name = path.strip_prefix(&bucket).ok()?.to_str()?.to_owned();
-                // What the server keeps for itself.
+                // The server's own files.
                 let ours = !name.starts_with(".sgwtmp");
                 ours.then_some((name, std::fs::metadata(path).ok()?.len()))
             })
@@ -133,7 +133,7 @@ impl Gateway {
     }
 }
 
-/// What a store's environment says of a server at `address`.
+/// The environment of a store for a server at `address`.
 #[must_use]
 pub fn variables(address: &str) -> Vec<(&'static str, String)> {
     vec![

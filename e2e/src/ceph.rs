@@ -1,5 +1,6 @@
-//! Ceph with its gateway for the S3 API, as processes of one machine: one monitor, one manager, three OSDs that each keep
-//! everything, and two gateways. One OSD and one gateway may be dead at any time.
+//! Ceph with its gateway for the S3 API, as processes of one machine. It has one monitor, one
+//! manager, three OSDs that each keep everything, and two gateways. One OSD and one gateway may be
+//! dead at any time.
 
 use crate::bucket::{ACCESS_KEY, BUCKET, SECRET_KEY};
 use crate::process::{LIMIT, Output, Server, command, run_within};
@@ -7,7 +8,7 @@ use crate::site::{START, free_port, http_get};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// OSDs of a cluster. Each object is on all of them, and two have to be there for anything to be written.
+/// OSDs of a cluster. Each object is on all of them, and writes need two.
 pub const OSDS: usize = 3;
 /// Gateways of a cluster.
 pub const GATEWAYS: usize = 2;
@@ -189,7 +190,7 @@ impl Cluster {
         (0..GATEWAYS).for_each(|gateway| self.restart_gateway(gateway));
     }
 
-    /// Starts an OSD again. It has what was written meanwhile only when [`Cluster::wait_clean`] returns.
+    /// Starts an OSD again. It has later writes only when [`Cluster::wait_clean`] returns.
     #[track_caller]
     pub fn restart_osd(&mut self, osd: usize) {
         self.spawn_osd(osd);
@@ -242,7 +243,7 @@ fn identity() -> String {
     id.trim().to_owned()
 }
 
-/// For one machine, small, and quick to notice that an OSD is dead. Data is written as anywhere else.
+/// For one machine, small, and quick to notice that an OSD is dead. Data goes the usual way.
 const COMMON: &str = "\
 public addr = 127.0.0.1
 cluster addr = 127.0.0.1

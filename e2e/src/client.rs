@@ -18,7 +18,7 @@ pub enum Protocol {
     Iscsi,
 }
 
-/// What a request asks for.
+/// The content of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read.
@@ -42,7 +42,7 @@ pub struct Reply {
     pub result: std::result::Result<Vec<u8>, u32>,
 }
 
-/// What a protocol has to do.
+/// The duties of a protocol.
 pub trait Wire: Send {
     /// Size of the volume in bytes.
     fn size(&self) -> u64;
@@ -50,7 +50,7 @@ pub trait Wire: Send {
     /// Requests without a reply.
     fn in_flight(&self) -> usize;
 
-    /// Whether a command can be asked to be durable when it ends.
+    /// Whether a command can ask to be durable when it ends.
     fn takes_fua(&self, command: Command) -> bool;
 
     /// Sends a request and returns the cookie of its reply. `data` is empty unless it is a write,
@@ -120,7 +120,7 @@ impl Client {
         self.wire.in_flight()
     }
 
-    /// Whether a command can be asked to be durable when it ends.
+    /// Whether a command can ask to be durable when it ends.
     #[must_use]
     pub fn takes_fua(&self, command: Command) -> bool {
         self.wire.takes_fua(command)

@@ -1,5 +1,6 @@
-//! A volume as a block device: nbdfuse, or QEMU for iSCSI, shows it as a file, a loop device makes it
-//! a disk, and a file system is mounted on it. All of it is taken down on drop, in the order that loses nothing.
+//! A volume as a block device. nbdfuse, or QEMU for iSCSI, shows it as a file, and a loop device
+//! makes it a disk. The tests mount a file system on it. Its drop takes all of it down, in the
+//! order that loses nothing.
 
 use crate::process::{LIMIT, Server, command, run};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 /// A volume as `/dev/loopN`.
 pub struct Device {
-    /// Who shows it as a file.
+    /// The program that shows it as a file.
     fuse: Server,
     mountpoint: PathBuf,
     device: Option<String>,
@@ -57,13 +58,13 @@ impl Device {
         Mount { at: Some(at.to_owned()) }
     }
 
-    /// Makes all that waits for the volume fail: its host is lost, and will not be back. To be called
-    /// before a file system on it is unmounted.
+    /// Makes everything that waits for the volume fail: its host is lost for good. Call it before
+    /// the unmount of a file system on it.
     pub fn lose(&mut self) {
         self.fuse.kill();
     }
 
-    /// Takes it down; panics if something is not written back or still in use.
+    /// Takes it down; panics if something still needs a write or is in use.
     #[track_caller]
     pub fn disconnect(mut self) {
         run("losetup", ["--detach", self.path()]).ok();

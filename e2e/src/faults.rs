@@ -1,8 +1,8 @@
-//! An HTTP/1.1 proxy that does to requests what networks and clouds do: answers of its own, answers lost
-//! after the request had its effect, requests and answers cut off, slow lines.
+//! An HTTP/1.1 proxy that treats requests as networks and clouds do. It has answers of its own,
+//! loses answers after the request had its effect, cuts requests and answers, and is slow.
 //!
-//! A request is read whole, then its fault is decided, then it goes on over a connection of its own. Who
-//! asks keeps his connections.
+//! It reads a whole request, then decides its fault, then passes it on over a connection of its
+//! own. The client keeps its connections.
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -24,18 +24,18 @@ pub struct Request {
     pub bytes: usize,
 }
 
-/// What happens to a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     None,
-    /// It is answered here, and goes no further.
+    /// The proxy answers it and passes nothing on.
     Answer(u16, &'static str),
     /// It has its effect, and the connection ends without an answer.
     LoseAnswer,
     /// The server gets half of it, and the connection ends.
     CutRequest,
-    /// The asker gets half of the answer, and the connection ends.
+    /// The client gets half of the answer, and the connection ends.
     CutAnswer,
     /// It takes this much longer.
     Delay(Duration),
@@ -105,7 +105,7 @@ impl Faults {
         *self.state.servers.lock().unwrap() = servers;
     }
 
-    /// What is to happen from now on.
+    /// The faults from now on.
     pub fn set(&self, rule: impl FnMut(&Request) -> Fault + Send + 'static) {
         *self.state.rule.lock().unwrap() = Box::new(rule);
     }
@@ -188,7 +188,7 @@ fn serve(state: &State, client: TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Sends a request on, and returns the answer as the asker is to see it.
+/// Sends a request on, and returns the answer for the client.
 fn forward(
     stream: TcpStream,
     head: &[String],

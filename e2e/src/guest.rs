@@ -2,7 +2,7 @@
 //! most hosts use. It runs as an ordinary process, needs no root, and reaches this machine's
 //! loopback as [`GATEWAY`].
 //!
-//! What it boots is made by `scripts/guest`. Its processor is emulated: it does in seconds what this
+//! `scripts/guest` makes its image. QEMU emulates its processor: it does in seconds what this
 //! machine does in tenths, and tests give it little to do.
 
 use crate::device::blockdev;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// This machine's 127.0.0.1 as the guest sees it.
 pub const GATEWAY: &str = "10.0.2.2";
 
-/// How long it may take until the guest does what it is told; it takes 10 s if nothing else runs.
+/// The time limit for a command of the guest; it takes 10 s if nothing else runs.
 const BOOT: Duration = Duration::from_secs(180);
 
 /// Longest answer to a command: `tail -c 65536` in base64, and what goes with it.
@@ -50,7 +50,7 @@ pub fn unpack_root(dir: &Path) {
     run_within(cpio, LIMIT).ok();
 }
 
-/// A running guest. It ends with the test, and its console is shown if the test has failed.
+/// A running guest. It ends with the test, and a failed test shows its console.
 pub struct Guest {
     machine: Server,
     port: BufReader<UnixStream>,
@@ -125,7 +125,7 @@ impl Guest {
         }
     }
 
-    /// What its kernel has said.
+    /// The messages of its kernel.
     #[must_use]
     pub fn console(&self) -> String {
         self.machine.log()
@@ -181,13 +181,13 @@ impl Guest {
         .ok();
     }
 
-    /// Whether what was started has not ended.
+    /// Whether the command still runs.
     #[track_caller]
     pub fn is_running(&mut self, name: &str) -> bool {
         self.run(&format!("test ! -s /run/{name}.status")).status.success()
     }
 
-    /// Waits for the end of what was started, and returns what it said.
+    /// Waits for the end of the command, and returns its output.
     #[track_caller]
     pub fn wait(&mut self, name: &str, limit: Duration) -> Output {
         let seconds = limit.as_secs();

@@ -38,7 +38,7 @@ pub enum Verdict {
     Failed,
 }
 
-/// What the suite is run by: run as a whole, its second round hangs in a test that hooks libiscsi
+/// The families of the suite. As a whole, its second round hangs in a test that hooks libiscsi
 /// twice (`InvalidDataOutSize` or `BlockEraseReserved`, with tgt as well).
 pub const FAMILIES: [&str; 4] = ["ALL", "SCSI", "LINUX", "iSCSI"];
 
@@ -113,7 +113,7 @@ pub fn run_suite(urls: &[&str]) -> Results {
     results
 }
 
-/// The table that begins after the line with `heading` in a page: the first cell of each row, without
+/// The table after the line with `heading` in a page. It has the first cell of each row, without
 /// the quotes of code, with the other cells.
 #[must_use]
 pub fn table(page: &Path, heading: &str) -> Vec<(String, Vec<String>)> {
@@ -140,14 +140,14 @@ impl Tgt {
     /// Starts one with a unit of `mib` MiB in `dir`.
     ///
     /// # Panics
-    /// If tgt is not installed, or does not start.
+    /// If tgt is not there, or does not start.
     #[track_caller]
     #[must_use]
     pub fn start(dir: &Path, mib: u64) -> Tgt {
         let portals = [free_address(), free_address()];
         let disk = dir.join("tgt.disk");
         std::fs::File::create(&disk).unwrap().set_len(mib << 20).unwrap();
-        // Its own control socket and number, so that one that is there is left alone.
+        // Its own control socket and number, so that it leaves another tgt alone.
         let control = fastrand::u16(1000..30_000).to_string();
         let with = |program: &str, args: &[&str]| {
             let mut command = command(program);

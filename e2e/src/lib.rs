@@ -1,5 +1,5 @@
-//! What the end-to-end tests are made of: the real binary and real clients as child processes, and a
-//! client of our own that knows what was acknowledged and flushed.
+//! The parts of the end-to-end tests. They are the real binary and real clients as child processes,
+//! and a client of our own that knows all acknowledged and flushed writes.
 //!
 //! - [`process`]: commands with a time limit, servers that end with the test.
 //! - [`site`]: a store, hosts and relays with their directories and ports.
@@ -12,15 +12,15 @@
 //! - [`nbd`]: a minimal NBD client.
 //! - [`scsi`]: an iSCSI client with many commands in flight.
 //! - [`stamp`]: a workload whose every block says which write it is from, and its checker.
-//! - [`line`]: a TCP line that can be cut.
-//! - [`power`]: a disk whose power can be cut.
+//! - [`line`]: a TCP line with a cut.
+//! - [`power`]: a disk with a power switch.
 //! - [`guest`]: a Linux in an emulated machine.
 //! - [`iscsi`]: libiscsi's programs and its conformance suite.
 //! - [`device`]: a volume as a block device and a mounted file system.
 //! - [`initiator`]: an iSCSI initiator that can misbehave.
 //!
-//! Everything here panics with a message when something is not as it should be: the caller is a test,
-//! and the message is its failure. Nothing is waited for without a limit.
+//! Everything here panics with a message when something is not as it should be: the caller is a
+//! test, and the message is its failure. Every wait has a limit.
 
 // A test's harness: a panic is how it reports.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -47,8 +47,8 @@ use std::io::Write;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// From now on says why a test fails at the moment it does. The test runner shows it at the end of a run of many minutes,
-/// which whoever looks on, or has a log that was cut, never sees.
+/// From now on says why a test fails at the moment it does. The test runner shows it at the end of
+/// a run of many minutes. A reader who watches, or has a cut log, never sees that.
 pub fn say_failures_at_once() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,9 +1,9 @@
-//! A TCP line between an initiator and a portal, or between host and store, that can be cut and
-//! repaired, in this process.
+//! A TCP line between an initiator and a portal, or between host and store, in this process. Tests
+//! cut and repair it.
 //!
-//! A cut line is silent: what is sent stays where it is, connections are neither closed nor refused,
-//! as behind a switch that has lost its power. A severed one loses its connections too, as behind a
-//! router that was started anew.
+//! A cut line is silent: sent data stays where it is, and connections neither close nor fail. A
+//! switch without power does the same. A severed one also loses its connections, as behind a
+//! restarted router.
 
 use std::io::{ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -77,7 +77,7 @@ impl Line {
         self.state.number.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Lets everything through again, also what was held up.
+    /// Lets everything through again, also delayed data.
     pub fn restore(&self) {
         self.state.cut.store(false, Ordering::SeqCst);
     }
@@ -143,7 +143,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, state: &State, number: u64) ->
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
             Err(error) => return Err(error),
         };
-        // What was read as the line was cut is on it, and arrives when it is repaired.
+        // Data that the line had read at the cut is on it, and arrives after the repair.
         while state.cut.load(Ordering::SeqCst) && !over() {
             std::thread::sleep(TICK);
         }

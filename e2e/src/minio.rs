@@ -13,7 +13,7 @@ pub const NODES: usize = 3;
 /// three to read.
 const DRIVES: usize = 2;
 
-/// The bucket in which it is tried whether they keep to conditions.
+/// The bucket for the test of conditions.
 const TRIED: &str = "tried";
 /// How many times in a row they have to.
 const ORDERLY: usize = 3;
@@ -69,8 +69,9 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until each node creates an object only if there is none of its name. Nodes that have just been started
-    /// and say that they are ready do not always: for some seconds they may miss what the others have.
+    /// Waits until each node creates an object only if there is none of its name. Freshly started
+    /// nodes say that they are ready too early: for some seconds they may miss the content of the
+    /// others.
     #[track_caller]
     fn wait_for_order(&self) {
         let running = || (0..NODES).filter(|node| self.nodes[*node].is_some());
@@ -107,7 +108,7 @@ impl Cluster {
         put.args(["-X", "PUT", "--aws-sigv4", "aws:amz:us-east-1:s3", "-H", "If-None-Match: *"]);
         put.args(["--user", &format!("{ACCESS_KEY}:{SECRET_KEY}")]);
         put.arg(format!("http://127.0.0.1:{}/{path}", self.ports[node]));
-        // What never came has status 0.
+        // A missing answer has status 0.
         Status(run_within(put, LIMIT).stdout.trim().parse().unwrap())
     }
 
@@ -129,7 +130,7 @@ impl Cluster {
             }
         }
         minio.env("MINIO_ROOT_USER", ACCESS_KEY).env("MINIO_ROOT_PASSWORD", SECRET_KEY);
-        // Drives may be on the root file system, and which of the addresses is its own is not seen by the
+        // Drives may be on the root file system, and the node does not find its own address by the
         // machine's name.
         minio.env("MINIO_CI_CD", "1").env("_MINIO_SERVER_LOCAL", &address);
         minio.env("MINIO_BROWSER", "off").env("MINIO_UPDATE", "off").env("GOMEMLIMIT", "150MiB");

@@ -63,7 +63,7 @@ impl Nbd {
     /// Opens an export at `unix:PATH` or `ADDR:PORT`.
     ///
     /// # Errors
-    /// What the system says; [`ErrorKind::PermissionDenied`] with the server's text if it refuses.
+    /// The system's error; [`ErrorKind::PermissionDenied`] with the server's text if it refuses.
     pub fn connect(address: &str, export: &str) -> Result<Nbd> {
         let stream = match address.strip_prefix("unix:") {
             Some(path) => Stream::Unix(UnixStream::connect(path)?),

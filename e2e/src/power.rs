@@ -1,8 +1,8 @@
-//! A disk whose power can be cut: all that its file system and the disk itself had in memory is gone,
-//! as it is when a machine loses its power. `kill -9` alone leaves both.
+//! A disk with a power switch. A cut loses all that its file system and the disk itself had in
+//! memory, as when a machine loses its power. `kill -9` alone leaves both.
 //!
-//! nbdkit keeps what is written in a cache until it is flushed, and forgets it when it is killed: that is
-//! the disk. A loop device over nbdfuse carries a file system, whose pages have nowhere to go then.
+//! nbdkit keeps writes in a cache until a flush, and a kill makes it forget them: that is the disk.
+//! A loop device over nbdfuse carries a file system, whose pages have nowhere to go then.
 
 use crate::device::{Device, Mount};
 use crate::process::{Server, command, run};
@@ -40,7 +40,7 @@ impl Disk {
         self.dir.join("image")
     }
 
-    /// Where its file system is mounted while it has power.
+    /// The mount point of its file system while it has power.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join("mounted")
@@ -51,7 +51,7 @@ impl Disk {
     pub fn start(&mut self) {
         assert!(self.up.is_none(), "it has power");
         self.starts += 1;
-        // What is killed may leave its socket and its mount behind.
+        // A killed process may leave its socket and its mount.
         let dir = self.dir.join(format!("start-{}", self.starts));
         std::fs::create_dir_all(&dir).unwrap();
         let socket = dir.join("nbdkit");
@@ -68,7 +68,7 @@ impl Disk {
         self.up = Some(Up { mount, device, nbdkit });
     }
 
-    /// Cuts its power. Who uses its file system has to be gone, or hears of errors.
+    /// Cuts its power. Users of its file system have to be gone, or hear of errors.
     #[track_caller]
     pub fn cut(&mut self) {
         let Up { mount, mut device, mut nbdkit } = self.up.take().expect("it has power");

@@ -44,7 +44,7 @@ pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the repository")
 }
 
-/// What a command that ended has left.
+/// The output of a command that ended.
 pub struct Output {
     /// The command, for messages.
     pub command: String,
@@ -107,7 +107,8 @@ fn shown(command: &Command) -> String {
     text
 }
 
-/// A command without the variables that longhaul takes flags, credentials and proxies from; what destroys something is meant.
+/// A command without the variables that longhaul takes flags, credentials and proxies from. It
+/// confirms destructive commands.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -116,7 +117,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
             command.env_remove(name);
         }
     }
-    // There is no terminal on which to ask.
+    // It has no terminal for a question.
     command.env("LONGHAUL_YES", "true");
     command
 }
@@ -163,7 +164,7 @@ pub fn run_within(mut command: Command, limit: Duration) -> Output {
     output
 }
 
-/// A server. It is killed when dropped; its log is shown then if the test has failed.
+/// A server. A drop kills it; a failed test then shows its log.
 pub struct Server {
     name: String,
     child: Child,

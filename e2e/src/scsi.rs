@@ -1,9 +1,9 @@
 //! An iSCSI client with as many commands in flight as the target's window takes, over what
 //! [`initiator`](crate::initiator) has for connections and logins. It knows nothing of longhaul.
 //!
-//! Commands take effect in the order in which they were sent: data goes with the command if it is
-//! short, and a longer write, for whose data the target asks, is an ordered task (SAM-5 §8.9). All
-//! PDUs have digests.
+//! Commands take effect in their order of sending. Data goes with the command if it is short. A
+//! longer write, for whose data the target asks, is an ordered task (SAM-5 §8.9). All PDUs have
+//! digests.
 
 use crate::client::{Command, PATIENCE, Reply, Wire};
 use crate::initiator::connection::before;
@@ -34,7 +34,7 @@ const CHECK_CONDITION: u8 = 2;
 
 struct Task {
     cookie: u64,
-    /// What is to be written.
+    /// The data of a write.
     out: Vec<u8>,
     /// What was read.
     data: Vec<u8>,
@@ -66,7 +66,7 @@ impl Iscsi {
     /// Logs in to a target at `ADDR:PORT`.
     ///
     /// # Errors
-    /// What the system says; [`ErrorKind::PermissionDenied`] if the target refuses the login.
+    /// The system's error; [`ErrorKind::PermissionDenied`] if the target refuses the login.
     pub fn connect(address: &str, target: &str) -> Result<Iscsi> {
         TcpStream::connect(address)?;
         let first_burst = FIRST_BURST.to_string();
@@ -276,7 +276,7 @@ impl Wire for Iscsi {
         self.command(READ, 64, &[0x1a, 0x08, 0x08, 0, 64, 0], Vec::new())?;
         let refused = |_| Error::new(ErrorKind::Unsupported, "the caching page is refused");
         let mut pages = self.receive()?.result.map_err(refused)?;
-        // What tells is reserved in what asks.
+        // The byte in the answer is reserved in the request.
         pages[..3].fill(0);
         pages[4] &= 0x7f;
         pages[6] = pages[6] & !WCE | if on { WCE } else { 0 };

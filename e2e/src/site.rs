@@ -17,10 +17,10 @@ use tempfile::TempDir;
 /// How long starting, attaching and stopping may take.
 pub const START: Duration = Duration::from_secs(180);
 
-/// Journal of a host unless its test says otherwise: small, so that it is soon made and soon full.
+/// Journal of a host unless its test says otherwise: small, so that it is soon there and soon full.
 pub const SMALL_JOURNAL: &str = "128MiB";
 
-/// A port that nobody listens on, over UDP or TCP, and that no other test was given.
+/// A port without a listener over UDP or TCP, which no other test has.
 #[must_use]
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
@@ -69,7 +69,7 @@ pub fn metric(admin: &str, name: &str) -> f64 {
 pub struct Site {
     /// The store.
     pub store: Store,
-    /// What clients of its hosts speak.
+    /// The protocol of its hosts' clients.
     protocol: Protocol,
     dir: TempDir,
 }
@@ -166,7 +166,7 @@ impl Site {
         run_within(command, LIMIT)
     }
 
-    /// What the store has committed of a volume.
+    /// The store's committed content of a volume.
     #[track_caller]
     #[must_use]
     pub fn export(&self, name: &str) -> Vec<u8> {
@@ -176,8 +176,8 @@ impl Site {
         std::fs::read(file).unwrap()
     }
 
-    /// [`Site::export`], repeated until the store has committed nothing meanwhile: the image of a
-    /// moment, although a store may still be busy with what a dead host has sent.
+    /// [`Site::export`], repeated until the store has committed nothing meanwhile. So it is the
+    /// image of a moment, although a store may still be busy with a dead host's data.
     #[track_caller]
     #[must_use]
     pub fn export_at_rest(&self, name: &str) -> Vec<u8> {
@@ -245,7 +245,7 @@ impl Store {
         store
     }
 
-    /// One that has not been started.
+    /// One that does not run yet.
     #[must_use]
     pub fn stopped(dir: &Path) -> Store {
         let (address, admin) = (free_address(), free_address());
@@ -532,7 +532,8 @@ impl Host {
         run_within(control, LIMIT)
     }
 
-    /// What an operator does before a client can use a volume. Versions before this one need none.
+    /// An operator's preparation before a client can use a volume. Versions before this one need
+    /// none.
     fn name(&self, volume: &str) {
         let listed = || {
             let (_, body) = http_get(&self.admin, "/status")?;
@@ -541,7 +542,7 @@ impl Host {
             Some(status["volumes"].as_array()?.iter().any(known))
         };
         if self.binary == longhaul() && listed() == Some(false) {
-            // Whoever connects sees what is wrong.
+            // A connecting client sees the error.
             let _ = self.attach([volume]);
         }
     }
@@ -553,7 +554,7 @@ impl Host {
         }
     }
 
-    /// A client of a volume, which is attached first if need be; tries for a while, as one that was told to
+    /// A client of a volume, after an attach if need be; tries for a while, like one that should
     /// reconnect.
     #[track_caller]
     #[must_use]
@@ -569,15 +570,15 @@ impl Host {
         }
     }
 
-    /// A client of a volume, which is attached first if need be, or none if the host refuses.
+    /// A client of a volume, after an attach if need be, or none if the host refuses.
     #[must_use]
     pub fn client_or_refused(&self, volume: &str) -> Option<Client> {
         self.name(volume);
         self.connect(volume).ok()
     }
 
-    /// The text with which the host refuses to attach a volume, or to export it over NBD; while it only waits for
-    /// the store, it is asked again.
+    /// The text with which the host refuses to attach a volume, or to export it over NBD. While it
+    /// only waits for the store, this asks again.
     ///
     /// # Panics
     /// If it exports it.
@@ -618,7 +619,7 @@ impl Host {
         run_within(status, LIMIT).ok().json()
     }
 
-    /// What the status says of a volume.
+    /// The status of a volume.
     #[track_caller]
     #[must_use]
     pub fn volume_status(&self, name: &str) -> Value {
@@ -628,7 +629,7 @@ impl Host {
         found.unwrap_or_else(|| panic!("no volume {name} in {status}")).clone()
     }
 
-    /// What the store has not committed, in bytes.
+    /// Uncommitted bytes at the store.
     #[track_caller]
     #[must_use]
     pub fn lag_bytes(&self, volume: &str) -> u64 {
@@ -667,7 +668,7 @@ impl Host {
     }
 }
 
-/// A line between host and store that can be throttled and cut.
+/// A line between host and store with a throttle and a cut.
 pub struct Relay {
     /// Where hosts reach it.
     pub address: String,
@@ -692,7 +693,7 @@ impl Relay {
         Relay { address, control, _server: server }
     }
 
-    /// Lets nothing through from now on: when this returns, the line is cut.
+    /// Lets nothing through from now on: when this returns, the cut is complete.
     #[track_caller]
     pub fn cut(&self) {
         self.command("cut");

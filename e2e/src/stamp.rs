@@ -1,11 +1,12 @@
 //! A workload whose every block says which write it is from, and the judge of what a disk shows
 //! after a crash.
 //!
-//! One client writes, zeroes, discards, reads and flushes random ranges with several requests in flight. No request overlaps
-//! one in flight, so what a block should hold is never in doubt. [`History`] remembers every change
-//! in the order in which it was sent, and how far flushes have promised. A disk is sound when what
-//! it shows is exactly the result of the first P changes for some P, no smaller than what was
-//! flushed: order kept, nothing lost but a suffix, no write in parts, no block from elsewhere.
+//! One client writes, zeroes, discards, reads and flushes random ranges with several requests in
+//! flight. No request overlaps one in flight, so what a block should hold is never in doubt.
+//! [`History`] remembers every change in the order of sending, and the promises of flushes. A disk
+//! is sound if it shows exactly the result of the first P changes for some P, no smaller than the
+//! flushed number. The order holds, only a suffix is lost, no write is there in parts, and no block
+//! is foreign.
 
 use crate::client::{Client, Command};
 use fastrand::Rng;
@@ -25,12 +26,12 @@ struct Change {
     blocks: Range<usize>,
 }
 
-/// Everything that was asked of a volume since it was empty.
+/// Every request to a volume since it was empty.
 pub struct History {
     changes: Vec<Change>,
-    /// What each block holds after all changes.
+    /// The content of each block after all changes.
     current: Vec<Stamp>,
-    /// So many changes were acknowledged, counting all before the last one that was.
+    /// So many changes have acknowledgments, counting all before the last such one.
     acknowledged: usize,
     /// So many changes must be there whatever happens.
     flushed: usize,
@@ -56,7 +57,7 @@ impl History {
         self.changes.len()
     }
 
-    /// Whether nothing was changed yet.
+    /// Whether it has no changes yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -68,8 +69,8 @@ impl History {
         self.flushed
     }
 
-    /// How many of them were answered, counting all before the last one that was: a host whose
-    /// process dies has them all.
+    /// So many of them have answers, counting all before the last such one: a host whose process
+    /// dies has them all.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
         self.acknowledged
@@ -95,7 +96,7 @@ impl History {
         stamp
     }
 
-    /// What the whole volume should show when nothing was lost.
+    /// The content of the whole volume if nothing was lost.
     #[must_use]
     pub fn expected(&self, block: usize) -> Vec<u8> {
         content(block, self.current[block])
@@ -194,7 +195,7 @@ impl History {
     }
 }
 
-/// What a block holds that `stamp` wrote.
+/// The content of a block from `stamp`.
 fn content(block: usize, stamp: Stamp) -> Vec<u8> {
     if stamp == 0 {
         return vec![0; BLOCK];
@@ -241,7 +242,7 @@ pub struct Shape {
     pub reads: u32,
     /// Of 1000 requests, so many zero or discard.
     pub zeroes: u32,
-    /// No more than this is asked for on average: a test fills a disk soon enough.
+    /// It asks for no more than this on average: a test fills a disk soon enough.
     pub bytes_per_second: u64,
 }
 
@@ -296,7 +297,7 @@ impl<'a> Workload<'a> {
     /// Works until `done` (asked before each request) and all replies are there.
     ///
     /// # Errors
-    /// If the connection breaks or a request fails; what was promised is in the history.
+    /// If the connection breaks or a request fails; the history has the promises.
     ///
     /// # Panics
     /// If a read returns anything but what the block must hold.
@@ -336,7 +337,7 @@ impl<'a> Workload<'a> {
         Ok(())
     }
 
-    /// How many changes were asked for so far.
+    /// The number of changes so far.
     #[must_use]
     pub fn changes(&self) -> usize {
         self.history.len()
@@ -352,7 +353,7 @@ impl<'a> Workload<'a> {
         let due = self.sent_bytes as f64 / self.shape.bytes_per_second as f64;
         let early = Duration::from_secs_f64(due).saturating_sub(self.start.elapsed());
         if early > Duration::from_millis(5) {
-            // What is in flight may be answered while there is nothing to send.
+            // Requests in flight may get answers while the client has nothing to send.
             if !self.in_flight.is_empty() {
                 return self.receive();
             }
@@ -382,7 +383,8 @@ impl<'a> Workload<'a> {
     fn change(&mut self, blocks: Range<usize>, zeroes: bool, fua: bool) -> Result<()> {
         let (at, length) = ((blocks.start * BLOCK) as u64, (blocks.len() * BLOCK) as u32);
         let before = self.history.acknowledged;
-        // Noted before it is sent: what of it gets through when the connection breaks now, no one knows.
+        // The history has it before the send: nobody knows how much of it gets through if the
+        // connection breaks now.
         let stamp = self.history.change(blocks.clone(), zeroes);
         let count = self.history.len();
         let data: Vec<u8> = match zeroes {

@@ -1,4 +1,4 @@
-//! Hit rates on synthetic traces, against LRU and FIFO of the same size: `docs/performance-history.md` has
+//! Hit rates on synthetic traces, against LRU and FIFO of the same size: `docs/performance.md` has
 //! the table that this prints (`cargo test --workspace --lib -- traces --nocapture`).
 
 use super::LINE_BYTES;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 /// How long an answer may take before the target counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest data segment that is taken from a target, in bytes.
+/// Longest data segment from a target, in bytes.
 const MAX_SEGMENT: usize = 1 << 24;
 
-/// What came, or did not.
+/// The received PDU, or its absence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A PDU.
@@ -39,17 +39,17 @@ pub struct Connection {
     pub data_digest: bool,
     /// The status number that the target has to use next; none until its first.
     pub next_stat_sn: Option<u32>,
-    /// What requests say of it. Follows `next_stat_sn`, unless `hold`.
+    /// The rules for requests. Follows `next_stat_sn`, unless `hold`.
     pub exp_stat_sn: u32,
-    /// Statuses are not acknowledged.
+    /// It acknowledges no statuses.
     pub hold: bool,
-    /// Statuses that have come before may come again, and numbers be left out.
+    /// Earlier statuses may come again, and numbers may be missing.
     pub lenient: bool,
     /// The highest that the target has said.
     pub exp_cmd_sn: u32,
     /// The highest that the target has said.
     pub max_cmd_sn: u32,
-    /// Pings of the target are answered where PDUs are waited for.
+    /// It answers pings of the target where it waits for PDUs.
     pub answer_pings: bool,
     /// Everything that came, in order.
     pub pings: u32,
@@ -89,9 +89,9 @@ impl Connection {
         self.stream.local_addr().unwrap()
     }
 
-    /// Sends a PDU with its digests. ExpStatSN is filled in.
+    /// Sends a PDU with its digests. Fills ExpStatSN in.
     ///
-    /// What cannot be sent because the target has closed shows in what is received next.
+    /// If the target has closed, the next receive shows the failed send.
     pub fn send(&mut self, pdu: &Pdu) {
         let bytes = self.encode(pdu);
         self.send_bytes(&bytes);
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is taken within `limit`, and says how many bytes that was.
+    /// Sends as much as the target takes within `limit`, and returns the number of bytes.
     pub fn send_some(&mut self, bytes: &[u8], limit: Duration) -> usize {
         let start = Instant::now();
         let mut sent = 0;
@@ -141,17 +141,17 @@ impl Connection {
         sent
     }
 
-    /// Ends the connection without a word, with a reset if the target has sent what was not read.
+    /// Ends the connection without a word, with a reset if unread data of the target is there.
     pub fn drop_now(self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Says that nothing more will be sent.
+    /// Announces the end of sending.
     pub fn finish_sending(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// What comes within `limit`. Pings are answered on the way and not given.
+    /// The next PDU within `limit`. It answers pings on the way and does not return them.
     #[track_caller]
     pub fn receive_within(&mut self, limit: Duration) -> Received {
         let start = Instant::now();
@@ -191,7 +191,7 @@ impl Connection {
     /// The next PDU.
     ///
     /// # Panics
-    /// If the connection is closed, or nothing comes.
+    /// If the connection closes, or nothing comes.
     #[track_caller]
     pub fn receive(&mut self) -> Pdu {
         match self.receive_within(PATIENCE) {
@@ -243,7 +243,7 @@ impl Connection {
         assert_eq!(received, Received::Nothing);
     }
 
-    /// A PDU from what was read, if it is all there.
+    /// A PDU from the received bytes, if it is complete.
     #[track_caller]
     fn take(&mut self) -> Option<Pdu> {
         let header: [u8; 48] = *self.input.first_chunk()?;

@@ -32,7 +32,7 @@ pub struct Information {
     pub status: u8,
     /// Blocks.
     pub blocks: u64,
-    /// The token that was made.
+    /// The new token.
     pub token: Option<Box<Token>>,
 }
 
@@ -91,7 +91,7 @@ fn ranges(list: &mut Vec<u8>, ranges: &[Range]) {
 }
 
 impl Session {
-    /// What VPD page 83h and READ CAPACITY (16) say of the unit.
+    /// VPD page 83h and READ CAPACITY (16) of the unit.
     #[track_caller]
     pub fn unit(&mut self) -> Unit {
         let command = self.command(READ, 1024, &[0x12, 1, 0x83, 4, 0, 0]);
@@ -211,7 +211,7 @@ impl Session {
         self.run(0, &command, data).good();
     }
 
-    /// GET LBA STATUS from a block on: runs of blocks, and whether they are mapped. There may be more.
+    /// GET LBA STATUS from a block on: runs of blocks, and their mapping. More runs may follow.
     #[track_caller]
     pub fn mapped(&mut self, lba: u64) -> Vec<(u64, u32, bool)> {
         let mut cdb = cdb16(0x9e, lba, 4096);

@@ -59,7 +59,7 @@ pub struct Refused {
     pub pairs: Pairs,
 }
 
-/// A login that is to be made.
+/// The parameters of a login.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// Where to.
@@ -78,7 +78,7 @@ pub struct Login {
     pub cmd_sn: u32,
     /// Keys of the operational stage.
     pub keys: Pairs,
-    /// User and secret, and what is expected of the target (user and secret) if it has to answer too.
+    /// User and secret, and the target's expected user and secret if it has to answer too.
     pub chap: Option<(String, Vec<u8>)>,
     /// User and secret of the target.
     pub mutual: Option<(String, Vec<u8>)>,
@@ -187,7 +187,7 @@ impl Login {
             let answer = self.exchange(connection, &request)?;
             received.extend(&answer.data);
             if answer.flags() & 0x40 != 0 {
-                // §11.13.2: what goes on is asked for with an empty request.
+                // §11.13.2: an empty request asks for the rest.
                 assert_eq!(answer.flags() & 0x80, 0, "T and C: {answer:?}");
                 request = self.request(stage::OPERATIONAL, Some(stage::FULL), &[]);
                 continue;
@@ -290,8 +290,8 @@ pub fn unhex(text: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-/// What holds of a session: its own keys and the target's answers, by name; the defaults of §13 for
-/// what neither has said.
+/// The values of a session: its own keys and the target's answers, by name. For the others, the
+/// defaults of §13 hold.
 #[must_use]
 pub fn agreed(answers: &Pairs) -> BTreeMap<String, String> {
     let defaults = [

@@ -69,7 +69,7 @@ pub mod snack {
     pub const DATA_R2T: u8 = 0;
     /// Status.
     pub const STATUS: u8 = 1;
-    /// Acknowledgement of Data-In.
+    /// Acknowledgment of Data-In.
     pub const DATA_ACK: u8 = 2;
     /// Data-In anew, cut as the segment length is now.
     pub const R_DATA: u8 = 3;
@@ -95,7 +95,7 @@ pub mod reason {
     pub const INVALID_FIELD: u8 = 9;
 }
 
-/// A PDU. The lengths in its header are made right when it is encoded, unless they were set.
+/// A PDU. Encoding makes the lengths in its header right, unless a test has set them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pdu {
     /// The basic header segment, as it travels but for the lengths.
@@ -104,9 +104,9 @@ pub struct Pdu {
     pub ahs: Vec<u8>,
     /// The data segment, without its padding.
     pub data: Vec<u8>,
-    /// What the header says instead of the length of `ahs`, in words.
+    /// A false length of `ahs` for the header, in words.
     pub false_ahs_words: Option<u8>,
-    /// What the header says instead of the length of `data`.
+    /// A false length of `data` for the header.
     pub false_data_bytes: Option<u32>,
 }
 

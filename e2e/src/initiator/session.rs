@@ -1,5 +1,5 @@
-//! A session: its connections, numbers and tags, and commands from one end to the other. What the
-//! target sends for a command is checked against RFC 7143 §11.4, §11.7 and §11.8 on the way.
+//! A session: its connections, numbers and tags, and commands from one end to the other. It checks
+//! the target's PDUs for a command against RFC 7143 §11.4, §11.7 and §11.8 on the way.
 
 use super::connection::{Connection, Received};
 use super::login::{self, Login, Refused};
@@ -14,7 +14,7 @@ pub const WRITE: u8 = 0xa0;
 /// It is all there, and no data moves.
 pub const NONE: u8 = 0x80;
 
-/// How what was moved differs from what was expected (§11.4.5).
+/// The difference between moved and expected data (§11.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
     /// Not at all.
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub sense: Vec<u8>,
     /// Input.
     pub data: Vec<u8>,
-    /// What was not moved, or could not be.
+    /// The residual data.
     pub residual: Residual,
     /// Every R2T.
     pub r2ts: Vec<Pdu>,
@@ -74,7 +74,7 @@ impl Outcome {
     }
 }
 
-/// What a command has brought so far, and what it must keep to.
+/// The results of a command so far, and its rules.
 #[derive(Debug)]
 struct Progress {
     data: Vec<u8>,
@@ -82,7 +82,7 @@ struct Progress {
     r2ts: Vec<Pdu>,
     /// Bytes since the last sequence of Data-In ended.
     burst: usize,
-    /// The end of what was sent unasked or asked for.
+    /// The end of the data so far, unsolicited or solicited.
     asked: u32,
 }
 
@@ -96,7 +96,7 @@ pub struct Session {
     pub tsih: u16,
     /// Number of the next command.
     pub cmd_sn: u32,
-    /// What was agreed, by key.
+    /// The negotiated values, by key.
     pub agreed: BTreeMap<String, String>,
     next_itt: u32,
 }
@@ -164,13 +164,13 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a connection out, to be dropped or kept.
+    /// Takes a connection out, to drop or keep it.
     #[track_caller]
     pub fn take(&mut self, at: usize) -> Connection {
         self.connections.remove(&at).expect("the connection is there")
     }
 
-    /// What was agreed for a key that has a number.
+    /// The negotiated value of a key that has a number.
     #[must_use]
     #[track_caller]
     pub fn number(&self, key: &str) -> u32 {
@@ -220,7 +220,8 @@ impl Session {
         self.command(WRITE, u32::from(blocks) * 512, &cdb10(0x2a, lba, blocks))
     }
 
-    /// Sends a command on a connection, with `out` as it is asked for, and waits for its end.
+    /// Sends a command on a connection, with `out` as the target asks for it, and waits for its
+    /// end.
     #[track_caller]
     pub fn run(&mut self, at: usize, command: &Pdu, out: &[u8]) -> Outcome {
         self[at].send(command);
@@ -244,8 +245,8 @@ impl Session {
         panic!("unit attentions without end");
     }
 
-    /// Writes blocks of 512 bytes in the way that was agreed: immediate, unsolicited and solicited
-    /// data as much as may be.
+    /// Writes blocks of 512 bytes as negotiated: as much immediate, unsolicited and solicited data
+    /// as possible.
     #[track_caller]
     pub fn write_blocks(&mut self, at: usize, lba: u32, data: &[u8]) -> Outcome {
         let mut command = self.write(lba, (data.len() / 512) as u16);
@@ -279,15 +280,15 @@ impl Session {
         self.run(at, &command, &[]).good()
     }
 
-    /// Waits for the end of a command that was sent with all its immediate data.
+    /// Waits for the end of a command, after all its immediate data.
     #[track_caller]
     pub fn finish(&mut self, at: usize, command: &Pdu, out: &[u8]) -> Outcome {
         let mut progress = Progress::new(command.data.len() as u32);
         self.go_on(at, command, out, &mut progress)
     }
 
-    /// Waits for the end of a write whose R2Ts were answered by hand, on connection 0; there must be
-    /// no further ones.
+    /// Waits for the end of a write on connection 0 whose R2Ts the test has answered; it must get
+    /// no more of them.
     #[track_caller]
     pub fn finish_write(&mut self, command: &Pdu) -> Outcome {
         let end = self[0].expect(op::RESPONSE);
@@ -421,7 +422,7 @@ impl Progress {
             sense = end.data[2..2 + length].to_vec();
         }
         if command.flags() & 0x40 != 0 && (collapsed || end.header[2] == 0) {
-            // §11.4.5.1: what came, and what is said not to have, is what was expected.
+            // §11.4.5.1: the moved data and the residual are the expected data.
             let came = self.data.len() as u32;
             let right = match residual {
                 Residual::None => came == expected,

@@ -100,7 +100,7 @@ fn limits_hold_and_are_changed_by_command() {
         run(longhaul(), ["limit", "disk"].iter().chain(args).chain(&admin))
     };
     let mut client = host.client("disk");
-    // One after another, since a batch has no less than what was written together.
+    // One after another, since a batch has at least the writes of one moment.
     for offset in (0..4 << 20).step_by(64 << 10) {
         client.write(offset, &content(offset, 64 << 10)).unwrap();
     }

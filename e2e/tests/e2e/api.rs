@@ -231,11 +231,11 @@ fn what_cannot_be_done_over_http_is_said_so() {
     assert_eq!(kind("GET", "/v1/volumes/other", None), "not-found");
     assert_eq!(kind("POST", "/v1/volumes", new("disk", 4096)), "exists");
     assert_eq!(kind("POST", "/v1/volumes", new("a b", 4096)), "invalid");
-    // Said before all of it was sent, and read after that.
+    // The answer comes before the end of the request, and the client reads it after that.
     let large = json!({"name": "a".repeat(100_000), "size_bytes": 4096});
     api.fails("POST", "/v1/volumes", Some(large.clone()), 413, "at most 65536 bytes");
     assert_eq!(kind("POST", "/v1/volumes", Some(large)), "too-large");
-    // Who shows no certificate, or one that was withdrawn, is not let in.
+    // A client without a certificate, or with a withdrawn one, does not get in.
     let nobody = api.curl(&[], "/v1/volumes");
     assert!(!nobody.status.success() && nobody.stdout.is_empty(), "{nobody}");
     run(longhaul(), ["credential", "rotate", "--state", site.store.dir().to_str().unwrap()]).ok();
@@ -253,7 +253,7 @@ fn what_cannot_be_done_over_http_is_said_so() {
     assert_eq!(api.ask("GET", "/v1/volumes", None).1["volumes"][0]["name"], "disk");
 }
 
-/// What the document names is there, and answers what it says.
+/// Every path of the document exists, and answers as described.
 #[test]
 fn the_openapi_document_is_what_is_served() {
     let site = Site::with_volume("disk", 8);
@@ -289,7 +289,7 @@ fn the_openapi_document_is_what_is_served() {
                     schemas.insert(name.to_owned());
                 }
             } else {
-                // Nothing is done without a body, or to what is not there.
+                // The API does nothing without a body, or for missing things.
                 let at = at.replace("disk", "none").replace("tenants/t", "tenants/none");
                 let (code, body) = api.ask(&method.to_uppercase(), &at, None);
                 let known = code != 405
@@ -308,7 +308,7 @@ fn with<'a>(credential: &Path, args: impl IntoIterator<Item = &'a str>) -> Outpu
     run_within(command, LIMIT)
 }
 
-/// Requests that a store was asked over HTTP.
+/// Requests to a store over HTTP.
 fn requests(site: &Site) -> f64 {
     metric(&site.store.admin, "longhaul_store_http_requests_total")
 }
@@ -362,7 +362,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
         &["tenant", "set", "none", "--max-volumes", "1"],
         &["store", "forget", "none"],
     ];
-    // A volume that is opened for a command says more at the next.
+    // A volume that a command opens says more at the next.
     site.volume(["show", "disk"]).ok();
     for args in shown.iter().chain(refused) {
         for json in [&[][..], &["--json"]] {
@@ -371,7 +371,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
             let over_http = with(&admin, all());
             let between = requests(&site);
             let over_link = with(&admin, all().chain(["--store", &relay.address]));
-            // What makes no sense to begin with is asked of nobody.
+            // A command that makes no sense asks nobody.
             let asked = !matches!(args[..], ["volume", "show", ""] | [_, "schedule", _, _]);
             assert_eq!(between > before, asked, "{args:?}: {before} {between}");
             assert_eq!(requests(&site), between, "{args:?}");
@@ -383,7 +383,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
             );
         }
     }
-    // What changes something, over both. A relay knows no more than so many hosts.
+    // Changing commands, over both. A relay knows no more than so many hosts.
     let relay = Relay::start(&site, []);
     for (name, store) in [("one", site.store.address.clone()), ("two", relay.address.clone())] {
         let run = |args: &[&str]| {
@@ -413,7 +413,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
         run(&["tenant", "delete", name]);
         run(&["store", "drain", "--off"]);
     }
-    // Each store is asked at its own address.
+    // Each store gets its requests at its own address.
     let before = requests(&site);
     with(&admin, ["store", "rebalance", "--store", &relay.address]).ok();
     assert_eq!(requests(&site), before + 1.0);
@@ -436,7 +436,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
     let copy = copy.to_str().unwrap();
     site.volume(["export", "copy", copy, "--key-file", key]).ok();
     assert!(requests(&site) > before);
-    // A store that was started anew is asked as before.
+    // A restarted store gets requests as before.
     assert!(site.store.stop().success());
     site.volume(["list"]).fails(1, &["cannot reach the store at", "is it running"]);
     site.store.restart();
@@ -482,7 +482,7 @@ fn a_credential_shows_what_is_its_own_over_http_and_says_why_it_is_refused() {
     with(&acme, ["snapshot", "create", "own@a"]).fails(1, &["no such volume"]);
     with(&acme, ["store", "list"]).fails(1, &["admin.toml"]);
     assert!(requests(&site) - before >= 6.0);
-    // Each is refused in a way of its own, as over the link.
+    // Each gets its own refusal, as over the link.
     run(longhaul(), ["credential", "revoke", "--tenant", "acme", "--state", state]).ok();
     let refused = || with(&acme, ["volume", "list"]);
     longhaul_e2e::wait_for("the credential to be refused", LIMIT, || !refused().status.success());

@@ -1,4 +1,4 @@
-//! What a host attaches: what its operator named, and nothing for who looks.
+//! A host attaches the volumes that its operator named, and nothing for a client that only looks.
 
 use longhaul_e2e::client::Client;
 use longhaul_e2e::iscsi::{libiscsi, url};
@@ -58,7 +58,7 @@ fn looking_at_a_volume_takes_nothing() {
     assert!(!inquiry.status.success(), "{inquiry}");
     let refused = Client::nbd(&second.nbd(), "disk").err().expect("it is attached elsewhere");
     assert!(refused.to_string().contains("longhaul attach disk"), "{refused}");
-    // A command is refused as well, with what to do, and makes no journal that nobody needs.
+    // The host refuses a command as well, with advice, and makes no useless journal.
     second.attach(["disk"]).fails(1, &["in use", "--take-over", "detach"]);
     assert!(journals(&second).is_empty());
 
@@ -181,7 +181,7 @@ fn on_demand_is_for_names_that_match_and_for_who_enters() {
     // As QEMU does, which selects contexts before it enters.
     run("qemu-img", ["info", &first.uri_only("disk")]).ok();
     assert_eq!(first.volume_status("disk")["state"], "attached");
-    // What another host has is not taken.
+    // A host does not take another host's volume.
     let (second, portal) = both(&site, "second", &["--attach-on-demand", "*"]);
     let refused = Client::nbd(&second.nbd(), "disk").err().expect("it is attached elsewhere");
     assert!(refused.to_string().contains("in use"), "{refused}");
@@ -223,7 +223,7 @@ fn a_volume_over_nbd_is_for_whom_its_list_names() {
     host.client("free").disconnect();
     Client::nbd(&tcp, "disk").unwrap().disconnect();
     host.control("nbd", ["allow", "disk", "bob"]).fails(2, &["no client", "uid:1000"]);
-    // Whoever runs this, and another one.
+    // The user of this process, and another one.
     let (own, other) = (rustix::process::geteuid().as_raw(), 65_534);
     let (own, other) = (format!("uid:{own}"), format!("uid:{other}"));
     host.control("nbd", ["allow", "disk", &other]).ok();
@@ -242,7 +242,7 @@ fn a_volume_over_nbd_is_for_whom_its_list_names() {
     let list = host.control("nbd", ["list"]).ok();
     assert!(list.stdout.contains(&other) && list.stdout.contains("command"), "{list}");
     if own == "uid:0" {
-        // The other user gets what it was granted, and nothing else.
+        // The other user gets its grants, and nothing else.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(site.path(""), open).unwrap();
         let as_other = |volume: &str| {

@@ -38,7 +38,7 @@ fn started(site: &Site, name: &str) -> Host {
     host
 }
 
-/// A store that has no room waits for some, and what was written waits with it.
+/// A store without space waits for some, and so do the writes.
 fn fills_up_and_goes_on(site: &Site) {
     site.create("filler", 32);
     site.create("disk", 64);
@@ -51,7 +51,7 @@ fn fills_up_and_goes_on(site: &Site) {
     let said = || http_get(&site.store.admin, "/healthz").unwrap().1;
     wait_for("the store to say that there is no room", LIMIT, || said().contains("no space left"));
     assert!(host.lag_bytes("disk") > 0);
-    // What both have is read meanwhile, and written on.
+    // Clients read the common data meanwhile, and write on.
     shows(&mut client, 0, 48 * MIB);
     write(&mut client, 0, MIB);
     site.volume(["delete", "filler", "--now"]).ok();
@@ -69,7 +69,7 @@ fn memory_that_is_full_is_waited_for() {
     fills_up_and_goes_on(&site);
 }
 
-/// A file that a store takes for a device, and how it is told to.
+/// A file as a store's device, and the flag for it.
 fn device(dir: &Path, mib: u64) -> String {
     let path = dir.join("device");
     std::fs::File::create(&path).unwrap().set_len(mib * MIB).unwrap();
@@ -125,7 +125,7 @@ fn a_store_on_a_device_is_killed_and_comes_back() {
     assert!(site.store.stop().success());
     let report = check().ok();
     assert!(report.stdout.contains("disk") && !report.stdout.contains("DAMAGE"), "{report}");
-    // What somebody else writes to it is not taken for a store, and not touched.
+    // A store does not take foreign content for a store, and does not touch it.
     let path = data.strip_prefix("file://").unwrap();
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.write_all_at(&[0x5a; 8192], 0).unwrap();
@@ -145,7 +145,7 @@ fn a_store_in_memory_says_what_it_is() {
     );
 }
 
-/// A host whose store has forgotten everything keeps what was not delivered, and says so.
+/// A host whose store has forgotten everything keeps its undelivered writes, and says so.
 #[test]
 fn a_store_that_forgot_its_volumes_gets_nothing_and_costs_nothing() {
     let mut site = Site::with_data("mem://256MiB");

@@ -106,7 +106,7 @@ fn a_volume_lives_in_a_bucket() {
     }
     assert!(metric(&site.store.admin, "longhaul_store_object_sent_bytes_total") > 1e6);
 
-    // What nobody uses costs nothing.
+    // Unused volumes cost nothing.
     std::thread::sleep(Duration::from_secs(2));
     drop(faults.take_seen());
     std::thread::sleep(Duration::from_secs(10));
@@ -154,8 +154,8 @@ fn store_and_bucket_are_killed_and_no_client_notices() {
     nothing_is_missing(&mut site, &gateway, "lab/one", &mut host, &history);
 }
 
-/// Loses every `one_in`th answer to what changes the bucket, and now and then those of a whole second: longer
-/// than requests are repeated below the engine.
+/// Loses every `one_in`th answer to changes of the bucket, and now and then those of a whole
+/// second. That is longer than the layer below the engine repeats requests.
 fn loses_answers(mut rng: fastrand::Rng, one_in: u32) -> impl FnMut(&Request) -> Fault + Send {
     let mut silent_until = Instant::now();
     move |request| {
@@ -274,7 +274,7 @@ fn throttled_cut_and_slow_requests_only_take_time() {
         drop(faults.take_seen());
         std::thread::sleep(Duration::from_secs(10));
         let seen = faults.take_seen();
-        // What the workload waits for is not answered before.
+        // The workload gets no answer before the commit.
         faults.end();
         assert!(seen.len() < 40, "{} requests in 10 s to a bucket that wants none", seen.len());
     });
@@ -320,7 +320,7 @@ fn credentials_that_expire_stop_nothing_and_new_ones_are_taken_up() {
         });
         let (_, status) = http_get(&admin, "/status").unwrap();
         assert!(status.contains("ExpiredToken"), "{status}");
-        // As after the file was written anew.
+        // As after a rewrite of the file.
         write_profile("# renewed, some bytes longer than before\n");
         faults.end();
         wait_for("the store to recover", LIMIT, || {
@@ -330,7 +330,7 @@ fn credentials_that_expire_stop_nothing_and_new_ones_are_taken_up() {
     nothing_is_missing(&mut site, &gateway, "p", &mut host, &history);
 }
 
-/// A store that is expected not to start.
+/// A store that should not start.
 fn refused(dir: &Path, prefix: &str, address: &str, change: &[(&str, &str)]) -> Output {
     let store = store(dir, prefix, address);
     let mut command = store.command();
@@ -427,7 +427,8 @@ fn a_bucket_without_conditional_creation_is_refused() {
     let dir = temp_dir();
     let gateway = Gateway::start(&dir.path().join("gateway"));
     let faults = Faults::start(&gateway.address());
-    // As with Garage: what is there is no hindrance. The condition is signed, so the object goes instead.
+    // As with Garage: existing content is no hindrance. The condition is signed, so the object goes
+    // instead.
     let root = gateway.path("..");
     faults.set(move |request| {
         if request.method == "PUT" {
@@ -459,7 +460,7 @@ fn a_host_at_another_store_over_the_same_prefix_fences_the_first() {
     first.write(0, &[1; 4096]).unwrap();
     first.flush().unwrap();
     host.wait_drained("disk", LIMIT);
-    // Whoever attaches at the second takes the volume.
+    // An attach at the second store takes the volume.
     let dir = site.path("second");
     site.store.invite(&dir);
     let mut second = store(&dir, "lab/one", &gateway.address());
@@ -503,20 +504,19 @@ fn one_of_three_nodes_of_minio_is_killed_and_returns() {
         cluster.kill(node);
         std::thread::sleep(Duration::from_millis(rng.u64(1000..4000)));
     });
-    // Two nodes are enough for everything, not only to keep clients from noticing. But the locks of the third on what it
-    // was writing are kept for a minute or two.
+    // Two nodes are enough for everything, not only to keep clients from noticing. But MinIO keeps
+    // the locks of the third on its writes for a minute or two.
     host.wait_drained("disk", LIMIT * 3);
     site.store.kill();
     site.store.restart();
-    // One that has just been started does not know yet what was written meanwhile, and says that it
-    // does not exist.
+    // A freshly started one does not know later writes yet, and denies them.
     balancer.set_servers(cluster.ready());
     beside(&host, &mut history, rng.u64(..), || {
         cluster.restart(node);
         balancer.set_servers(cluster.ready());
         std::thread::sleep(Duration::from_millis(rng.u64(1000..3000)));
     });
-    // And objects are copied within it.
+    // And the server copies objects within it.
     let state = site.path("waiting");
     site.store.invite(&state);
     let waiting = bucket::store(&state, "lab/two", &balancer.address());

@@ -1,4 +1,5 @@
-//! What commands ask before they destroy something, what they refuse, and what they leave behind when they are stopped.
+//! Questions of commands before they destroy something, their refusals, and their remains after a
+//! stop.
 
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
 use longhaul_e2e::site::{START, Site, free_address};
@@ -64,7 +65,7 @@ fn what_destroys_something_asks_or_wants_to_be_told() {
     }
     assert_eq!(site.show("disk")["size_bytes"], 8 << 20);
     asking(&site, &["volume", "resize", "disk", "16MiB"]).ok();
-    // What a volume has is discarded by what is to be in it instead; one that has nothing loses nothing.
+    // New content discards the old one; an empty volume loses nothing.
     let (image, stream) = (site.path("image"), site.path("stream"));
     let (image, stream) = (image.to_str().unwrap(), stream.to_str().unwrap());
     std::fs::write(image, vec![7; 1 << 20]).unwrap();
@@ -76,7 +77,7 @@ fn what_destroys_something_asks_or_wants_to_be_told() {
         asking(&site, args).fails(2, &["has data", "--yes"]);
     }
 
-    // On a terminal it is asked; what is no yes is a no.
+    // On a terminal it asks; any answer but yes is a no.
     for answer in ["n\\n", "\\n"] {
         let said = on_terminal(&site, &["snapshot", "delete", "disk@a"], answer);
         assert_eq!(said.status.code(), Some(1), "{said}");

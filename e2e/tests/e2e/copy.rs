@@ -114,13 +114,13 @@ fn between_volumes_and_within_one() {
     fill(&mut a, 5, &data, 512);
     fill(&mut b, 0, &vec![0x77; 1 << 20], 512);
     a.extended_copy(&units, &[Segment(0, 1, blocks, 5, 9)]).good();
-    // It is read back at once, before and after the store has it.
+    // It reads the data at once, before and after the store has it.
     assert!(contents(&mut b, 9, data.len(), 512) == data);
     assert_eq!(b.read16(0, 9, 512), [0x77; 9 * 512]);
-    // The command may be sent to the destination as well.
+    // The destination may get the command as well.
     b.extended_copy(&units, &[Segment(0, 1, 7, 5, 50_001), Segment(0, 1, 0, 0, 0)]).good();
     assert!(contents(&mut b, 50_001, 7 * 512, 512) == data[..7 * 512]);
-    // What a segment has written the next one reads.
+    // The next segment reads the data of the one before.
     b.extended_copy(&units, &[Segment(0, 1, 8, 13, 60_000), Segment(1, 1, 8, 60_000, 60_100)])
         .good();
     assert!(contents(&mut b, 60_100, 8 * 512, 512) == data[8 * 512..16 * 512]);
@@ -155,7 +155,7 @@ fn other_blocks_and_holes() {
     expected[4096..4096 + (8 << 20)].fill(0);
     expected[4 * 4096..][..data.len()].copy_from_slice(&data);
     assert!(found == expected);
-    // What was a hole is one.
+    // A hole stays one.
     let runs = [(8, 24, false), (32, 128, true), (160, 16384 - 152, false)];
     assert_eq!(a.mapped(8)[..3], runs);
     rig.host.wait_drained("a", LIMIT);
@@ -169,7 +169,7 @@ fn other_blocks_and_holes() {
     let wrong = [units[0], Unit { block: 512, ..units[1] }];
     let refused = a.extended_copy(&wrong, &[Segment(0, 1, 16, 0, 0)]);
     assert_eq!(refused.sense(), (ILLEGAL_REQUEST, 0x2600));
-    // Beyond either end, and nothing of what comes before is copied.
+    // Beyond either end, and no copy of the part before.
     for beyond in [Segment(0, 1, 8, (64 << 11) - 7, 0), Segment(0, 1, 8, 0, 16384)] {
         let refused = a.extended_copy(&units, &[Segment(0, 1, 8, 16, 200), beyond]);
         assert_eq!(refused.sense(), (COPY_ABORTED, 0));
@@ -205,7 +205,7 @@ fn the_data_does_not_pass_through_the_host() {
     assert!(contents(&mut b, 0, data.len(), 512) == data);
 }
 
-/// What made CVE-2020-28374: a volume named by its designator, of which the initiator may have nothing.
+/// CVE-2020-28374: a volume named by its designator that the initiator may not use.
 #[test]
 fn volumes_of_others_are_out_of_reach() {
     let rig = Rig::new();
@@ -271,7 +271,7 @@ fn reservations_of_both_units_count() {
     let (mut a, mut b) = (rig.session("a", INITIATOR), rig.session("b", INITIATOR));
     let units = [a.unit(), b.unit()];
     let token = a.token(60, &[(0, 8)]);
-    // Write Exclusive: b may be read.
+    // Write Exclusive: reads of b pass.
     let mut other = rig.session("b", OTHER);
     reserve(&mut other, 1);
     let refused = a.extended_copy(&units, &[Segment(0, 1, 8, 0, 0)]);
@@ -287,7 +287,7 @@ fn reservations_of_both_units_count() {
     }
     b.populate_token(2, 0, &[(0, 8)]).good();
     drop(other);
-    // Exclusive Access on a: nothing is read there.
+    // Exclusive Access on a: reads there do not pass.
     let mut other = rig.session("a", OTHER);
     reserve(&mut other, 3);
     let mut c = rig.session("c", INITIATOR);
@@ -341,7 +341,7 @@ fn tokens_and_their_ends() {
     b.write_using_token(3, false, &zeroes(), 0, &[(40_000, 9100)]).good();
     assert!(contents(&mut b, 40_000, 9100 * 512, 512).iter().all(|byte| *byte == 0));
     assert!(!b.mapped(40_000)[0].2);
-    // What it stands for is written, or given back: by whatever command.
+    // Any command writes its data, or frees it.
     let write = |a: &mut Session, b: &mut Session, change: &dyn Fn(&mut Session)| {
         let token = a.token(0, &[(100, 8)]);
         a.write16(108, &[1; 512], 512);
@@ -410,7 +410,7 @@ fn a_host_killed_in_mid_copy() {
     }
     println!("{counts:?} sectors are old and new, after {at_least} writes of the copy");
     assert!(counts[1] > 0);
-    // It can be done again, and the store has what the host has.
+    // A repetition works, and the store has the host's content.
     let mut a = rig.session("a", INITIATOR);
     a.extended_copy(&units, &segments).good();
     assert!(rig.stored("b")[..bytes] == new);
@@ -447,7 +447,7 @@ fn task_management_ends_a_copy() {
     a[0].send(&abort);
     let answer = a[0].expect(pdu::op::FUNCTION_RESPONSE);
     assert_eq!(answer.header[2], 0, "{answer:?}");
-    // Nothing is written any more.
+    // It writes nothing any more.
     let after = copied();
     let before = contents(&mut b, 0, bytes, 512);
     std::thread::sleep(Duration::from_millis(500));

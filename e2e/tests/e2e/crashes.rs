@@ -1,4 +1,4 @@
-//! `kill -9` at random moments under a workload that knows what was promised.
+//! `kill -9` at random moments under a workload that knows all promises.
 
 use longhaul_e2e::client::Protocol;
 use longhaul_e2e::process::{LIMIT, longhaul, run};

@@ -1,4 +1,4 @@
-//! Who may act at a store, and what is written down about it.
+//! Rights at a store, and its log of them.
 
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Site, Store};
@@ -62,7 +62,7 @@ fn who_edits_the_audit_log_is_found_out() {
     });
     let found = audit(&state, &["--verify"]);
     assert!(found.stdout.contains(&place) && found.stdout.contains("edited"), "{}", found.stdout);
-    // The end is missed only by who knows it.
+    // Only a reader who knows the end misses it.
     let newest = std::fs::read_to_string(&path).map(|_| text.lines().count()).unwrap();
     edited(&|n, line| (n + 3 < newest).then(|| line.to_owned()));
     audit(&state, &["--verify"]).ok();
@@ -129,7 +129,7 @@ fn a_credential_may_do_what_its_role_says_with_the_volumes_that_it_covers() {
     assert_eq!(names(&read), ["db", "db2"]);
     assert_eq!(names(&write), ["db"]);
     assert_eq!(names(&site.store.credential()), ["db", "db2", "other"]);
-    // What is not covered is not there, for any role.
+    // A volume outside the patterns does not exist, for any role.
     for credential in [&read, &write, &admin] {
         with(credential, ["volume", "show", "other"]).fails(1, &["no such volume"]);
         with(credential, ["volume", "delete", "other"]).fails(1, &[]);
@@ -151,7 +151,7 @@ fn a_credential_may_do_what_its_role_says_with_the_volumes_that_it_covers() {
     with(&admin, ["volume", "create", "x-1", "--size", "1MiB"]).fails(1, &["deputy", "x-1"]);
     with(&admin, ["volume", "create", "db3", "--size", "1MiB"]).ok();
     with(&admin, ["volume", "delete", "db3"]).ok();
-    // They are listed, with the store's, and refusals are written down.
+    // The list has them with the store's, and the log has refusals.
     let state = site.store.dir().to_str().unwrap();
     let list = run(longhaul(), ["credential", "list", "--json", "--state", state]).ok().json();
     let list = list["credentials"].as_array().unwrap();
@@ -226,7 +226,7 @@ fn the_certificate_of_a_store_that_is_forgotten_is_good_for_nothing() {
     let stores = || with(&admin, ["store", "list", "--json"]).ok().json();
     wait_for("both stores", LIMIT, || stores()["stores"].as_array().unwrap().len() == 2);
     let stolen = of_store(&site, other.dir(), "stolen.toml");
-    // While it is accepted it is good for what stores say to each other, and that is written down.
+    // While stores accept it, it is good for requests between stores, and the log has that.
     with(&stolen, ["volume", "create", "theirs", "--size", "1MiB"]).fails(1, &["a store's"]);
     with(&stolen, ["volume", "show", "disk"]).ok();
     let by_store = |line: &Value| line["name"] == "store" && line["action"] == "session.open";
@@ -245,7 +245,7 @@ fn the_certificate_of_a_store_that_is_forgotten_is_good_for_nothing() {
     for args in [&["volume", "create", "theirs", "--size", "1MiB"][..], &["volume", "list"]] {
         with(&stolen, args.iter().copied()).fails(1, &["withdrawn"]);
     }
-    // And so is the one that a store had before its credentials were rotated.
+    // And so is the one that a store had before the rotation.
     let old = of_store(&site, site.store.dir(), "old.toml");
     with(&old, ["volume", "show", "disk"]).ok();
     let state = site.store.dir().to_str().unwrap();
@@ -276,7 +276,7 @@ fn a_token_makes_one_store_of_the_installation_and_is_worth_nothing_then() {
     invite(&[token.to_str().unwrap()]).ok();
     invite(&[token.to_str().unwrap()]).fails(1, &["exists"]);
     assert_eq!(mode(&token), 0o600);
-    // In a file that others could read, but for what is done about that first.
+    // In a file that others could read, except that the command fixes this first.
     let file = std::fs::File::create(&other).unwrap();
     file.set_permissions(std::fs::Permissions::from_mode(0o644)).unwrap();
     let mut redirected = command(longhaul());

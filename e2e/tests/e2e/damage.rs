@@ -20,7 +20,7 @@ pub fn flip(file: &Path, at: u64) {
     open.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-/// A host that was killed with much in its journal that the store does not have.
+/// A killed host with much in its journal that the store does not have.
 fn undelivered() -> (Site, Relay, Host, History) {
     let site = Site::with_volume("disk", 32);
     let relay = Relay::start(&site, []);
@@ -79,7 +79,7 @@ fn a_damaged_journal_is_named_and_not_replayed() {
     let named = refusal.contains(name) || refusal.contains("journal file 0");
     assert!(named && refusal.contains("offset"), "{refusal}");
     host.stop();
-    // Nothing was thrown away: with the bit as it was all of it is there.
+    // The host threw nothing away: with the old bit all of it is there.
     flip(&file, 200_000);
     host.start();
     let image = read_all(&mut host.client("disk"), history.bytes()).unwrap();
@@ -91,7 +91,7 @@ fn a_damaged_journal_is_named_and_not_replayed() {
 #[test]
 fn a_torn_tail_is_no_damage() {
     let (_site, relay, mut host, mut history) = undelivered();
-    // What follows the last flush may be anything after a power cut.
+    // After a power cut, anything may follow the last flush.
     let file = journal(&host, "0000");
     let open = std::fs::File::options().read(true).write(true).open(&file).unwrap();
     let data = std::fs::read(&file).unwrap();
@@ -196,7 +196,7 @@ fn a_missing_segment_is_named() {
     assert_eq!(report.status.code(), Some(1), "{report}");
     let said = format!("{}{}", report.stdout, report.stderr);
     assert!(said.contains(gone.file_name().unwrap().to_str().unwrap()), "{said}");
-    // Without the root too: nothing is made up.
+    // Without the root too: the store invents nothing.
     let files = longhaul_e2e::site::files_below(site.store.dir());
     for root in files.iter().filter(|path| path.parent().unwrap().ends_with("root")) {
         std::fs::remove_file(root).unwrap();
@@ -253,7 +253,7 @@ fn the_scrub_finds_what_nobody_reads_and_names_what_it_costs() {
     assert_eq!(metric(&admin, "longhaul_store_scrub_damaged_objects"), 1.0);
     assert!(site.store.server().log().contains("sectors 2048+128"));
 
-    // Known after a restart, at once; and no longer once it is brought back.
+    // The store knows it at once after a restart, and no longer after the repair.
     site.store.kill();
     site.store.set_flags(["--scrub-every", "1h"]);
     site.store.restart();

@@ -122,7 +122,7 @@ fn commands_and_flags_in_the_documentation_exist() {
             if line.contains("cargo ") {
                 continue;
             }
-            // `longhaul COMMAND …` in a block of commands or quoted; prose is not meant.
+            // `longhaul COMMAND …` in a block of commands or quoted; prose does not count.
             for call in line.split("longhaul ").skip(1) {
                 let code = fence.is_some_and(|kind| kind.starts_with("sh"))
                     || line.starts_with("ExecStart");

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What nobody but the host may see.
+/// Data that only the host may see.
 const SECRET: &[u8; 16] = b"Top secret text!";
 const MIB: &str = "8MiB";
 
@@ -158,7 +158,7 @@ fn plain_text_that_a_store_hands_out_is_an_error() {
     let image = site.path("image").display().to_string();
     let export = ["export", "disk", &image, "--force", "--key-file", &key];
     site.volume(export).fails(1, &["not encrypted"]);
-    // The host from before has a table of versions, and refuses the attach. These have none.
+    // The former host has a version table, and refuses the attach. These have none.
     for (state, flags) in [("fresh", &[][..]), ("through", &["--write-through"])] {
         let mut victim = site.host(state).with(["--key-file", &key, "--volume", "disk"]);
         victim = victim.with(flags.iter().copied());
@@ -204,7 +204,7 @@ fn a_volume_under_the_name_of_another_is_not_attached() {
     for name in ["one", "two"] {
         site.volume(["delete", name]).ok();
     }
-    // Whoever runs the store can do that, and needs no key for it.
+    // The store's operator can do that, and needs no key for it.
     site.volume(["undelete", &ids[0], "--name", "two"]).ok();
     site.volume(["undelete", &ids[1], "--name", "one"]).ok();
     let mut host = site.host("host").with(["--key-file", &key, "--volume", "one,two"]);
@@ -218,7 +218,7 @@ fn a_volume_under_the_name_of_another_is_not_attached() {
     let image = site.path("image").display().to_string();
     site.volume(["export", "one", &image, "--force", "--key-file", &key])
         .fails(1, &["keys of volume two"]);
-    // Who has the key can say that it is meant.
+    // A holder of the key can confirm it.
     let rebind = ["key", "rebind", "one", "--key-file", &key, "--was"];
     site.volume([&rebind[..], &["three"]].concat()).fails(1, &["keys of volume two"]);
     site.volume([&rebind[..], &["two"]].concat()).ok();
@@ -226,7 +226,7 @@ fn a_volume_under_the_name_of_another_is_not_attached() {
     host.start();
     assert_eq!(host.client("one").read(0, 4096).unwrap()[0], b't');
     assert!(host.stop().success());
-    // With the key at hand it is done at once.
+    // With the key at hand it happens at once.
     site.volume(["delete", "one"]).ok();
     site.volume(["undelete", "one", "--name", "three", "--key-file", &key]).ok();
     host = site.host("host").with(["--key-file", &key, "--volume", "three"]);
@@ -288,7 +288,7 @@ fn what_opens_a_volume_is_added_and_taken_away() {
     site.volume(["clone", "disk@base", "copy", "--passphrase-file", &passphrase]).ok();
     site.volume(["export", "copy", &image, "--force", "--passphrase-file", &recovery]).ok();
     assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
-    // What is taken away opens it no more; the last one stays.
+    // A removed slot opens it no more; the last one stays.
     let remove = |slot: &'static str| {
         site.volume(["key", "remove", "disk", slot, "--passphrase-file", &passphrase])
     };
@@ -340,7 +340,7 @@ fn everything_is_encrypted_anew_and_the_old_key_goes() {
     assert!(done["rewritten_bytes"].as_u64().unwrap() >= (1 << 20) + 4096, "{done}");
     assert_eq!(keys(), serde_json::json!([1, 2]));
     assert!(export() == before);
-    // What is done is not done again; without snapshots the old key goes.
+    // Finished work does not repeat; without snapshots the old key goes.
     site.snapshot(["delete", "disk@base"]).ok();
     let done = site.volume(json.iter().copied()).ok().json();
     assert_eq!(done["rewritten_bytes"], 0, "{done}");
@@ -356,7 +356,7 @@ fn everything_is_encrypted_anew_and_the_old_key_goes() {
 fn records_under(site: &Site, key: u32) -> usize {
     let magic = b"LHRC";
     let in_file = |path: &PathBuf| {
-        // It may have been deleted meanwhile.
+        // The store may have deleted it meanwhile.
         let data = std::fs::read(path).unwrap_or_default();
         let heads = data.windows(52).filter(|head| {
             // Magic, version and kind of a packed record; the key follows the header.
@@ -398,7 +398,7 @@ fn a_host_encrypts_everything_anew_while_clients_write() {
         status["rewrite"]["key"] == 2
     };
     wait_for("the host to begin", LIMIT, on_its_way);
-    // The host is killed on the way, and its successor begins once more.
+    // The test kills the host on the way, and its successor begins once more.
     client.disconnect();
     host.kill();
     host.start();
@@ -424,7 +424,7 @@ fn a_host_encrypts_everything_anew_while_clients_write() {
     let done = site.volume(waits.iter().copied()).ok().json();
     assert_eq!(done["retired_keys"], serde_json::json!([1]), "{done}");
     assert_eq!(keys(), serde_json::json!([2]));
-    // What shared an object with data of use goes with the next key.
+    // Data that shared an object with live data goes with the next key.
     let done = site.volume(waits.iter().copied()).ok().json();
     assert_eq!(done["retired_keys"], serde_json::json!([2]), "{done}");
     wait_for("space to be given back", LIMIT, || records_under(&site, 1) == 0);

@@ -58,8 +58,8 @@ fn garage_is_refused() {
     assert_eq!(garage.objects(), 0, "what was tried is removed");
 }
 
-/// What is killed at once, in one round after the other: so many OSDs, gateways, and the store that the host is at. Without two
-/// OSDs nothing is written, and requests hang.
+/// The kills of one round after the other: so many OSDs, gateways, and the host's store. Without
+/// two OSDs nothing gets written, and requests hang.
 const VICTIMS: [(usize, usize, bool); 6] =
     [(1, 0, false), (0, 1, false), (0, 0, true), (1, 1, true), (2, 0, false), (2, GATEWAYS, true)];
 
@@ -82,7 +82,7 @@ fn ceph_and_stores_are_killed_and_no_client_notices() {
     let mut history = History::new(crate::buckets::BLOCKS);
     let mut rng = rng();
     beside(&host, &mut history, Shape::default(), |_| std::thread::sleep(Duration::from_secs(2)));
-    // Before the log is long: it is copied segment by segment.
+    // Before the log is long: the copy goes segment by segment.
     let state = site.path("waiting");
     site.store.invite(&state);
     let waiting = bucket::store(&state, "lab/two", &balancer.address());
@@ -147,7 +147,7 @@ fn ceph_and_stores_are_killed_and_no_client_notices() {
     let sum = |name: &str| metric(&site.store.admin, name) + metric(&second.admin, name);
     let retries = sum("longhaul_store_object_retries_total");
     eprintln!("{rounds} rounds, {} changes, {retries} retries since the last kill", history.len());
-    // What was acknowledged is where it cannot be lost, not only at daemons that still live.
+    // Acknowledged data is where it cannot get lost, not only at living daemons.
     ceph.kill_all();
     ceph.restart_all();
     for store in [&mut site.store, &mut second] {
@@ -156,7 +156,7 @@ fn ceph_and_stores_are_killed_and_no_client_notices() {
     another_host_reads_it(&mut site, &mut host, &history);
 }
 
-/// Which of the stores the host is at.
+/// The store that the host uses.
 fn served_by(host: &longhaul_e2e::site::Host, stores: &[&mut Store; 2]) -> usize {
     let mut found = None;
     wait_for("the host to be at a store", LIMIT, || {

@@ -31,7 +31,7 @@ fn survives_moving(protocol: Protocol, make: &[&str], check: impl Fn(&str) -> Ou
     run("tar", ["-C", "/usr", "-cf", text(&archive), "include"]).ok();
     run("tar", ["-C", text(mount.path()), "-xf", text(&archive)]).ok();
     run("sync", ["--file-system", text(mount.path())]).ok();
-    // Something that is written over and deleted, so that the second host sees more than a first write.
+    // Data that clients overwrite and delete, so that the second host sees more than a first write.
     run("cp", ["--archive", TREE, text(&mount.path().join("again"))]).ok();
     run("rm", ["-r", text(&mount.path().join("again"))]).ok();
     same_tree(mount.path());
@@ -89,8 +89,8 @@ fn xfs_survives_moving_over_iscsi() {
     }
 }
 
-/// A file system whose host, and store if so wished, is killed while it is written to: what was synced
-/// is there, and the file system's own check finds nothing to repair after it has replayed its log.
+/// A file system whose host, and store if wished, dies under writes. All synced data is there. The
+/// file system's own check finds nothing to repair after the replay of its log.
 fn host_is_killed(protocol: Protocol, flags: &[&str], store_too: bool) {
     let mut site = Site::with_volume("disk", 256).over(protocol);
     let mut host = site.host("host").with(flags.iter().copied());
@@ -191,7 +191,8 @@ fn ext4_does_not_notice_restarts_of_the_host() {
     device.disconnect();
 }
 
-/// A raw and a qcow2 image with a file system go in, the file system is mounted, and they come out.
+/// A raw and a qcow2 image with a file system go in, the test mounts the file system, and they come
+/// out.
 #[test]
 fn images_go_in_and_out() {
     let site = Site::with_volume("disk", 96);
@@ -241,7 +242,7 @@ fn images_go_in_and_out() {
 /// A part of [`TREE`] that is a few megabytes.
 const PART: &str = "/usr/include/linux";
 
-/// Mounts the file system of an image and compares it with what the image was made from.
+/// Mounts the file system of an image and compares it with the source of the image.
 fn shows_part(uri: &str, dir: &Path) {
     let device = Device::connect(uri, dir);
     let mount = device.mount(&dir.join("at"), "ro,noload");

@@ -1,4 +1,4 @@
-//! Several stores over one data location: one is killed, drained, asked about what another one serves.
+//! Several stores over one data location: one dies, sends its hosts away, passes requests on.
 
 use crate::outages::beside;
 use longhaul_e2e::bucket::{self, can_use_buckets};
@@ -75,7 +75,7 @@ pub fn knows(host: &Host, stores: &[&Store]) {
     });
 }
 
-/// All is there, as the store that is left says.
+/// All is there, as the remaining store says.
 pub fn has_all(site: &Site, store: &Store, host: &mut Host, volume: &str, history: &History) {
     host.wait_drained(volume, LIMIT);
     assert!(host.stop().success());
@@ -84,7 +84,7 @@ pub fn has_all(site: &Site, store: &Store, host: &mut Host, volume: &str, histor
     history.prefix_of(&std::fs::read(file).unwrap(), history.len()).unwrap();
 }
 
-/// A host whose every request waits for the store, and one with a journal: the store of both is killed.
+/// A host whose every request waits for the store, and one with a journal: the store of both dies.
 fn is_killed(mut site: Site, others: &mut [Store]) {
     site.create("disk", 32);
     site.create("sync", 8);
@@ -188,7 +188,7 @@ fn a_host_finds_the_others_after_its_own_restart() {
     let mut client = host.client("disk");
     assert_eq!(client.read(0, 4096).unwrap(), [7; 4096]);
     assert_eq!(peer(&host), other.address);
-    // And its own again, with what was written meanwhile.
+    // And its own again, with later writes.
     client.write(4096, &[8; 4096]).unwrap();
     host.wait_drained("disk", LIMIT);
     drop(other);
@@ -244,7 +244,7 @@ fn a_store_is_drained_and_nothing_is_noticed() {
         }
     });
     println!("slowest reply over four moves: {:.3} s", slowest.as_secs_f64());
-    // Far less than anything that is given up takes.
+    // Far less than any time-out.
     assert!(slowest < Duration::from_secs(20), "a request took {slowest:?}");
     let moves = metric(&site.store.admin, "longhaul_store_handed_over_total");
     assert!(moves >= 2.0, "the volume was let go {moves} times");
@@ -309,7 +309,7 @@ fn commands_reach_the_store_that_has_the_volume() {
     site.create("more", 8);
     at_other(&["export", "more", text(&file), "--force"]).ok();
     assert!(std::fs::read(&file).unwrap().iter().all(|byte| *byte == 0));
-    // What a dead store had is done at another one.
+    // Another store does a dead store's work.
     drop(client);
     host.kill();
     site.store.kill();
@@ -414,7 +414,7 @@ fn stores_share_a_ca_and_what_it_withdraws() {
         at_other(&site.store.credential()).status.success()
     });
     at_other(&kept).fails(1, &["withdrawn"]);
-    // A stranger is told how to become one of them.
+    // The refusal tells a stranger how to join.
     let dir = site.path("stranger");
     let mut stranger = Store::stopped(&dir);
     stranger.set_data(text(site.store.dir()));
@@ -465,7 +465,7 @@ fn commands_find_another_store_when_theirs_is_gone() {
     let mut export = command(longhaul());
     export.args(["volume", "export", "disk", text(&out), "--credential"]).arg(&credential);
     run_within(export, LIMIT).ok();
-    // One that is forgotten is not asked for any more.
+    // Nobody asks a forgotten one any more.
     let stores = list(&credential, &other);
     let dead = stores.iter().find(|store| store["state"] == "no-answer").unwrap();
     let id = dead["id"].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Hosts that are moved, lost, or two: epochs, what is owed, and who may go on.
+//! Hosts that move, get lost, or are two: epochs, owed writes, and the right to go on.
 
 use longhaul_e2e::client::Protocol;
 use longhaul_e2e::process::{LIMIT, Output};
@@ -118,7 +118,7 @@ fn a_lost_host_is_accounted_for() {
     write(&fresh, &mut history, 50, 3);
     shows_all(&fresh, &history);
 
-    // The host that was given up comes back: it must not overwrite, and its journal is not touched.
+    // The abandoned host comes back: it must not overwrite, and its journal stays.
     host.flags.clear();
     let journal = journal_of(&host);
     host.start();
@@ -170,7 +170,7 @@ fn a_newer_host_comes(protocol: Protocol) {
     shows_all(&newer, &history);
     newer.wait_drained("disk", LIMIT);
     assert!(newer.volume_status("disk")["epoch"].as_u64() > status["epoch"].as_u64());
-    // Whatever the older one took after that is not in the volume.
+    // Later writes to the older one are not in the volume.
     history.prefix_of(&site.export("disk"), history.len()).unwrap();
 
     // With nothing of its own it may take the volume back, and sees what the other one wrote. It does not do so by
@@ -211,7 +211,7 @@ fn a_host_is_cut_off(protocol: Protocol) {
     relay.cut();
     write(&older, &mut history, 100, 2);
 
-    // The store cannot know of these writes, so the volume is given to whoever asks.
+    // The store cannot know of these writes, so any host gets the volume.
     let mut newer = site.host("newer");
     newer.start();
     newer.attach(["disk", "--take-over"]).ok();

@@ -1,4 +1,5 @@
-//! Somebody floods a store or a host: others go on. The numbers are printed; `make bench-isolation` shows them.
+//! Somebody floods a store or a host: others go on. It prints the numbers; `make bench-isolation`
+//! shows them.
 
 use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, command, longhaul, run_within};
@@ -9,11 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is asked of a store while it is flooded.
+/// Requests to a store during a flood.
 const LISTS: usize = 20;
-/// Clients that connect to a host while it is flooded.
+/// Clients that connect to a host during a flood.
 const CONNECTS: usize = 10;
-/// What a flooded process may have in memory, its maps apart.
+/// The memory limit of a flooded process, its maps apart.
 const MOST_KIB: u64 = 512 << 10;
 
 fn resident_kib(pid: u32) -> u64 {

@@ -1,4 +1,4 @@
-//! A store that is not to be trusted, and hosts that know what they have written to an encrypted volume.
+//! A store that nobody may trust, and hosts that know their writes to an encrypted volume.
 
 use longhaul_e2e::process::{LIMIT, run};
 use longhaul_e2e::site::{Host, Site};
@@ -36,7 +36,7 @@ fn copy(from: &Path, to: &Path) {
     run("cp", ["-a", &from.display().to_string(), &to.display().to_string()]).ok();
 }
 
-/// The token in a refusal that can be accepted.
+/// The token in a refusal, which a host can accept.
 fn token(refusal: &str) -> String {
     assert!(refusal.contains("not as this host left it"), "{refusal}");
     let (_, rest) = refusal.split_once("--accept-rollback disk=").expect("it says how to go on");
@@ -85,7 +85,7 @@ fn a_store_that_is_brought_back_from_a_copy_is_refused_until_that_is_accepted() 
     expect(&mut host, 9);
     assert!(host.stop().success());
 
-    // What was accepted was that one rollback.
+    // The acceptance was for that one rollback.
     assert!(site.store.stop().success());
     copy(&old, &data);
     site.store.restart();
@@ -112,7 +112,7 @@ fn an_honest_store_is_believed_through_kills_and_other_hosts_and_a_rollback_is_a
     client.flush().unwrap();
     client.disconnect();
     assert!(first.stop().success());
-    // Another host with the keys: what it has changed is believed, and what it has not is compared.
+    // Another host with the keys. This host believes its changes, and compares the rest.
     second.start();
     let mut client = second.client("disk");
     assert_eq!(client.read(0, 1024).unwrap(), [[5; 512], [9; 512]].concat());

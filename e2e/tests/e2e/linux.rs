@@ -108,7 +108,7 @@ fn no_errors(guest: &mut Guest) {
     assert_eq!(said.stdout, "", "{}", guest.console());
 }
 
-/// Random writes of a file that are read back and compared.
+/// Random writes of a file that the guest reads back and compares.
 fn fio(file: &str, mib: u32, more: &str) -> String {
     format!(
         "fio --name=verify --filename={file} --size={mib}M --rw=randwrite --bsrange=4k-64k \
@@ -123,7 +123,7 @@ fn start_load(guest: &mut Guest, file: &str, more: &str) {
     guest.start("load", &format!("until test -e /run/enough; do {once} || exit 1; done"));
 }
 
-/// Panics unless everything that was read was as it should be.
+/// Panics unless every read was right.
 #[track_caller]
 fn end_load(guest: &mut Guest) {
     guest.run("touch /run/enough").ok();
@@ -205,7 +205,7 @@ fn linux_makes_and_uses_file_systems() {
     run("e2fsck", ["-f", "-n", image.to_str().unwrap()]).ok();
 }
 
-/// `sg_xcopy` copies between two volumes and within one, and what it read is what was written.
+/// `sg_xcopy` copies between two volumes and within one, and the destination reads like the source.
 #[test]
 fn linux_copies() {
     let site = Site::with_volume("one", 32);
@@ -241,7 +241,8 @@ fn linux_copies() {
     no_errors(&mut guest);
 }
 
-/// Two initiators share a volume; one of them is fenced off, and stays so when the host restarts.
+/// Two initiators share a volume; one of them fences the other, which stays so when the host
+/// restarts.
 #[test]
 fn linux_reservations_fence() {
     let site = Site::with_volume("disk", 32);
@@ -306,8 +307,8 @@ fn reserve_out(session: &mut Session, action: u8, kind: u8, key: u64, action_key
     session.run(0, &command, &[]).status
 }
 
-/// Another machine takes a volume over from one that has a file system mounted on it and writes: every
-/// write of the first one fails from then on, and it notices.
+/// Another machine takes a volume over from one that has a file system mounted on it and writes.
+/// From then on every write of the first one fails, and it notices.
 #[test]
 fn linux_is_fenced_off_by_another_machine() {
     const REGISTER: u8 = 0;
@@ -365,8 +366,8 @@ fn linux_is_fenced_off_by_another_machine() {
     other.close(0);
 }
 
-/// The size of a mounted volume grows: the kernel is told by a unit attention, and takes the new size when
-/// it is asked to, or by itself with the rule of udev in docs/operations/tasks/resize.md.
+/// The size of a mounted volume grows. A unit attention tells the kernel, which takes the new size
+/// on request. With the rule of udev in docs/operations/tasks/resize.md it does so by itself.
 #[test]
 fn linux_sees_a_volume_grow() {
     let site = Site::with_volume("disk", 32);
@@ -431,8 +432,8 @@ fn linux_sees_a_volume_grow() {
     no_errors(&mut guest);
 }
 
-/// A machine whose root file system is a volume: QEMU's initiator reads and writes it, the kernel's does
-/// not. The host is killed and started under it.
+/// A machine whose root file system is a volume: QEMU's initiator reads and writes it, the kernel's
+/// does not. The test kills the host and starts it under it.
 #[test]
 fn linux_boots_from_a_volume() {
     const MIB: u64 = 256;
@@ -476,7 +477,7 @@ fn linux_boots_from_a_volume() {
     for part in ["/usr", "/var", "/etc"] {
         run("debugfs", ["-R", &format!("rdump {part} {}", text(&back)), &text(&image)]).ok();
     }
-    // What came with the image: busybox has put links of its own among the programs.
+    // The image's own content: busybox has put links of its own among the programs.
     for part in ["usr/lib", "usr/sbin/iscsid", "usr/bin/busybox"] {
         let (tree, back) = (text(&tree.join(part)), text(&back.join(part)));
         run("diff", ["-r", "--no-dereference", &tree, &back]).ok();
@@ -489,7 +490,7 @@ fn linux_boots_from_a_volume() {
     }
 }
 
-/// Two paths to one volume: each is cut once while the other goes on.
+/// Two paths to one volume: the test cuts each once while the other goes on.
 #[test]
 fn linux_fails_over() {
     let site = Site::with_volume("disk", 64);

@@ -1,4 +1,4 @@
-//! What an operator sees: starting, stopping, status, metrics, exit codes, the demo.
+//! An operator's view: starting, stopping, status, metrics, exit codes, the demo.
 
 use longhaul_e2e::process::{LIMIT, Server, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Relay, START, Site, files_below, free_address, http_get, temp_dir};
@@ -68,7 +68,7 @@ fn volumes_with_a_journal_are_attached_without_being_asked_for() {
     client.flush().unwrap();
     host.kill();
     relay.restore();
-    // No client this time: it is drained all the same.
+    // No client this time: the host drains all the same.
     host.start();
     wait_for("the journal to be drained", LIMIT, || site.export("disk")[..4096] == [9; 4096]);
     let status = host.status();

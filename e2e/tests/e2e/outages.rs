@@ -19,7 +19,7 @@ pub struct Busy<'a> {
 }
 
 impl Busy<'_> {
-    /// How many changes were asked for so far.
+    /// The number of changes so far.
     pub fn changes(&self) -> usize {
         self.changes.load(Ordering::Relaxed)
     }
@@ -79,7 +79,8 @@ fn the_line_is_cut(protocol: Protocol, seconds: u64) {
     let mut host = site.host("host").with(["--store", &relay.address]);
     host.start();
     let mut history = History::new(8192);
-    // All of the volume is written first: what the journal has is read without the store.
+    // The test writes all of the volume first: the host reads the journal's content without the
+    // store.
     let mut client = host.client("disk");
     let shape = Shape { max_blocks: 256, ..Shape::default() };
     Workload::new(&mut history, &mut client, 4, shape).fill().unwrap();
@@ -125,7 +126,7 @@ fn a_severed_line_is_not_noticed_over_tcp() {
     let mut host = site.host("host").with(["--transport", "tcp", "--store", &address]);
     host.start();
     let mut history = History::new(8192);
-    // What the journal has is read without the store.
+    // The host reads the journal's content without the store.
     let mut client = host.client("disk");
     let shape = Shape { max_blocks: 256, ..Shape::default() };
     Workload::new(&mut history, &mut client, 4, shape).fill().unwrap();
@@ -288,7 +289,7 @@ fn the_store_is_away(protocol: Protocol) {
     for at in 0..16u64 {
         assert!(client.read(at << 20, 1 << 20).unwrap() == data);
     }
-    // What only the store can answer waits until it is back, and is right then.
+    // Reads that only the store can answer wait until it is back, and are right then.
     let cold = std::thread::spawn(move || client.read(20 << 20, 4096).map(|data| (client, data)));
     std::thread::sleep(Duration::from_secs(2));
     assert!(!cold.is_finished(), "a cold read was answered without the store");
@@ -298,7 +299,7 @@ fn the_store_is_away(protocol: Protocol) {
     client.disconnect();
 }
 
-/// Over iSCSI a volume is attached by the first login to it, which is refused then in such a way that
+/// Over iSCSI the first login attaches a volume. The host refuses that login in such a way that
 /// initiators come again.
 #[test]
 fn no_room_for_the_journal_refuses_logins_until_there_is() {

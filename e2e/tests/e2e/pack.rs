@@ -13,7 +13,7 @@ use std::time::Duration;
 const BLOCKS: usize = 4096;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
 
-/// What nobody but the host may see.
+/// Data that only the host may see.
 const SECRET: &[u8; 16] = b"Top secret text!";
 
 fn new_key(site: &Site, name: &str) -> String {
@@ -165,7 +165,7 @@ fn a_host_is_killed_with_a_compressed_and_encrypted_volume() {
     client.disconnect();
     host.wait_drained("disk", LIMIT);
     assert!(host.stop().success());
-    // Without compression it can be read all the same.
+    // Without compression a host can read it all the same.
     let mut other = site.host("other").with(["--key-file", &key]);
     other.start();
     let image = read_all(&mut other.client("disk"), history.bytes()).unwrap();
@@ -199,7 +199,7 @@ fn cache_file(host: &Host) -> PathBuf {
     files.into_iter().find(|path| path.ends_with("cache.0000")).expect("there is a cache")
 }
 
-/// A host that has attached the volume, and its cache has been compared with the store.
+/// A host with the volume attached, after the comparison of its cache with the store.
 fn start(host: &mut Host) -> Client {
     host.start();
     let client = host.client("disk");
@@ -269,7 +269,8 @@ fn an_encrypted_volume_is_read_from_its_cache_which_nobody_else_can_read() {
     assert!(host.stop().success());
     assert!(!holds_secret(host.state()), "a cache that was filled by reads");
 
-    // It is warm after a restart, and after a crash; what was written meanwhile is not what was read before.
+    // It is warm after a restart, and after a crash. A later write shows its own data, not the old
+    // read.
     let mut client = start(&mut host);
     relay.cut();
     read_secrets(&mut client, |_| 0);
@@ -285,7 +286,7 @@ fn an_encrypted_volume_is_read_from_its_cache_which_nobody_else_can_read() {
     let mut client = start(&mut host);
     read_secrets(&mut client, rewritten);
 
-    // The next key is used for what is cached from then on; what was there stays.
+    // New cached blocks use the next key; the old ones stay.
     site.volume(["rotate-key", "disk", "--key-file", &key]).ok();
     wait_for("the host takes the new key", LIMIT, || {
         host.volume_status("disk")["encryption_key"] == 2
@@ -301,7 +302,7 @@ fn an_encrypted_volume_is_read_from_its_cache_which_nobody_else_can_read() {
     assert!(host.stop().success());
     assert!(!holds_secret(host.state()), "a cache that was filled by writes");
 
-    // Whatever becomes of the file is a miss.
+    // Any change of the file is a miss.
     let path = cache_file(&host);
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     for offset in (1 << 20..64 << 20).step_by(5000) {

@@ -117,7 +117,7 @@ fn what_is_pinned_outlives_scans_restarts_and_crashes() {
         assert_eq!(of_cache(host, "pinned_valid_bytes"), pinned);
     };
     check(&host, &mut client);
-    // What is written over stays there too, once the store has it.
+    // Overwritten data stays there too, once the store has it.
     let new = vec![7; 1 << 20];
     client.write(5 << 20, &new).unwrap();
     client.flush().unwrap();
@@ -179,7 +179,7 @@ fn files_are_pinned_where_they_lie() {
     let ranges: Vec<(u64, u64)> = serde_json::from_value(shown["pinned"].clone()).unwrap();
     let pinned: u64 = ranges.iter().map(|(start, end)| end - start).sum();
     assert!((8 << 20..9 << 20).contains(&pinned), "{ranges:?}");
-    // What the device has there is what the files hold.
+    // The device's content there is the files' content.
     let mut client = host.client("disk");
     let mut found = 0;
     for (start, end) in &ranges {
@@ -197,7 +197,7 @@ fn files_are_pinned_where_they_lie() {
     cache(&host, &["unpin", "disk", "--file", &path("0"), "--file", &path("1")]).ok();
     assert!(of_cache(&host, "pinned_bytes") < 5 << 20);
     cache(&host, &["pin", "disk", "--file", &path("none")]).fails(1, &["none"]);
-    // What lies on another disk has its place there, and not here.
+    // A file on another disk has its place there, and not here.
     let elsewhere = site.path("elsewhere");
     std::fs::write(&elsewhere, vec![1; 1 << 20]).unwrap();
     cache(&host, &["pin", "disk", "--file", elsewhere.to_str().unwrap()]).fails(1, &["volume"]);

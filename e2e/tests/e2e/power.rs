@@ -1,6 +1,6 @@
-//! Hosts that are killed or lose their power between a write and the flush after it, under an initiator
-//! that logs in again: it does not learn of the crash, so its flush vouches for all that was answered
-//! before.
+//! Hosts that die or lose their power between a write and the flush after it, under an initiator
+//! that logs in again. The initiator does not learn of the crash, so its flush vouches for all
+//! earlier answers.
 
 use longhaul_e2e::client::Protocol;
 use longhaul_e2e::power::Disk;
@@ -14,8 +14,9 @@ use std::time::Duration;
 const BLOCKS: usize = 2048;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
 
-/// Crashes a host again and again, and says how many acknowledged changes were lost in all. With a write
-/// cache these are the last ones of those that no flush has confirmed; without one, there must be none.
+/// Crashes a host again and again, and returns the number of lost acknowledged changes. With a
+/// write cache these are the last ones of those that no flush has confirmed; without one, there
+/// must be none.
 fn crashes(power: bool, write_cache: bool, rounds: u64) -> usize {
     let seed = setting("LONGHAUL_E2E_SEED", fastrand::u64(..));
     eprintln!("LONGHAUL_E2E_SEED={seed}");
@@ -100,8 +101,8 @@ fn what_was_acknowledged_is_there_after_a_power_cut_and_a_new_login() {
     }
 }
 
-/// The same with a write cache, which an initiator has to ask for: the counterpart that shows that the
-/// power cuts above take away what was not flushed.
+/// The same with a write cache, which an initiator has to ask for. This counterpart shows that the
+/// power cuts above take unflushed data away.
 #[test]
 fn what_was_in_the_write_cache_is_lost_from_its_end_in_a_power_cut() {
     if can_use_devices("what_was_in_the_write_cache_is_lost_from_its_end_in_a_power_cut") {

@@ -1,4 +1,4 @@
-//! Who and what is turned away, and whether the message says what to do.
+//! Refusals, and whether their messages give advice.
 
 use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, command, longhaul, run, run_within};
@@ -157,7 +157,7 @@ fn a_journal_that_is_too_small_or_changed_its_size() {
     let mut host = site.host("host").with(["--volume", "disk"]);
     host.journal_size = "1MiB".into();
     host.run_to_failure().fails(2, &["--journal-size", "at least"]);
-    // An existing journal keeps its size; that the flag says otherwise is said, not fatal.
+    // An existing journal keeps its size; another flag gives a message and is not fatal.
     host.journal_size = "128MiB".into();
     host.start();
     host.client("disk").disconnect();

@@ -1,4 +1,4 @@
-//! Damage at the store is repaired where there is another copy: at a second place, or in a host's read cache.
+//! Repair of damage at the store from another copy: from a replica, or from a host's read cache.
 
 use crate::damage::{check, flip};
 use crate::replica::{is_in_step, replica};
@@ -95,7 +95,7 @@ fn what_is_damaged_is_brought_back_from_the_replica() {
     client.disconnect();
     assert!(fresh.stop().success());
 
-    // What nobody reads is found by the scrub.
+    // The scrub finds damage that nobody reads.
     assert!(site.store.stop().success());
     flip(&segments[5], 32 << 10);
     site.store.set_flags(["--scrub-every", "1s", "--scrub-rate", "1GiB"]);
@@ -168,7 +168,7 @@ fn wait_for_a_pass(site: &Site) {
     });
 }
 
-/// What whoever has no cache reads.
+/// The reads of a client without a cache.
 fn read_afresh(site: &Site, host: &mut Host) -> Vec<u8> {
     let image = site.export("disk");
     assert!(host.stop().success());
@@ -189,7 +189,7 @@ fn what_the_store_has_lost_is_written_back_from_a_read_cache() {
     wait_for("what is damaged to be written back", LIMIT, || written_back(&host) > 0.0);
     wait_for_a_pass(&site);
     host.wait_drained("disk", LIMIT);
-    // The object is damaged as before, until it is collected; but nothing is read from there any more.
+    // The object is damaged as before, until its collection; but nothing reads from there any more.
     let before = (told(&site), written_back(&host));
     assert!(before.0 > 0.0);
     wait_for_a_pass(&site);
@@ -220,7 +220,7 @@ fn what_is_written_meanwhile_stays() {
     assert!(client.read(START, LENGTH as u32).unwrap() == content, "after {writes} writes");
     client.disconnect();
     host.wait_drained("disk", LIMIT);
-    // What was given up for the writes is told again.
+    // The store repeats the ranges that a host gave up for writes.
     wait_for_a_pass(&site);
     wait_for_a_pass(&site);
     host.wait_drained("disk", LIMIT);

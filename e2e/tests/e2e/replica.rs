@@ -1,4 +1,4 @@
-//! A replica at a second place: the first one is lost, what was there goes on, and goes back.
+//! A replica: the first location is lost, a standby continues with the rest, and goes back.
 
 use crate::fleet::{invited, knows, peer, volume_at};
 use crate::outages::{Busy, beside};
@@ -68,7 +68,7 @@ fn a_place_is_lost_and_another_one_goes_on_and_back() {
     second.set_data(text(&place));
     let address = second.address.clone();
     beside(&host, &mut written, shape, |busy| {
-        // Under load it is made, and then kept up with.
+        // The stores make it under load, and then keep it up to date.
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(host.volume_status("disk")["replica"], "none");
         replica(&site, &site.store, ["add", text(&place), "--standby", &address]).ok();
@@ -89,7 +89,7 @@ fn a_place_is_lost_and_another_one_goes_on_and_back() {
         assert!(busy.changes() > changes, "writes stand still");
         assert_eq!(host.volume_status("disk")["replica"], "none");
 
-        // The first place comes back, and finds that it is not needed any more.
+        // The first location comes back, and finds that nobody needs it any more.
         let first = site.store.dir().to_owned();
         let mut old = Store::stopped(&first);
         old.address.clone_from(&site.store.address);
@@ -131,7 +131,7 @@ fn waiting_again(site: &Site, second: &Store, first: &Path) -> Store {
 /// The other bucket's user.
 const OTHER_KEY: &str = "E2E1ACCESS";
 
-/// What the environment of a store says whose bucket is reached at one address, and that of its replica at another.
+/// The environment of a store for its bucket at one address, and for the replica's at another.
 fn of_two(own: (&str, &str), replica: (&str, &str)) -> Vec<(String, String)> {
     let named = |prefix: &str, (access_key, address): (&str, &str)| {
         let of = variables(address).into_iter().map(|(name, value)| match name {
@@ -171,7 +171,7 @@ fn of_volume(key: &str) -> Option<&str> {
     Some(&key[at..])
 }
 
-/// What is below a prefix of a bucket of each volume, by names that both places share.
+/// The content below a prefix of a bucket for each volume, by names that both locations share.
 fn volumes_at(gateway: &Gateway, prefix: &str) -> HashMap<String, Vec<u8>> {
     let objects = gateway.objects().into_iter().filter(|(key, _)| key.starts_with(prefix));
     let read = objects.filter_map(|(key, _)| {
@@ -186,7 +186,7 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
     if !can_use_buckets("a_bucket_is_lost_and_another_one_goes_on_and_back") {
         return;
     }
-    // Two servers of two users, so that it is seen who is asked with whose keys.
+    // Two servers of two users, so that the test sees the keys at each.
     let dir = temp_dir();
     let mut near = Gateway::start(&dir.path().join("near"));
     let far = Gateway::start_for(&dir.path().join("far"), OTHER_KEY);
@@ -215,7 +215,7 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
         assert_eq!(metric(&second.admin, "longhaul_store_standby"), 1.0);
         wait_for("the host to know", LIMIT, || host.volume_status("disk")["replica"] == "in step");
         knows(&host, &[&second]);
-        // Answers of the replica get lost, too.
+        // Some answers of the replica get lost, too.
         let mut dice = fastrand::Rng::with_seed(7);
         to_far.set(move |request| match (request.method.as_str(), dice.u32(..4)) {
             ("PUT", 0) => Fault::LoseAnswer,
@@ -232,13 +232,14 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
     });
     has_all_at(&site, &second, &mut host, &written, "at-second");
 
-    // The first bucket is back, and its store finds that it is not needed any more.
+    // The first bucket is back, and its store finds that nobody needs it any more.
     near.restart();
     refused(&run_within(site.store.command(), LIMIT), "somebody has gone on");
     let before = volumes_at(&near, "lab/one/objects/");
     beside(&host, &mut written, shape, |busy| {
         drop(to_near.take_seen());
-        // Answers get lost. And a copy within the bucket is answered with success before it fails.
+        // Answers get lost. And the server answers a copy within the bucket with success before it
+        // fails.
         let mut dice = fastrand::Rng::with_seed(8);
         to_near.set(move |request| match (request.method.as_str(), dice.u32(..8)) {
             ("PUT", 0) => Fault::LoseAnswer,
@@ -250,7 +251,7 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
         std::thread::sleep(Duration::from_millis(500));
         second.kill();
         second.restart();
-        // It is fenced by what it writes, so the host has to be there again.
+        // Its own writes fence it, so the host has to be there again.
         goes_on_at(&host, busy, &second);
         is_in_step(&site, &second);
         to_near.end();
@@ -280,8 +281,9 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
     }
 }
 
-/// A bucket gets a replica at `there`, and `waiting` goes on with it when whoever served it has been killed by `lost`. It gets one
-/// at `back`, where it came from, and what was there is copied by the server; and the first store goes on there.
+/// A bucket gets a replica at `there`, and `waiting` continues with it after `lost` has killed the
+/// former store. It gets one at `back`, where it came from, and the server copies the old content;
+/// and the first store continues there.
 pub fn a_bucket_goes_there_and_back(
     site: &mut Site,
     host: &mut Host,
@@ -319,14 +321,15 @@ pub fn a_bucket_goes_there_and_back(
     });
 }
 
-/// Of what was there `before`, nothing large was sent again: `put` are names and bytes of what was. It was copied there.
+/// Of the content of `before`, nothing large went again: `put` has names and bytes of the new puts.
+/// The server copied it there.
 fn only_the_difference_was_sent(
     before: &HashMap<String, Vec<u8>>,
     near: &Gateway,
     put: &[(String, usize)],
 ) {
     let after = volumes_at(near, "lab/one/objects/tree/");
-    // What is shorter is sent sooner than looked for.
+    // Sending a shorter one takes less time than looking for it.
     let large = |(_, bytes): &&(String, usize)| *bytes > 8192;
     let sent: Vec<_> = put.iter().filter(large).filter_map(|(path, _)| of_volume(path)).collect();
     for name in &sent {
@@ -388,7 +391,7 @@ fn what_cannot_be_a_replica_is_refused() {
     volume.args(["volume", "list", "--store", &second.address, "--credential"]);
     volume.arg(site.store.credential());
     assert!(!run_within(volume, LIMIT).status.success());
-    // Where it is not to be found commits wait, and go on when it is there again.
+    // Without it commits wait, and go on when it is there again.
     let aside = site.path("aside");
     std::fs::rename(&place, &aside).unwrap();
     let mut create = command(longhaul());
@@ -401,7 +404,7 @@ fn what_cannot_be_a_replica_is_refused() {
     assert!(creating.try_wait().unwrap().is_none());
     std::fs::rename(&aside, &place).unwrap();
     assert!(creating.wait().unwrap().success());
-    // What nothing is repeated in any more cannot be gone on with.
+    // Nobody can continue from a location that nothing follows any more.
     replica(&site, &site.store, ["remove"]).ok();
     assert_eq!(shown(&site, &site.store), Value::Null);
     refused(&fail_over(&site, &second), "not everything");

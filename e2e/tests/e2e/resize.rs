@@ -11,7 +11,7 @@ use std::time::Duration;
 const BLOCKS: usize = 8192;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
 
-/// What the kernel calls `ENOSPC`: NBD answers writes beyond the end with it.
+/// The kernel's `ENOSPC`: NBD answers writes beyond the end with it.
 const NO_SPACE: i32 = 28;
 
 fn size_seen(host: &Host) -> u64 {
@@ -60,7 +60,7 @@ fn a_volume_grows_under_load_and_stays_so_when_the_host_is_killed() {
         work.join().expect("reads return what was written").expect("no request fails");
         grown.unwrap();
     });
-    // This client was told another size.
+    // This client heard another size.
     assert_eq!(client.size(), old);
     let refused = client.write(old, &[1; 4096]).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(NO_SPACE), "{refused}");
@@ -106,7 +106,7 @@ fn a_size_survives_a_store_that_is_killed_right_after_it_said_so() {
         // Before anybody has made this store open the volume, or as the host did.
         assert_eq!(size_listed(&site), bytes, "round {round}");
         assert_eq!(site.show("disk")["size_bytes"], bytes, "round {round}");
-        // The message may have been lost with the store: then resuming tells it.
+        // The message may have got lost with the store: then resuming tells it.
         wait_for_size(&host, bytes);
         let mut client = host.client("disk");
         client.write(bytes - 4096, &[round + 1; 4096]).unwrap();

@@ -18,7 +18,7 @@ fn expecting(site: &Site, name: &str, key: &str, root: &str) -> Host {
     host(site, name, key).with(["--expect-root", &expected])
 }
 
-/// What the store has of the last root, as `longhaul volume show` says it.
+/// The store's last statement of a root, as in `longhaul volume show`.
 fn shown(site: &Site, volume: &str, key: &str) -> Value {
     site.volume(["show", volume, "--json", "--key-file", key]).ok().json()["root"].clone()
 }
@@ -80,7 +80,7 @@ fn a_host_that_knows_only_the_root_attaches_that_state_and_no_other() {
     write_and_stop(&mut second, 2);
     let newer = shown(&site, "disk", &key);
     assert_ne!(hash(&newer), hash(&root));
-    // Who has a table goes by that, whatever root was expected when it began.
+    // A host with a table goes by that, whatever root its start expected.
     second.start();
     assert_eq!(content(&second)[0], 2);
     let mut client = second.client("disk");
@@ -102,7 +102,8 @@ fn a_host_that_knows_only_the_root_attaches_that_state_and_no_other() {
     assert_eq!(content(&first)[..4096], [3; 4096]);
     assert!(first.stop().success());
 
-    // That a table cannot be opened turns out when the volume is this host's already: it goes back to the store.
+    // The failure to open a table shows when the volume is this host's already: it goes back to the
+    // store.
     let mut tables = std::fs::read_dir(first.state().join("versions")).unwrap();
     let marks = tables.next().unwrap().unwrap().path().join("versions.0001");
     std::fs::remove_file(&marks).unwrap();
@@ -120,15 +121,15 @@ fn copy(from: &Path, to: &Path) {
     run("cp", ["-a", &from.display().to_string(), &to.display().to_string()]).ok();
 }
 
-/// The directory in which a store keeps what was stated of the volume.
+/// The directory in which a store keeps the statements about the volume.
 fn stated(site: &Site) -> PathBuf {
     let mut found = longhaul_e2e::site::files_below(site.store.dir());
     found.retain(|path| path.parent().is_some_and(|dir| dir.ends_with("attr/versions")));
     found[0].parent().unwrap().to_owned()
 }
 
-/// A store that is brought back to an older state, and one that has another history of the same length, for which it shows
-/// what was stated of the right one.
+/// A store with an older state, and one with another history of the same length. For the latter it
+/// shows the statement of the right one.
 #[test]
 fn a_store_with_another_state_is_found_out() {
     let (mut site, key) = Site::with_encrypted("disk", MIB);
@@ -170,12 +171,13 @@ fn a_store_with_another_state_is_found_out() {
     let versions = victim.state().join("versions");
     let left = std::fs::read_dir(&versions).map_or(0, Iterator::count);
     assert_eq!(left, 0, "nothing of it counts");
-    // It is not read again and again, and the volume is free for others.
+    // The host does not read it again and again, and the volume is free for others.
     assert!(victim.refusal("disk").contains("all of it was read"));
     assert!(victim.stop().success());
 }
 
-/// A clone is of a volume that its host does not know; the store is killed while everything is read.
+/// A clone is of a volume that its host does not know; the store dies while the host reads
+/// everything.
 #[test]
 fn all_of_a_volume_is_learned_through_a_restart_of_the_store() {
     let (mut site, key) = Site::with_encrypted("disk", MIB);
@@ -230,7 +232,7 @@ fn a_root_is_expected_of_encrypted_volumes_only() {
     gone.start();
     let why = gone.refusal("disk");
     assert!(why.contains("no root is stated"), "{why}");
-    // The epoch that it was granted is handed back.
+    // The host hands its epoch back.
     wait_for("the volume to be free", LIMIT, || {
         let show = site.volume(["show", "disk", "--json"]).ok().json();
         show["live"]["connected"] != true

@@ -13,7 +13,7 @@ use std::time::Duration;
 const BLOCKS: usize = 4096;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
 
-/// What a kernel calls `EPERM`: NBD answers writes to a read-only export with it.
+/// The kernel's `EPERM`: NBD answers writes to a read-only export with it.
 const NOT_PERMITTED: i32 = 1;
 
 fn names(site: &Site, volume: &str) -> Vec<String> {
@@ -30,8 +30,8 @@ fn readers(site: &Site, name: &str, volume: &str) -> (longhaul_e2e::site::Host, 
     (host, client)
 }
 
-/// Writes without a pause while snapshots are taken: each holds all that had been acknowledged when it was
-/// asked for, is the volume at one moment, and never changes, whatever is killed.
+/// Writes without a pause during snapshots. Each snapshot holds all writes acknowledged before its
+/// request, is the volume at one moment, and never changes, whatever dies.
 #[test]
 fn snapshots_of_a_busy_volume_hold_what_was_acknowledged_and_never_change() {
     let mut site = Site::with_volume("disk", MIB);
@@ -72,7 +72,7 @@ fn snapshots_of_a_busy_volume_hold_what_was_acknowledged_and_never_change() {
         before = history.prefix_of(&image, (*least).max(before)).unwrap();
         images.push(image);
     }
-    // Deleted in any order, the others stay; and so they do when store and host are killed.
+    // Deletions in any order leave the others; so do kills of store and host.
     site.snapshot(["delete", "disk@s2", "disk@s0"]).ok();
     site.store.kill();
     site.store.restart();
@@ -124,7 +124,7 @@ fn a_snapshot_is_a_disk_that_nobody_writes_to() {
     assert_eq!(snapshot.read(0, 4096).unwrap(), [0; 4096]);
     let refused = snapshot.write(0, &[3; 4096]).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(NOT_PERMITTED), "{refused}");
-    // One that is deleted is taken from those who read it, who are not left waiting.
+    // Readers of a deleted one lose it, and do not wait.
     site.snapshot(["create", "disk@Tuesday"]).ok();
     let mut tuesday = host.client("disk@Tuesday");
     site.snapshot(["delete", "disk@Tuesday"]).ok();
@@ -139,7 +139,7 @@ fn a_snapshot_is_a_disk_that_nobody_writes_to() {
     let mut snapshot = host.client("disk@Monday");
     assert_eq!(snapshot.read(4096, 8192).unwrap(), [1; 8192]);
     assert!(snapshot.write(0, &[3; 4096]).is_err(), "{}", target("disk@Monday"));
-    // There may be another of its name.
+    // Another may have its name.
     site.snapshot(["delete", "disk@Monday"]).ok();
     assert!(names(&site, "disk").is_empty());
     assert!(snapshot.read(0, 4096).is_err());
@@ -293,7 +293,7 @@ fn snapshots_are_taken_by_the_clock() {
     wait_for("the first snapshots", LIMIT, || kinds(&site) == ["hourly", "daily"]);
     let taken = names(&site, "disk");
     assert_eq!(site.export(&format!("disk@{}", taken[0]))[..4096], [1; 4096]);
-    // A store that is started anew knows it, and does not take them again.
+    // A restarted store knows it, and does not take them again.
     site.store.kill();
     site.store.restart();
     client.write(0, &[2; 4096]).unwrap();
@@ -347,7 +347,7 @@ fn a_volume_goes_back_to_a_snapshot() {
     run(longhaul(), ["check".as_ref(), site.store.dir().as_os_str()]).ok();
 }
 
-/// A host that died is let in if all it had acknowledged was delivered.
+/// A host that died gets in if all its acknowledged writes arrived.
 #[test]
 fn a_dead_hosts_writes_do_not_come_after_a_rollback() {
     let mut site = Site::with_volume("disk", MIB);
@@ -370,7 +370,7 @@ fn a_dead_hosts_writes_do_not_come_after_a_rollback() {
     host.start();
     let mut client = host.client("disk");
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
-    // What was not delivered is refused, and kept.
+    // The store refuses undelivered writes, and the host keeps them.
     site.store.kill();
     client.write(0, &[3; 4096]).unwrap();
     client.flush().unwrap();
@@ -404,7 +404,7 @@ fn what_each_snapshot_takes_is_told() {
         client.flush().unwrap();
         host.wait_drained("disk", LIMIT);
     };
-    // The second MiB stays, the first is written anew after each snapshot.
+    // The second MiB stays, and each snapshot gets a new first one.
     client.write(1 << 20, &[9; 1 << 20]).unwrap();
     for n in 1..=2 {
         client.write(0, &[n; 1 << 20]).unwrap();
@@ -428,10 +428,10 @@ fn what_each_snapshot_takes_is_told() {
     }
     assert_eq!(all(&said), [mib + half, stored(mib + half), stored(half)], "{said}");
     assert_eq!(bytes(&said, "size_bytes"), MIB << 20);
-    // What a segment and a record have besides is nobody's, and more is not.
+    // The overhead of a segment and a record is nobody's, and more is not.
     assert!(bytes(&said, "reclaimable_bytes") < 64 << 10, "{said}");
 
-    // What only one has becomes free with it; a clone keeps its own from being so.
+    // Deleting a snapshot frees the data of only that one; a clone keeps its own.
     site.volume(["clone", "disk@s1", "copy"]).ok();
     site.snapshot(["delete", "disk@s1", "disk@s2"]).ok();
     let said = usage();
@@ -510,7 +510,7 @@ fn what_differs_is_listed_and_sent_and_received() {
     site.snapshot(["receive", "copy", &tuesday]).fails(1, &["receive that one first"]);
     site.create("small", 1);
     site.snapshot(["receive", "small", &all]).fails(1, &["resize"]);
-    // What the stream does not have is gone.
+    // Data that the stream lacks is gone.
     let mut other = host.client("copy");
     other.write(8 << 20, &[9; 4096]).unwrap();
     other.disconnect();
@@ -529,7 +529,7 @@ fn what_differs_is_listed_and_sent_and_received() {
     let again = site.snapshot(["receive", "copy", &tuesday]).ok();
     assert!(again.stderr.contains("already"), "{}", again.stderr);
 
-    // A stream that is cut short, and a volume that was written to, are refused; rolling back helps.
+    // The store refuses a cut stream, and a volume with new writes; rolling back helps.
     let (wednesday, short) = (file("wednesday"), file("short"));
     host.start();
     let mut client = host.client("disk");
@@ -596,7 +596,7 @@ fn files_of_yesterday_are_mounted_beside_todays() {
     assert!(!old.path().join("new").exists());
     old.unmount();
     yesterday.disconnect();
-    // A clone can be written to, and so its own journal be replayed.
+    // A clone takes writes, and so its own journal can replay.
     site.volume(["clone", "disk@yesterday", "copy"]).ok();
     let copy = Device::connect(&host.uri("copy"), &site.path("copy"));
     run("e2fsck", ["-f", "-y", copy.path()]);

@@ -1,4 +1,4 @@
-//! Space of what was overwritten is given back, and nothing else is.
+//! The store frees the space of overwritten data, and nothing else.
 
 use longhaul_e2e::process::{LIMIT, longhaul, run};
 use longhaul_e2e::site::{Site, files_below};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const BLOCKS: usize = 16_384;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
-/// Writes until the volume has been overwritten several times.
+/// Writes until the volume has several times its size of new data.
 const WRITES: usize = 24_000;
 
 /// Bytes of all objects.
 fn stored(site: &Site) -> u64 {
     let sizes = files_below(site.store.dir()).into_iter().filter_map(|file| {
-        // It may have been deleted meanwhile.
+        // The store may have deleted it meanwhile.
         std::fs::metadata(file).ok().map(|file| file.len())
     });
     sizes.sum()
@@ -24,8 +24,8 @@ fn usage(site: &Site) -> serde_json::Value {
     site.volume(["usage", "disk", "--json"]).ok().json()
 }
 
-/// Written all over several times, with a snapshot taken on the way and the store killed again and again: what is stored
-/// comes down to the percentage, and image and snapshot are what they were.
+/// Written all over several times, with a snapshot taken on the way and the store killed again and
+/// again. The stored bytes come down to the percentage, and image and snapshot stay.
 #[test]
 fn space_of_what_was_overwritten_is_given_back() {
     let mut site = Site::with_volume("disk", MIB);
@@ -68,10 +68,10 @@ fn space_of_what_was_overwritten_is_given_back() {
     });
     host.wait_drained("disk", LIMIT);
     let half = site.export("disk@half");
-    // The host may have been on its way back: then what had been committed is in it.
+    // The host may have been on its way back: then it has all commits.
     history.prefix_of(&half, WRITES / 4).unwrap();
     let written = history.len();
-    // What is behind all of it is that each store began with a segment, which stays.
+    // The reason is that each store began with a segment, which stays.
     let most = (MIB << 20) / 10 * 17 + (16 << 20);
     assert!(stored(&site) > most, "there is nothing to be given back");
     assert_eq!(history.prefix_of(&site.export("disk"), written), Ok(written));

@@ -83,7 +83,7 @@ fn a_second_reader_is_served_from_the_stores_cache_also_after_a_kill() {
     site.store.restart();
     assert!(site.store.server().log().contains("opened a cache of 64"));
     let (mut host, mut client) = cold(&site, "second");
-    // Whatever would be read from the objects from now on is not what was written.
+    // Later reads from the objects give other data than the writes.
     let segments = blank(&site);
     read_all(&mut client);
     let (hits, misses) = (
@@ -94,7 +94,7 @@ fn a_second_reader_is_served_from_the_stores_cache_also_after_a_kill() {
     client.disconnect();
     assert!(host.stop().success());
 
-    // Without the cache the damage is seen.
+    // Without the cache the damage shows.
     site.store.stop();
     site.store.set_flags(["--cache-size", "0"]);
     site.store.restart();
@@ -120,7 +120,7 @@ fn a_damaged_cache_is_a_miss_and_another_ones_is_dropped() {
 
     let path = cache_file(&site);
     let mut bytes = std::fs::read(&path).unwrap();
-    // Blocks, and a little of the index: its heads and most of its pages are left.
+    // Blocks, and a little of the index: its heads and most of its pages stay.
     for at in (128 << 10..bytes.len()).step_by(1021) {
         bytes[at] ^= 0x20;
     }

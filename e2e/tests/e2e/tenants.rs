@@ -1,4 +1,4 @@
-//! Volumes that are deleted and come back, and tenants that know nothing of each other.
+//! Volumes that come back after a deletion, and tenants that know nothing of each other.
 
 use longhaul_e2e::client::{Command, Protocol};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 8;
-/// What a kernel calls `ENOSPC`.
+/// The kernel's `ENOSPC`.
 const NO_SPACE: i32 = 28;
 
 fn deleted(site: &Site) -> Vec<Value> {
@@ -60,7 +60,7 @@ fn a_deleted_volume_comes_back_as_it_was() {
     assert_eq!(site.export("old")[..64 << 10], [7; 64 << 10]);
     assert_eq!(site.export("old@monday")[..64 << 10], [7; 64 << 10]);
     written(&site, "old", 8);
-    // Twice deleted and of one name they are told apart.
+    // The list tells two deleted ones of one name apart.
     site.volume(["delete", "disk"]).ok();
     site.volume(["delete", "old"]).ok();
     site.volume(["undelete", "nothing"]).fails(1, &["list --deleted"]);
@@ -97,7 +97,7 @@ fn what_is_deleted_goes_when_its_time_is_up_or_at_once() {
     site.volume(["delete", "disk", "--now"]).ok();
     gone(&site);
     site.volume(["delete", "disk", "--now"]).fails(1, &["no deleted volume"]);
-    // A store that keeps nothing, and one that is started after the time.
+    // A store that keeps nothing, and one that starts after the time.
     site.create("disk", MIB);
     written(&site, "disk", 3);
     site.volume(["delete", "disk"]).ok();
@@ -176,7 +176,7 @@ fn tenants_know_nothing_of_each_other() {
     assert_eq!(list(&site.store.credential()), ["acme/db", "db", "other/db", "other/theirs"]);
     let shown = with(&acme, ["volume", "show", "db", "--json"]).ok().json();
     assert_eq!((&shown["name"], &shown["size_bytes"]), (&"db".into(), &(16 << 20).into()));
-    // Whatever is tried, there is no such volume.
+    // No attempt finds such a volume.
     for name in ["theirs", "theirs@x"] {
         with(&acme, ["volume", "show", name]).fails(1, &["no such volume"]);
     }
@@ -229,7 +229,7 @@ fn tenants_know_nothing_of_each_other() {
         host.wait_drained("db", LIMIT);
         assert!(host.stop().success());
     }
-    // Snapshots, clones and what is deleted are theirs as well.
+    // Snapshots, clones and deleted volumes are theirs as well.
     with(&acme, ["snapshot", "create", "db@monday"]).ok();
     with(&acme, ["volume", "clone", "db@monday", "copy"]).ok();
     with(&acme, ["volume", "clone", "db@monday", "other/copy"]).fails(1, &["letters"]);
@@ -296,7 +296,7 @@ fn a_tenant_has_no_more_than_it_may() {
     create("c", "1MiB").fails(1, &["may have 2", "--max-volumes"]);
     with(&acme, ["snapshot", "create", "a@x"]).ok();
     with(&acme, ["volume", "clone", "a@x", "c"]).fails(1, &["may have 2"]);
-    // What is deleted makes room, and needs room to come back.
+    // A deleted volume makes room, and needs room to come back.
     with(&acme, ["volume", "delete", "b"]).ok();
     create("c", "8MiB").ok();
     with(&acme, ["volume", "undelete", "b"]).fails(1, &["may have 2"]);
@@ -337,7 +337,8 @@ fn a_tenant_over_its_stored_bytes_sees_no_space_until_there_is_some() {
     other.start();
     let (mut client, mut own) = (host.client("db"), other.client("own"));
     let full = || host.volume_status("db")["no_space"] == true;
-    // From some point on it is refused, before the quota is exceeded by more than what is on its way.
+    // From some point on the host refuses it, before the quota is exceeded by more than the data on
+    // its way.
     let mut taken = 0_u64;
     let refused = loop {
         match client.write(taken << 20 & (31 << 20), &[taken as u8 + 1; 1 << 20]) {
@@ -351,7 +352,7 @@ fn a_tenant_over_its_stored_bytes_sees_no_space_until_there_is_some() {
     assert!(taken >= 3, "{taken}");
     client.flush().unwrap();
     wait_for("the tenant to be over its quota", LIMIT, full);
-    // What was acknowledged is there and stored, and others are not affected.
+    // Acknowledged data is there and stored, and others notice nothing.
     client.flush().unwrap();
     host.wait_drained("db", LIMIT);
     let last = taken - 1;
@@ -403,7 +404,8 @@ fn a_tenant_does_no_more_in_a_second_than_it_may() {
     filled(&site, &acme, "db", 24, 7);
     with(&admin, ["tenant", "set", "acme", "--max-iops", "0"]).fails(2, &["would stop everything"]);
     with(&admin, ["tenant", "set", "acme", "--max-rate", "50"]).fails(2, &["Mbit/s"]);
-    // What is read in a time is at most a second's worth, and what comes in: however slow the machine is.
+    // A reader gets at most a second's worth and the income of the time, however slow the machine
+    // is.
     set(&["--max-rate", "4MiB/s"]);
     let mut host = Host::new(&site.path("host"), &acme);
     host.start();
@@ -473,12 +475,12 @@ fn a_burst_of_one_volume_does_not_hold_up_another() {
     assert!(burst.lag_bytes("big") > 8 << 20, "the burst is over");
     let limit = of_tenant(&site.store.admin, "longhaul_tenant_limit_bytes_per_second", "acme");
     assert_eq!(limit, Some(f64::from(1 << 20)));
-    // Who is gone waits for nothing any more, and goes on when it is back.
+    // A gone reader waits for nothing any more, and goes on when it is back.
     burst.kill();
     wait_for("what waited to be forgotten", LIMIT, || waiting() == (0, 0));
     burst.start();
     wait_for("batches to wait", LIMIT, || waiting().0 > 0);
-    // A limit that is lifted is lifted at once.
+    // A lifted limit is gone at once.
     with(&admin, ["tenant", "set", "acme", "--max-rate", "none"]).ok();
     burst.wait_drained("big", LIMIT);
     assert_eq!(waiting(), (0, 0));
@@ -514,7 +516,7 @@ fn several_stores_share_what_a_tenant_may_do() {
     wait_for("the limit to be known", LIMIT, || limit(&site.store) == whole);
     let (mut two, other) = attached("two", &second);
     wait_for("both to have half", LIMIT, || limit(&site.store) == half && limit(&second) == half);
-    // What is said at one store counts at the other at once.
+    // A change at one store counts at the other at once.
     let admin = site.store.credential();
     with(&admin, ["tenant", "set", "acme", "--max-iops", "none"]).ok();
     wait_for("it to be heard", LIMIT, || limit(&second) == (None, half.1));
@@ -587,7 +589,7 @@ fn several_stores_keep_tenants_apart_and_agree_on_them() {
     });
     at(&other, &["volume", "show", "db"]).fails(1, &["no such volume"]);
     at(&acme, &["volume", "create", "more", "--size", "8MiB"]).fails(1, &["may have 1"]);
-    // The first has it; what is asked at the second is passed on, and answered by its name.
+    // The first has it. The second passes requests on, and the answer has its own name.
     let mut host = Host::new(&site.path("host"), &acme).with(["--store", &site.store.address]);
     host.start();
     let mut client = host.client("db");

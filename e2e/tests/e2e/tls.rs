@@ -1,4 +1,4 @@
-//! NBD over TLS with real clients, and what is refused without.
+//! NBD over TLS with real clients, and the refusals without.
 
 use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, command, run, run_within};
@@ -120,7 +120,7 @@ fn clients_with_a_certificate_and_no_others() {
     )
     .ok();
 
-    // Once somebody is named, it has to be one of them.
+    // Once the list names somebody, the client has to be one of them.
     host.control("nbd", ["allow", "disk", "cert:another"]).ok();
     let refused = run("nbdinfo", [uri("good")]);
     assert!(!refused.status.success(), "{refused}");

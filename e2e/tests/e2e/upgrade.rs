@@ -1,7 +1,9 @@
-//! What earlier versions have written, and stores and hosts of an earlier version beside those of this one.
+//! The data of earlier versions, and stores and hosts of an earlier version beside those of this
+//! one.
 //!
-//! `e2e/fixtures` holds an archive for each time a format on disk has changed: the directories of a store and a host,
-//! with something of everything, and what their volumes contain. `make fixture` makes one of this version.
+//! `e2e/fixtures` holds an archive for each change of a format on disk. It has the directories of a
+//! store and a host, with something of everything, and the content of their volumes. `make fixture`
+//! makes one of this version.
 
 use crate::fleet::{has_all, invited, knows, peer};
 use longhaul_e2e::client::{Client, Command};
@@ -32,7 +34,8 @@ fn export(site: &Site, name: &str) -> Vec<u8> {
     std::fs::read(file).unwrap()
 }
 
-/// Writes, zeroes and discards, to a client and to what it is to read then; most of the data can be compressed.
+/// Writes, zeroes and discards, to a client and to its expected content; most of the data
+/// compresses.
 fn write_some(client: &mut Client, image: &mut [u8], random: &mut fastrand::Rng, times: usize) {
     for _ in 0..times {
         let mut data = vec![random.u8(..); 4096 * random.usize(1..=4)];
@@ -122,7 +125,7 @@ fn a_fixture_is_made() {
         .iter()
         .map(|name| ((*name).to_owned(), digest(&export(&site, name)).into()))
         .collect();
-    // What the host has not delivered.
+    // The host's undelivered writes.
     assert!(site.store.stop().success());
     write_some(&mut client, &mut image, &mut random, 20);
     digests.insert("disk".into(), digest(&image).into());
@@ -135,7 +138,7 @@ fn a_fixture_is_made() {
     run("tar", ["-C", text(&dir), "-S", "-czf", text(&file)].into_iter().chain(parts)).ok();
 }
 
-/// What an archive holds is served, all of it, and can be gone on with.
+/// This version serves the whole content of an archive, and can continue from it.
 fn is_served(archive: &Path) {
     let dir = temp_dir();
     run("tar", ["-C", text(dir.path()), "-xzf", text(archive)]).ok();
@@ -145,14 +148,14 @@ fn is_served(archive: &Path) {
     }
     let said: Value =
         serde_json::from_slice(&std::fs::read(path("fixture.json")).unwrap()).unwrap();
-    // What it was given with is over some day.
+    // Its credential ends some day.
     run(longhaul(), ["credential", "rotate", "--state", text(&path("store"))]).ok();
     let mut store = Store::stopped(&path("store"));
     store.restart();
     let mut site = Site::around(dir, store);
     let mut host = host_of(&site);
     host.start();
-    // The new credential has another key than the one that wrote what is left in the journals.
+    // The new credential has another key than the writer of the journals' rest.
     for volume in ["disk", "secret"] {
         host.attach([volume, "--take-over"]).ok();
         host.wait_drained(volume, LIMIT);
@@ -199,7 +202,7 @@ fn what_earlier_versions_have_written_is_served() {
     }
 }
 
-/// Store after store is replaced, and the other way round, while hosts of either version write.
+/// Store after store gets replaced, and the other way round, while hosts of either version write.
 #[test]
 #[ignore = "needs the binary of an earlier version: make upgrade-test"]
 fn stores_and_hosts_of_two_versions_get_along() {
@@ -216,7 +219,7 @@ fn stores_and_hosts_of_two_versions_get_along() {
     site.create("disk", 32);
     let mut host = site.host("host").with(["--volume", "disk"]);
     let mut history = History::new(8192);
-    // The first is replaced, then the second, then the host; and back again.
+    // The test replaces the first, then the second, then the host; and back again.
     let steps = [
         (&new, &old, &old),
         (&new, &new, &old),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long an abuse goes on. Guessed: long enough for some thousands of PDUs.
 const WHILE: Duration = Duration::from_secs(6);
 
-/// Runs `abuse` while a session of another initiator writes, reads and compares without pause, and
+/// Runs `abuse` while a session of another initiator writes, reads and compares without pause. It
 /// checks that no command of that one took longer than a busy machine explains.
 #[track_caller]
 fn beside_a_good_session(rig: &mut Rig, abuse: impl FnOnce(&Rig)) {
@@ -38,7 +38,7 @@ fn beside_a_good_session(rig: &mut Rig, abuse: impl FnOnce(&Rig)) {
                 let round = rounds.fetch_add(1, Ordering::Relaxed);
                 let lba = 100_000 + round % 1000;
                 let data = pattern(round as u8, lba, 20);
-                // An abuse may reset the unit; that is told once, and does no harm.
+                // An abuse may reset the unit; the initiator hears that once, and it does no harm.
                 good.settle(0);
                 good.write_blocks(0, lba, &data).good();
                 assert!(good.read_blocks(0, lba, 20) == data, "round {round}");
@@ -49,7 +49,7 @@ fn beside_a_good_session(rig: &mut Rig, abuse: impl FnOnce(&Rig)) {
         });
         let guard = Over(&over);
         abuse(rig);
-        // It goes on afterwards, too.
+        // It goes on afterward, too.
         let enough = rounds.load(Ordering::Relaxed) + 3;
         wait_for("the good session to go on", SOON, || {
             thread.is_finished() || rounds.load(Ordering::Relaxed) >= enough
@@ -61,7 +61,7 @@ fn beside_a_good_session(rig: &mut Rig, abuse: impl FnOnce(&Rig)) {
     rig.is_sound();
 }
 
-/// Reads what comes at once; false once the connection is closed.
+/// Reads the available bytes; false once the connection is closed.
 fn drain(connection: &mut Connection) -> bool {
     loop {
         match connection.receive_within(Duration::from_millis(1)) {
@@ -100,8 +100,8 @@ fn every_opcode() {
                         assert_eq!(reject.opcode(), op::REJECT, "{reject:?}");
                         assert_eq!(reject.header[2], reason::PROTOCOL, "{reject:?}");
                     }
-                    // §11.17.1: command not supported; where it is known to be wrong, closing is
-                    // what §7.13 leaves.
+                    // §11.17.1: command not supported. Where the target knows it to be wrong, §7.13
+                    // leaves closing.
                     (_, Received::Pdu(reject)) => {
                         assert_eq!(reject.opcode(), op::REJECT, "{opcode:#04x}: {reject:?}");
                         assert_eq!(reject.header[2], reason::NOT_SUPPORTED, "{reject:?}");
@@ -276,7 +276,7 @@ fn pings() {
     let ping = session.numbered(pdu::nop_out(itt, NO_TAG).with_data(&[8; 2000]));
     session[0].send(&ping);
     assert_eq!(session[0].expect(op::NOP_IN).data, [8; 512]);
-    // Neither tag: an acknowledgement, and no answer.
+    // Neither tag: an acknowledgment, and no answer.
     let quiet = session.numbered(pdu::nop_out(NO_TAG, NO_TAG).immediate());
     session[0].send(&quiet);
     session[0].expect_nothing(super::QUIET);
@@ -308,7 +308,7 @@ fn other_units() {
     session.close(0);
 }
 
-/// Any CDB at all, with data of any length: each is answered.
+/// Any CDB at all, with data of any length: each gets an answer.
 #[test]
 fn any_cdb() {
     let mut rig = Rig::new();

@@ -41,7 +41,8 @@ fn every_agreement_about_data_carries_it() {
     }
 }
 
-/// §11.8.4, §13.17: no more R2Ts at a time than was agreed, and the next as soon as one is done.
+/// §11.8.4, §13.17: the target keeps to the negotiated number of R2Ts, and sends the next as soon
+/// as one is done.
 #[test]
 fn r2ts_are_limited() {
     let rig = Rig::new();
@@ -89,7 +90,7 @@ fn asked(session: &mut Session) -> (Pdu, Pdu) {
     (write, r2t)
 }
 
-/// Wrong answers to an R2T at level 0: the command fails with the sense of §11.4.7.2 once the
+/// Wrong answers to an R2T at level 0. The command fails with the sense of §11.4.7.2 once the
 /// sequence has ended, and the session goes on.
 #[test]
 fn wrong_answers_to_an_r2t() {
@@ -168,7 +169,7 @@ fn data_out_that_belongs_nowhere() {
 fn unsolicited_data_that_may_not_be() {
     let rig = Rig::new();
     let data = pattern(43, 0, 16);
-    // No immediate data was agreed.
+    // The login allowed no immediate data.
     let mut session = rig.session([("ImmediateData", "No"), ("InitialR2T", "Yes")]);
     let mut write = session.write(0, 4);
     write.data = data[..2048].to_vec();
@@ -212,13 +213,13 @@ fn data_with_a_command_that_takes_none() {
     read.data = vec![7; 100];
     session[0].send(&read);
     session[0].expect_reject(reason::INVALID_FIELD, &read);
-    // Its number was not received (§7.3), and is there for another one.
+    // The target did not receive its number (§7.3), and another one may use it.
     session.cmd_sn = read.cmd_sn();
     session.settle(0);
     session.close(0);
 }
 
-/// §11.4.5: what is moved less or more than expected.
+/// §11.4.5: more or less data than expected.
 #[test]
 fn residuals() {
     let rig = Rig::new();
@@ -244,14 +245,14 @@ fn residuals() {
         let read = session.command(0x80, 0, &cdb10(0x28, 100, 1));
         let end = session.run(0, &read, &[]);
         assert_eq!((end.residual, end.data.len()), (Residual::Overflow(512), 0));
-        // A write that announces more than its CDB takes: the rest is not asked for.
+        // A write that announces more than its CDB takes: the target does not ask for the rest.
         let write = session.command(WRITE, 8192, &cdb10(0x2a, 100, 8));
         let end = session.run(0, &write, &[&data[..], &data[..]].concat());
         assert_eq!(end.residual, Residual::Underflow(4096));
         let asked: u32 = end.r2ts.iter().map(Pdu::count).sum();
         assert_eq!(asked, 4096);
         end.good();
-        // Less: whatever is written, the rest is told.
+        // Less: the target writes that, and reports the rest.
         let write = session.command(WRITE, 2048, &cdb10(0x2a, 100, 8));
         let end = session.run(0, &write, &data);
         assert_eq!(end.residual, Residual::Overflow(2048), "{end:?}");
@@ -268,7 +269,7 @@ fn residuals() {
     }
 }
 
-/// §4.4: commands that move data both ways are refused, and nothing hangs on them.
+/// §4.4: the target refuses commands that move data both ways, and nothing hangs on them.
 #[test]
 fn bidirectional_commands_are_refused() {
     let rig = Rig::new();
@@ -282,7 +283,7 @@ fn bidirectional_commands_are_refused() {
     session.close(0);
 }
 
-/// §13.13, §11.7: long reads are cut into sequences and PDUs as agreed.
+/// §13.13, §11.7: the target cuts long reads into sequences and PDUs as negotiated.
 #[test]
 fn reads_are_cut_as_agreed() {
     let rig = Rig::new();
@@ -305,7 +306,7 @@ fn reads_are_cut_as_agreed() {
     }
 }
 
-/// A write that is cut off in the middle of a PDU, at every kind of place, has no effect.
+/// A write with a cut in the middle of a PDU, at every kind of place, has no effect.
 #[test]
 fn writes_that_are_cut_off() {
     let rig = Rig::new();

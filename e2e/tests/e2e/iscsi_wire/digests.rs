@@ -29,7 +29,7 @@ fn every_combination_carries_data_both_ways() {
                     ("HeaderDigest", header),
                     ("DataDigest", data),
                     ("ErrorRecoveryLevel", level),
-                    // So that Data-In is cut at odd places and padded.
+                    // So that Data-In has odd cuts and padding.
                     ("MaxRecvDataSegmentLength", "1021"),
                 ]);
                 let written = pattern(1, 64, 300);
@@ -52,7 +52,7 @@ fn every_combination_carries_data_both_ways() {
     }
 }
 
-/// §7.8: a header that is damaged cannot be followed; the connection goes, at every level.
+/// §7.8: nobody can follow a damaged header; the connection goes, at every level.
 #[test]
 fn a_damaged_header_ends_the_connection() {
     let rig = Rig::new();
@@ -68,7 +68,8 @@ fn a_damaged_header_ends_the_connection() {
             bytes[byte] ^= 0x10;
             session[0].send_bytes(&bytes);
             if (4..8).contains(&byte) {
-                // The header claims more than comes; what it claims is there before it is judged.
+                // The header claims more than comes; the claimed data is there before the target
+                // judges it.
                 session[0].send_bytes(&[0; 1100]);
             }
             let seen = session[0].expect_closed(SOON);
@@ -77,7 +78,8 @@ fn a_damaged_header_ends_the_connection() {
     }
 }
 
-/// §7.8: solicited data that is damaged is rejected; then the command fails, or it is asked for again.
+/// §7.8: the target rejects damaged solicited data. Then the command fails, or the target asks for
+/// it again.
 #[test]
 fn damaged_data_out() {
     let rig = Rig::new();
@@ -95,7 +97,7 @@ fn damaged_data_out() {
         let bytes = damaged(&session, 0, &first);
         session[0].send_bytes(&bytes);
         session[0].expect_reject(reason::DATA_DIGEST, &first);
-        // The status waits until all that was asked for has come.
+        // The status waits until all solicited data has come.
         session[0].expect_nothing(QUIET);
         session[0].send(&last);
         if level == "0" {
@@ -150,8 +152,9 @@ fn damaged_unsolicited_data() {
     }
 }
 
-/// §7.8: a command whose immediate data is damaged is rejected and counts as not received: with
-/// recovery it is retried under its number (§7.2.1), without there is nobody to do that.
+/// §7.8: the target rejects a command whose immediate data is damaged, and counts it as not
+/// received. With recovery the initiator retries it under its number (§7.2.1). Without, nobody
+/// does.
 #[test]
 fn damaged_immediate_data() {
     let rig = Rig::new();
@@ -170,9 +173,9 @@ fn damaged_immediate_data() {
             assert!(seen.is_empty(), "{seen:?}");
             continue;
         }
-        // What comes after it waits.
+        // Later commands wait.
         let mut read = session.read(3000, 4);
-        // ORDERED, so that the write is done before it starts.
+        // ORDERED, so that the write ends before it starts.
         read.header[1] = read.header[1] & !7 | 2;
         session[0].send(&read);
         session[0].expect_nothing(QUIET);

@@ -1,4 +1,4 @@
-//! §11.9: what initiators are told when a host stops in order.
+//! §11.9: messages to initiators when a host stops in order.
 
 use super::{Rig, SOON};
 use longhaul_e2e::initiator::pdu::{self, Pdu, op};
@@ -24,8 +24,8 @@ fn read(pdu: &Pdu) -> (u8, [u16; 3]) {
     (pdu.header[36], [38, 40, 42].map(|at| pdu.get16(at)))
 }
 
-/// Each connection is asked for its logout. Who obeys leaves as always, and whoever stays is told of each
-/// connection that it will be dropped, with the time to wait before a new login.
+/// Each connection gets a logout request. An obedient initiator leaves as always. One that stays
+/// hears for each connection that it will be dropped, with the time to wait before a new login.
 #[test]
 fn a_host_that_stops_asks_for_logouts_and_says_what_it_drops() {
     let mut rig = Rig::new();
@@ -39,7 +39,7 @@ fn a_host_that_stops_asks_for_logouts_and_says_what_it_drops() {
     for at in [0, 7] {
         assert_eq!(event(&mut stays[at]), (LOGOUT, [0, 0, 4]));
     }
-    // What is under way is finished, on the way out too.
+    // Commands under way end, on the way out too.
     let data = super::pattern(1, 8, 16);
     obeys.write_blocks(0, 8, &data).good();
     obeys.close(0);
@@ -69,7 +69,7 @@ fn a_host_that_stops_at_once_says_so() {
     assert!(rig.host.server().wait(START).success());
 }
 
-/// A host that stops does not wait for initiators that have left when they were asked to.
+/// A stopping host does not wait for initiators that have left on request.
 #[test]
 fn a_host_that_stops_does_not_wait_for_those_who_have_left() {
     let mut rig = Rig::with(["--drain-limit", "100s"]);
@@ -78,7 +78,7 @@ fn a_host_that_stops_does_not_wait_for_those_who_have_left() {
     session.settle(1);
     rig.host.server().signal(Signal::TERM);
     let start = Instant::now();
-    // §11.9.1: each connection is logged out on its own here.
+    // §11.9.1: each connection logs out on its own here.
     for at in [1, 0] {
         assert_eq!(event(&mut session[at]).0, LOGOUT);
         let itt = session.tag();

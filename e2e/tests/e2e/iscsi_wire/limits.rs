@@ -1,5 +1,5 @@
-//! What takes too long or is too much: login and ping limits, limits of sessions and connections, and
-//! the memory of the host under floods.
+//! Slow and large things: login and ping limits, limits of sessions and connections, and the memory
+//! of the host under floods.
 
 use super::{INITIATOR, Rig, SOON, is_closed, pattern};
 use longhaul_e2e::initiator::connection::Received;
@@ -9,7 +9,7 @@ use longhaul_e2e::initiator::{Connection, Login, Session};
 use longhaul_e2e::wait_for;
 use std::time::{Duration, Instant};
 
-/// What the target's limits of 15 s each come to on a busy machine.
+/// The effect of the target's limits of 15 s each on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A login that does not go on ends, wherever it stopped (§7.5 leaves the time to the target).
@@ -38,7 +38,7 @@ fn a_login_has_a_limit() {
     assert!(start.elapsed() > Duration::from_secs(5), "too soon for a slow network");
 }
 
-/// §4.2.2.2, §11.19: who says nothing is pinged, and dropped if there is no answer.
+/// §4.2.2.2, §11.19: a silent initiator gets a ping, and loses its connection without an answer.
 #[test]
 fn a_silent_initiator_is_dropped_and_one_that_answers_is_not() {
     let rig = Rig::new();
@@ -101,7 +101,7 @@ fn connections_of_a_portal_are_limited() {
         turned_away += open.extract_if(.., refused).count();
         turned_away >= 1000
     });
-    // On a machine so busy that the limit of logins has passed, nothing can be said of the number.
+    // On a machine so busy that the login limit has passed, the number means nothing.
     assert!(
         open.len() >= 64 || start.elapsed() > Duration::from_secs(14),
         "{} connections",
@@ -120,8 +120,8 @@ fn connections_of_a_portal_are_limited() {
     rig.is_sound();
 }
 
-/// What one session can make the host keep: 32 MiB of payload (`session_bytes`), twice for what is on
-/// its way in and out, and what the allocator keeps back.
+/// The memory that one session can make the host keep. It is 32 MiB of payload (`session_bytes`),
+/// twice for data on its way in and out, and the allocator's reserve.
 const SESSION_KIB: u64 = 160 << 10;
 
 /// Runs a flood and checks that the host has not grown by more than `limit_kib` at any time.
@@ -230,7 +230,7 @@ fn memory_stays_bounded_under_logins() {
     });
 }
 
-/// Requests that are answered at once, and whose answers nobody reads: pings, rejects, management.
+/// Requests with immediate answers that nobody reads: pings, rejects, management.
 #[test]
 fn memory_stays_bounded_when_answers_pile_up() {
     let mut rig = Rig::new();

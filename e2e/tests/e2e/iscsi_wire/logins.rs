@@ -6,7 +6,7 @@ use longhaul_e2e::initiator::login::{Login, pairs, stage, text, value};
 use longhaul_e2e::initiator::pdu::{self, NO_TAG, Pdu, op, reason};
 use longhaul_e2e::initiator::{Connection, Received, Session};
 
-/// What a login request is answered with.
+/// The answer to a login request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// Status 0, and goes on to this stage, or does not.
@@ -108,7 +108,7 @@ fn fields_that_must_not_change_or_be_so() {
         ("TSIH", |pdu| pdu.header[15] = 9, Answer::Refused(0x0200)),
         ("CID", |pdu| pdu.header[21] = 9, Answer::Refused(0x0200)),
         ("task tag", |pdu| pdu.header[19] ^= 1, Answer::Refused(0x0200)),
-        // §11.12.4: nothing older or newer than 0 is spoken.
+        // §11.12.4: the target speaks only version 0.
         ("version", |pdu| pdu.header[3] = 1, Answer::Refused(0x0205)),
         (
             "additional header",
@@ -132,7 +132,7 @@ fn fields_that_must_not_change_or_be_so() {
                 assert!(pdu.opcode() == op::LOGIN_RESPONSE && got == right, "{what}: {pdu:?}");
                 assert!(is_closed(&mut connection, SOON), "{what}: still open");
             }
-            // Who speaks something else is not owed an answer.
+            // A client of another protocol deserves no answer.
             Received::Closed => assert_eq!(what, "opcode"),
             Received::Nothing => panic!("{what}: no answer"),
         }
@@ -231,7 +231,7 @@ fn texts_that_are_none() {
     assert_eq!(answer(&mut connection, &more), Answer::Goes(None));
     let got =
         answer(&mut connection, &login.request(stage::OPERATIONAL, Some(stage::FULL), second));
-    // An unknown key is not understood, however long its value is.
+    // The target does not understand an unknown key, however long its value is.
     assert!(matches!(got, Answer::Goes(Some(3)) | Answer::Refused(0x0200)), "{got:?}");
 }
 
@@ -312,11 +312,11 @@ fn keys_are_negotiated_by_their_functions() {
         let got = value(&answers, key);
         assert!(got.is_some_and(|got| right.contains(&got)), "{key}={offer}: {got:?}");
     }
-    // §13.12: a declaration is answered by none but one's own.
+    // §13.12: the answer to a declaration is none but one's own.
     let (_, _, answers) = rig.login().key("MaxRecvDataSegmentLength", 512).run().unwrap();
     let own: u32 = value(&answers, "MaxRecvDataSegmentLength").unwrap().parse().unwrap();
     assert!((512..=0xff_ffff).contains(&own), "{own}");
-    // §13.14: the first burst is no longer than the burst, whatever was offered.
+    // §13.14: the first burst is no longer than the burst, whatever the offer.
     let login = rig.login().keys([("FirstBurstLength", "262144"), ("MaxBurstLength", "65536")]);
     let (_, _, answers) = login.run().unwrap();
     let number = |key| value(&answers, key).unwrap().parse::<u32>().unwrap();
@@ -327,7 +327,7 @@ fn keys_are_negotiated_by_their_functions() {
 fn discovery_tells_what_may_be_used_and_takes_nothing_else() {
     let mut rig = Rig::new();
     rig.site.create("second", 16);
-    // Of one that is not attached here nobody is told.
+    // Nobody hears of one that is not attached here.
     rig.site.create("third", 16);
     rig.host.attach(["second"]).ok();
     let login = Login { target: None, ..rig.login() };
@@ -344,7 +344,7 @@ fn discovery_tells_what_may_be_used_and_takes_nothing_else() {
     let names: Vec<&str> =
         all.iter().filter(|(key, _)| key == "TargetName").map(|(_, name)| name.as_str()).collect();
     assert_eq!(names, [target("disk"), target("second")], "{all:?}");
-    // §C: each name is followed by where it is.
+    // §C: each name comes with its address.
     let address = value(&all, "TargetAddress").unwrap();
     assert_eq!(address, format!("{},1", rig.portal));
     // §C: one target; and a name that is none.
@@ -380,7 +380,7 @@ fn text_in_the_full_feature_phase() {
     // §C: in a normal session, the session's own target.
     assert_eq!(value(&pairs(&answer.data), "TargetName"), Some(target("disk").as_str()));
     assert_eq!((answer.flags(), answer.ttt()), (0x80, NO_TAG));
-    // A bookmark that nobody was given.
+    // A bookmark that nobody got.
     let itt = session.tag();
     let wrong = session.numbered(pdu::text(true, itt, 0x5555, b"SendTargets=\0"));
     session[0].send(&wrong);
@@ -443,7 +443,7 @@ fn chap_one_way_and_mutual() {
         let got = answer(&mut connection, &login.request(stage::SECURITY, None, &all));
         assert!(matches!(got, Answer::Refused(0x0200 | 0x0201)), "{got:?}");
     }
-    // §12.1.3: MD5 only, where it is not allowed.
+    // §12.1.3: MD5 only, where the target does not allow it.
     let login = rig.login();
     let mut connection = Connection::open(&login.address);
     let mut keys = login.names();
@@ -453,7 +453,7 @@ fn chap_one_way_and_mutual() {
     let offer = login.request(stage::SECURITY, None, &text([("CHAP_A", "5")]));
     let got = answer(&mut connection, &offer);
     assert!(matches!(got, Answer::Refused(0x0200 | 0x0201)), "{got:?}");
-    // Whoever goes on guessing has to wait, and nobody else.
+    // An initiator that goes on guessing has to wait, and nobody else.
     let guess = || Login {
         chap: Some(("alice".to_owned(), b"a secret of somebody's".to_vec())),
         ..rig.login()

@@ -7,9 +7,9 @@
 //! - [`numbers`]: CmdSN, StatSN, DataSN and the window; several connections.
 //! - [`recovery`]: SNACKs, connections lost and tasks moved.
 //! - [`abuse`]: malformed PDUs of every kind beside a session that must not notice.
-//! - [`limits`]: what takes too long or is too much, and the memory it takes.
-//! - [`farewell`]: what is said when the host stops.
-//! - [`totals`]: what is counted.
+//! - [`limits`]: slow and large things, and the memory they take.
+//! - [`farewell`]: messages when the host stops.
+//! - [`totals`]: the counters.
 
 mod abuse;
 mod data;
@@ -92,7 +92,7 @@ impl Rig {
         run_within(iscsi, LIMIT)
     }
 
-    /// What the host's process has in memory now, in KiB.
+    /// The present memory of the host's process, in KiB.
     #[track_caller]
     fn resident_kib(&mut self) -> u64 {
         let pid = self.host.server().pid();
@@ -127,7 +127,7 @@ fn pattern(kind: u8, lba: u32, blocks: usize) -> Vec<u8> {
     data
 }
 
-/// Whether the connection is closed within `limit`, whatever comes before.
+/// Whether the connection closes within `limit`, whatever comes before.
 fn is_closed(connection: &mut Connection, limit: Duration) -> bool {
     let start = std::time::Instant::now();
     loop {

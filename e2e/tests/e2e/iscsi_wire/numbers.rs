@@ -6,8 +6,8 @@ use longhaul_e2e::initiator::pdu::{self, NO_TAG, Pdu, function, op, reason};
 use longhaul_e2e::initiator::session::{NONE, READ, WRITE, cdb10};
 use longhaul_e2e::initiator::{Received, Session};
 
-/// An ordered write of one block with its data in the command. Simple tasks may pass each other once
-/// they are delivered (SAM-5 §8.9.1).
+/// An ordered write of one block with its data in the command. Simple tasks may pass each other
+/// after delivery (SAM-5 §8.9.1).
 fn small_write(session: &mut Session, kind: u8) -> Pdu {
     let mut write = ordered(session.write(10, 1));
     write.data = pattern(kind, 10, 1);
@@ -42,7 +42,7 @@ fn commands_run_in_the_order_of_their_numbers() {
     session.close(0);
 }
 
-/// §4.2.2.1: what is outside the window, or was received, is passed over in silence.
+/// §4.2.2.1: the target skips numbers outside the window, and received ones, in silence.
 #[test]
 fn commands_outside_the_window_are_ignored() {
     let rig = Rig::new();
@@ -66,7 +66,7 @@ fn commands_outside_the_window_are_ignored() {
     }
     session[0].expect_nothing(QUIET);
     assert!(session.read_blocks(0, 10, 1) != pattern(99, 10, 1));
-    // The last number of the window is taken, and waits.
+    // The target takes the last number of the window, and it waits.
     let itt = session.tag();
     let last = session[0].max_cmd_sn;
     session[0].send(&pdu::command(NONE | 1, itt, 0, &[0; 6]).with32(24, last));
@@ -121,7 +121,7 @@ fn immediate_commands() {
     let read = session.numbered(pdu::command(READ | 1, itt, 512, &cdb10(0x28, 0, 1)).immediate());
     session[0].send(&read);
     session.finish(0, &read, &[]).good();
-    // Many immediate writes that wait for data: some are rejected, none hangs.
+    // Many immediate writes that wait for data: the target rejects some, none hangs.
     let mut taken = Vec::new();
     let mut rejected = 0;
     for _ in 0..400 {
@@ -227,8 +227,8 @@ fn data_on_another_connection_is_refused() {
     session.close(0);
 }
 
-/// §7.14, §7.6: a connection is lost below level 2: its tasks end, the session and the others go on,
-/// and a number that went with it is filled by a retry on another one (§7.2.1).
+/// §7.14, §7.6: a connection is lost below level 2. Its tasks end, the session and the others go
+/// on. A retry on another one fills a number that went with it (§7.2.1).
 #[test]
 fn a_connection_lost_among_others() {
     let rig = Rig::new();
@@ -253,7 +253,7 @@ fn a_connection_lost_among_others() {
     session.close(1);
 }
 
-/// §11.5, §4.2.3: aborting what is there, what was answered and what has not come.
+/// §11.5, §4.2.3: aborting present, answered and missing commands.
 #[test]
 fn aborted_tasks() {
     const COMPLETE: u8 = 0;
@@ -273,7 +273,7 @@ fn aborted_tasks() {
     session[0].send(&write);
     let r2t = session[0].expect(op::R2T);
     assert_eq!(manage(&mut session, function::ABORT_TASK, write.itt(), write.cmd_sn()), COMPLETE);
-    // Data that was on its way is passed over, and the command has no status.
+    // The target skips data on its way, and the command has no status.
     session[0].send(&pdu::data_out(true, write.itt(), r2t.ttt(), 0, 0, &[1; 4096]));
     session[0].expect_nothing(QUIET);
     // §11.5.1: a task that is not there, with a number that is not in the window.

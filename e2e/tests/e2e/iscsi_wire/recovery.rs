@@ -35,7 +35,7 @@ fn read_held(session: &mut Session, blocks: u16) -> (Pdu, Vec<Pdu>, Pdu) {
     }
 }
 
-/// What has to be the same when a PDU is sent again: all but the window and ExpStatSN.
+/// The fields that must be the same in a repeated PDU: all but the window and ExpStatSN.
 fn essence(pdu: &Pdu) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     (pdu.header[..24].to_vec(), pdu.header[36..].to_vec(), pdu.data.clone())
 }
@@ -62,7 +62,7 @@ fn lost_data_in_is_sent_again() {
         }
         session[0].expect_nothing(QUIET);
     }
-    // §11.16.3: what was never sent.
+    // §11.16.3: a PDU that nobody sent.
     for (begin, run) in [(8, 0), (8, 1), (7, 2), (0, 9), (u32::MAX, 1)] {
         let wrong = pdu::snack(snack::DATA_R2T, read.itt(), NO_TAG, begin, run);
         session[0].send(&wrong);
@@ -74,7 +74,7 @@ fn lost_data_in_is_sent_again() {
     let wrong = pdu::snack(snack::DATA_R2T, read.itt() ^ 1, NO_TAG, 0, 0);
     session[0].send(&wrong);
     session[0].expect(op::REJECT);
-    // §11.16: an acknowledgement of data; what it covers is gone.
+    // §11.16: an acknowledgment of data; the covered data is gone.
     let ack = sent.iter().find(|pdu| pdu.flags() & 0x40 != 0).unwrap();
     let next = ack.data_sn() + 1;
     session[0].send(&pdu::snack(snack::DATA_ACK, NO_TAG, ack.ttt(), next, 0));
@@ -84,7 +84,7 @@ fn lost_data_in_is_sent_again() {
     assert_eq!(reject.header[2], reason::SNACK, "§11.17.1: {reject:?}");
     session[0].send(&pdu::snack(snack::DATA_R2T, read.itt(), NO_TAG, next, 1));
     assert_eq!(session[0].expect(op::DATA_IN).data_sn(), next);
-    // §11.17.1: acknowledgements that cannot be.
+    // §11.17.1: impossible acknowledgments.
     for (tag, begin) in [(ack.ttt() ^ 0x0001_0000, next), (ack.ttt(), 100), (NO_TAG, 1)] {
         session[0].send(&pdu::snack(snack::DATA_ACK, NO_TAG, tag, begin, 0));
         let reject = session[0].expect(op::REJECT);
@@ -127,8 +127,7 @@ fn lost_statuses_are_sent_again() {
         }
         session[0].expect_nothing(QUIET);
     }
-    // §11.16: what is acknowledged, and what was never sent.
-    // Every Reject bears a number as well.
+    // §11.16: acknowledged data, and data that nobody sent. Every Reject bears a number as well.
     type Wrong = fn(u32, u32) -> (u32, u32);
     let wrong: [Wrong; 4] = [
         |held, _| (held.wrapping_sub(1), 1),
@@ -164,7 +163,7 @@ fn lost_r2ts_are_sent_again() {
     }
     session[0].send(&pdu::snack(snack::DATA_R2T, write.itt(), NO_TAG, 1, 1));
     session[0].expect(op::REJECT);
-    // §7.9: a hole in the data is asked for again, duplicates do no harm.
+    // §7.9: the target asks for a hole in the data again, duplicates do no harm.
     let ttt = r2t.ttt();
     session[0].send(&pdu::data_out(true, write.itt(), ttt, 1, 512, &data[512..]));
     let again = session[0].expect(op::R2T);
@@ -201,7 +200,7 @@ fn data_is_sent_anew() {
     session[0].lenient = true;
     let (read, sent, end) = read_held(&mut session, 8);
     assert_eq!(sent.len(), 8);
-    // §11.10, §13.12: in the full feature phase a new length is told by text.
+    // §11.10, §13.12: in the full feature phase text tells a new length.
     let itt = session.tag();
     let text = b"MaxRecvDataSegmentLength=1024\0";
     let request = session.numbered(pdu::text(true, itt, NO_TAG, text));
@@ -315,7 +314,7 @@ fn tasks_move_to_another_connection() {
         };
         assert!(got == data);
         assert_eq!((end.opcode(), end.itt(), end.header[3]), (op::RESPONSE, read.itt(), 0));
-        // The write: what is missing is asked for again, here.
+        // The write: this side asks for the missing part again.
         assert_eq!(reassign(&mut session, at, write.itt(), 0, 0), COMPLETE);
         let mut asked = 0;
         loop {
@@ -399,7 +398,7 @@ fn nothing_is_kept_longer_than_agreed() {
     std::thread::sleep(Duration::from_millis(4500));
     let refused = session.join(0).unwrap_err();
     assert_eq!(refused.status, 0x020a, "the session is gone: {refused:?}");
-    // §11.15: the times are told with a logout for recovery.
+    // §11.15: a logout for recovery tells the times.
     let mut session = rig.session(keys);
     session.join(1).unwrap();
     let itt = session.tag();

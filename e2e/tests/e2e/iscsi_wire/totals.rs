@@ -147,7 +147,8 @@ fn aborted_tasks_are_counted_by_cause() {
     let reset = other.numbered(pdu::manage(function::LUN_RESET, itt, NO_TAG).immediate());
     other[0].send(&reset);
     wait_for("the reset to be counted", LIMIT, || aborted(&rig) == [2, 0]);
-    // §4.2.3.3: the reset is answered when the session that lost the task has acknowledged all before.
+    // §4.2.3.3: the reset gets its answer when the session that lost the task has acknowledged all
+    // before.
     session.settle(0);
     other[0].expect(op::FUNCTION_RESPONSE);
     waits(&mut session);
