@@ -1,6 +1,6 @@
 //! `longhaul check`: verifies what a stopped host or store left on its disk, changing nothing.
 //!
-//! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `check_checkpoint`); here files
+//! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `RootCheck`); here files
 //! are found and read, and what is wrong is told with the file, the offset and what to do.
 
 mod keys;
@@ -11,7 +11,6 @@ mod stored;
 
 use crate::host::columns;
 use anyhow::{Context as _, Result, bail};
-use bytes::Bytes;
 use keys::DataKeys;
 use longhaul_base::files;
 use longhaul_base::units::show_bytes;
@@ -19,7 +18,7 @@ use longhaul_core::block::Range;
 use longhaul_core::host::cache::{Geometry, Load, RECORD_BYTES};
 use longhaul_core::host::journal::{JournalError, Recovery};
 use longhaul_core::store::catalog::{self, VolumeSpec};
-use longhaul_core::store::check::{LogCheck, check_checkpoint};
+use longhaul_core::store::check::LogCheck;
 use longhaul_core::store::map::Place;
 use longhaul_core::store::map::table::Table;
 use longhaul_core::store::segment::{self, Segment};
@@ -38,9 +37,6 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use stored::{Directory, InPlace, Stored};
-
-/// Bytes of a checkpoint read at a time.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// Missing segments that are named one by one.
 const MAX_GAP: usize = 16;
@@ -478,7 +474,6 @@ fn check_volume(
         Ok(found.iter().filter_map(|meta| catalog::parse_number(&prefix, &meta.key)).collect())
     };
     let segments = numbers(catalog::segment_prefix(spec.id))?;
-    let checkpoints = numbers(catalog::checkpoint_prefix(spec.id))?;
     let mut map = MapCheck::list(objects, spec)?;
     let sizes = numbers(catalog::size_prefix(spec.id))?;
     let mut log = begin_log(objects, specs, spec).unwrap_or_else(|problem| {
@@ -553,28 +548,10 @@ fn check_volume(
         let sound = report.damage.len() == before && log.is_whole();
         map.check_roots_of(number, sound.then_some(&log), report);
     }
-    let roots = map.roots.keys().map(|name| name.segment);
-    if let Some(last) = checkpoints.iter().copied().chain(roots).max() {
+    if let Some(last) = map.roots.keys().map(|name| name.segment).max() {
         handle_gap(objects, spec, &mut log, last.saturating_add(1), report);
     }
     let found = map.finish(report);
-    for number in &checkpoints {
-        let key = catalog::checkpoint_key(spec.id, *number);
-        let problem = match objects.read(&key, 0..0) {
-            Err(error) => Some(error.to_string()),
-            Ok(_) => {
-                check_checkpoint(spec, *number, pieces(objects, &key)).err().map(|e| e.to_string())
-            }
-        };
-        if let Some(problem) = problem {
-            report.damage.push(Damage {
-                file: objects.place(&key),
-                offset: None,
-                problem,
-                advice: "delete it: the store then reads an older one, or the segments".into(),
-            });
-        }
-    }
     for number in &sizes {
         let key = catalog::size_key(spec.id, *number);
         if let Some(problem) = check_size(objects, spec, &key, resized.get(number)) {
@@ -692,17 +669,6 @@ const STAGED_ADVICE: &str = "restore it from a copy of the data directory";
 fn offset_in(problem: &str) -> Option<u64> {
     let rest = problem.split_once("at byte ")?.1;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// The content of an object in pieces; it ends early where it cannot be read, which the checkpoint's
-/// reader reports as cut short.
-fn pieces<'a>(objects: &'a dyn Stored, key: &'a str) -> impl Iterator<Item = Bytes> + 'a {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let piece = objects.read(key, at..at + PIECE_BYTES).ok()?;
-        at += piece.len() as u64;
-        (!piece.is_empty()).then_some(piece)
-    })
 }
 
 fn in_words(report: &Report) -> String {

@@ -265,12 +265,3 @@ pub fn log() -> Vec<Vec<u8>> {
     let segments = objects.iter().filter(|(key, _)| key.contains("/seg/"));
     segments.map(|(_, object)| object.to_vec()).collect()
 }
-
-/// A checkpoint as earlier versions wrote it: of volume 0x10, after segment 9.
-pub fn checkpoint() -> Vec<u8> {
-    let text = include_str!("../../core/src/store/volume/tests/before-roots.txt");
-    let line = text.lines().find(|line| line.contains("/map/0000000000000009 ")).unwrap();
-    let hex = line.split_once(' ').unwrap().1.as_bytes();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    hex.chunks(2).map(byte).collect()
-}

@@ -597,7 +597,7 @@ mod tests {
         assert!(!rig.read(&key(3), 699_999..700_000, Copies::Welcome).await.1);
         let beyond = rig.objects.read(&key(3), 699_990..800_000, Copies::Welcome).await.unwrap();
         assert_eq!(beyond.len(), 10);
-        let metadata = catalog::checkpoint_key(VolumeId(9), 1);
+        let metadata = catalog::owner_key(VolumeId(9), 1);
         rig.objects.put(&metadata, vec![data.clone()]).await.unwrap();
         assert!(rig.read(&metadata, 0..10, Copies::Welcome).await.1, "not of a volume's data");
     }

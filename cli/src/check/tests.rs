@@ -1,4 +1,5 @@
 use super::*;
+use bytes::Bytes;
 use bytes::BytesMut;
 use longhaul_core::block::{STAGED_BIT, StagedData, VolumeId};
 use longhaul_core::host::journal::create_plan;
@@ -142,7 +143,6 @@ fn store_objects_that_are_none_are_placed() {
     std::fs::write(dir.path().join(longhaul_base::dirs::STORE_FILE), marker).unwrap();
     assert!(check_store(dir.path()).unwrap().damage.is_empty());
     put(&catalog::segment_key(spec.id, 2), b"nonsense");
-    put(&catalog::checkpoint_key(spec.id, 1), b"nonsense");
     put(&catalog::name_key("w"), b"nonsense");
     put(&catalog::size_key(spec.id, 1), &catalog::encode_size(4096));
     put(&catalog::size_key(spec.id, 2), &catalog::encode_size(1025 << 50));
@@ -153,7 +153,6 @@ fn store_objects_that_are_none_are_placed() {
         catalog::name_key("w"),
         catalog::segment_key(spec.id, 1),
         catalog::segment_key(spec.id, 2),
-        catalog::checkpoint_key(spec.id, 1),
         catalog::size_key(spec.id, 2),
     ]);
     assert_eq!(damaged, expected);

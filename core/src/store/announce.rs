@@ -79,7 +79,7 @@ impl Outstanding {
         *self = Outstanding::new(self.limit);
     }
 
-    /// Takes the place of everything with what a segment or checkpoint says.
+    /// Takes the place of everything with what a segment or root says.
     pub fn replace(&mut self, announced: &[Announced], rounded: bool) {
         self.clear();
         for entry in announced {

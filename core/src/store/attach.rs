@@ -15,12 +15,10 @@ use bytes::BufMut;
 use zerocopy::little_endian::{U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of an epoch in a checkpoint.
-pub(super) const OLD_EPOCH_BYTES: usize = size_of::<OldEpoch>();
 /// Bytes of an epoch in a root.
 #[cfg(test)]
 pub(super) const EPOCH_BYTES: usize = size_of::<RawEpoch>();
-/// Most epochs in a checkpoint or a root.
+/// Most epochs in a root.
 pub const MAX_HISTORY: usize = 1 << 20;
 
 /// An epoch in the history of a volume.
@@ -47,15 +45,6 @@ struct RawEpoch {
     committed: U64,
     host: U128,
     key: [u8; 32],
-}
-
-/// As checkpoints have it.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct OldEpoch {
-    epoch: U64,
-    base: U64,
-    host: U128,
 }
 
 /// Appends all epochs from the first.
@@ -86,26 +75,7 @@ pub(super) fn decode_history(bytes: &[u8], epochs: usize) -> Option<(Vec<History
         committed: raw.committed.get(),
         key: KeyId(raw.key),
     };
-    rising(history.iter().map(entry).collect(), rest)
-}
-
-/// The same of a checkpoint, which knows of no keys.
-pub(super) fn decode_old_history(
-    bytes: &[u8],
-    epochs: usize,
-) -> Option<(Vec<HistoryEntry>, &[u8])> {
-    let (history, rest) = <[OldEpoch]>::ref_from_prefix_with_elems(bytes, epochs).ok()?;
-    let entry = |raw: &OldEpoch| HistoryEntry {
-        epoch: raw.epoch.get(),
-        host: host_of(raw.host),
-        base: raw.base.get(),
-        committed: raw.base.get(),
-        key: KeyId::NONE,
-    };
-    rising(history.iter().map(entry).collect(), rest)
-}
-
-fn rising(history: Vec<HistoryEntry>, rest: &[u8]) -> Option<(Vec<HistoryEntry>, &[u8])> {
+    let history: Vec<HistoryEntry> = history.iter().map(entry).collect();
     let rising = history.iter().enumerate().all(|(n, entry)| entry.epoch == n as u64 + 1);
     rising.then_some((history, rest))
 }

@@ -9,7 +9,6 @@
 //! v/ID/snap/SEGMENT-GEN-NUMBER     the roots of its snapshots: of the segment that took one, the generation, the how manieth
 //! v/ID/frag/GEN-NUMBER             the fragments of its map
 //! v/ID/bundle/GEN-NUMBER          what was moved out of its segments
-//! v/ID/map/0000000000000040        its checkpoints, which earlier versions wrote instead of roots
 //! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
 //! v/ID/size/0000000000000007       its size from that segment on, which resized it
 //! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
@@ -256,18 +255,6 @@ pub fn segment_prefix(volume: VolumeId) -> String {
 #[must_use]
 pub fn segment_key(volume: VolumeId, number: u64) -> String {
     format!("v/{volume}/seg/{number:016x}")
-}
-
-/// Beginning of the keys of a volume's checkpoints.
-#[must_use]
-pub fn checkpoint_prefix(volume: VolumeId) -> String {
-    format!("v/{volume}/map/")
-}
-
-/// The key of a checkpoint.
-#[must_use]
-pub fn checkpoint_key(volume: VolumeId, number: u64) -> String {
-    format!("v/{volume}/map/{number:016x}")
 }
 
 /// Beginning of the keys of the generations that have been claimed of a volume's map.

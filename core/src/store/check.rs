@@ -1,11 +1,10 @@
 //! Verifies objects offline, for `longhaul check`: with any reader, changing nothing.
 //!
 //! Segments are to be given in order from the first; a root when the segment has been that it is of, then
-//! its fragments; old checkpoints each on its own.
+//! its fragments.
 
 use super::announce::Outstanding;
 use super::catalog::{self, RootName, VolumeSpec};
-use super::checkpoint::{Checkpoint, CheckpointError, Reader};
 use super::gc::bundle::Bundle;
 use super::gc::moved;
 use super::log::State;
@@ -371,20 +370,4 @@ fn runs(table: &Table) -> impl Iterator<Item = (Range, Place)> + '_ {
         }
         Some((range, place))
     })
-}
-
-/// Verifies a checkpoint whose bytes come in pieces of any size.
-///
-/// # Errors
-/// See [`CheckpointError`].
-pub fn check_checkpoint(
-    spec: &VolumeSpec,
-    number: u64,
-    pieces: impl IntoIterator<Item = Bytes>,
-) -> Result<Checkpoint, CheckpointError> {
-    let mut reader = Reader::new(spec, number, segment::MAX_ANNOUNCED);
-    for piece in pieces {
-        reader.push(&piece)?;
-    }
-    reader.finish()
 }

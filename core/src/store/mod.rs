@@ -19,7 +19,6 @@
 //! | [`segment`] | the object format of the log (`docs/formats.md`) |
 //! | [`map`] | which sectors lie where |
 //! | [`root`] | the state after some segment, and what the map is made of |
-//! | [`checkpoint`] | what was in place of roots in earlier versions |
 //! | [`announce`] | what was acknowledged and has not arrived |
 //! | [`attach`] | who may attach, as a function |
 //! | [`snapshot`] | the snapshots and clones that the log knows of |
@@ -40,7 +39,6 @@ pub mod attach;
 pub mod cache;
 pub mod catalog;
 pub mod check;
-pub mod checkpoint;
 mod diff;
 pub mod gc;
 pub mod lease;
@@ -177,7 +175,7 @@ pub enum Event {
     Opened {
         /// Segments in the log.
         segments: u64,
-        /// Segments that were read because no checkpoint held them.
+        /// Segments after the root, which were read.
         replayed: u64,
         /// Current epoch.
         epoch: Epoch,
@@ -186,7 +184,7 @@ pub enum Event {
     },
     /// The volume cannot be opened or cannot go on: see [`Volume::failed`].
     Failed(OpenError),
-    /// A root, or an old checkpoint, could not be used; an older one or the segments take its place.
+    /// A root could not be used; an older one or the segments take its place.
     RootDamaged {
         /// Of the object.
         key: String,
@@ -412,13 +410,13 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The segments end before a root, or an old checkpoint, that was made of them.
+    /// The segments end before a root that was made of them.
     #[error(
         "{key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
          copy of the object store, and the volume is opened again; nothing has been changed"
     )]
     Truncated {
-        /// Of the root or checkpoint.
+        /// Of the root.
         key: String,
         /// The last segment there must be.
         number: u64,

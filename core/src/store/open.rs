@@ -1,4 +1,4 @@
-//! Reading the log: the segments after a checkpoint, or after what is known already, in order.
+//! Reading the log: the segments after a root, or after what is known already, in order.
 //!
 //! A few segments are read ahead of the one to apply. The log ends at the first number that has no
 //! object; if one of those read ahead of it is there, a segment is missing.

@@ -4,7 +4,7 @@
 //! Continuity from one segment to the next is for [`LogCheck`](super::check::LogCheck), which needs all of them in order.
 
 use super::catalog::{self, VolumeSpec};
-use super::check::{RootCheck, check_checkpoint};
+use super::check::RootCheck;
 use super::gc::bundle;
 use super::map::fragment::Fragment;
 use super::segment;
@@ -42,9 +42,6 @@ pub fn verify(spec: &VolumeSpec, key: &str, object: &Bytes) -> Option<Result<(),
         Some(verify_segment(spec, number, object))
     } else if let Some(number) = number(catalog::staged_prefix(spec.id)) {
         Some(verify_staged(spec, number, object))
-    } else if let Some(number) = number(catalog::checkpoint_prefix(spec.id)) {
-        let result = check_checkpoint(spec, number, [object.clone()]);
-        Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
     } else if let Some(name) = catalog::parse_root_key(&catalog::root_prefix(spec.id), key) {
         let result = RootCheck::new(spec, name, object);
         Some(result.map(drop).map_err(|error| Damage::none(error.to_string())))
@@ -122,6 +119,7 @@ fn verify_staged(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), D
 mod tests {
     use super::*;
     use crate::block::VolumeId;
+    use crate::store::catalog::RootName;
     use crate::store::segment::{Footer, Header, Piece, SegmentKind, Token};
     use bytes::BytesMut;
 
@@ -222,7 +220,8 @@ mod tests {
     fn what_holds_no_data_loses_none() {
         let spec = spec();
         let nonsense = Bytes::from_static(b"nonsense");
-        for key in [catalog::checkpoint_key(spec.id, 1), catalog::size_key(spec.id, 1)] {
+        let name = RootName { generation: 1, segment: 1, number: 0 };
+        for key in [catalog::root_key(spec.id, name), catalog::size_key(spec.id, 1)] {
             let damage = verify(&spec, &key, &nonsense).expect("ours").unwrap_err();
             assert!(!damage.unknown && damage.ranges.is_empty(), "{damage:?}");
         }

@@ -18,7 +18,7 @@ pub const SEAL_BYTES: usize = MARK.len() + 8 + 1;
 const MARK: &[u8] = b"seal ";
 
 /// What objects of a volume say by themselves whose they are.
-const OWN_CHECKSUMS: [&str; 7] = ["seg/", "map/", "root/", "snap/", "frag/", "bundle/", "staged/"];
+const OWN_CHECKSUMS: [&str; 6] = ["seg/", "root/", "snap/", "frag/", "bundle/", "staged/"];
 
 /// Why an object is not the one of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +83,6 @@ mod tests {
         let id = VolumeId(9);
         for key in [
             catalog::segment_key(id, 1),
-            catalog::checkpoint_key(id, 1),
             catalog::staged_key(id, 1 << 63),
             format!("{}1", catalog::root_prefix(id)),
             format!("{}1", catalog::pin_prefix(id)),

@@ -45,7 +45,7 @@ pub const HEADER_BYTES: usize = 128;
 pub const TRAILER_BYTES: usize = 32;
 /// Most bytes of records in a segment.
 pub const MAX_RECORDS_BYTES: u64 = 64 << 20;
-/// Most announced ranges in a segment or checkpoint.
+/// Most announced ranges in a segment or root.
 pub const MAX_ANNOUNCED: usize = 1 << 20;
 /// Most bytes of a footer: every record staged, and every announced range of the longest form.
 pub const MAX_FOOTER_BYTES: u64 = FOOTER_BYTES as u64

@@ -289,7 +289,7 @@ fn keys_of_data_are_told_from_others() {
         assert_eq!(catalog::parse_data_key(&key), Some((VolumeId(0xabc), number)), "{key}");
     }
     for key in [
-        catalog::checkpoint_key(VolumeId(1), 1),
+        catalog::owner_key(VolumeId(1), 1),
         catalog::size_key(VolumeId(1), 1),
         catalog::attribute_key(VolumeId(1), "a", 1, 1),
         catalog::name_key("seg"),

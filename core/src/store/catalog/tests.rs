@@ -164,7 +164,7 @@ fn keys_and_numbers() {
     let key = segment_key(id, 0xab);
     assert_eq!(key, "v/00000000000000000000000000000001/seg/00000000000000ab");
     assert_eq!(parse_number(&segment_prefix(id), &key), Some(0xab));
-    assert_eq!(parse_number(&checkpoint_prefix(id), &key), None);
+    assert_eq!(parse_number(&size_prefix(id), &key), None);
     let name = RootName { generation: 3, segment: 0x40, number: 2 };
     let (prefix, key) = (root_prefix(id), root_key(id, name));
     assert!(key.ends_with("/root/0000000000000003-0000000000000040-0000000000000002"), "{key}");

@@ -88,24 +88,6 @@ impl Place {
                 && (!self.is_staged() || self.seq == self.segment)
     }
 
-    /// As a checkpoint holds it. `None` if no record can be that.
-    #[must_use]
-    pub fn from_shape(segment: u64, seq: Seq, offset: u32, shape: u32) -> Option<Place> {
-        let place = Place { segment, seq, offset, shape };
-        let (skip, sectors) = (place.skip(), place.record_sectors());
-        if shape & PACKED == 0 {
-            return Place::new(segment, seq, offset, skip, sectors);
-        }
-        Place::packed(segment, seq, offset, sectors, place.packed_bytes())?;
-        (skip < sectors && !place.is_staged()).then_some(place)
-    }
-
-    /// Which part of what record it is, as a checkpoint holds it.
-    #[must_use]
-    pub fn shape(self) -> u32 {
-        self.shape
-    }
-
     /// Bytes of the record, if it is packed; otherwise 0.
     #[must_use]
     pub fn packed_bytes(self) -> usize {

@@ -1,9 +1,7 @@
-//! Opening: the newest root that is good, then the segments after it. What earlier versions left, a
-//! checkpoint in place of a root, is read into the table.
+//! Opening: the newest root that is good, then the segments after it; all segments if there is no root.
 
 use super::super::announce::Outstanding;
 use super::super::catalog::{RootName, VolumeSpec};
-use super::super::checkpoint::Reader;
 use super::super::log::State;
 use super::super::object::{Copies, ObjectMeta, ObjectOperation};
 use super::super::open::{OPEN_WINDOW, Replay, Step};
@@ -11,9 +9,6 @@ use super::super::{Event, OpenError, catalog, root};
 use super::{Phase, Purpose, Volume};
 use crate::wire::link::Parent;
 use bytes::Bytes;
-
-/// Bytes of a checkpoint read at a time.
-const CHUNK_BYTES: u64 = 4 << 20;
 
 pub(super) enum Opening {
     /// The roots are being listed.
@@ -24,15 +19,6 @@ pub(super) enum Opening {
     },
     /// The root of a snapshot is being read.
     Pin,
-    Checkpoints,
-    Checkpoint {
-        reader: Box<Reader>,
-        number: u64,
-        bytes: u64,
-        offset: u64,
-        /// Older ones, the newest last: (number, bytes).
-        older: Vec<(u64, u64)>,
-    },
     Replay(Replay),
 }
 
@@ -87,10 +73,8 @@ impl Volume {
             if let Some(parent) = self.spec.parents.first() {
                 return self.open_parent(*parent);
             }
-            self.phase = Phase::Opening(Opening::Checkpoints);
-            let prefix = catalog::checkpoint_prefix(self.spec.id);
-            self.book.issue(Purpose::ListCheckpoints, ObjectOperation::List { prefix });
-            return;
+            self.state = State::new(&self.spec, self.config.announce_entries_max);
+            return self.replay_log();
         };
         self.phase = Phase::Opening(Opening::Root { older: candidates });
         self.read_root(name);
@@ -209,90 +193,9 @@ impl Volume {
         }
     }
 
-    pub(super) fn checkpoints_listed(&mut self, list: &[ObjectMeta]) {
-        let prefix = catalog::checkpoint_prefix(self.spec.id);
-        let mut found: Vec<(u64, u64)> = list
-            .iter()
-            .filter_map(|meta| Some((catalog::parse_number(&prefix, &meta.key)?, meta.bytes)))
-            .collect();
-        found.sort_unstable();
-        for (number, _) in &found {
-            self.must_reach(*number, catalog::checkpoint_key(self.spec.id, *number));
-        }
-        self.open_checkpoint(found);
-    }
-
-    /// Reads the newest of these checkpoints, or all segments if there is none.
-    fn open_checkpoint(&mut self, mut candidates: Vec<(u64, u64)>) {
-        let Some((number, bytes)) = candidates.pop() else {
-            self.state = State::new(&self.spec, self.config.announce_entries_max);
-            self.replay_log();
-            return;
-        };
-        let reader = Reader::new(&self.spec, number, self.config.announce_entries_max);
-        self.phase = Phase::Opening(Opening::Checkpoint {
-            reader: Box::new(reader),
-            number,
-            bytes,
-            offset: 0,
-            older: candidates,
-        });
-        self.read_checkpoint_chunk();
-    }
-
     fn replay_log(&mut self) {
         let replay = Replay::new(self.spec.id, self.state.number + 1, OPEN_WINDOW);
         self.phase = Phase::Opening(Opening::Replay(replay));
-    }
-
-    fn read_checkpoint_chunk(&mut self) {
-        let Phase::Opening(Opening::Checkpoint { number, bytes, offset, .. }) = &self.phase else {
-            return;
-        };
-        let range = *offset..(*offset + CHUNK_BYTES).min(*bytes);
-        let key = catalog::checkpoint_key(self.spec.id, *number);
-        self.book.issue(
-            Purpose::ReadCheckpoint,
-            ObjectOperation::Get { key, range: Some(range), copies: Copies::Refused },
-        );
-    }
-
-    pub(super) fn checkpoint_read(&mut self, data: Option<&[u8]>) {
-        let Phase::Opening(opening) = &mut self.phase else { return };
-        let Opening::Checkpoint { reader, bytes, offset, .. } = opening else { return };
-        let pushed = match data {
-            None => Err("it vanished while it was read".to_owned()),
-            Some(data) => {
-                *offset += data.len() as u64;
-                if data.is_empty() {
-                    *offset = *bytes;
-                }
-                reader.push(data).map_err(|error| error.to_string())
-            }
-        };
-        if pushed.is_ok() && *offset < *bytes {
-            self.read_checkpoint_chunk();
-            return;
-        }
-        let Opening::Checkpoint { reader, number, older, .. } =
-            std::mem::replace(opening, Opening::Checkpoints)
-        else {
-            return;
-        };
-        let key = catalog::checkpoint_key(self.spec.id, number);
-        match pushed.and_then(|()| reader.finish().map_err(|error| error.to_string())) {
-            Ok(checkpoint) => {
-                self.state = checkpoint.state;
-                self.tree.load(checkpoint.table, &mut self.config.pages.lock());
-                self.upkeep.begin_anew(self.state.number);
-                self.must_reach(checkpoint.through, key);
-                self.replay_log();
-            }
-            Err(reason) => {
-                self.event(Event::RootDamaged { key, reason });
-                self.open_checkpoint(older);
-            }
-        }
     }
 
     /// Applies the segments that have been read, until the log ends or more has to be read.

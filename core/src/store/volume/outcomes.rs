@@ -44,9 +44,6 @@ impl Volume {
             (Purpose::ConfirmPut(number), Outcome::List(list)) => self.put_confirmed(number, &list),
             (Purpose::ReadRoot(name), Outcome::Data(data)) => self.root_read(name, Some(data)),
             (Purpose::ReadRoot(name), Outcome::NotFound) => self.root_read(name, None),
-            (Purpose::ListCheckpoints, Outcome::List(list)) => self.checkpoints_listed(&list),
-            (Purpose::ReadCheckpoint, Outcome::Data(data)) => self.checkpoint_read(Some(&data)),
-            (Purpose::ReadCheckpoint, Outcome::NotFound) => self.checkpoint_read(None),
             (Purpose::ReadLog { number, part }, outcome) => {
                 let result = match outcome {
                     Outcome::Data(data) => Ok(data),
@@ -76,7 +73,6 @@ impl Volume {
             (Purpose::ReadBase(name), Outcome::Data(data)) => self.base_read(name, Some(data)),
             (Purpose::ReadBase(name), Outcome::NotFound) => self.base_read(name, None),
             (Purpose::PutPin(name), Outcome::Done | Outcome::Exists) => self.pin_put(name),
-            (Purpose::ListOld, Outcome::List(list)) => self.old_listed(&list),
             // Names are never used again: what is there is what an attempt before has put.
             (Purpose::PutFragment(fragment), Outcome::Done | Outcome::Exists) => {
                 self.fragment_put(fragment);

@@ -23,8 +23,6 @@ pub(super) enum Purpose {
     /// The same after the segment of that number, which has been put.
     ConfirmPut(u64),
     ReadRoot(RootName),
-    ListCheckpoints,
-    ReadCheckpoint,
     ReadLog {
         number: u64,
         part: Part,
@@ -41,8 +39,6 @@ pub(super) enum Purpose {
     /// The root of a snapshot, for rolling back to it.
     ReadBase(RootName),
     PutPin(RootName),
-    /// What earlier versions wrote instead of roots.
-    ListOld,
     PutFragment(FragmentId),
     /// For a merge.
     ReadFragment(Get),

@@ -2,8 +2,8 @@
 //! opening them, then whoever asked and the host that has the volume attached are told.
 //!
 //! The segment alone decides, so that rivals, lost answers and fencing are the log's business. A size
-//! that was read from a segment may not have been noted, and is noted again; no checkpoint is made
-//! before, so that what a checkpoint holds has been.
+//! that was read from a segment may not have been noted, and is noted again; no root is written
+//! before, so that what a root holds has been.
 
 use super::super::object::ObjectOperation;
 use super::super::segment::{self, Segment, SegmentKind};

@@ -86,16 +86,6 @@ impl Volume {
         let stray = found.filter(|name| name.generation < own && !pinned.contains(name));
         let stray = stray.map(|name| catalog::pin_key(self.spec.id, name)).collect();
         self.orphaned(stray);
-        let prefix = catalog::checkpoint_prefix(self.spec.id);
-        self.book.issue(Purpose::ListOld, ObjectOperation::List { prefix });
-    }
-
-    /// A root takes the place of what earlier versions wrote.
-    pub(super) fn old_listed(&mut self, list: &[ObjectMeta]) {
-        let prefix = catalog::checkpoint_prefix(self.spec.id);
-        let ours = |meta: &&ObjectMeta| catalog::parse_number(&prefix, &meta.key).is_some();
-        let old = list.iter().filter(ours).map(|meta| meta.key.clone()).collect();
-        self.orphaned(old);
         self.upkeep.step = Step::Idle;
         let pins = self.pinned().into_iter().collect();
         if let Some(sweep) = &mut self.upkeep.sweep {

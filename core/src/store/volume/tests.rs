@@ -4,7 +4,7 @@ use super::*;
 use crate::block::{BlockState, Range, VolumeId};
 use crate::pack::{Compression, Packer, Packing};
 use crate::record::{self, Kind};
-use crate::store::check::{LogCheck, check_checkpoint};
+use crate::store::check::LogCheck;
 use crate::store::map;
 use crate::store::map::fragment::Fragment;
 use crate::store::map::lookup::{Answer, Lookup};

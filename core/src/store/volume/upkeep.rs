@@ -171,8 +171,6 @@ pub(super) struct Upkeep {
     doomed: VecDeque<(Time, Vec<String>)>,
     /// Roots written in this generation.
     pub roots: u64,
-    /// The log up to there was read from what has to be flushed at once: an old checkpoint.
-    anew: Option<u64>,
     /// No newer root was there a moment ago.
     fresh: bool,
     /// A fragment of ours was not there: somebody may have taken over.
@@ -190,12 +188,11 @@ impl Upkeep {
         self.newest = Some(name);
         self.flushed = Some(Box::new(state));
         self.pins = pins;
-        self.anew = None;
     }
 
     /// Nothing is known of the map.
     pub fn begin_again(&mut self) {
-        (self.newest, self.flushed, self.anew) = (None, None, None);
+        (self.newest, self.flushed) = (None, None);
         self.states.clear();
         self.pins.clear();
     }
@@ -208,11 +205,6 @@ impl Upkeep {
     /// The map is that with which a clone begins; there is no root of it.
     pub fn begun_with(&mut self, state: State) {
         self.flushed = Some(Box::new(state));
-    }
-
-    /// The map was read from something else than a root, and is to be flushed.
-    pub fn begin_anew(&mut self, number: u64) {
-        self.anew = Some(number);
     }
 
     /// What was in the log when its reading began has been applied.
@@ -390,7 +382,6 @@ impl Volume {
                 tree::Event::Flushed { through, fragments, bytes } => {
                     self.upkeep.flushed = self.upkeep.states.remove(&through);
                     self.upkeep.flush_unwritten = true;
-                    self.upkeep.anew = None;
                     self.put_pin();
                     self.event(Event::Flushed { through, fragments, bytes });
                 }
@@ -473,7 +464,6 @@ impl Volume {
         let table = self.tree.table();
         since >= self.config.flush_every_segments.max(1)
             || self.upkeep.flush_wanted
-            || self.upkeep.anew.is_some()
             || table.bytes() >= self.config.table_bytes
             || table.len() >= CROWDED_ENTRIES && self.config.pages.lock().is_crowded()
     }

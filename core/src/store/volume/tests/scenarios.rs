@@ -618,14 +618,13 @@ fn golden_bytes() {
 
 proptest! {
     #[test]
-    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), what in 0..3u8) {
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), magic in any::<bool>()) {
         let mut bytes = bytes;
-        if what > 0 && bytes.len() > 8 {
-            bytes[..4].copy_from_slice(if what == 1 { b"LHSG" } else { b"LHCK" });
+        if magic && bytes.len() > 8 {
+            bytes[..4].copy_from_slice(b"LHSG");
             bytes[4..6].copy_from_slice(&[1, 0]);
         }
         let bytes = Bytes::from(bytes);
         let _ = segment::verify(&bytes);
-        let _ = check_checkpoint(&spec(), 1, [bytes]);
     }
 }

@@ -3,18 +3,6 @@
 use super::scenarios::commit;
 use super::*;
 
-/// What a store left that knew no roots: segments, a staged object, and two checkpoints.
-fn before_roots() -> Objects {
-    let text = include_str!("before-roots.txt");
-    let lines = text.lines().map(|line| {
-        let (key, hex) = line.split_once(' ').unwrap();
-        let byte =
-            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-        (key.to_owned(), hex.as_bytes().chunks(2).map(byte).collect())
-    });
-    Objects(lines.collect())
-}
-
 fn puts(rig: &Rig) -> usize {
     rig.pending.iter().filter(|(_, o)| matches!(o, ObjectOperation::Put { .. })).count()
 }
@@ -30,72 +18,6 @@ fn used(config: &Config) -> (Objects, Rig) {
         commit(&mut rig, &mut objects, 1, n, &[data(at, 1, n as u16)]);
     }
     (objects, rig)
-}
-
-#[test]
-fn what_earlier_versions_left_opens_and_becomes_a_root() {
-    let mut objects = before_roots();
-    let maps = |objects: &Objects| objects.0.keys().filter(|key| key.contains("/map/")).count();
-    assert_eq!(maps(&objects), 2);
-    let mut expected = vec![0; SECTORS as usize];
-    for (at, tags) in [
-        (0, &[1, 0, 0, 1][..]),
-        (8, &[2, 2]),
-        (30, &[3, 6, 7]),
-        (40, &[1, 0, 0, 1, 0, 0, 0, 8, 2, 2]),
-        (60, &[5, 5]),
-    ] {
-        expected[at..at + tags.len()].copy_from_slice(tags);
-    }
-    let mut bare = objects.clone();
-    bare.0.retain(|key, _| !key.contains("/map/"));
-    let mut replayed = Rig::open(1, &tiny());
-    replayed.settle(&mut bare);
-    for damaged in 0..3 {
-        let mut objects = objects.clone();
-        for number in [9, 6].iter().take(damaged) {
-            objects.damage(&catalog::checkpoint_key(ID, *number), 60);
-        }
-        let mut rig = Rig::open(2, &tiny());
-        rig.settle(&mut objects);
-        same_state(rig.volume.state(), replayed.volume.state());
-        assert_eq!(places(&rig.volume, &objects), places(&replayed.volume, &bare));
-        assert_eq!(rig.read_all(&mut objects).unwrap(), expected);
-        let complaints = rig.events.iter().filter(|e| matches!(e, Event::RootDamaged { .. }));
-        assert_eq!(complaints.count(), damaged);
-    }
-    let mut rig = Rig::open(3, &tiny());
-    rig.settle(&mut objects);
-    assert_eq!((objects.roots().len(), maps(&objects)), (1, 0), "flushed at once");
-    let mut again = Rig::open(4, &tiny());
-    again.settle(&mut objects);
-    assert_eq!(again.read_all(&mut objects).unwrap(), expected);
-    assert!(again.events.iter().any(|e| matches!(e, Event::Opened { replayed: 0, .. })));
-}
-
-#[test]
-fn checkpoints_of_every_version_can_be_read() {
-    let objects = before_roots();
-    let good = &objects.0[&catalog::checkpoint_key(ID, 9)];
-    let read = check_checkpoint(&spec(), 9, [good.clone()]).unwrap();
-    assert_eq!((read.state.number, read.through), (9, 9));
-    for version in 0..6u8 {
-        let mut object = good.to_vec();
-        object[4] = version;
-        let crc = crc32c::crc32c(&object[..44]);
-        object[44..48].copy_from_slice(&crc.to_le_bytes());
-        let known = check_checkpoint(&spec(), 9, [object.into()]).is_ok();
-        assert_eq!(known, (1..5).contains(&version), "{version}");
-    }
-    for at in 0..good.len() {
-        let mut object = good.to_vec();
-        object[at] ^= 1;
-        assert!(check_checkpoint(&spec(), 9, [object.into()]).is_err(), "byte {at}");
-        assert!(check_checkpoint(&spec(), 9, [good.slice(..at)]).is_err(), "cut {at}");
-    }
-    let pieces = good.chunks(7).map(Bytes::copy_from_slice);
-    let read = check_checkpoint(&spec(), 9, pieces).unwrap();
-    assert!(read.table.iter_from(0).count() > 8);
 }
 
 #[test]
