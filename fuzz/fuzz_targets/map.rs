@@ -9,12 +9,12 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, STAGED_BIT, VolumeId};
 use longhaul_core::store::gc::moved::Moved;
-use longhaul_core::store::log::State;
+use longhaul_core::store::log::LogState;
 use longhaul_core::store::map::fragment::{
     Builder, DESCRIPTION_BYTES, Fragment, FragmentId, Index, TRAILER_BYTES,
 };
 use longhaul_core::store::map::levels::Levels;
-use longhaul_core::store::map::page::{Encoder, Entries, Entry, PAGE_BYTES};
+use longhaul_core::store::map::page::{Encoder, Entries, MapEntry, PAGE_BYTES};
 use longhaul_core::store::map::{MapError, Place};
 use longhaul_core::store::root;
 use longhaul_fuzz::{Input, seeds, world};
@@ -22,7 +22,7 @@ use longhaul_fuzz::{Input, seeds, world};
 const ROOT_HEADER_BYTES: usize = 96;
 const INDEX_ENTRY_BYTES: usize = 16;
 
-fn entries() -> Vec<Entry> {
+fn entries() -> Vec<MapEntry> {
     let object = STAGED_BIT | 7;
     let places = [
         Place::new(3, 9, 128, 0, 8),
@@ -33,11 +33,11 @@ fn entries() -> Vec<Entry> {
         Place::packed(4, 12, 129, 8, 300),
         Place::new(1 << 40, 1 << 50, u32::MAX, 0, 2048),
     ];
-    let entry = |(n, place)| Entry { range: Range::new(16 + 9 * n as u64, 8), place };
+    let entry = |(n, place)| MapEntry { range: Range::new(16 + 9 * n as u64, 8), place };
     places.into_iter().enumerate().map(entry).collect()
 }
 
-fn page(entries: &[Entry]) -> Vec<u8> {
+fn page(entries: &[MapEntry]) -> Vec<u8> {
     let mut encoder = Encoder::new(PAGE_BYTES);
     for entry in entries {
         assert!(encoder.push(*entry), "what was read is never longer than it has to be");
@@ -45,7 +45,7 @@ fn page(entries: &[Entry]) -> Vec<u8> {
     encoder.finish()
 }
 
-fn fragment(entries: &[Entry], number: u64) -> (Fragment, Bytes) {
+fn fragment(entries: &[MapEntry], number: u64) -> (Fragment, Bytes) {
     let mut builder = Builder::new(50);
     for entry in entries {
         builder.push(*entry);
@@ -60,7 +60,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let (first, object) = fragment(&entries, 1);
     let (second, _) = fragment(&entries[2..4], 2);
     let levels = Levels::new(vec![vec![second]], vec![vec![first]]).unwrap();
-    let mut state = State::new(&world::spec(), 100);
+    let mut state = LogState::new(&world::spec(), 100);
     state.number = 64;
     let root = root::encode(2, &state, &levels, &root::Pins::new(), &Moved::default(), 100);
     let with = |flags: u8, object: &[u8]| [&[flags][..], object].concat();
@@ -115,7 +115,7 @@ fn reseal_root(object: &mut [u8]) {
     seal(object, ROOT_HEADER_BYTES - 4, crc);
 }
 
-fn decode(page: &[u8]) -> Result<Vec<Entry>, MapError> {
+fn decode(page: &[u8]) -> Result<Vec<MapEntry>, MapError> {
     Entries::new(page)?.collect()
 }
 

@@ -14,7 +14,7 @@ use longhaul_core::block::{Range, SECTOR_BYTES, VolumeId};
 use longhaul_core::record::Kind;
 use longhaul_core::store::catalog::VolumeSpec;
 use longhaul_core::store::gc::moved::Moved;
-use longhaul_core::store::log::State;
+use longhaul_core::store::log::LogState;
 use longhaul_core::store::map::fragment::{Fragment, FragmentId, Index};
 use longhaul_core::store::map::levels::Levels;
 use longhaul_core::store::map::lookup::{Answer, Lookup};
@@ -336,7 +336,7 @@ impl Bench {
         let levels = side_by_side(self.tree.levels(), sectors, times)?;
         let object = root::encode(
             1,
-            &State::new(&spec, 1),
+            &LogState::new(&spec, 1),
             &levels,
             &root::Pins::new(),
             &Moved::default(),

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MAX_ENTRY_BYTES: usize = 30;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct OutstandingRange {
     sectors: u64,
     seq: Seq,
 }
@@ -24,7 +24,7 @@ pub struct Outstanding {
     limit: usize,
     rounded: bool,
     sectors: u64,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, OutstandingRange>,
     by_seq: BTreeSet<(Seq, u64)>,
     /// (sectors between an entry and the one after it, address of the first).
     gaps: BTreeSet<(u64, u64)>,
@@ -260,7 +260,7 @@ impl Outstanding {
             return;
         }
         self.around(range.lba, |set| {
-            set.entries.insert(range.lba, Entry { sectors: range.sectors, seq });
+            set.entries.insert(range.lba, OutstandingRange { sectors: range.sectors, seq });
         });
         self.by_seq.insert((seq, range.lba));
         self.sectors += range.sectors;

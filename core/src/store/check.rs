@@ -7,9 +7,9 @@ use super::announce::Outstanding;
 use super::catalog::{self, RootName, VolumeSpec};
 use super::gc::bundle::Bundle;
 use super::gc::moved;
-use super::log::State;
+use super::log::LogState;
 use super::map::fragment::{Fragment, Index};
-use super::map::page::Entry;
+use super::map::page::MapEntry;
 use super::map::table::Table;
 use super::map::{MapError, Place};
 use super::root::{self, Root};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// Verifies a log segment by segment.
 #[derive(Debug)]
 pub struct LogCheck {
-    state: State,
+    state: LogState,
     table: Table,
     /// What was said since the last snapshot, or since a rollback to it.
     said: Table,
@@ -41,7 +41,7 @@ impl LogCheck {
     /// Begins with the first segment.
     #[must_use]
     pub fn new(spec: &VolumeSpec) -> LogCheck {
-        let state = State::new(spec, segment::MAX_ANNOUNCED);
+        let state = LogState::new(spec, segment::MAX_ANNOUNCED);
         let (table, said, since, taken) = (Table::new(), Table::new(), None, BTreeMap::new());
         let (skipped, size_unknown, damaged) = (false, false, false);
         LogCheck { state, table, said, since, taken, skipped, size_unknown, damaged }
@@ -53,7 +53,7 @@ impl LogCheck {
     pub fn begin_clone(self, spec: &VolumeSpec) -> LogCheck {
         let announced = Outstanding::new(segment::MAX_ANNOUNCED);
         let snapshots = Snapshots::default();
-        let state = State { volume: spec.id, clean: true, announced, snapshots, ..self.state };
+        let state = LogState { volume: spec.id, clean: true, announced, snapshots, ..self.state };
         // Its own snapshots have all that the parent had; none is beyond one of the parent's.
         let said = self.table.clone();
         LogCheck { state, said, since: None, taken: BTreeMap::new(), ..self }
@@ -177,7 +177,7 @@ impl LogCheck {
 
     /// The state of the log so far; not meaningful once a segment was damaged.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &LogState {
         &self.state
     }
 }
@@ -242,7 +242,7 @@ impl RootCheck {
     pub fn handle_moved(&mut self, named: &Fragment, object: &Bytes) -> Result<(), MapError> {
         let volume = self.root.state.volume;
         let moved = &mut self.moved;
-        entries(named, object, |Entry { range, place }| {
+        entries(named, object, |MapEntry { range, place }| {
             for segment in range.lba..range.end() {
                 match place {
                     Some(place) => moved.insert(segment, moved::bundle_at(volume, place)),
@@ -277,7 +277,7 @@ impl RootCheck {
         object: &Bytes,
     ) -> Result<BTreeMap<String, Need>, MapError> {
         let mut needs = BTreeMap::new();
-        entries(named, object, |Entry { range, place }| {
+        entries(named, object, |MapEntry { range, place }| {
             if let Some(place) = place {
                 self.need(range, place, &mut needs);
             }
@@ -307,7 +307,7 @@ impl RootCheck {
     /// What is wrong with it.
     pub fn handle_fragment(&mut self, named: &Fragment, object: &Bytes) -> Result<(), MapError> {
         let table = &mut self.table;
-        entries(named, object, |Entry { range, place }| table.replace(range, place))
+        entries(named, object, |MapEntry { range, place }| table.replace(range, place))
     }
 
     /// Compares it with what the segments up to its own say, once all fragments were given.
@@ -341,7 +341,11 @@ impl RootCheck {
 }
 
 /// Verifies a fragment, and that it is the one that is named; gives its entries.
-fn entries(named: &Fragment, object: &Bytes, mut take: impl FnMut(Entry)) -> Result<(), MapError> {
+fn entries(
+    named: &Fragment,
+    object: &Bytes,
+    mut take: impl FnMut(MapEntry),
+) -> Result<(), MapError> {
     if Fragment::verify(object)? != *named {
         return Err(MapError::Invalid("it is another one than the root names"));
     }

@@ -11,7 +11,7 @@ use crate::wire::link::{HostId, KeyId};
 
 /// The state of a volume after some segment.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct LogState {
     /// Which volume.
     pub volume: VolumeId,
     /// Its size in sectors.
@@ -32,11 +32,11 @@ pub struct State {
     pub snapshots: Snapshots,
 }
 
-impl State {
+impl LogState {
     /// The state before the first segment; keeps at most `announce_max` announced ranges.
     #[must_use]
-    pub fn new(spec: &VolumeSpec, announce_max: usize) -> State {
-        State {
+    pub fn new(spec: &VolumeSpec, announce_max: usize) -> LogState {
+        LogState {
             volume: spec.id,
             sectors: spec.created_sectors,
             number: 0,
@@ -133,7 +133,7 @@ impl State {
     /// Applies the next segment as read from the log.
     ///
     /// # Errors
-    /// As for [`State::follows`]; then nothing has changed.
+    /// As for [`LogState::follows`]; then nothing has changed.
     pub fn apply(&mut self, segment: &Segment) -> Result<(), &'static str> {
         self.follows(segment)?;
         self.commit(segment);

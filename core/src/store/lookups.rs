@@ -12,8 +12,8 @@ use super::map::fragment::{Fragment, FragmentId};
 use super::map::lookup::{Answer, Lookup};
 use super::map::pages::{Key, Pages};
 use super::map::{Damage, MapError, Place};
-use super::moves::{Lost, Maps, Moves, Placed, Step, Want};
-use super::reads::{self, Request};
+use super::moves::{Lost, Maps, Moves, MovesStep, Placed, Want};
+use super::read_request::ReadRequest;
 use crate::block::Range;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,14 +21,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// What a lookup came to: from its beginning in order and without gaps.
 pub(super) enum Looked {
     /// Where it lies; whether the objects are known to be the newest there are.
-    Found(Request, Vec<Placed>, bool),
+    Found(ReadRequest, Vec<Placed>, bool),
     /// The answer to a status query.
-    Status(Request, Vec<(Range, Option<Place>)>),
-    Damaged(Request, Lost),
+    Status(ReadRequest, Vec<(Range, Option<Place>)>),
+    Damaged(ReadRequest, Lost),
 }
 
 struct Looking {
-    request: Request,
+    request: ReadRequest,
     lookup: Lookup,
     /// What the first map says, once it has.
     moves: Option<Moves>,
@@ -146,7 +146,7 @@ impl Lookups {
     }
 
     /// Takes out those that are to go.
-    pub fn take(&mut self, goes: impl Fn(&Request) -> bool) -> Vec<Request> {
+    pub fn take(&mut self, goes: impl Fn(&ReadRequest) -> bool) -> Vec<ReadRequest> {
         let taken = self.looking.extract_if(.., |_, looking| goes(&looking.request));
         let mut requests = Vec::new();
         for (_, looking) in taken {
@@ -157,22 +157,27 @@ impl Lookups {
     }
 
     /// Begins a lookup; gives what it comes to if nothing has to be read for it.
-    pub fn begin(&mut self, request: Request, maps: Maps<'_>, pages: &mut Pages) -> Option<Looked> {
+    pub fn begin(
+        &mut self,
+        request: ReadRequest,
+        maps: Maps<'_>,
+        pages: &mut Pages,
+    ) -> Option<Looked> {
         let id = self.insert(request, None);
         self.step(id, maps, pages)
     }
 
     /// What a read was to fetch is not there: it begins anew once newer roots have been looked for.
-    pub fn strand(&mut self, request: Request) {
+    pub fn strand(&mut self, request: ReadRequest) {
         let gone = Some((Gone::Data, self.round));
         self.insert(request, gone);
         self.stranded += 1;
     }
 
-    fn insert(&mut self, request: Request, gone: Option<(Gone, u64)>) -> u64 {
+    fn insert(&mut self, request: ReadRequest, gone: Option<(Gone, u64)>) -> u64 {
         let id = self.next;
         self.next += 1;
-        let lookup = reads::lookup(&request);
+        let lookup = request.lookup();
         let (moves, outstanding, again, known) = (None, 0, false, false);
         let looking = Looking { request, lookup, moves, outstanding, gone, again, known };
         self.looking.insert(id, looking);
@@ -189,17 +194,17 @@ impl Lookups {
         let needs = loop {
             if let Some(moves) = &mut looking.moves {
                 match moves.step(maps, pages) {
-                    Ok(Step::Needs(needs)) => break needs,
-                    Ok(Step::Found(parts)) => {
+                    Ok(MovesStep::Needs(needs)) => break needs,
+                    Ok(MovesStep::Found(parts)) => {
                         let looking = self.looking.remove(&id)?;
                         return Some(Looked::Found(looking.request, parts, looking.known));
                     }
-                    Ok(Step::Stale(_)) if !looking.again => {
+                    Ok(MovesStep::Stale(_)) if !looking.again => {
                         looking.again = true;
                         looking.moves = None;
-                        looking.lookup = reads::lookup(&looking.request);
+                        looking.lookup = looking.request.lookup();
                     }
-                    Ok(Step::Stale(lost)) => return self.damaged(id, lost),
+                    Ok(MovesStep::Stale(lost)) => return self.damaged(id, lost),
                     Err(damage) => {
                         let lost = moves.lost_page(&damage);
                         return self.damaged(id, lost);

@@ -34,6 +34,7 @@
 //! | [`Volume`] | the engine |
 
 mod account;
+mod ancestor;
 pub mod announce;
 pub mod attach;
 pub mod cache;
@@ -48,6 +49,7 @@ pub mod map;
 mod moves;
 mod object;
 mod open;
+mod read_request;
 mod reads;
 pub mod replica;
 pub mod root;
@@ -65,7 +67,7 @@ pub use account::Account;
 pub use catalog::VolumeSpec;
 pub use diff::{Places, differences};
 pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
-pub use volume::{Second, SessionPeer, Volume};
+pub use volume::{ReplicaDurability, SessionPeer, Volume};
 
 use crate::block::{Epoch, Range, Seq};
 use crate::wire::link::{BATCH_BYTES, HostId, KeyId, MAX_BATCH_BYTES, RequestId};
@@ -337,7 +339,7 @@ pub enum Event {
         /// How many.
         entries: u64,
     },
-    /// Stored data is damaged or gone: reads of this range fail. Where there is a [`Second`] place they wait for
+    /// Stored data is damaged or gone: reads of this range fail. Where there is a replica they wait for
     /// [`Volume::handle_repaired`].
     DataDamaged {
         /// Of the segment, the staged object or the part of the map that is to say where it lies.

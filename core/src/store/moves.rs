@@ -3,6 +3,7 @@
 //! The second map says which bundle, the index of the bundle where in it. Parts of both are asked for as pages of the first
 //! map are, all at once as far as it is known which, and are held until there is an answer.
 
+use super::ancestor::Ancestor;
 use super::catalog::{self, VolumeSpec};
 use super::gc::bundle::{self, Bundle, BundleId};
 use super::gc::moved;
@@ -10,7 +11,6 @@ use super::map::fragment::{Fragment, FragmentId};
 use super::map::lookup::{Answer, Lookup};
 use super::map::pages::{Content, Key, Pages, Part};
 use super::map::{Damage, Get, MapError, Place, Tree};
-use super::volume::Ancestor;
 use crate::block::{Range, VolumeId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +93,7 @@ pub(super) struct Lost {
     pub reason: MapError,
 }
 
-pub(super) enum Step {
+pub(super) enum MovesStep {
     Needs(Vec<Want>),
     Found(Vec<Placed>),
     /// A bundle does not have what the second map says: these are not of one moment any more.
@@ -172,7 +172,7 @@ impl Moves {
         Ok(())
     }
 
-    pub fn step(&mut self, maps: Maps<'_>, pages: &mut Pages) -> Result<Step, Damage> {
+    pub fn step(&mut self, maps: Maps<'_>, pages: &mut Pages) -> Result<MovesStep, Damage> {
         let mut needs: Vec<Want> = Vec::new();
         let mut asked = BTreeSet::new();
         let mut found = Vec::new();
@@ -215,7 +215,7 @@ impl Moves {
             }
         }
         if !needs.is_empty() {
-            return Ok(Step::Needs(needs));
+            return Ok(MovesStep::Needs(needs));
         }
         let mut placed = Vec::with_capacity(self.parts.len());
         for &(range, place) in &self.parts {
@@ -237,10 +237,10 @@ impl Moves {
                         catalog::bundle_key(bundle.id),
                         MapError::Invalid("it does not have what the map says"),
                     );
-                    return Ok(Step::Stale(Lost { key, range, reason }));
+                    return Ok(MovesStep::Stale(Lost { key, range, reason }));
                 }
             }
         }
-        Ok(Step::Found(placed))
+        Ok(MovesStep::Found(placed))
     }
 }

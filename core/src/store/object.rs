@@ -1,6 +1,6 @@
-//! What the engine asks of an object store, and the book of what is under way.
+//! What the engine asks of an object store, and the queue of what is under way.
 //!
-//! An operation that failed is tried again, unchanged, after a pause that doubles; the book keeps it
+//! An operation that failed is tried again, unchanged, after a pause that doubles; the queue keeps it
 //! meanwhile. It does not know what any operation is for.
 
 use crate::block::Time;
@@ -134,7 +134,7 @@ pub(super) struct Pending<P> {
 }
 
 /// The operations of one volume. `P` says what each is for.
-pub(super) struct Book<P> {
+pub(super) struct OperationQueue<P> {
     next_id: u64,
     retry: (Duration, Duration),
     outgoing: VecDeque<u64>,
@@ -142,9 +142,9 @@ pub(super) struct Book<P> {
     paused: BTreeSet<(Time, u64)>,
 }
 
-impl<P> Book<P> {
+impl<P> OperationQueue<P> {
     pub fn new(retry: (Duration, Duration)) -> Self {
-        Book {
+        OperationQueue {
             next_id: 1,
             retry,
             outgoing: VecDeque::new(),
@@ -206,7 +206,7 @@ impl<P> Book<P> {
         std::mem::take(&mut self.pending).into_values()
     }
 
-    /// Takes a finished operation out of the book; `None` for one that is not under way.
+    /// Takes a finished operation out of the queue; `None` for one that is not under way.
     pub fn finish(&mut self, id: u64) -> Option<Pending<P>> {
         self.pending.remove(&id)
     }

@@ -22,7 +22,7 @@ pub(super) enum Part {
 }
 
 #[derive(Debug)]
-enum Slot {
+enum Progress {
     Reading,
     Ready(Box<Segment>),
     Absent,
@@ -30,14 +30,14 @@ enum Slot {
 }
 
 #[derive(Debug)]
-struct Entry {
-    slot: Slot,
+struct SegmentRead {
+    progress: Progress,
     /// A damaged or missing segment gets a second look.
     again: bool,
 }
 
 /// What to do next.
-pub(super) enum Step {
+pub(super) enum ReplayStep {
     /// Apply this one; the next call asks for the one after it.
     Apply(Box<Segment>),
     /// Reads are under way.
@@ -53,7 +53,7 @@ pub(super) struct Replay {
     volume: VolumeId,
     next: u64,
     window: u64,
-    slots: BTreeMap<u64, Entry>,
+    slots: BTreeMap<u64, SegmentRead>,
     reads: Vec<(u64, Part)>,
     pub applied: u64,
 }
@@ -68,7 +68,7 @@ impl Replay {
         for number in self.next..self.next.saturating_add(self.window) {
             self.slots.entry(number).or_insert_with(|| {
                 self.reads.push((number, Part::Header));
-                Entry { slot: Slot::Reading, again: false }
+                SegmentRead { progress: Progress::Reading, again: false }
             });
         }
         std::mem::take(&mut self.reads)
@@ -86,7 +86,7 @@ impl Replay {
         let Some(entry) = self.slots.get_mut(&number) else { return };
         let parsed = match (result, part) {
             (Err(_), Part::Header) => {
-                entry.slot = Slot::Absent;
+                entry.progress = Progress::Absent;
                 return;
             }
             (Err(_), Part::Tail(..)) => Err("it vanished while it was read".to_owned()),
@@ -102,33 +102,35 @@ impl Replay {
             }
         };
         match parsed {
-            Ok(segment) => entry.slot = Slot::Ready(Box::new(segment)),
+            Ok(segment) => entry.progress = Progress::Ready(Box::new(segment)),
             Err(_) if !entry.again => {
                 entry.again = true;
                 self.reads.push((number, Part::Header));
             }
-            Err(reason) => entry.slot = Slot::Damaged(reason),
+            Err(reason) => entry.progress = Progress::Damaged(reason),
         }
     }
 
     /// The segment that was to be applied last comes again with the next step.
     pub fn put_back(&mut self, segment: Box<Segment>) {
         (self.next, self.applied) = (self.next - 1, self.applied - 1);
-        self.slots.insert(self.next, Entry { slot: Slot::Ready(segment), again: false });
+        self.slots
+            .insert(self.next, SegmentRead { progress: Progress::Ready(segment), again: false });
     }
 
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> ReplayStep {
         let key = || catalog::segment_key(self.volume, self.next);
         let later = self.slots.range(self.next + 1..);
-        let reading = later.clone().any(|(_, entry)| matches!(entry.slot, Slot::Reading));
-        let exists = later.clone().any(|(_, entry)| !matches!(entry.slot, Slot::Absent));
-        let Some(entry) = self.slots.get_mut(&self.next) else { return Step::Wait };
-        match &entry.slot {
-            Slot::Reading => Step::Wait,
-            Slot::Ready(_) => {
-                let Some(Entry { slot: Slot::Ready(segment), .. }) = self.slots.remove(&self.next)
+        let reading = later.clone().any(|(_, entry)| matches!(entry.progress, Progress::Reading));
+        let exists = later.clone().any(|(_, entry)| !matches!(entry.progress, Progress::Absent));
+        let Some(entry) = self.slots.get_mut(&self.next) else { return ReplayStep::Wait };
+        match &entry.progress {
+            Progress::Reading => ReplayStep::Wait,
+            Progress::Ready(_) => {
+                let Some(SegmentRead { progress: Progress::Ready(segment), .. }) =
+                    self.slots.remove(&self.next)
                 else {
-                    return Step::Wait;
+                    return ReplayStep::Wait;
                 };
                 self.next += 1;
                 self.applied += 1;
@@ -136,26 +138,26 @@ impl Replay {
                 // Numbers that had no object a while ago may have one by now.
                 if matches!(
                     self.slots.get(&self.next),
-                    Some(Entry { slot: Slot::Absent, again: false })
+                    Some(SegmentRead { progress: Progress::Absent, again: false })
                 ) {
                     self.slots.remove(&self.next);
                 }
-                Step::Apply(segment)
+                ReplayStep::Apply(segment)
             }
-            Slot::Damaged(reason) => {
-                Step::Failed(OpenError::Damaged { key: key(), reason: reason.clone() })
+            Progress::Damaged(reason) => {
+                ReplayStep::Failed(OpenError::Damaged { key: key(), reason: reason.clone() })
             }
-            Slot::Absent if reading => Step::Wait,
-            Slot::Absent if !exists => Step::End,
+            Progress::Absent if reading => ReplayStep::Wait,
+            Progress::Absent if !exists => ReplayStep::End,
             // A rival may have written this one and later ones since: only if it is still not there
             // now that a later one has been seen, it is missing.
-            Slot::Absent if !entry.again => {
+            Progress::Absent if !entry.again => {
                 entry.again = true;
-                entry.slot = Slot::Reading;
+                entry.progress = Progress::Reading;
                 self.reads.push((self.next, Part::Header));
-                Step::Wait
+                ReplayStep::Wait
             }
-            Slot::Absent => Step::Failed(OpenError::Missing { key: key() }),
+            Progress::Absent => ReplayStep::Failed(OpenError::Missing { key: key() }),
         }
     }
 }

@@ -9,13 +9,13 @@
 
 use super::lookups::{Looked, Lookups};
 use super::map::Place;
-use super::map::lookup::Lookup;
 use super::map::pages::Pages;
 use super::moves::{Lost, Maps, Object, Placed, Want};
+use super::read_request::{ReadPurpose, ReadRequest};
 use super::{Copies, SessionId, VolumeSpec};
 use crate::block::{Epoch, Range, STAGED_BIT, Seq, VolumeId};
 use crate::record::{Fragment, Location, RecordError, packed};
-use crate::wire::link::{Lane, ReadPart, RequestId};
+use crate::wire::link::ReadPart;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,42 +24,6 @@ use std::collections::{BTreeMap, VecDeque};
 const GAP_BYTES: u64 = 64 << 10;
 /// Longest fetch that joining may make.
 const JOINED_BYTES: u64 = 4 << 20;
-/// Pages of each level that a status query looks at, at most.
-const STATUS_PAGES: usize = 4;
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
-    pub session: SessionId,
-    pub lane: Lane,
-    pub request: RequestId,
-    /// 0 for an observer.
-    pub epoch: Epoch,
-    pub range: Range,
-    pub what: What,
-}
-
-/// What is to become of what is found.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum What {
-    /// The host wants it.
-    Data,
-    /// The host wants to know what kind it is.
-    Status,
-    /// The shell wants to know where it lies.
-    Places,
-    /// It does not go to the host but here.
-    Stage(Stage),
-    /// What of it lies in this object, which is damaged, is to be told.
-    Damaged(Object),
-}
-
-/// Where what is read is to be staged.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stage {
-    pub into: VolumeId,
-    pub lba: u64,
-    pub object: u64,
-}
 
 /// A fetch of bytes of an object.
 #[derive(Clone, Debug)]
@@ -85,7 +49,7 @@ struct Need {
 
 #[derive(Debug)]
 struct Active {
-    request: Request,
+    request: ReadRequest,
     parts: Vec<Placed>,
     needs: BTreeMap<(Object, u64), Need>,
     fetches: Vec<Fetch>,
@@ -98,7 +62,7 @@ struct Active {
 
 /// A finished read.
 pub(super) struct Finished {
-    pub request: Request,
+    pub request: ReadRequest,
     pub result: Result<Vec<ReadPart>, Damage>,
     /// What is still counted, for [`Reads::release`]: nothing unless it is to be staged.
     pub bytes: u64,
@@ -119,21 +83,21 @@ pub(super) enum Next {
     Page(Want, Copies, bool),
     Finished(Finished),
     /// The answer to a query of status or places.
-    Looked(Request, Vec<(Range, Option<Place>)>),
+    Looked(ReadRequest, Vec<(Range, Option<Place>)>),
     /// Where it lies, of which a damaged object had the content.
-    Placed(Request, Vec<Placed>),
+    Placed(ReadRequest, Vec<Placed>),
     /// The map does not say where it lies.
-    Lost(Request, Lost),
+    Lost(ReadRequest, Lost),
 }
 
 /// Whose records objects hold: a clone reads those of its parents.
-struct Owners {
+struct RecordSources {
     /// As whose the answers are encoded: the volume's, or its snapshot's.
     asked: VolumeId,
     spec: VolumeSpec,
 }
 
-impl Owners {
+impl RecordSources {
     /// The volumes that a record of the object can be of. A number that was drawn for staged data does not say
     /// which; nor does it come twice.
     fn of(&self, object: Object) -> impl Iterator<Item = VolumeId> {
@@ -150,14 +114,14 @@ impl Owners {
 
 /// All reads of a volume.
 pub(super) struct Reads {
-    owners: Owners,
+    sources: RecordSources,
     operations_max: usize,
     bytes_max: u64,
     next: u64,
     /// The epoch of the map, as of the last look.
     epoch: Epoch,
     /// By class, as is the backlog: someone waits for the first kind, nobody yet for the second.
-    waiting: [VecDeque<Request>; 2],
+    waiting: [VecDeque<ReadRequest>; 2],
     lookups: Lookups,
     /// What is to be fetched is known, and has to wait for room.
     ready: [VecDeque<Active>; 2],
@@ -170,25 +134,11 @@ pub(super) struct Reads {
     fetching: usize,
 }
 
-impl Request {
-    pub fn class(&self) -> usize {
-        usize::from(self.lane == Lane::ReadAhead || self.is_staging())
-    }
-
-    pub fn is_staging(&self) -> bool {
-        matches!(self.what, What::Stage(_))
-    }
-
-    pub fn is_status(&self) -> bool {
-        matches!(self.what, What::Status | What::Places)
-    }
-}
-
 impl Reads {
     /// Of a volume, answered as if they were of `asked`.
     pub fn new(operations_max: usize, bytes_max: u64, spec: VolumeSpec, asked: VolumeId) -> Reads {
         Reads {
-            owners: Owners { asked, spec },
+            sources: RecordSources { asked, spec },
             operations_max: operations_max.max(2),
             bytes_max,
             next: 1,
@@ -214,7 +164,7 @@ impl Reads {
         self.active.is_empty() && self.waiting() == 0 && self.outcomes.is_empty()
     }
 
-    pub fn push(&mut self, request: Request) {
+    pub fn push(&mut self, request: ReadRequest) {
         self.waiting[request.class()].push_back(request);
     }
 
@@ -242,8 +192,8 @@ impl Reads {
     }
 
     /// Takes out the reads that have not begun.
-    pub fn stop(&mut self) -> Vec<Request> {
-        let mut all: Vec<Request> = self.waiting.iter_mut().flat_map(std::mem::take).collect();
+    pub fn stop(&mut self) -> Vec<ReadRequest> {
+        let mut all: Vec<ReadRequest> = self.waiting.iter_mut().flat_map(std::mem::take).collect();
         all.extend(self.lookups.take(|_| true));
         let ready = self.ready.iter_mut().flat_map(std::mem::take);
         all.extend(ready.map(|active| active.request));
@@ -251,7 +201,7 @@ impl Reads {
     }
 
     /// Takes out all reads; what is still being fetched for them comes to nothing.
-    pub fn abandon(&mut self) -> Vec<Request> {
+    pub fn abandon(&mut self) -> Vec<ReadRequest> {
         let mut all = self.stop();
         all.extend(std::mem::take(&mut self.active).into_values().map(|active| active.request));
         for outcome in std::mem::take(&mut self.outcomes) {
@@ -271,11 +221,11 @@ impl Reads {
     /// Takes out the reads that have not begun and belong to another epoch than the one that the map
     /// is of from now on. Without this a host that does not know yet that it is fenced would be
     /// answered with what the next one wrote.
-    pub fn fence(&mut self, epoch: Epoch) -> Vec<Request> {
+    pub fn fence(&mut self, epoch: Epoch) -> Vec<ReadRequest> {
         if std::mem::replace(&mut self.epoch, epoch) == epoch {
             return Vec::new();
         }
-        let stale = |read: &Request| read.epoch != 0 && read.epoch != epoch;
+        let stale = |read: &ReadRequest| read.epoch != 0 && read.epoch != epoch;
         let mut fenced = Vec::new();
         for queue in &mut self.waiting {
             let (gone, kept) = std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(stale);
@@ -349,14 +299,18 @@ impl Reads {
             Looked::Status(request, parts) => {
                 self.outcomes.push_back(Next::Looked(request, parts));
             }
-            Looked::Found(request @ Request { what: What::Damaged(_), .. }, parts, _) => {
+            Looked::Found(
+                request @ ReadRequest { purpose: ReadPurpose::Damaged(_), .. },
+                parts,
+                _,
+            ) => {
                 self.outcomes.push_back(Next::Placed(request, parts));
             }
             Looked::Found(request, parts, known) => {
                 let active = plan(request, parts, known);
                 if active.fetches.is_empty() {
                     let finished =
-                        Finished { request, result: assemble(&self.owners, &active), bytes: 0 };
+                        Finished { request, result: assemble(&self.sources, &active), bytes: 0 };
                     self.outcomes.push_back(Next::Finished(finished));
                 } else {
                     self.ready[request.class()].push_back(active);
@@ -414,7 +368,7 @@ impl Reads {
             self.lookups.strand(active.request);
             return None;
         }
-        let result = assemble(&self.owners, active);
+        let result = assemble(&self.sources, active);
         if result.is_err() && !active.retried {
             active.retried = true;
             active.outstanding = active.fetches.len();
@@ -434,15 +388,7 @@ impl Reads {
     }
 }
 
-/// The lookup that a request begins with.
-pub(super) fn lookup(request: &Request) -> Lookup {
-    match request.what {
-        What::Status | What::Places => Lookup::bounded(request.range, STATUS_PAGES),
-        What::Data | What::Stage(_) | What::Damaged(_) => Lookup::new(request.range),
-    }
-}
-
-fn plan(request: Request, parts: Vec<Placed>, known: bool) -> Active {
+fn plan(request: ReadRequest, parts: Vec<Placed>, known: bool) -> Active {
     let mut needs: BTreeMap<(Object, u64), Need> = BTreeMap::new();
     for &(part, place) in &parts {
         let Some((object, place)) = place.filter(|(_, place)| !place.is_zero()) else { continue };
@@ -523,13 +469,17 @@ enum Found {
     Packed(Bytes),
 }
 
-fn extract(owners: &Owners, active: &Active, need: &Need) -> Result<Found, (Range, String)> {
+fn extract(
+    sources: &RecordSources,
+    active: &Active,
+    need: &Need,
+) -> Result<Found, (Range, String)> {
     let short = || (need.wanted, "the object is missing or cut short".to_owned());
     let [prefix, payload] = spans(need).ok_or_else(short)?;
     let prefix = fetched(&active.fetches, need.object, &prefix).ok_or_else(short)?;
     let extract = |owner: VolumeId| {
         if need.packed_bytes > 0 {
-            let volumes = (owner, owners.asked);
+            let volumes = (owner, sources.asked);
             let found = packed::extract(volumes, need.seq, need.record, need.wanted, &prefix);
             return Ok(found.map(Found::Packed));
         }
@@ -538,7 +488,7 @@ fn extract(owners: &Owners, active: &Active, need: &Need) -> Result<Found, (Rang
         Ok(location.extract(owner, need.seq, &prefix, payload).map(Found::Data))
     };
     let mut found = Err(RecordError::Header);
-    for owner in owners.of(need.object) {
+    for owner in sources.of(need.object) {
         found = extract(owner)?;
         if !matches!(found, Err(RecordError::Header)) {
             break;
@@ -553,10 +503,10 @@ fn extract(owners: &Owners, active: &Active, need: &Need) -> Result<Found, (Rang
     })
 }
 
-fn assemble(owners: &Owners, active: &Active) -> Result<Vec<ReadPart>, Damage> {
+fn assemble(sources: &RecordSources, active: &Active) -> Result<Vec<ReadPart>, Damage> {
     let mut fragments = BTreeMap::new();
     for (key, need) in &active.needs {
-        match extract(owners, active, need) {
+        match extract(sources, active, need) {
             Ok(fragment) => fragments.insert(*key, (need.record, fragment)),
             Err((range, reason)) => {
                 return Err(Damage { object: need.object, range, reason });
@@ -573,7 +523,7 @@ fn assemble(owners: &Owners, active: &Active) -> Result<Vec<ReadPart>, Damage> {
             }
             // Two parts of one record may have a hole between them: each gets the blocks it needs.
             Some((record, Found::Packed(found))) => {
-                let cut = packed::cut(owners.asked, *record, part, found);
+                let cut = packed::cut(sources.asked, *record, part, found);
                 ReadPart::Packed { wanted: part, record: cut }
             }
         },

@@ -11,7 +11,7 @@ use super::announce;
 use super::attach::{self, MAX_HISTORY};
 use super::catalog::{RootName, VolumeSpec, check_name};
 use super::gc::moved::Moved;
-use super::log::State;
+use super::log::LogState;
 use super::map::MapError;
 use super::map::fragment::{DESCRIPTION_BYTES, Fragment};
 use super::map::levels::{LEVELS_MAX, Levels};
@@ -91,7 +91,7 @@ pub struct Root {
     /// The generation of who wrote it.
     pub generation: u64,
     /// The state of the log.
-    pub state: State,
+    pub state: LogState,
     /// The fragments.
     pub levels: Levels,
     /// The roots of all snapshots that are in the state.
@@ -106,7 +106,7 @@ pub struct Root {
 #[must_use]
 pub fn encode(
     generation: u64,
-    state: &State,
+    state: &LogState,
     levels: &Levels,
     pins: &Pins,
     moved: &Moved,
@@ -164,7 +164,7 @@ pub fn encode(
 
 /// Encodes the root of a snapshot: `levels` are its map, and `state` that after the segment that took it.
 #[must_use]
-pub fn encode_pin(generation: u64, state: &State, levels: &Levels) -> Bytes {
+pub fn encode_pin(generation: u64, state: &LogState, levels: &Levels) -> Bytes {
     let mut state = state.clone();
     state.announced.clear();
     state.snapshots = Snapshots::default();
@@ -322,7 +322,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     }
     let sorted = all.split_off(runs);
     let levels = Levels::new(all, sorted)?;
-    let mut state = State::new(spec, announce_max);
+    let mut state = LogState::new(spec, announce_max);
     state.number = raw.number.get();
     state.header_crc = raw.header_crc.get();
     state.sectors = sectors;
@@ -373,8 +373,8 @@ mod tests {
         }
     }
 
-    fn root() -> (State, Levels) {
-        let mut state = State::new(&spec(), 100);
+    fn root() -> (LogState, Levels) {
+        let mut state = LogState::new(&spec(), 100);
         state.number = 64;
         state.header_crc = 0xdead_beef;
         state.sectors = 1000;
@@ -417,7 +417,7 @@ mod tests {
         let bytes = encode(5, &state, &levels, &Pins::new(), &Moved::default(), 100);
         let root = parse(&spec(), &bytes, 100).unwrap();
         assert_eq!((root.generation, &root.levels), (5, &levels));
-        let State { number, header_crc, sectors, committed, clean, .. } = root.state;
+        let LogState { number, header_crc, sectors, committed, clean, .. } = root.state;
         assert_eq!((number, header_crc, sectors), (64, 0xdead_beef, 1000));
         assert_eq!((committed, clean), (9, false));
         assert_eq!(root.state.history, state.history);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     /// Two snapshots, one of which is only there for its clone.
-    fn with_snapshots() -> (State, Levels, Pins) {
+    fn with_snapshots() -> (LogState, Levels, Pins) {
         let (mut state, levels) = root();
         let snapshot = |segment, hidden| Snapshot {
             segment,

@@ -19,7 +19,7 @@ const FORGER: KeyId = KeyId([0xff; 32]);
 fn known(machine: &Volume) -> impl PartialEq + std::fmt::Debug + use<> {
     let state = machine.state();
     let announced: Vec<Announced> = state.announced.iter_from(0).collect();
-    (state.number, state.committed, state.history.len(), state.clean, announced, machine.holder())
+    (state.number, state.committed, state.history.len(), state.clean, announced, machine.session())
 }
 
 impl World {
@@ -73,7 +73,7 @@ impl World {
         };
         let (epoch, host, committed) = (begun.epoch, begun.host, truth.log.len() as Seq);
         let connected = self.stores[store].open.get(&volume);
-        let connected = connected.is_some_and(|open| open.machine.holder().is_some());
+        let connected = connected.is_some_and(|open| open.machine.session().is_some());
         let number = self.number();
         self.forgers.insert(number);
         for _ in 0..self.forge_rng.between(1, 5) {

@@ -14,11 +14,11 @@ use longhaul_core::record;
 use longhaul_core::store::catalog::{self, RootName};
 use longhaul_core::store::gc::bundle::{Bundle, BundleId, Head, Index as BundleIndex};
 use longhaul_core::store::gc::moved;
-use longhaul_core::store::log::State;
+use longhaul_core::store::log::LogState;
 use longhaul_core::store::map::Place;
 use longhaul_core::store::map::fragment::{Fragment, FragmentId, Index};
 use longhaul_core::store::map::levels::Levels;
-use longhaul_core::store::map::page::Entry;
+use longhaul_core::store::map::page::MapEntry;
 use longhaul_core::store::root::{self, Root};
 use longhaul_core::store::segment::{Segment, SegmentKind};
 use std::collections::btree_map::Entry as Slot;
@@ -164,7 +164,7 @@ impl World {
     pub(super) fn check_map(
         &mut self,
         volume: usize,
-        state: &State,
+        state: &LogState,
         levels: &Levels,
     ) -> Result<Vec<Option<Place>>, String> {
         let map = self.painted(levels)?;
@@ -193,7 +193,7 @@ impl World {
     }
 
     /// The entries of fragments, those that count last.
-    fn entries(&self, levels: &Levels, mut take: impl FnMut(Entry)) -> Result<(), String> {
+    fn entries(&self, levels: &Levels, mut take: impl FnMut(MapEntry)) -> Result<(), String> {
         let runs = levels.runs().iter().chain(levels.sorted());
         for fragment in runs.rev().flatten() {
             let key = catalog::fragment_key(fragment.id);
@@ -221,7 +221,7 @@ impl World {
     fn moves(&self, volume: usize, levels: &Levels) -> Result<BTreeMap<u64, Bundle>, String> {
         let id = self.volumes[volume].id;
         let mut moves = BTreeMap::new();
-        self.entries(levels, |Entry { range, place }| {
+        self.entries(levels, |MapEntry { range, place }| {
             for segment in range.lba..range.end() {
                 match place {
                     Some(place) => moves.insert(segment, moved::bundle_at(id, place)),

@@ -10,7 +10,7 @@ use crate::note;
 use longhaul_core::block::{Range, Seq, VolumeId};
 use longhaul_core::pack::Packer;
 use longhaul_core::store::gc::bundle::Bundle;
-use longhaul_core::store::log::State;
+use longhaul_core::store::log::LogState;
 use longhaul_core::store::root::Pins;
 use longhaul_core::store::segment::{Segment, SegmentKind};
 use longhaul_core::store::{
@@ -306,7 +306,7 @@ impl World {
     pub(super) fn check_pins(
         &mut self,
         volume: usize,
-        state: &State,
+        state: &LogState,
         pins: &Pins,
         moves: &BTreeMap<u64, Bundle>,
     ) -> Result<(), String> {

@@ -228,7 +228,7 @@ impl World {
         let config = store::Config { pages, ..self.store_config() };
         let mut machine = store::Volume::open(self.now, spec, incarnation, config);
         if self.second.is_some() {
-            machine.handle_second(self.now, store::Second::Behind);
+            machine.handle_replica(self.now, store::ReplicaDurability::Behind);
         }
         note!(self, "s{store} opens v{volume}");
         let number = self.number();
@@ -324,7 +324,7 @@ impl World {
                     && !open.known_at_put.contains_key(key)
                 {
                     open.known_at_put.insert(key.clone(), open.known.clone());
-                    let holder = open.machine.holder().and_then(|s| self.sessions.get(&s.0));
+                    let holder = open.machine.session().and_then(|s| self.sessions.get(&s.0));
                     open.holder_at_put.extend(holder.map(|(s, _)| (key.clone(), s.host)));
                 }
                 self.begin_object(store, volume, id, operation);

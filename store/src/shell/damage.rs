@@ -85,7 +85,7 @@ impl Shell {
         let now = self.now();
         let mut told = Vec::new();
         for (id, engine) in &mut self.engines {
-            let host = engine.volume.holder();
+            let host = engine.volume.session();
             let seen = std::mem::replace(&mut engine.seen, host) == host;
             let Some(host) = host.filter(|_| seen) else { continue };
             if engine.told.is_some_and(|(to, at)| to == host && at.elapsed() < TELL_AGAIN) {

@@ -174,7 +174,7 @@ impl Shell {
         let awaited = now < Time(0).after(grace) || self.claims.is_taken_within(id, grace);
         let engine = self.engines.entry(id).insert_entry(engine);
         let volume = &mut engine.into_mut().volume;
-        volume.handle_second(now, second);
+        volume.handle_replica(now, second);
         if awaited {
             volume.handle_awaited(now.after(grace));
         }

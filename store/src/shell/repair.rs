@@ -2,7 +2,7 @@
 
 use super::{Outcome, Shell};
 use longhaul_core::block::VolumeId;
-use longhaul_core::store::{Event, OpenError, Second, catalog};
+use longhaul_core::store::{Event, OpenError, ReplicaDurability, catalog};
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ impl Shell {
     /// Brings back what an engine says is damaged or missing, if there is a second place.
     pub(super) fn repair(&mut self, id: VolumeId, event: &Event) {
         let Some(engine) = self.engines.get(&id) else { return };
-        if engine.volume.second() == Second::None {
+        if engine.volume.replica() == ReplicaDurability::None {
             return;
         }
         let spec = engine.volume.spec().clone();

@@ -4,7 +4,7 @@
 use super::{Asked, Outcome, Shell};
 use crate::replica::Looked;
 use longhaul_core::block::VolumeId;
-use longhaul_core::store::{SHELL_SESSION, Second};
+use longhaul_core::store::{ReplicaDurability, SHELL_SESSION};
 use longhaul_core::wire::link::{
     Lane, ReplicaOperation, StoreOperation, StoreReply, ToStore, VolumeError, VolumeOperation,
 };
@@ -170,22 +170,22 @@ impl Shell {
             let second = self.second_of(id);
             let now = self.now();
             let Some(engine) = self.engines.get_mut(&id) else { continue };
-            if engine.volume.second() != second {
-                engine.volume.handle_second(now, second);
+            if engine.volume.replica() != second {
+                engine.volume.handle_replica(now, second);
                 self.drive(id);
             }
         }
     }
 
     /// Where what is put of a volume is.
-    pub(super) fn second_of(&self, id: VolumeId) -> Second {
+    pub(super) fn second_of(&self, id: VolumeId) -> ReplicaDurability {
         let replicated = self.keeper.replicated();
         if !replicated.is_active() {
-            Second::None
+            ReplicaDurability::None
         } else if replicated.is_in_step(id) {
-            Second::InStep
+            ReplicaDurability::InStep
         } else {
-            Second::Behind
+            ReplicaDurability::Behind
         }
     }
 

@@ -362,7 +362,7 @@ impl Shell {
         let refusal = match operation {
             SnapshotOperation::Create { id: identity, created, barrier, .. } => {
                 *created = crate::now();
-                let holder = self.engines.get(&id).and_then(|engine| engine.volume.holder());
+                let holder = self.engines.get(&id).and_then(|engine| engine.volume.session());
                 let version = holder.and_then(|session| self.listener.version(session.0));
                 if self.is_known(*identity) {
                     VolumeError::Snapshot(SnapshotError::IdTaken)

@@ -110,7 +110,7 @@ const _: () = assert!(MAX_RECORD_SECTORS < 1 << 16 && MAX_PACKED_BYTES < 1 << 32
 
 /// A run that was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct BundleEntry {
     segment: u64,
     offset: u32,
     first: u64,
@@ -119,7 +119,7 @@ struct Entry {
     packed_bytes: usize,
 }
 
-impl Entry {
+impl BundleEntry {
     fn key(&self) -> (u64, u32, u64) {
         (self.segment, self.offset, self.first)
     }
@@ -223,9 +223,9 @@ impl Index {
         <[RawEntry]>::ref_from_bytes(&self.bytes).unwrap_or_default()
     }
 
-    fn entry(&self, number: usize) -> Entry {
+    fn entry(&self, number: usize) -> BundleEntry {
         let raw = &self.raw()[number];
-        Entry {
+        BundleEntry {
             segment: raw.segment.get(),
             offset: raw.offset.get(),
             first: u64::from(raw.first.get()),
@@ -270,7 +270,7 @@ impl Index {
     }
 
     /// The last entry that begins there or before.
-    fn before(&self, segment: u64, offset: u32, first: u64) -> Option<Entry> {
+    fn before(&self, segment: u64, offset: u32, first: u64) -> Option<BundleEntry> {
         let raw = self.raw();
         let wanted = (segment, offset, first);
         let after = raw.partition_point(|raw| {
@@ -333,7 +333,7 @@ pub fn verify(id: BundleId, object: &Bytes) -> Result<(), (String, Vec<block::Ra
 /// Puts a bundle together.
 #[derive(Debug, Default)]
 pub struct Builder {
-    entries: Vec<Entry>,
+    entries: Vec<BundleEntry>,
     records: BytesMut,
 }
 
@@ -379,7 +379,7 @@ impl Builder {
         let packed = record.header.kind == Kind::Packed;
         let packed_bytes = if packed { self.records.len() - at as usize } else { 0 };
         let (first, sectors) = (cut.lba - whole.lba + skip, cut.sectors);
-        self.entries.push(Entry { segment, offset, first, sectors, at, packed_bytes });
+        self.entries.push(BundleEntry { segment, offset, first, sectors, at, packed_bytes });
     }
 
     /// Where it is, for [`Builder::truncate`].
@@ -397,7 +397,7 @@ impl Builder {
     /// The object.
     #[must_use]
     pub fn finish(mut self, id: BundleId) -> Vec<Bytes> {
-        self.entries.sort_unstable_by_key(Entry::key);
+        self.entries.sort_unstable_by_key(BundleEntry::key);
         let mut index = BytesMut::with_capacity(self.entries.len() * ENTRY_BYTES);
         for entry in &self.entries {
             let raw = RawEntry {

@@ -2,7 +2,7 @@
 //! many roots name it.
 
 use super::bundle::in_blocks;
-use crate::store::map::page::Entry;
+use crate::store::map::page::MapEntry;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -86,7 +86,7 @@ impl Marks {
     }
 
     /// An entry of a live fragment.
-    pub fn mark(&mut self, entry: Entry) {
+    pub fn mark(&mut self, entry: MapEntry) {
         let Some(place) = entry.place.filter(|place| !place.is_zero()) else { return };
         let Some(runs) = self.segments.get_mut(&place.segment()) else { return };
         let sectors = place.record_sectors();

@@ -9,7 +9,7 @@ use crate::pack::{Compression, Packer, Packing};
 use crate::record::{self, Kind};
 use crate::store::map::Place;
 use crate::store::map::fragment::{Builder, Fragment, FragmentId};
-use crate::store::map::page::Entry;
+use crate::store::map::page::MapEntry;
 use crate::store::map::table::Table;
 use crate::store::segment::{self, Piece, SegmentKind};
 use crate::wire::link::HostId;
@@ -147,7 +147,7 @@ impl World {
             }
             let mut builder = Builder::new(64);
             for (range, place) in part {
-                builder.push(Entry { range: *range, place: *place });
+                builder.push(MapEntry { range: *range, place: *place });
             }
             let number = self.fragments.len() as u64 + 1;
             let id = FragmentId { volume: VOLUME, generation: 1, number };
@@ -445,7 +445,7 @@ fn space_and_writes_stay_bounded_under_random_overwrites() {
             }
             for (number, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 let place = Place::new(number as u64 + 1, 1, 0, 0, *count);
-                usage.count(Entry { range: Range::new(0, *count), place });
+                usage.count(MapEntry { range: Range::new(0, *count), place });
             }
             usage.end_root();
             // A block is a sector here.

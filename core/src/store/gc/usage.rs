@@ -1,6 +1,6 @@
 //! How much of each segment is named by the map, by snapshots and by clones; and which segments are worth emptying.
 
-use crate::store::map::page::Entry;
+use crate::store::map::page::MapEntry;
 
 /// Bytes that are named of each segment, by the root that names most of it: 8 bytes of memory a segment.
 ///
@@ -31,7 +31,7 @@ impl Usage {
         (slot < self.now.len()).then_some(slot)
     }
 
-    fn counted(&self, entry: Entry) -> Option<(usize, u32)> {
+    fn counted(&self, entry: MapEntry) -> Option<(usize, u32)> {
         let place = entry.place.filter(|place| !place.is_zero() && !place.is_staged())?;
         let slot = self.slot(place.segment())?;
         let bytes = place.stored_bytes(entry.range.sectors);
@@ -39,14 +39,14 @@ impl Usage {
     }
 
     /// An entry of a fragment that the root names.
-    pub fn count(&mut self, entry: Entry) {
+    pub fn count(&mut self, entry: MapEntry) {
         let Some((slot, bytes)) = self.counted(entry) else { return };
         self.now[slot] = self.now[slot].saturating_add(bytes);
         self.most[slot] = self.most[slot].max(1);
     }
 
     /// An entry of a fragment that the root before named, and this one does not.
-    pub fn discount(&mut self, entry: Entry) {
+    pub fn discount(&mut self, entry: MapEntry) {
         let Some((slot, bytes)) = self.counted(entry) else { return };
         self.now[slot] = self.now[slot].saturating_sub(bytes);
     }

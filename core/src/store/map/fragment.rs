@@ -11,7 +11,7 @@
 //! asked for. The trailer says the same as the [`Fragment`], for who has nothing but the object.
 
 use super::MapError;
-use super::page::{Encoder, Entries, Entry, PAGE_BYTES, Page};
+use super::page::{Encoder, Entries, MapEntry, PAGE_BYTES, Page};
 use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
 use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -206,7 +206,7 @@ impl Fragment {
             let bytes = &object[range.start as usize..range.end as usize];
             let mut expected = Some(index.span(page).lba);
             for entry in index.entries(page, bytes)? {
-                let Entry { range, place } = entry?;
+                let MapEntry { range, place } = entry?;
                 if expected.take().is_some_and(|lba| lba != range.lba) {
                     return Err(MapError::Invalid("a page begins elsewhere than its index says"));
                 }
@@ -334,7 +334,7 @@ impl Index {
         &self,
         page: usize,
         bytes: &'a [u8],
-    ) -> Result<impl Iterator<Item = Result<Entry, MapError>> + use<'a>, MapError> {
+    ) -> Result<impl Iterator<Item = Result<MapEntry, MapError>> + use<'a>, MapError> {
         self.verify(page, bytes)?;
         self.verified_entries(page, bytes)
     }
@@ -347,7 +347,7 @@ impl Index {
         &self,
         page: usize,
         bytes: &'a [u8],
-    ) -> Result<impl Iterator<Item = Result<Entry, MapError>> + use<'a>, MapError> {
+    ) -> Result<impl Iterator<Item = Result<MapEntry, MapError>> + use<'a>, MapError> {
         let span = self.span(page);
         Ok(Entries::new(bytes)?.map(move |entry| entry.and_then(|entry| entry.within(span))))
     }
@@ -401,7 +401,7 @@ impl Builder {
     }
 
     /// Adds an entry, which begins at or after the end of the one before.
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: MapEntry) {
         if self.entries == 0 {
             self.start = entry.range.lba;
         }

@@ -7,11 +7,11 @@
 
 use super::fragment::{Fragment, Index};
 use super::levels::Levels;
-use super::page::Entry;
+use super::page::MapEntry;
 use super::pages::{Content, Key, Pages, Part};
 use super::place::Place;
 use super::table::Table;
-use super::{Damage, Get, MapError, What};
+use super::{Damage, FragmentPart, Get, MapError};
 use crate::block::Range;
 use crate::extent::Extent;
 use bytes::Bytes;
@@ -60,12 +60,12 @@ impl Lookup {
         let fragment = get.fragment;
         let damage = |span, reason| Damage { fragment: fragment.id, span, reason };
         match &get.what {
-            What::Index => {
+            FragmentPart::Index => {
                 let index =
                     Index::new(&fragment, bytes).map_err(|error| damage(fragment.span, error))?;
                 self.keep((fragment.id, Part::Index), Content::Index(Arc::new(index)), pages);
             }
-            What::Pages(range) => {
+            FragmentPart::Pages(range) => {
                 // A lookup asks for pages of which it holds the index, and for one at a time.
                 let Some(Content::Index(index)) = self.held.get(&(fragment.id, Part::Index)) else {
                     return Ok(());
@@ -116,7 +116,7 @@ impl Lookup {
         let mut unknown = if range.is_empty() { Vec::new() } else { vec![range] };
         let mut found: Vec<(Range, Option<Place>)> = Vec::new();
         for table in tables {
-            let entries = table.overlapping(range).map(|(range, place)| Entry { range, place });
+            let entries = table.overlapping(range).map(|(range, place)| MapEntry { range, place });
             resolve(&mut unknown, &mut found, entries);
         }
         for run in levels.overlapping(range) {
@@ -188,7 +188,7 @@ impl Lookup {
         fragment: &Fragment,
         unknown: &[Range],
         pages: &mut Pages,
-        entries: &mut Vec<Entry>,
+        entries: &mut Vec<MapEntry>,
         needs: &mut Vec<Get>,
     ) -> Result<(), Damage> {
         let concerns = |span: Range| {
@@ -216,7 +216,7 @@ impl Lookup {
             let Some(Content::Page(content)) = self.find((fragment.id, Part::Page(number)), pages)
             else {
                 let bytes = index.range(page);
-                let what = What::Pages(number..number + 1);
+                let what = FragmentPart::Pages(number..number + 1);
                 needs.push(Get { fragment: *fragment, what, bytes });
                 continue;
             };
@@ -239,7 +239,7 @@ impl Lookup {
 fn resolve(
     unknown: &mut Vec<Range>,
     found: &mut Vec<(Range, Option<Place>)>,
-    entries: impl Iterator<Item = Entry>,
+    entries: impl Iterator<Item = MapEntry>,
 ) {
     let mut left = Vec::new();
     let mut entries = entries.peekable();

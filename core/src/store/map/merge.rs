@@ -5,9 +5,9 @@
 
 use super::fragment::{Builder, Fragment, Index};
 use super::levels::Plan;
-use super::page::Entry;
+use super::page::MapEntry;
 use super::table::Table;
-use super::{Damage, Get, Limits, MapError, What};
+use super::{Damage, FragmentPart, Get, Limits, MapError};
 use crate::block::{MAX_VOLUME_SECTORS, Range};
 use crate::extent::{Extent, RangeSet};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ const CHUNK_BYTES: u64 = 256 << 10;
 
 /// What a step came to.
 #[derive(Debug)]
-pub enum Step {
+pub enum MergeStep {
     /// The next step can be taken.
     More,
     /// These have to be read first: of each source at most one.
@@ -36,7 +36,7 @@ pub enum Step {
 #[derive(Debug)]
 struct Writer {
     builder: Builder,
-    pending: Option<Entry>,
+    pending: Option<MapEntry>,
     page_bytes: usize,
     fragment_bytes: u64,
 }
@@ -47,7 +47,7 @@ impl Writer {
         Writer { builder: Builder::new(page_bytes), pending: None, page_bytes, fragment_bytes }
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: MapEntry) {
         match &mut self.pending {
             Some(last)
                 if last.range.end() == entry.range.lba
@@ -91,20 +91,20 @@ impl Flush {
     }
 
     /// Goes on with the same table.
-    pub fn step(&mut self, table: &Table) -> Step {
+    pub fn step(&mut self, table: &Table) -> MergeStep {
         let mut last = true;
         for (n, (range, place)) in table.iter_from(self.at).enumerate() {
             if n == STEP_ENTRIES {
                 last = false;
                 break;
             }
-            self.writer.push(Entry { range, place });
+            self.writer.push(MapEntry { range, place });
             self.at = range.end();
             if let Some(full) = self.writer.full() {
-                return Step::Full(full);
+                return MergeStep::Full(full);
             }
         }
-        if last { Step::Done(self.writer.finish()) } else { Step::More }
+        if last { MergeStep::Done(self.writer.finish()) } else { MergeStep::More }
     }
 }
 
@@ -116,8 +116,8 @@ struct Source {
     page: usize,
     /// Encoded pages from `page` on.
     chunk: Bytes,
-    entries: std::vec::IntoIter<Entry>,
-    head: Option<Entry>,
+    entries: std::vec::IntoIter<MapEntry>,
+    head: Option<MapEntry>,
 }
 
 impl Source {
@@ -136,7 +136,7 @@ impl Source {
             let Some(fragment) = self.fragments.front().copied() else { return Ok(None) };
             let Some(index) = &self.index else {
                 let left = Range::between(fragment.span.lba.max(at), fragment.span.end());
-                let hides = |head: Entry| head.range.intersect(left) == Some(left);
+                let hides = |head: MapEntry| head.range.intersect(left) == Some(left);
                 if left.is_empty() || newer.iter().any(|newer| newer.head.is_some_and(hides)) {
                     self.fragments.pop_front();
                     continue;
@@ -155,14 +155,14 @@ impl Source {
                     end += 1;
                 }
                 let bytes = range.start..index.range(end - 1).end;
-                let what = What::Pages(self.page as u32..end as u32);
+                let what = FragmentPart::Pages(self.page as u32..end as u32);
                 return Ok(Some(Get { fragment, what, bytes }));
             }
             let bytes = self.chunk.split_to((range.end - range.start) as usize);
             let entries = index.entries(self.page, &bytes).and_then(Iterator::collect);
             match entries {
                 Ok(entries) => {
-                    let entries: Vec<Entry> = entries;
+                    let entries: Vec<MapEntry> = entries;
                     self.entries = entries.into_iter();
                     self.page += 1;
                 }
@@ -182,13 +182,13 @@ impl Source {
         };
         let damage = |reason| Damage { fragment: fragment.id, span: fragment.span, reason };
         match get.what {
-            What::Index => {
+            FragmentPart::Index => {
                 self.index = Some(Index::new(fragment, bytes).map_err(damage)?);
             }
-            What::Pages(_) if bytes.len() as u64 != get.bytes.end - get.bytes.start => {
+            FragmentPart::Pages(_) if bytes.len() as u64 != get.bytes.end - get.bytes.start => {
                 return Err(damage(MapError::Short));
             }
-            What::Pages(_) => self.chunk = bytes,
+            FragmentPart::Pages(_) => self.chunk = bytes,
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Merge {
     ///
     /// # Errors
     /// The damage: the next step asks for the same again.
-    pub fn step(&mut self) -> Result<Step, Damage> {
+    pub fn step(&mut self) -> Result<MergeStep, Damage> {
         for _ in 0..STEP_ENTRIES {
             let mut needs = Vec::new();
             for n in 0..self.sources.len() {
@@ -248,23 +248,23 @@ impl Merge {
                 }
             }
             if !needs.is_empty() {
-                return Ok(Step::Needs(needs));
+                return Ok(MergeStep::Needs(needs));
             }
-            let Some(entry) = self.next() else { return Ok(Step::Done(self.writer.finish())) };
+            let Some(entry) = self.next() else { return Ok(MergeStep::Done(self.writer.finish())) };
             self.at = entry.range.end();
             let hides = || self.below.overlapping(entry.range).next().is_some();
             if entry.place.is_some() || hides() {
                 self.writer.push(entry);
                 if let Some(full) = self.writer.full() {
-                    return Ok(Step::Full(full));
+                    return Ok(MergeStep::Full(full));
                 }
             }
         }
-        Ok(Step::More)
+        Ok(MergeStep::More)
     }
 
     /// The next run about which the newest source that knows of it says one thing.
-    fn next(&self) -> Option<Entry> {
+    fn next(&self) -> Option<MapEntry> {
         let heads = || self.sources.iter().filter_map(|source| source.head);
         let lba = heads().map(|head| head.range.lba).min()?;
         let mut end = MAX_VOLUME_SECTORS;

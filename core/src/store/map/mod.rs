@@ -97,7 +97,7 @@ pub struct Damage {
 
 /// Which part of a fragment is to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum FragmentPart {
     /// Its index.
     Index,
     /// Pages that follow each other.
@@ -110,7 +110,7 @@ pub struct Get {
     /// Which fragment.
     pub fragment: Fragment,
     /// What the bytes are.
-    pub what: What,
+    pub what: FragmentPart,
     /// Which bytes of the object.
     pub bytes: std::ops::Range<u64>,
 }
@@ -120,8 +120,8 @@ impl Get {
     #[must_use]
     pub fn key(&self) -> pages::Key {
         let part = match &self.what {
-            What::Index => pages::Part::Index,
-            What::Pages(pages) => pages::Part::Page(pages.start),
+            FragmentPart::Index => pages::Part::Index,
+            FragmentPart::Pages(pages) => pages::Part::Page(pages.start),
         };
         (self.fragment.id, part)
     }

@@ -38,17 +38,17 @@ const _: () = assert!(PAGE_BYTES - HEADER_BYTES < 1 << 16);
 
 /// A run of sectors and where it lies; `None` for a hole that hides what older fragments say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MapEntry {
     /// The run; not empty.
     pub range: Range,
     /// Where it lies.
     pub place: Option<Place>,
 }
 
-impl Entry {
+impl MapEntry {
     /// What is left of it from `lba` on; nothing if it ends before.
     #[must_use]
-    pub fn from(self, lba: u64) -> Option<Entry> {
+    pub fn from(self, lba: u64) -> Option<MapEntry> {
         if lba <= self.range.lba {
             return Some(self);
         }
@@ -59,17 +59,17 @@ impl Entry {
     ///
     /// # Errors
     /// [`MapError::Invalid`].
-    pub fn within(self, span: Range) -> Result<Entry, MapError> {
+    pub fn within(self, span: Range) -> Result<MapEntry, MapError> {
         let inside = self.range.intersect(span) == Some(self.range);
         if inside { Ok(self) } else { Err(MapError::Invalid("an entry out of place")) }
     }
 
     /// The part of it in `range`, if there is one.
     #[must_use]
-    pub fn part(self, range: Range) -> Option<Entry> {
+    pub fn part(self, range: Range) -> Option<MapEntry> {
         let part = self.range.intersect(range)?;
         let place = Extent::skip(&self.place, part.lba - self.range.lba);
-        Some(Entry { range: part, place })
+        Some(MapEntry { range: part, place })
     }
 }
 
@@ -85,7 +85,7 @@ struct Before {
 impl Before {
     const NOTHING: Before = Before { end: 0, sectors: USUAL_SECTORS, segment: 0, seq: 0 };
 
-    fn next(self, Entry { range, place }: Entry) -> Before {
+    fn next(self, MapEntry { range, place }: MapEntry) -> Before {
         let data = place.filter(|place| !place.is_zero());
         Before {
             end: range.end(),
@@ -130,7 +130,7 @@ impl Encoder {
     }
 
     /// Adds an entry, which begins at or after the end of the one before; says whether there was room.
-    pub fn push(&mut self, entry: Entry) -> bool {
+    pub fn push(&mut self, entry: MapEntry) -> bool {
         let start = self.bytes.len();
         encode(entry, self.before, &mut self.bytes);
         if self.bytes.len() > self.limit && self.entries > 0 {
@@ -153,7 +153,7 @@ impl Encoder {
     }
 }
 
-fn encode(Entry { range, place }: Entry, before: Before, out: &mut Vec<u8>) {
+fn encode(MapEntry { range, place }: MapEntry, before: Before, out: &mut Vec<u8>) {
     let at = out.len();
     let mut tag = 0;
     out.push(tag);
@@ -227,7 +227,7 @@ impl<'a> Entries<'a> {
         if said { take_varint(&mut self.rest) } else { Some(usual) }
     }
 
-    fn decode(&mut self) -> Option<Entry> {
+    fn decode(&mut self) -> Option<MapEntry> {
         let before = self.before;
         let tag = self.byte()?;
         let gap = self.number(tag & GAP != 0, 0)?;
@@ -241,7 +241,7 @@ impl<'a> Entries<'a> {
         if kind <= ZERO {
             let expected = tag & (PART | SEGMENT | SEQ) == 0;
             let place = (kind == ZERO).then_some(Place::ZERO);
-            return expected.then_some(Entry { range, place });
+            return expected.then_some(MapEntry { range, place });
         }
         let skip = self.number(tag & PART != 0, 0)?;
         let record_sectors = self.number(tag & PART != 0, sectors)?;
@@ -260,14 +260,14 @@ impl<'a> Entries<'a> {
             Place::new(segment, seq, offset.rotate_left(2), skip, record_sectors)?
         };
         let possible = kind <= PACKED && place.is_staged() == (kind == STAGED);
-        (possible && place.can_hold(range)).then_some(Entry { range, place: Some(place) })
+        (possible && place.can_hold(range)).then_some(MapEntry { range, place: Some(place) })
     }
 }
 
 impl Iterator for Entries<'_> {
-    type Item = Result<Entry, MapError>;
+    type Item = Result<MapEntry, MapError>;
 
-    fn next(&mut self) -> Option<Result<Entry, MapError>> {
+    fn next(&mut self) -> Option<Result<MapEntry, MapError>> {
         let Some(left) = self.left.checked_sub(1) else {
             let rest = std::mem::take(&mut self.rest);
             return (!rest.is_empty())
@@ -347,13 +347,13 @@ mod tests {
     use crate::block::STAGED_BIT;
     use proptest::prelude::*;
 
-    fn data(lba: u64, sectors: u64, segment: u64, seq: u64, offset: u32) -> Entry {
+    fn data(lba: u64, sectors: u64, segment: u64, seq: u64, offset: u32) -> MapEntry {
         let place = Place::new(segment, seq, offset, 0, sectors);
         assert!(place.is_some());
-        Entry { range: Range::new(lba, sectors), place }
+        MapEntry { range: Range::new(lba, sectors), place }
     }
 
-    fn page(entries: &[Entry]) -> Vec<u8> {
+    fn page(entries: &[MapEntry]) -> Vec<u8> {
         let mut encoder = Encoder::new(PAGE_BYTES);
         for entry in entries {
             assert!(encoder.push(*entry));
@@ -361,7 +361,7 @@ mod tests {
         encoder.finish()
     }
 
-    fn decode(page: &[u8]) -> Result<Vec<Entry>, MapError> {
+    fn decode(page: &[u8]) -> Result<Vec<MapEntry>, MapError> {
         Entries::new(page)?.collect()
     }
 
@@ -371,10 +371,10 @@ mod tests {
         let entries = [
             data(16, 8, 3, 9, 128),
             data(24, 8, 3, 10, 4276),
-            Entry { range: Range::new(40, 8), place: None },
-            Entry { range: Range::new(48, 100), place: Some(Place::ZERO) },
-            Entry { range: Range::new(148, 4), place: Place::new(object, object, 64, 2, 8) },
-            Entry { range: Range::new(152, 16), place: Place::packed(4, 12, 129, 16, 300) },
+            MapEntry { range: Range::new(40, 8), place: None },
+            MapEntry { range: Range::new(48, 100), place: Some(Place::ZERO) },
+            MapEntry { range: Range::new(148, 4), place: Place::new(object, object, 64, 2, 8) },
+            MapEntry { range: Range::new(152, 16), place: Place::packed(4, 12, 129, 16, 300) },
         ];
         let bytes = page(&entries);
         let expected: &[&[u8]] = &[
@@ -465,14 +465,14 @@ mod tests {
         ]
     }
 
-    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    fn entries() -> impl Strategy<Value = Vec<MapEntry>> {
         let gap = prop_oneof![Just(0), 0..40u64, 0..1u64 << 40];
         prop::collection::vec((gap, 1..90u64), 0..200).prop_flat_map(|runs| {
             let mut end = 0;
             let entries = runs.into_iter().map(|(gap, sectors)| {
                 let range = Range::new(end + gap, sectors);
                 end = range.end();
-                place(range).prop_map(move |place| Entry { range, place })
+                place(range).prop_map(move |place| MapEntry { range, place })
             });
             entries.collect::<Vec<_>>()
         })
@@ -492,9 +492,9 @@ mod tests {
             let mut places: Vec<u64> = edges.flat_map(|lba| [lba.saturating_sub(1), lba]).collect();
             places.push(0);
             let lba = places[at.index(places.len())];
-            let found: Vec<Entry> = whole.entries_from(lba).map(Result::unwrap).collect();
+            let found: Vec<MapEntry> = whole.entries_from(lba).map(Result::unwrap).collect();
             prop_assert!(entries.ends_with(&found));
-            let beyond = |entry: &&Entry| entry.range.end() > lba;
+            let beyond = |entry: &&MapEntry| entry.range.end() > lba;
             let wanted = entries.iter().filter(beyond).count();
             prop_assert!((wanted..=wanted + 64).contains(&found.len()), "{}", found.len());
         }

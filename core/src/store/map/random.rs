@@ -4,7 +4,7 @@
 use super::fragment::{Fragment, FragmentId, Index};
 use super::levels::Levels;
 use super::lookup::{Answer, Lookup};
-use super::page::Entry;
+use super::page::MapEntry;
 use super::pages::Pages;
 use super::tree::{Event, Output};
 use super::{Damage, Get, Limits, Place, Tree};
@@ -84,7 +84,7 @@ struct World {
     outputs: Vec<Output>,
     model: Vec<Option<Place>>,
     /// All changes; what a flush does not have yet is done again when the tree is opened again.
-    log: Vec<Entry>,
+    log: Vec<MapEntry>,
     flushed: u64,
     /// The map at each split that has not been flushed.
     kept: BTreeMap<u64, Vec<Option<Place>>>,
@@ -118,7 +118,7 @@ impl World {
             return;
         }
         let segment = self.log.len() as u64 + 1;
-        let entry = Entry { range, place: place(range.sectors) };
+        let entry = MapEntry { range, place: place(range.sectors) };
         for n in 0..range.sectors {
             self.model[(range.lba + n) as usize] = Extent::skip(&entry.place, n);
         }
@@ -228,7 +228,7 @@ impl World {
                 let range = index.range(page);
                 let bytes = &object[range.start as usize..range.end as usize];
                 for entry in index.entries(page, bytes).unwrap() {
-                    let Entry { range, place } = entry.unwrap();
+                    let MapEntry { range, place } = entry.unwrap();
                     for n in 0..range.sectors {
                         map[(range.lba + n) as usize] = Extent::skip(&place, n);
                     }

@@ -9,11 +9,11 @@
 use super::fragment::{Builder, Fragment, FragmentId};
 use super::levels::{Compaction, LEVELS_MAX, Levels, Plan};
 use super::lookup::{Answer, Lookup};
-use super::merge::{Flush, Merge, Step};
-use super::page::Entry;
+use super::merge::{Flush, Merge, MergeStep};
+use super::page::MapEntry;
 use super::pages::Pages;
 use super::table::Table;
-use super::{Damage, Get, Limits, What};
+use super::{Damage, FragmentPart, Get, Limits};
 use crate::block::{SECTOR_BYTES, VolumeId};
 use crate::store::segment::Piece;
 use bytes::Bytes;
@@ -256,7 +256,7 @@ impl Tree {
     }
 
     /// The same for an entry from elsewhere.
-    pub fn replace(&mut self, Entry { range, place }: Entry, pages: &mut Pages) {
+    pub fn replace(&mut self, MapEntry { range, place }: MapEntry, pages: &mut Pages) {
         self.change(pages, |table| table.replace(range, place));
     }
 
@@ -475,9 +475,9 @@ impl Tree {
         }
         if !flushing.finished && flushing.made.putting < PUTS_MAX {
             let built = match flushing.flush.step(&frozen.table) {
-                Step::More | Step::Needs(_) => return true,
-                Step::Full(built) => built,
-                Step::Done(built) => {
+                MergeStep::More | MergeStep::Needs(_) => return true,
+                MergeStep::Full(built) => built,
+                MergeStep::Done(built) => {
                     flushing.finished = true;
                     built
                 }
@@ -568,14 +568,14 @@ impl Tree {
         }
         if !merging.finished && merging.made.putting < PUTS_MAX {
             let built = match merging.merge.step()? {
-                Step::More => return Ok(true),
-                Step::Needs(needs) => {
+                MergeStep::More => return Ok(true),
+                MergeStep::Needs(needs) => {
                     self.outputs.extend(needs.iter().map(|(_, get)| Output::Get(get.clone())));
                     merging.reads = needs;
                     return Ok(false);
                 }
-                Step::Full(built) => built,
-                Step::Done(built) => {
+                MergeStep::Full(built) => built,
+                MergeStep::Done(built) => {
                     merging.finished = true;
                     built
                 }
@@ -663,6 +663,6 @@ impl Get {
     /// The whole index of a fragment.
     #[must_use]
     pub fn index(fragment: Fragment) -> Get {
-        Get { fragment, what: What::Index, bytes: fragment.index_range() }
+        Get { fragment, what: FragmentPart::Index, bytes: fragment.index_range() }
     }
 }

@@ -24,7 +24,7 @@ mod visit;
 #[cfg(test)]
 mod tests;
 
-use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
+use super::object::{GetError, ObjectOperation, ObjectResult, OperationQueue, Pending, PutError};
 use super::{Copies, catalog};
 use crate::block::{Time, VolumeId};
 use bytes::Bytes;
@@ -172,7 +172,7 @@ pub struct Replica {
     /// Operations that were done at home, or asked for.
     done: u64,
     streams: BTreeMap<StreamId, Stream>,
-    book: Book<Purpose>,
+    book: OperationQueue<Purpose>,
     /// What is done at both places.
     repeated: VecDeque<u64>,
     held_bytes: u64,
@@ -194,7 +194,7 @@ impl Replica {
             now,
             done: 0,
             streams: BTreeMap::new(),
-            book: Book::new(limits.retry),
+            book: OperationQueue::new(limits.retry),
             repeated: VecDeque::new(),
             held_bytes: 0,
             blocked: BTreeSet::new(),

@@ -1,223 +1,125 @@
 //! The engine of one volume.
 //!
-//! One owner, no locks: every input changes the state at once and leaves outputs to be polled. Work
-//! that changes the log or hangs on its end (batches, attach, resume, detach, lost, accept-loss) goes
-//! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile form the
-//! next one. Reads and announcements do not queue behind it.
+//! One owner, no locks: every input changes the state at once and leaves outputs to be polled. [`Volume`] itself decides
+//! nothing. It hands each input to one of these machines, tells the others what came of it, and then lets each
+//! go on. No machine sees the state of another one; what it has to know is an argument.
+//!
+//! | machine | decides |
+//! |---|---|
+//! | [`log_reader`] | where the volume begins, which segment comes next, where the log ends |
+//! | [`committer`] | which batches count, what the next segment says |
+//! | [`ownership`] | whose the epoch is, who may speak for it |
+//! | [`snapshots`] | which snapshots may be taken, and which wait |
+//! | [`sizes`] | when a new size is known to all |
+//! | [`reading`] | what a read is answered |
+//! | [`diffs`] | what was written since a moment |
+//! | [`maintenance`] | when the map is flushed and merged, which root it goes on from, what is deleted |
+//! | [`collector`] | which segments are emptied |
+//! | [`outputs`] | what is polled, and which operations on objects are tried again |
+//!
+//! What changes the log or hangs on its end (batches, attach, resume, detach, lost, accept-loss) goes
+//! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile
+//! form the next one. Reads and announcements do not queue behind it.
 
-mod ancestors;
-mod behind;
-mod changed;
-mod collect;
-mod commit;
-mod control;
-mod damage;
-mod end;
-mod opening;
-mod outcomes;
-mod owner;
+/// What a machine looks at, and where it leaves what is to be done.
+macro_rules! cx {
+    ($volume:ident) => {
+        &mut Context { facts: &$volume.facts, log: &$volume.log, out: &mut $volume.out }
+    };
+}
+
+/// Who may read.
+macro_rules! access {
+    ($volume:ident) => {
+        Access {
+            owner: &$volume.owner,
+            serving: $volume.reader.is_open() && !$volume.facts.is_stopping(),
+        }
+    };
+}
+
+/// What the map's maintenance has to know of the others.
+macro_rules! around {
+    ($volume:ident) => {
+        Surroundings {
+            running: $volume.reader.is_running(),
+            can_put: $volume.reader.is_running() && !$volume.commits.is_putting(),
+            saved: $volume.commits.unsaved_since().is_none(),
+            unnoted: $volume.sizes.is_unnoted(),
+            stranded: $volume.reads.is_stranded(),
+            counting: $volume.gc.is_counting(),
+        }
+    };
+}
+
+mod collector;
+mod committer;
+mod context;
+mod diffs;
+mod facts;
+mod log_reader;
+mod maintenance;
+mod objects;
+mod outputs;
+mod ownership;
 mod purpose;
 mod reading;
-mod readonly;
-mod rebuild;
-mod repair;
-mod resize;
-mod rollback;
-mod second;
+mod reply;
+mod requests;
+mod roots;
+mod sizes;
 mod snapshots;
-mod stage;
-mod sweep;
-mod upkeep;
 
-use super::log::State;
-use super::map::Tree;
-use super::map::levels::Levels;
-use super::moves::Object;
-use super::object::{Book, GetError, ObjectOperation, ObjectResult, Pending, PutError};
-use super::open::Replay;
-use super::reads::{Reads, Request, Stage, What};
-use super::{Config, Event, OpenError, Places, SessionId, VolumeSpec, catalog, segment};
-use crate::block::{Epoch, SECTOR_BYTES, STAGED_BIT, Time, VolumeId};
+use super::gc::moved::Moved;
+use super::log::LogState;
+use super::object::{ObjectOperation, ObjectResult};
+use super::segment::Segment;
+use super::{Config, Event, OpenError, Places, SessionId, VolumeSpec, catalog};
+use crate::block::{Range, SECTOR_BYTES, Time, VolumeId};
 use crate::wire::link::{
-    self, Frame, Lane, LiveInfo, MAX_READ_SECTORS, ReadError, RequestId, StageError, ToHost,
-    ToStore,
+    AttachError, Claim, Frame, HostId, KeyId, Lane, LiveInfo, ReadError, RequestId, StageError,
+    ToHost, ToStore,
 };
-pub(super) use ancestors::Ancestor;
-use ancestors::maps;
-use behind::Behind;
-use changed::Walks;
-use collect::Collect;
-use commit::{Put, Wish, Work};
-use damage::Damages;
-use end::End;
-use opening::Opening;
-use owner::Owners;
-pub use owner::SessionPeer;
-use purpose::{Outcome, Purpose};
-use readonly::Only;
-use repair::Repairs;
-use resize::Sizes;
-use rollback::Rolling;
-pub use second::Second;
-use snapshots::Snapping;
-use std::collections::{BTreeSet, VecDeque};
-use upkeep::Upkeep;
-
-/// Events kept for a shell that does not take them; later ones are dropped.
-const EVENTS_MAX: usize = 4096;
-/// Messages held while a volume opens before it wants no more.
-const HELD_MAX: usize = 1024;
-
-/// How often a root that is said not to exist is asked for again: then the roots are listed anew.
-const ROOT_TRIES: u32 = 3;
-/// Objects that are remembered as gone after that: nobody waits for them again.
-const GONE_MAX: usize = 1024;
-
-enum Phase {
-    Opening(Opening),
-    Running,
-    /// Another store may have written to the log: reading what it wrote.
-    CatchingUp(Replay),
-    Failed(OpenError),
-}
-
-/// The session whose batches count.
-#[derive(Clone, Copy, Debug)]
-struct Holder {
-    epoch: Epoch,
-    session: SessionId,
-    connected: bool,
-    /// A batch was refused: what follows is dropped until the host resumes.
-    refused: bool,
-}
+use collector::Collector;
+use committer::Committer;
+use context::Context;
+use diffs::MapDiffs;
+use facts::Facts;
+use log_reader::{LogEnded, LogReader, LogStep, Resumed};
+use maintenance::{MapEffect, MapMaintenance, Surroundings};
+use outputs::{Outputs, UnknownOperation};
+use ownership::Ownership;
+pub use ownership::{ReplicaDurability, SessionPeer};
+use purpose::ObjectPurpose;
+use reading::{Access, ReadPath};
+use sizes::SizeNotes;
+use snapshots::SnapshotRequests;
 
 /// The log of one volume as a state machine; see the [module](super).
 ///
-/// Inputs are `handle_*`; after any of them, and after [`Volume::open`], the outputs are to be
-/// polled until there are none. `now` never goes back.
+/// Inputs are `handle_*`. After any of them, and after [`Volume::open`], the outputs `poll_*` are to be
+/// polled until there are none. What is known of the volume, all else says. `now` never goes back.
 pub struct Volume {
-    spec: VolumeSpec,
-    /// The parent, while what a clone begins with is read from it.
-    origin: Option<VolumeSpec>,
-    /// The snapshot that this is of, if it is not of the volume.
-    only: Option<Only>,
-    config: Config,
-    incarnation: u128,
-    counter: u64,
-    now: Time,
-    phase: Phase,
-    state: State,
-    tree: Tree,
-    /// While it is being opened: the log has to reach this segment, says that object.
-    must_reach: Option<(u64, String)>,
-    end: End,
-    book: Book<Purpose>,
-    messages: VecDeque<(SessionId, Lane, Frame<ToHost>)>,
-    places: VecDeque<(RequestId, Result<Places, ReadError>)>,
-    events: VecDeque<Event>,
-    /// Objects that are not there although the log names them.
-    gone: BTreeSet<String>,
-    held: VecDeque<(SessionId, Lane, Frame<ToStore>)>,
-    held_bytes: u64,
-    holder: Option<Holder>,
-    owners: Owners,
-    queue: VecDeque<Work>,
-    queue_bytes: u64,
-    /// The log has been looked at for what another store wrote, on behalf of the queue's front.
-    probed: bool,
-    put: Option<Put>,
-    reads: Reads,
-    behind: Behind,
-    upkeep: Upkeep,
-    collect: Collect,
-    ancestors: Vec<Ancestor>,
-    sizes: Sizes,
-    walks: Walks,
-    snapping: Snapping,
-    rolling: Rolling,
-    second: Second,
-    repairs: Repairs,
-    damages: Damages,
-    /// The next number is to be taken.
-    fencing: bool,
-    announce_unsaved: Option<Time>,
-    shutting_down: bool,
+    facts: Facts,
+    out: Outputs,
+    /// The log as far as it has been applied.
+    log: LogState,
+    reader: LogReader,
+    owner: Ownership,
+    commits: Committer,
+    snapshots: SnapshotRequests,
+    sizes: SizeNotes,
+    reads: ReadPath,
+    diffs: MapDiffs,
+    map: MapMaintenance,
+    gc: Collector,
 }
 
 impl Volume {
     /// Begins to open a volume. `incarnation` is random and never used for another engine.
     #[must_use]
     pub fn open(now: Time, spec: VolumeSpec, incarnation: u128, config: Config) -> Volume {
-        Volume::begin(now, spec, None, incarnation, config)
-    }
-
-    fn begin(
-        now: Time,
-        spec: VolumeSpec,
-        only: Option<Only>,
-        incarnation: u128,
-        mut config: Config,
-    ) -> Volume {
-        config.segment_bytes = config.segment_bytes.clamp(1, segment::MAX_RECORDS_BYTES);
-        config.announce_in_segment_max =
-            config.announce_in_segment_max.clamp(1, segment::MAX_ANNOUNCED);
-        let state = State::new(&spec, config.announce_entries_max);
-        let asked = only.as_ref().map_or(spec.id, |only| only.id);
-        let mut volume = Volume {
-            origin: None,
-            only,
-            incarnation,
-            counter: 0,
-            now,
-            phase: Phase::Opening(Opening::Roots),
-            state,
-            tree: Tree::new(config.map, spec.id, 0, Levels::default()),
-            must_reach: None,
-            end: End::default(),
-            book: Book::new(config.retry),
-            messages: VecDeque::new(),
-            places: VecDeque::new(),
-            events: VecDeque::new(),
-            gone: BTreeSet::new(),
-            held: VecDeque::new(),
-            held_bytes: 0,
-            holder: None,
-            owners: Owners::default(),
-            queue: VecDeque::new(),
-            queue_bytes: 0,
-            probed: false,
-            put: None,
-            reads: Reads::new(
-                config.read_operations_max,
-                config.read_bytes_max,
-                spec.clone(),
-                asked,
-            ),
-            behind: Behind::default(),
-            upkeep: Upkeep::default(),
-            collect: Collect::new(&config, spec.id),
-            ancestors: Ancestor::all(&config, &spec),
-            sizes: Sizes::default(),
-            walks: Walks::default(),
-            snapping: Snapping::default(),
-            rolling: Rolling::default(),
-            second: Second::default(),
-            repairs: Repairs::default(),
-            damages: Damages::default(),
-            fencing: false,
-            announce_unsaved: None,
-            shutting_down: false,
-            spec,
-            config,
-        };
-        volume.list_roots();
-        volume
-    }
-
-    /// What does not change about the volume.
-    #[must_use]
-    pub fn spec(&self) -> &VolumeSpec {
-        &self.spec
+        Volume::begin(Facts::new(now, spec, None, incarnation, config))
     }
 
     /// Begins to open the snapshot of a volume that was taken by that segment, for reading only: it goes by
@@ -228,23 +130,49 @@ impl Volume {
     pub fn open_snapshot(
         now: Time,
         spec: VolumeSpec,
-        (segment, id): (u64, VolumeId),
+        snapshot: (u64, VolumeId),
         incarnation: u128,
         config: Config,
     ) -> Volume {
-        Volume::begin(now, spec, Some(Only::new(segment, id)), incarnation, config)
+        Volume::begin(Facts::new(now, spec, Some(snapshot), incarnation, config))
     }
 
-    /// The identity that messages are to carry: the volume's, or that of the snapshot which this is.
-    #[must_use]
-    pub fn id(&self) -> VolumeId {
-        self.only.as_ref().map_or(self.spec.id, |only| only.id)
+    fn begin(facts: Facts) -> Volume {
+        let mut out = Outputs::new(facts.config().retry);
+        let reader = LogReader::open(&facts, &mut out);
+        Volume {
+            log: LogState::new(facts.spec(), facts.config().announce_entries_max),
+            reader,
+            owner: Ownership::default(),
+            commits: Committer::default(),
+            snapshots: SnapshotRequests::default(),
+            sizes: SizeNotes::default(),
+            reads: ReadPath::new(&facts),
+            diffs: MapDiffs::default(),
+            map: MapMaintenance::new(&facts),
+            gc: Collector::new(facts.config(), facts.spec().id),
+            facts,
+            out,
+        }
     }
 
-    /// The session whose host has the volume attached and is connected.
-    #[must_use]
-    pub fn holder(&self) -> Option<SessionId> {
-        self.holder.filter(|holder| holder.connected).map(|holder| holder.session)
+    // Inputs.
+
+    /// Says who is at the other end of a session. Of one that it is not said of, nobody knows the key: it has
+    /// [`KeyId::NONE`].
+    pub fn handle_session(&mut self, session: SessionId, peer: SessionPeer) {
+        self.owner.session_began(session, peer);
+    }
+
+    /// Until then the host of the volume may be on its way here: the store has just been started, or has just got the
+    /// volume from another one. Meanwhile it counts as connected for whoever wants the volume.
+    pub fn handle_awaited(&mut self, until: Time) {
+        self.owner.await_until(until);
+    }
+
+    /// Says, before [`Volume::handle_session_closed`], when a session has ended, as seconds since 1970. It is for people.
+    pub fn handle_silent(&mut self, session: SessionId, since: u64) {
+        self.owner.ended(session, since);
     }
 
     /// A frame from a host. Attach and volume operations come here because they name this volume,
@@ -256,10 +184,9 @@ impl Volume {
         lane: Lane,
         frame: Frame<ToStore>,
     ) {
-        self.now = now;
-        if matches!(self.phase, Phase::Opening(_)) && !self.shutting_down {
-            self.held_bytes += frame.payload.len() as u64;
-            self.held.push_back((session, lane, frame));
+        self.facts.pass(now);
+        if self.reader.is_opening() && !self.facts.is_stopping() {
+            self.reader.hold((session, lane, frame));
         } else {
             self.message(session, lane, frame);
         }
@@ -268,152 +195,184 @@ impl Volume {
 
     /// A connection is gone. What it had delivered is still committed.
     pub fn handle_session_closed(&mut self, now: Time, session: SessionId) {
-        self.now = now;
-        self.forget_peer(session);
-        self.held.retain(|(other, ..)| *other != session);
-        self.held_bytes = self.held.iter().map(|(.., frame)| frame.payload.len() as u64).sum();
-        if let Some(holder) = &mut self.holder
-            && holder.session == session
-        {
-            holder.connected = false;
-            self.await_holder();
-        }
-        let leaves = |work: &Work| !work.is_batch() && work.session() == session;
-        if self.queue.front().is_some_and(leaves) {
-            // What is being read from the log was read for the one that leaves: it may be older
-            // than what the next one knows.
-            self.probed = false;
-        }
-        self.queue.retain(|work| !leaves(work));
-        if let Some(put) = &mut self.put {
-            put.session_closed(session);
-        }
+        self.facts.pass(now);
+        self.owner.session_closed(&self.facts, session);
+        self.reader.forget(session);
+        self.commits.forget(session);
         self.reads.forget(session);
-        self.repairs.forget(session);
-        self.behind.forget(session);
         self.sizes.forget(session);
-        self.walks.forget(session);
-        self.snapping.forget(session);
-        self.messages.retain(|(other, ..)| *other != session);
+        self.diffs.forget(session);
+        self.snapshots.forget(session);
+        self.out.forget(session);
         self.advance();
     }
 
     /// The outcome of an operation that [`Volume::poll_object`] gave.
     pub fn handle_object(&mut self, now: Time, id: u64, result: ObjectResult) {
-        self.now = now;
-        let Some(mut pending) = self.book.finish(id) else { return };
-        let outcome = match result {
-            ObjectResult::Put(Ok(())) | ObjectResult::Delete(Ok(())) => Ok(Outcome::Done),
-            ObjectResult::Put(Err(PutError::Exists)) => Ok(Outcome::Exists),
-            ObjectResult::Get(Ok(data)) => {
-                self.gone.remove(pending.operation.key());
-                Ok(Outcome::Data(data))
-            }
-            ObjectResult::Get(Err(GetError::NotFound)) if self.elsewhere(&pending).is_some() => {
-                if let Some(operation) = self.elsewhere(&pending) {
-                    self.book.reissue(Pending { operation, ..pending });
-                }
-                return self.advance();
-            }
-            ObjectResult::Get(Err(GetError::NotFound)) if self.may_return(&mut pending) => {
-                pending.missing += 1;
-                // Where it was looked for first.
-                if let ObjectOperation::Get { key, .. } = &mut pending.operation
-                    && let Some((_, number)) = catalog::parse_data_key(key)
-                {
-                    *key = self.data_key(number);
-                }
-                Err("it is said not to exist, and was there".into())
-            }
-            ObjectResult::Get(Err(GetError::NotFound)) => Ok(Outcome::NotFound),
-            // As good as an object that is cut short before its first byte.
-            ObjectResult::Get(Err(GetError::Damaged(_))) => Ok(Outcome::Data(bytes::Bytes::new())),
-            ObjectResult::List(Ok(list)) => Ok(Outcome::List(list)),
-            ObjectResult::Put(Err(PutError::Failed(error)))
-            | ObjectResult::Get(Err(GetError::Failed(error)))
-            | ObjectResult::List(Err(error))
-            | ObjectResult::Delete(Err(error)) => Err(error),
-        };
-        match outcome {
-            Ok(outcome) => self.object_done(pending, outcome),
-            Err(error) => self.object_failed(pending, error),
+        self.facts.pass(now);
+        let deleted = if self.gc.may_have_deleted() { self.map.rooted() } else { 0 };
+        match self.out.finish(&self.facts, id, result, deleted) {
+            Err(UnknownOperation) => return,
+            Ok(None) => {}
+            Ok(Some((purpose, key, outcome))) => self.object_done(purpose, key, outcome),
         }
         self.advance();
     }
 
     /// The time that [`Volume::poll_timeout`] gave has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.now = now;
-        self.book.handle_timeout(now);
-        self.upkeep_step();
+        self.facts.pass(now);
+        self.out.handle_timeout(now);
+        if self.reader.is_running() {
+            self.map.wake(&self.facts, &self.log);
+            self.gc.take_step(cx!(self), &mut self.map);
+            self.map.take_step(cx!(self));
+        }
         self.advance();
     }
 
     /// Finishes the segment under way, flushes the map and refuses new work; done when
     /// [`Volume::is_idle`].
     pub fn handle_shutdown(&mut self, now: Time) {
-        self.now = now;
-        self.shutting_down = true;
-        for (session, lane, frame) in std::mem::take(&mut self.held) {
+        self.facts.pass(now);
+        self.facts.stop();
+        for (session, lane, frame) in self.reader.take_held() {
             self.message(session, lane, frame);
         }
-        self.held_bytes = 0;
-        let queue = std::mem::take(&mut self.queue);
-        for work in queue.into_iter().chain(self.snapping.take()) {
-            self.refuse_work(work);
-        }
-        self.queue_bytes = 0;
-        let waiting = self.repairs.take_all();
-        for read in self.reads.stop().into_iter().chain(waiting) {
-            self.read_failed(read, ReadError::NotAttached);
-        }
-        self.refuse_behind();
+        self.refuse_changes();
+        self.reads.refuse(cx!(self), access!(self), false);
+        self.reads.refuse_early(cx!(self), access!(self));
         self.advance();
     }
 
     /// Another store has taken the volume: all who wait for something here are told to come again. What is
     /// under way may have its effect or not; the engine is then to be dropped.
     pub fn handle_taken(&mut self, now: Time) {
-        self.now = now;
-        self.shutting_down = true;
+        self.facts.pass(now);
+        self.facts.stop();
         self.refuse_all("the volume has moved to another store");
-        for pending in self.book.take_all() {
-            if let Purpose::PutStaged(putting) = pending.purpose {
-                self.staged(putting, Err(StageError::Read(ReadError::NotAttached)));
+        for purpose in self.out.take_operations() {
+            if let ObjectPurpose::PutStaged(put) = purpose {
+                let error = StageError::Read(ReadError::NotAttached);
+                self.reads.staged(cx!(self), put, Err(error));
             }
         }
     }
 
+    /// Another store, which may still be at work, is not to go on with the log: the next number is taken, by a segment that says
+    /// nothing new. Whoever has attached the volume keeps it.
+    pub fn handle_fence(&mut self, now: Time) {
+        self.facts.pass(now);
+        self.commits.fence();
+        self.advance();
+    }
+
+    /// From now on the replica of the volume's objects is so far.
+    pub fn handle_replica(&mut self, now: Time, replica: ReplicaDurability) {
+        self.facts.pass(now);
+        self.owner.set_replica(cx!(self), replica);
+        self.advance();
+    }
+
+    /// What became of an object of which an event said that it is damaged or missing: it can be read again, or not.
+    pub fn handle_repaired(&mut self, now: Time, key: &str, repaired: bool) {
+        self.facts.pass(now);
+        if repaired {
+            self.out.returned(key);
+        }
+        self.reads.handle_repaired(cx!(self), access!(self), key, repaired);
+        self.advance();
+    }
+
+    /// An object is damaged in what it has, or had, of these ranges. With a part of the map they are what cannot be found any
+    /// more. Nothing happens if nobody has the volume attached.
+    pub fn handle_damaged(&mut self, now: Time, key: &str, ranges: &[Range]) {
+        self.facts.pass(now);
+        if self.facts.is_readonly() || !self.owner.is_connected() {
+            return;
+        }
+        self.reads.handle_damaged(cx!(self), access!(self), key, ranges);
+        self.advance();
+    }
+
+    // Outputs.
+
     /// The next operation on objects. Operations are independent of each other.
     pub fn poll_object(&mut self) -> Option<(u64, ObjectOperation)> {
-        self.book.poll()
+        self.out.poll_object()
     }
 
     /// The next frame to send, in that lane of that session. A frame for a session that is closed
     /// is dropped.
     pub fn poll_message(&mut self) -> Option<(SessionId, Lane, Frame<ToHost>)> {
-        self.messages.pop_front()
+        self.out.poll_message()
     }
 
-    /// The next answer to a [`ToStore::Status`] of [`SHELL_SESSION`]: where what lies, of parts in order from the start of
-    /// the range, which may end before it does.
+    /// The next answer to a [`ToStore::Status`] of [`SHELL_SESSION`](super::SHELL_SESSION): where what lies, of parts in
+    /// order from the start of the range, which may end before it does.
     pub fn poll_places(&mut self) -> Option<(RequestId, Result<Places, ReadError>)> {
-        self.places.pop_front()
+        self.reads.poll_places()
     }
 
     /// The next thing to log.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.out.poll_event()
     }
 
     /// When [`Volume::handle_timeout`] wants to be called; a time that has passed means at once.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let save = self
-            .announce_unsaved
-            .filter(|_| self.can_put())
-            .map(|since| since.after(self.config.announce_persist));
-        [self.book.poll_timeout(), self.upkeep_timeout(), save].into_iter().flatten().min()
+        let around = around!(self);
+        let save = self.commits.unsaved_since().filter(|_| around.can_put);
+        let save = save.map(|since| since.after(self.facts.config().announce_persist));
+        let map = self.map.poll_timeout(&self.facts, around);
+        let gc = self.gc.poll_timeout(&self.facts, &self.map).filter(|_| around.running);
+        [self.out.poll_timeout(), map, gc, save].into_iter().flatten().min()
+    }
+
+    // What is known.
+
+    /// What does not change about the volume.
+    #[must_use]
+    pub fn spec(&self) -> &VolumeSpec {
+        self.facts.spec()
+    }
+
+    /// The identity that messages are to carry: the volume's, or that of the snapshot which this is.
+    #[must_use]
+    pub fn id(&self) -> VolumeId {
+        self.facts.id()
+    }
+
+    /// The session of the host that has the volume attached, if that is connected.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        self.owner.session()
+    }
+
+    /// How far the replica is, as was said last.
+    #[must_use]
+    pub fn replica(&self) -> ReplicaDurability {
+        self.owner.replica()
+    }
+
+    /// Whether a key may speak for the current epoch.
+    #[must_use]
+    pub fn is_key_of_epoch(&self, key: KeyId) -> bool {
+        ownership::is_key_of_epoch(&self.log, key)
+    }
+
+    /// Whether another store may have the volume for a host, going by what is known here and without changing anything.
+    ///
+    /// # Errors
+    /// Why that host does not get it, as long as this store can tell: [`AttachError::InUse`], and what
+    /// [`attach::decide`](super::attach::decide) says of a volume whose host is connected; [`AttachError::Fenced`] and
+    /// [`AttachError::OtherKey`].
+    pub fn may_leave(&self, host: HostId, key: KeyId, claim: Claim) -> Result<(), AttachError> {
+        if !self.reader.is_open() {
+            return Ok(());
+        }
+        self.owner.may_leave(&self.facts, &self.log, host, key, claim)
     }
 
     /// Whether there is room for more work. While there is not, the shell reads no further from the
@@ -421,62 +380,50 @@ impl Volume {
     /// all the same is taken.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        self.queue_bytes < self.config.queue_bytes
-            && self.held_bytes < self.config.queue_bytes
-            && self.held.len() < HELD_MAX
-            && self.reads.waiting() < self.config.reads_waiting_max
-            && !self.is_table_full()
-    }
-
-    /// Whether the table has grown much while the one before it is still being written.
-    fn is_table_full(&self) -> bool {
-        let most = self.config.table_bytes.saturating_mul(4);
-        (self.tree.is_flushing() || self.tree.set_aside() > 0) && self.tree.table_bytes() >= most
+        let config = self.facts.config();
+        self.commits.queue_bytes() < config.queue_bytes
+            && !self.reader.is_held_full(&self.facts)
+            && self.reads.waiting() < config.reads_waiting_max
+            && !self.map.is_table_full(&self.facts)
     }
 
     /// Whether nothing is under way: with no further input nothing further happens. After
     /// [`Volume::handle_shutdown`] the volume may then be dropped.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        match self.phase {
-            Phase::Failed(_) => true,
-            Phase::Opening(_) => self.shutting_down,
-            Phase::CatchingUp(_) => false,
-            Phase::Running => {
-                self.book.is_empty()
-                    && self.queue.is_empty()
-                    && self.put.is_none()
-                    && self.reads.is_idle()
-                    && self.repairs.is_empty()
-                    && self.behind.is_empty()
-                    && self.snapping.is_empty()
-                    && self.upkeep_is_idle()
-                    && !(self.shutting_down && self.announce_unsaved.is_some())
-            }
+        let stopping = self.facts.is_stopping();
+        if !self.reader.is_running() {
+            return self.reader.failed().is_some() || self.reader.is_opening() && stopping;
         }
+        let around = around!(self);
+        !self.out.has_operations()
+            && self.commits.is_idle()
+            && self.reads.is_idle()
+            && self.snapshots.is_empty()
+            && self.gc.is_at_rest(&self.facts, &self.map)
+            && self.map.is_idle(&self.facts, &self.log, around)
+            && (around.saved || !stopping)
     }
 
     /// What is known of the volume; `None` until it is open.
     #[must_use]
     pub fn info(&self) -> Option<LiveInfo> {
-        if matches!(self.phase, Phase::Opening(_) | Phase::Failed(_)) {
+        if !self.reader.is_open() {
             return None;
         }
-        let mapped_bytes = self.tree.mapped_bytes().min(self.state.sectors * SECTOR_BYTES);
-        if self.is_readonly() {
-            return Some(self.only_info(mapped_bytes));
-        }
+        let readonly = self.facts.is_readonly();
+        let (log, owner) = (&self.log, &self.owner);
         Some(LiveInfo {
-            epoch: self.state.epoch(),
-            host: self.state.host(),
-            name: self.holder_name(),
-            connected: self.connected(),
-            silent_since: self.silent_since(),
-            clean: self.state.clean,
-            committed: self.state.committed,
-            segments: self.state.number,
-            mapped_bytes,
-            announced_bytes: self.state.announced.bytes(),
+            epoch: if readonly { 0 } else { log.epoch() },
+            host: log.host().filter(|_| !readonly),
+            name: if readonly { String::new() } else { owner.holder_name(log) },
+            connected: owner.is_connected(),
+            silent_since: owner.silent_since(log).filter(|_| !readonly),
+            clean: readonly || log.clean,
+            committed: log.committed,
+            segments: log.number,
+            mapped_bytes: self.map.tree().mapped_bytes().min(log.sectors * SECTOR_BYTES),
+            announced_bytes: if readonly { 0 } else { log.announced.bytes() },
         })
     }
 
@@ -484,240 +431,260 @@ impl Volume {
     /// `None` before the first.
     #[must_use]
     pub fn space(&self) -> Option<(u64, u64)> {
-        self.collect.space()
-    }
-
-    /// The session of the host that has the volume attached, if that is connected.
-    #[must_use]
-    pub fn session(&self) -> Option<SessionId> {
-        self.holder.filter(|holder| holder.connected).map(|holder| holder.session)
+        self.gc.space()
     }
 
     /// The size of the volume in sectors; `None` until it is open.
     #[must_use]
     pub fn sectors(&self) -> Option<u64> {
-        let open = !matches!(self.phase, Phase::Opening(_) | Phase::Failed(_));
-        open.then_some(self.state.sectors)
+        self.reader.is_open().then_some(self.log.sectors)
     }
 
     /// The state of the log as far as it has been applied.
     #[must_use]
-    pub fn state(&self) -> &State {
-        &self.state
+    pub fn state(&self) -> &LogState {
+        &self.log
     }
 
     /// Why the volume cannot be opened or cannot go on. It stays so; only opening it anew helps.
     #[must_use]
     pub fn failed(&self) -> Option<&OpenError> {
-        match &self.phase {
-            Phase::Failed(error) => Some(error),
-            _ => None,
-        }
+        self.reader.failed()
     }
+
+    // Going on, and what all machines have to do with.
 
     /// Restores what must hold after every input: whatever can be begun has been.
     fn advance(&mut self) {
         self.advance_log();
-        if !matches!(self.phase, Phase::Running | Phase::CatchingUp(_)) {
+        if !self.reader.is_open() {
             return;
         }
-        if self.rolling.exists {
+        if self.commits.waits_for_map() {
             self.segment_confirmed();
         }
         self.advance_queue();
-        self.advance_upkeep();
-        self.advance_reads();
+        self.advance_map();
+        let maps = self.map.maps(&self.facts, self.gc.moved());
+        self.reads.advance(cx!(self), access!(self), maps);
     }
 
-    /// A segment has been applied to the state: what it says about the map.
-    fn map_segment(&mut self, segment: &segment::Segment) {
-        self.collect.written(segment.header.tail().end);
-        self.end_moved(segment);
-        {
-            let pages = &mut *self.config.pages.lock();
-            for piece in &segment.footer.pieces {
-                self.tree.apply(segment.header.number, piece, pages);
+    /// Applies the segments that have been read, until the log ends or more has to be read.
+    fn advance_log(&mut self) {
+        while let Some(step) = self.reader.next(cx!(self)) {
+            let segment = match step {
+                LogStep::Apply(segment) => segment,
+                LogStep::End(applied, outcome) => {
+                    self.log_stopped(applied, outcome);
+                    continue;
+                }
+            };
+            if !self.may_apply(&segment) {
+                return self.reader.put_back(segment);
+            }
+            if let Err(reason) = self.log.apply(&segment) {
+                let key = catalog::segment_key(self.facts.spec().id, segment.header.number);
+                let error = OpenError::Damaged { key, reason: reason.to_owned() };
+                self.log_stopped(self.reader.replayed() - 1, Err(error));
+                continue;
+            }
+            self.segment_applied(&segment);
+            self.map.adopt_if_reached(cx!(self));
+            self.route_map();
+            if let Some(taken) = self.reader.snapshot_reached(&self.log) {
+                if taken {
+                    return self.log_ended(self.reader.replayed());
+                }
+                return self.fail(OpenError::NoSnapshot);
             }
         }
-        self.split_by(segment);
     }
 
-    fn connected(&self) -> bool {
-        self.holder.is_some_and(|holder| holder.connected)
+    /// No segment follows, after so many, or none that can.
+    fn log_stopped(&mut self, applied: u64, outcome: Result<(), OpenError>) {
+        let ended = self.reader.ended(cx!(self), applied, outcome);
+        self.route_end(ended);
     }
 
-    fn event(&mut self, event: Event) {
-        if self.events.len() < EVENTS_MAX {
-            self.events.push_back(event);
+    fn route_end(&mut self, ended: LogEnded) {
+        match ended {
+            LogEnded::Unknown => {}
+            LogEnded::LeftBehind => self.restart(),
+            LogEnded::Ended(applied) => self.log_ended(applied),
+            LogEnded::Failed(error) => self.fail(error),
         }
     }
 
-    fn send(&mut self, session: SessionId, lane: Lane, message: ToHost) {
-        self.messages.push_back((session, lane, message.into()));
+    /// The log ends there, after so many segments.
+    fn log_ended(&mut self, applied: u64) {
+        match self.reader.resume(cx!(self), applied) {
+            Resumed::Failed(error) => self.fail(error),
+            Resumed::Opened(held) => {
+                for (session, lane, frame) in held {
+                    self.message(session, lane, frame);
+                }
+            }
+            Resumed::CaughtUp => {
+                self.map.caught_up();
+                if applied > 0 {
+                    self.out.event(Event::Rival {
+                        epoch: self.log.epoch(),
+                        host: self.log.host(),
+                        segments: applied,
+                    });
+                    self.drop_holder();
+                }
+            }
+        }
+    }
+
+    /// Looks for segments that another store has written.
+    fn catch_up(&mut self) {
+        self.reader.catch_up_after(&self.facts, self.log.number);
+        self.advance_log();
+    }
+
+    /// Whether a segment that exists can be applied now. If not, it will be.
+    fn may_apply(&mut self, segment: &Segment) -> bool {
+        let opening = self.reader.is_opening();
+        let may = self.map.may_apply(cx!(self), segment, opening);
+        self.route_map();
+        may
+    }
+
+    /// A segment has been applied to the state of the log.
+    fn segment_applied(&mut self, segment: &Segment) {
+        self.gc.applied(segment.header.tail().end);
+        self.reader.applied(&self.facts, segment);
+        self.map.applied(cx!(self), segment);
+        self.sizes.applied(cx!(self), segment, self.owner.session());
+    }
+
+    /// Begins whatever is next in the queue, until a segment is being put or the log is being read.
+    fn advance_queue(&mut self) {
+        self.advance_snapshots();
+        while self.reader.is_running()
+            && let begins = self.reader.begins()
+            && let Some(change) = self.commits.next(cx!(self), &mut self.owner, begins)
+        {
+            self.begin_change(change);
+        }
+    }
+
+    /// Goes on with the map and with what it no longer needs.
+    fn advance_map(&mut self) {
+        if !self.reader.is_running() {
+            return;
+        }
+        self.map.adopt_if_reached(cx!(self));
+        self.route_map();
+        self.map.advance_rebuild(cx!(self), self.reads.is_stranded());
+        self.route_map();
+        if !self.reader.is_running() {
+            return;
+        }
+        self.gc.advance(cx!(self), &mut self.map, self.reads.waiting() > 0);
+        self.map.advance(cx!(self), around!(self));
+        self.route_map();
+    }
+
+    /// Tells the others what came of the map.
+    fn route_map(&mut self) {
+        while let Some(effect) = self.map.poll_effect() {
+            match effect {
+                MapEffect::LookingForRoots => self.reads.look_for_roots(),
+                MapEffect::RootsSeen { newer } => {
+                    self.reads.fence(cx!(self), access!(self));
+                    let maps = self.map.maps(&self.facts, self.gc.moved());
+                    self.reads.roots_seen(&self.facts, newer, maps);
+                }
+                MapEffect::Adopted(moved) => self.gc.adopt(&self.facts, moved),
+                MapEffect::Stopped => self.gc.stop(&self.facts),
+                MapEffect::Owned(generation) => self.gc.own(generation),
+                MapEffect::SnapshotsGone => self.gc.recount(),
+                MapEffect::WriteRoot(generation) => {
+                    self.map.put_root(cx!(self), generation, &self.gc.for_root());
+                }
+                MapEffect::CatchUp => self.catch_up(),
+                MapEffect::Restart => self.restart(),
+                MapEffect::OpenAnew => self.reader.open_anew(&self.facts, &mut self.out),
+                MapEffect::Failed(error) => self.fail(error),
+            }
+        }
+    }
+
+    /// The segment being put exists, and is the next one of the log.
+    fn segment_confirmed(&mut self) {
+        let Some(put) = self.commits.take_confirmed() else { return };
+        if !self.may_apply(put.segment()) {
+            return self.commits.wait_for_map(put);
+        }
+        self.commits.fenced();
+        let before = self.before(put.segment());
+        self.log.commit(put.segment());
+        self.segment_applied(put.segment());
+        self.segment_committed(put, before);
+    }
+
+    /// The log has gone on far from here: what is known of it is not worth anything.
+    fn restart(&mut self) {
+        self.out.event(Event::LeftBehind { segment: self.log.number });
+        // It may have its effect: then it is read like any other, or by nobody.
+        self.commits.lost(cx!(self), &mut self.owner);
+        self.drop_holder();
+        self.reads.abandon(cx!(self), access!(self));
+        self.diffs.refuse_all(&self.facts, &mut self.out);
+        // Nobody waits for anything else that is under way; reads are counted until they come.
+        self.out.retain(|purpose| {
+            matches!(
+                purpose,
+                ObjectPurpose::PutStaged(_)
+                    | ObjectPurpose::PutSize { .. }
+                    | ObjectPurpose::Delete
+                    | ObjectPurpose::Fetch { .. }
+                    | ObjectPurpose::ReadPage(..)
+            )
+        });
+        self.map.restart(&self.facts);
+        self.gc.adopt(&self.facts, Moved::default());
+        self.commits.probe_anew();
+        self.reader.restart(&self.facts, &mut self.out);
+    }
+
+    /// Another store has gone on with the log: nobody holds the epoch here any more.
+    fn drop_holder(&mut self) {
+        self.commits.drop_batches();
+        self.owner.drop_holder(cx!(self));
     }
 
     /// Goes no further. Whoever waits for something is told; the holder learns why when it resumes.
     fn fail(&mut self, error: OpenError) {
         let reason = error.to_string();
-        self.event(Event::Failed(error.clone()));
-        self.phase = Phase::Failed(error);
+        self.out.event(Event::Failed(error.clone()));
+        self.reader.fail(error);
         self.refuse_all(&reason);
     }
 
     /// Answers all that waits: nothing of it will be done.
     fn refuse_all(&mut self, reason: &str) {
-        if let Some(holder) = self.holder {
-            self.refuse_batch(holder.session, holder.epoch, reason.to_owned());
+        self.owner.refuse_holder(cx!(self), None, reason);
+        if let Some(change) = self.commits.give_up_put() {
+            self.refuse_change(change);
         }
-        if let Some(work) = self.put.take().and_then(Put::asked) {
-            self.refuse_work(work);
-        }
-        let waiting = self.repairs.take_all();
-        for read in self.reads.abandon().into_iter().chain(waiting) {
-            self.read_failed(read, ReadError::NotAttached);
-        }
-        self.refuse_behind();
-        self.refuse_walks();
+        self.reads.refuse(cx!(self), access!(self), true);
+        self.reads.refuse_early(cx!(self), access!(self));
+        self.diffs.refuse_all(&self.facts, &mut self.out);
         self.refuse_resized();
-        let queue = std::mem::take(&mut self.queue);
-        for work in queue.into_iter().chain(self.snapping.take()) {
-            self.refuse_work(work);
-        }
-        self.queue_bytes = 0;
-        for (session, lane, frame) in std::mem::take(&mut self.held) {
+        self.refuse_changes();
+        for (session, lane, frame) in self.reader.take_held() {
             self.message(session, lane, frame);
         }
-        self.held_bytes = 0;
-    }
-
-    fn message(&mut self, session: SessionId, lane: Lane, frame: Frame<ToStore>) {
-        let ours = self.id();
-        if self.is_readonly() {
-            return self.only_message(session, lane, ours, frame);
-        }
-        let Some(frame) = self.only_in_own_epoch(session, lane, frame) else { return };
-        match frame.message {
-            ToStore::Attach { request, host, journal, take_over, .. } => {
-                let wish = Wish { host, journal, take_over };
-                self.control(Work::Attach { session, lane, request, wish });
-            }
-            ToStore::Resume { request, volume, epoch, host } if volume == ours => {
-                self.control(Work::Resume { session, lane, request, epoch, host });
-            }
-            ToStore::Detach { request, volume, epoch } if volume == ours => {
-                self.control(Work::Detach { session, lane, request, epoch });
-            }
-            ToStore::Batch { volume, epoch, first, last } if volume == ours => {
-                self.batch(session, epoch, first, last, frame.payload);
-            }
-            ToStore::Announce { volume, epoch, replace, entries } if volume == ours => {
-                self.announce(session, epoch, replace, &entries);
-            }
-            ToStore::Read { request, volume, epoch, range } if volume == ours => {
-                let request = Request { session, lane, request, epoch, range, what: What::Data };
-                self.asked_to_read(request, MAX_READ_SECTORS);
-            }
-            ToStore::ReadBehind { request, volume, epoch, committed, range } if volume == ours => {
-                let request = Request { session, lane, request, epoch, range, what: What::Data };
-                self.read_behind(request, committed);
-            }
-            ToStore::Status { request, volume, epoch, range } if volume == ours => {
-                self.asked_for_status(session, lane, request, epoch, range);
-            }
-            ToStore::Stage { request, volume, epoch, range, into, lba, object }
-                if volume == ours =>
-            {
-                let stage = Stage { into, lba, object };
-                self.stage(session, lane, request, epoch, range, stage);
-            }
-            ToStore::Changed { request, volume, epoch, since } if volume == ours => {
-                self.changed(session, lane, request, epoch, since);
-            }
-            ToStore::Barrier { volume, epoch, barrier, seq } if volume == ours => {
-                self.barrier(session, epoch, barrier, seq);
-            }
-            ToStore::Volume { request, operation } => {
-                self.volume_operation(session, lane, request, operation);
-            }
-            _ => {}
-        }
-    }
-
-    fn object_key(&self, object: Object) -> String {
-        match object {
-            Object::Own(number) => self.data_key(number),
-            Object::Bundle(id) => catalog::bundle_key(id),
-        }
-    }
-
-    /// The key of a segment or of a staged object, of which it is not known whether it is this volume's or a parent's.
-    fn data_key(&self, number: u64) -> String {
-        let staged = number & STAGED_BIT != 0;
-        let volume = if staged { self.spec.id } else { self.spec.owner_of(number) };
-        catalog::data_key(volume, number)
-    }
-
-    /// What was staged for a parent lies there: where to look next for an object of a clone that is not here.
-    fn elsewhere(&self, pending: &Pending<Purpose>) -> Option<ObjectOperation> {
-        let ObjectOperation::Get { key, range, copies } = &pending.operation else { return None };
-        let (volume, number) = catalog::parse_data_key(key).filter(|(_, n)| n & STAGED_BIT != 0)?;
-        let mut chain = std::iter::once(self.spec.id)
-            .chain(self.spec.parents.iter().map(|parent| parent.volume));
-        chain.find(|id| *id == volume)?;
-        let key = catalog::data_key(chain.next()?, number);
-        Some(ObjectOperation::Get { key, range: range.clone(), copies: *copies })
-    }
-
-    /// Whether an object that is said not to exist is to be waited for.
-    fn may_return(&mut self, pending: &mut Pending<Purpose>) -> bool {
-        let key = pending.operation.key();
-        if !pending.purpose.is_known() || self.gone.contains(key) {
-            return false;
-        }
-        if let Purpose::Walk { number, .. } = pending.purpose
-            && self.collect.may_have_deleted()
-            && self.upkeep.newest.is_some_and(|newest| number <= newest.segment)
-        {
-            return false;
-        }
-        if let Purpose::ReadRoot(_) | Purpose::ReadPin(_) | Purpose::ReadBase(_) = pending.purpose {
-            // It was in the list: unless it has been deleted since, as old ones are.
-            return pending.missing < ROOT_TRIES;
-        }
-        let since = *pending.missing_since.get_or_insert(self.now);
-        if self.now < since.after(self.config.missing_wait) {
-            return true;
-        }
-        if self.gone.len() < GONE_MAX {
-            self.gone.insert(key.to_owned());
-        }
-        false
-    }
-
-    fn reply_volume(
-        &mut self,
-        session: SessionId,
-        lane: Lane,
-        request: RequestId,
-        result: Result<link::VolumeReply, link::VolumeError>,
-    ) {
-        self.send(session, lane, ToHost::Volume { request, result });
     }
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let bytes = self.tree.table_bytes() + self.collect.moved.table_bytes();
-        self.config.pages.lock().resize_table(bytes, 0);
-    }
-}
-
-impl Phase {
-    fn replay(&mut self) -> Option<&mut Replay> {
-        match self {
-            Phase::Opening(Opening::Replay(replay)) | Phase::CatchingUp(replay) => Some(replay),
-            _ => None,
-        }
+        self.map.drop_tables(&self.facts, self.gc.moved());
     }
 }
 

@@ -2,17 +2,20 @@
 
 use super::super::ObjectMeta;
 use super::super::catalog::RootName;
+use super::super::gc::bundle::BundleId;
+use super::super::gc::round::Object;
 use super::super::map::Get;
+use super::super::map::fragment::Fragment;
 use super::super::map::fragment::FragmentId;
 use super::super::moves::Want;
 use super::super::open::Part;
-use super::collect::Ask;
-use super::stage::Putting;
+use super::reply::ReplyAddress;
+use crate::wire::link::StagedRun;
 use bytes::Bytes;
 
 /// What an operation on objects is for.
 #[derive(Debug)]
-pub(super) enum Purpose {
+pub(super) enum ObjectPurpose {
     ListRoots,
     /// The roots of a parent, by its place in the list of these.
     ListAncestor(usize),
@@ -52,7 +55,7 @@ pub(super) enum Purpose {
     },
     Delete,
     /// For the collector, of that serial number.
-    Collect(u64, Ask),
+    Collect(u64, CollectorRequest),
     PutSize {
         number: u64,
     },
@@ -62,32 +65,58 @@ pub(super) enum Purpose {
         /// The newest root is known to name it.
         known: bool,
     },
-    PutStaged(Putting),
-    /// A part of a segment, for a walk back along the log.
-    Walk {
-        walk: u64,
+    PutStaged(StagedPut),
+    /// A part of a segment, for a map diff.
+    ScanLog {
+        diff: u64,
         number: u64,
         part: Part,
     },
 }
 
-impl Purpose {
+impl ObjectPurpose {
     /// Whether the log, or the newest root, says that the object is there.
     pub fn is_known(&self) -> bool {
         matches!(
             self,
-            Purpose::Fetch { known: true, .. }
-                | Purpose::Walk { .. }
-                | Purpose::ReadPage(_, true)
-                | Purpose::ReadRoot(_)
-                | Purpose::ReadPin(_)
-                | Purpose::ReadBase(_)
+            ObjectPurpose::Fetch { known: true, .. }
+                | ObjectPurpose::ScanLog { .. }
+                | ObjectPurpose::ReadPage(_, true)
+                | ObjectPurpose::ReadRoot(_)
+                | ObjectPurpose::ReadPin(_)
+                | ObjectPurpose::ReadBase(_)
         )
     }
 }
 
+/// What the collector asks of the object store.
+#[derive(Clone, Debug)]
+pub(super) enum CollectorRequest {
+    Segments,
+    Bundles,
+    /// A fragment of the second map.
+    Moved(Fragment),
+    Root(RootName),
+    /// The root of a snapshot.
+    Pin(RootName),
+    Fragment(FragmentId),
+    Object(Object),
+    Put(BundleId),
+    Head(u64),
+}
+
+/// An object with staged data that is being put.
+#[derive(Debug)]
+pub(super) struct StagedPut {
+    pub to: ReplyAddress,
+    /// What is in it.
+    pub runs: Vec<StagedRun>,
+    /// Counted by the reads until it is there.
+    pub bytes: u64,
+}
+
 /// What an operation came to.
-pub(super) enum Outcome {
+pub(super) enum ObjectOutcome {
     Done,
     Exists,
     Data(Bytes),

@@ -1,18 +1,20 @@
 //! The engine over an object store in memory that delays, fails, and fails after taking effect.
 
 use super::*;
-use crate::block::{BlockState, Range, VolumeId};
+use crate::block::{BlockState, Range, STAGED_BIT, VolumeId};
 use crate::pack::{Compression, Packer, Packing};
 use crate::record::{self, Kind};
 use crate::store::check::LogCheck;
 use crate::store::map;
 use crate::store::map::fragment::Fragment;
+use crate::store::map::levels::Levels;
 use crate::store::map::lookup::{Answer, Lookup};
 use crate::store::map::pages::{Pages, SharedPages};
 use crate::store::map::table::Table;
 use crate::store::map::{Limits, Place};
-use crate::store::object::ObjectMeta;
-use crate::store::root;
+use crate::store::object::{GetError, ObjectMeta, PutError};
+use crate::store::{root, segment};
+use crate::wire::link;
 use crate::wire::link::{
     Announced, AttachError, Attached, HostId, JournalState, VolumeOperation, VolumeReply,
 };
@@ -22,12 +24,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod absent;
-mod behind;
-mod changed;
-mod collect;
+mod collector;
 mod copy;
 mod damage;
 mod diff;
+mod diffs;
+mod early;
+mod maintenance;
 mod ownership;
 mod resize;
 mod rivals;
@@ -35,7 +38,6 @@ mod rollback;
 mod scenarios;
 mod snapshots;
 mod taken;
-mod upkeep;
 
 pub(super) const SECTORS: u64 = 64;
 pub(super) const ID: VolumeId = VolumeId(0x10);
@@ -395,21 +397,21 @@ pub(super) fn writes_in(objects: &Objects) -> Vec<Write> {
     writes
 }
 
-pub(super) fn same_state(a: &State, b: &State) {
+pub(super) fn same_state(a: &LogState, b: &LogState) {
     assert_eq!((a.number, a.sectors), (b.number, b.sectors));
     assert_eq!(a.header_crc, b.header_crc);
     assert_eq!(a.history, b.history);
     assert_eq!((a.committed, a.clean), (b.committed, b.clean));
-    let announced = |state: &State| state.announced.iter_from(0).collect::<Vec<_>>();
+    let announced = |state: &LogState| state.announced.iter_from(0).collect::<Vec<_>>();
     assert_eq!(announced(a), announced(b));
 }
 
 /// All that the map says.
 pub(super) fn places(volume: &Volume, objects: &Objects) -> Vec<(Range, Option<Place>)> {
-    let mut lookup = Lookup::new(Range::new(0, volume.state.sectors));
+    let mut lookup = Lookup::new(Range::new(0, volume.log.sectors));
     let mut pages = Pages::new(0);
     loop {
-        match volume.tree.look(&mut lookup, &mut pages).unwrap() {
+        match volume.map.tree().look(&mut lookup, &mut pages).unwrap() {
             Answer::Parts(parts) => return parts,
             Answer::Needs(needs) => {
                 for get in needs {

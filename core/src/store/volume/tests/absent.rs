@@ -46,8 +46,8 @@ fn a_segment_that_is_absent_for_a_while_is_waited_for() {
 fn a_segment_that_stays_absent_is_reported_once_it_was_waited_for() {
     let (mut objects, mut rig) = attached();
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 7)]);
-    let (_, longest) = rig.volume.config.retry;
-    let wait = rig.volume.config.missing_wait;
+    let (_, longest) = rig.volume.facts.config().retry;
+    let wait = rig.volume.facts.config().missing_wait;
     let (key, begun) = (catalog::segment_key(ID, 2), rig.now);
     let there = objects.0.remove(&key).unwrap();
     let range = Range::new(0, 8);
@@ -77,7 +77,7 @@ fn an_object_store_that_cannot_be_reached_is_waited_for() {
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 7)]);
     let range = Range::new(0, 8);
     rig.send(999, Lane::Read, ToStore::Read { request: 77, volume: ID, epoch: 0, range });
-    let end = rig.now.after(10 * rig.volume.config.missing_wait);
+    let end = rig.now.after(10 * rig.volume.facts.config().missing_wait);
     while rig.now < end {
         while rig.pending.is_empty() {
             assert!(rig.tick(), "it is asked for again");

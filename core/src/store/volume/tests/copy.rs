@@ -173,7 +173,8 @@ fn a_staged_object_that_is_damaged_or_gone_is_a_medium_error() {
     assert_eq!(error, ReadError::Medium(Range::new(40, 8)));
     let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
     assert!(rig.events.iter().any(named));
-    let place = rig.volume.tree.table().overlapping(Range::new(40, 1)).next().unwrap().1.unwrap();
+    let place =
+        rig.volume.map.tree().table().overlapping(Range::new(40, 1)).next().unwrap().1.unwrap();
     assert!(staged::check(ID, &objects.0[&key], 40, place).is_err());
     assert!(staged::check(ID, &whole.slice(..100), 40, place).is_err());
     // Another object in its place is not mistaken for it.

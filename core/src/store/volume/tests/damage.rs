@@ -96,7 +96,7 @@ fn damage_is_confined_to_its_range() {
 fn damage_is_waited_for_where_there_is_a_second_place() {
     let (mut objects, mut rig) = attached();
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
-    rig.volume.handle_second(rig.now, Second::Behind);
+    rig.volume.handle_replica(rig.now, ReplicaDurability::Behind);
     let key = catalog::segment_key(ID, 2);
     let sound = objects.0[&key].clone();
     objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 5);

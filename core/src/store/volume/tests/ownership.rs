@@ -142,7 +142,7 @@ fn after_a_start_of_the_store_its_hosts_come_first() {
 fn known(rig: &Rig) -> (u64, u64, Vec<Announced>, Option<HostId>, bool, bool) {
     let state = rig.volume.state();
     let announced = state.announced.iter_from(0).collect();
-    let connected = rig.volume.holder() == Some(SessionId(1));
+    let connected = rig.volume.session() == Some(SessionId(1));
     (state.number, state.committed, announced, state.host(), state.clean, connected)
 }
 

@@ -155,7 +155,7 @@ fn a_barrier_waits_for_what_the_host_says() {
     rig.send(2, Lane::Control, message.clone());
     rig.settle(&mut objects);
     let taken = |rig: &Rig| rig.has(2, |m| matches!(m, ToHost::Volume { .. }));
-    assert!(asked(&rig) && !taken(&rig) && rig.volume.holder() == Some(SessionId(1)));
+    assert!(asked(&rig) && !taken(&rig) && rig.volume.session() == Some(SessionId(1)));
     let (volume, epoch) = (ID, 1);
     rig.send(1, Lane::Control, ToStore::Barrier { volume, epoch, barrier: 1, seq: 2 });
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 1, 1)]);

@@ -1,0 +1,273 @@
+//! Map diffs: what was written since a moment in the log. The segments' footers say it, read from the end of the
+//! log back to that moment.
+//!
+//! Promises: an answer with ranges holds every sector that a committed write after the moment has
+//! touched, up to the request at least; whatever cannot be read or proved is "unknown". Bounded: at
+//! most [`SEGMENTS_MAX`] segments and [`RANGES_MAX`] ranges are looked at for a request, and
+//! [`DIFFS_MAX`] requests at a time.
+
+use super::super::catalog;
+use super::super::open::{Part, Replay};
+use super::super::segment::{self, Segment, SegmentKind};
+use super::super::{SessionId, log::LogState};
+use super::context::Context;
+use super::facts::Facts;
+use super::outputs::Outputs;
+use super::purpose::ObjectPurpose;
+use super::reply::ReplyAddress;
+use crate::block::{Range, Seq};
+use crate::extent::{RangeSet, Uniform};
+use crate::wire::link::{Changes, MAX_CHANGED_RANGES, Moment, ReadError, ToHost};
+use std::collections::BTreeMap;
+
+/// Segments that one request looks at, at most: 4 GiB of writes if these are full.
+const SEGMENTS_MAX: u64 = 1024;
+/// Segments read at once for a request.
+const WINDOW: u64 = 8;
+/// Requests answered at a time; more are told that nothing is known.
+const DIFFS_MAX: usize = 16;
+/// Ranges kept while a request is worked on: some 6 MB of memory.
+const RANGES_MAX: usize = 1 << 16;
+
+/// Requests that are being answered.
+#[derive(Debug, Default)]
+pub(super) struct MapDiffs {
+    next: u64,
+    diffs: BTreeMap<u64, Diff>,
+}
+
+#[derive(Debug)]
+struct Diff {
+    to: ReplyAddress,
+    /// Everything committed after this number counts.
+    since: Seq,
+    /// Segments at or below this number are not looked at any more; 0 is before the first.
+    floor: u64,
+    /// The next segment to ask for, going down.
+    next: u64,
+    reading: usize,
+    /// The newest segment that could not be read, 0 for none.
+    failed: u64,
+    /// The last segment, and the checksum of its header.
+    top: (u64, u32),
+    /// Of the headers read, their checksums and what they say of the one before.
+    links: BTreeMap<u64, (u32, u32)>,
+    ranges: Ranges,
+}
+
+impl Diff {
+    /// Whether a header is one of this log, as far as its neighbours have been read: what a store that was out of touch
+    /// put in the place of a deleted segment is not.
+    fn link(&mut self, number: u64, crc: u32, previous: u32) -> bool {
+        self.links.insert(number, (crc, previous));
+        let above = match self.links.get(&(number + 1)) {
+            _ if number == self.top.0 => Some(self.top.1),
+            link => link.map(|(_, previous)| *previous),
+        };
+        let below = self.links.get(&(number - 1)).map(|(crc, _)| *crc);
+        above.is_none_or(|above| above == crc) && below.is_none_or(|below| below == previous)
+    }
+}
+
+/// Answers a request.
+pub(super) fn answer(
+    facts: &Facts,
+    out: &mut Outputs,
+    to: ReplyAddress,
+    result: Result<Changes, ReadError>,
+) {
+    let ReplyAddress { session, lane, request } = to;
+    out.send(session, lane, ToHost::Changed { request, volume: facts.id(), result });
+}
+
+/// Whether the log went through that moment: it knows the epoch, and all later ones were built on
+/// what was committed then. An epoch that is nobody's may have begun by a rollback; the segments since
+/// then do not say what that changed.
+fn is_moment(log: &LogState, moment: Moment) -> bool {
+    let history = &log.history;
+    let known =
+        history.iter().any(|entry| entry.epoch == moment.epoch && entry.host == Some(moment.host));
+    let mut later = history.iter().filter(|entry| entry.epoch > moment.epoch);
+    known
+        && moment.seq <= log.committed
+        && later.all(|entry| entry.base >= moment.seq && entry.host.is_some())
+}
+
+impl MapDiffs {
+    /// Nobody waits for these answers.
+    pub fn forget(&mut self, session: SessionId) {
+        self.diffs.retain(|_, diff| diff.to.session != session);
+    }
+
+    /// Begins to answer a request of a host that may read.
+    pub fn begin(&mut self, cx: &mut Context<'_>, to: ReplyAddress, since: Moment) {
+        if !is_moment(cx.log, since) || self.diffs.len() >= DIFFS_MAX {
+            return answer(cx.facts, cx.out, to, Ok(Changes::Unknown));
+        }
+        // What is a parent's was there before anybody attached this volume.
+        let begins = cx.facts.spec().begins_after();
+        let next = cx.log.number;
+        let diff = Diff {
+            to,
+            since: since.seq,
+            floor: next.saturating_sub(SEGMENTS_MAX).max(begins),
+            next,
+            reading: 0,
+            failed: 0,
+            top: (next, cx.log.header_crc),
+            links: BTreeMap::new(),
+            ranges: Ranges::default(),
+        };
+        self.next += 1;
+        let number = self.next;
+        self.diffs.insert(number, diff);
+        self.go_on(cx.facts, cx.out, number);
+    }
+
+    /// Asks for more segments, or answers if there are none.
+    fn go_on(&mut self, facts: &Facts, out: &mut Outputs, key: u64) {
+        let Some(diff) = self.diffs.get_mut(&key) else { return };
+        while diff.next > diff.floor && (diff.reading as u64) < WINDOW {
+            read_part(facts, out, key, diff.next, Part::Header);
+            diff.next -= 1;
+            diff.reading += 1;
+        }
+        if diff.reading > 0 {
+            return;
+        }
+        // What is too old need not be readable.
+        let known = diff.failed <= diff.floor;
+        if let Some(diff) = self.diffs.remove(&key) {
+            let changes =
+                if known { Changes::Ranges(diff.ranges.finish()) } else { Changes::Unknown };
+            answer(facts, out, diff.to, Ok(changes));
+        }
+    }
+
+    /// Nothing more will be read.
+    pub fn refuse_all(&mut self, facts: &Facts, out: &mut Outputs) {
+        for diff in std::mem::take(&mut self.diffs).into_values() {
+            answer(facts, out, diff.to, Err(ReadError::NotAttached));
+        }
+    }
+
+    /// Takes a part of a segment; nothing if the object is not there.
+    pub fn handle_part(
+        &mut self,
+        facts: &Facts,
+        out: &mut Outputs,
+        key: u64,
+        (number, part): (u64, Part),
+        data: Option<&[u8]>,
+    ) {
+        if self.take_part(facts, out, key, number, part, data).is_none()
+            && let Some(diff) = self.diffs.get_mut(&key)
+        {
+            diff.failed = diff.failed.max(number);
+        }
+        self.go_on(facts, out, key);
+    }
+
+    fn take_part(
+        &mut self,
+        facts: &Facts,
+        out: &mut Outputs,
+        key: u64,
+        number: u64,
+        part: Part,
+        data: Option<&[u8]>,
+    ) -> Option<()> {
+        // The one who asked is gone, or has been answered.
+        let Some(diff) = self.diffs.get_mut(&key) else { return Some(()) };
+        diff.reading -= 1;
+        if number <= diff.floor {
+            return Some(());
+        }
+        let data = data?;
+        let (header, crc) = match part {
+            Part::Header => segment::parse_header(data).ok()?,
+            Part::Tail(header, crc) => (header, crc),
+        };
+        if header.volume != facts.spec().id || header.number != number {
+            return None;
+        }
+        if part == Part::Header && !diff.link(number, crc, header.previous) {
+            return None;
+        }
+        if header.last <= diff.since {
+            // All before it is older still.
+            diff.floor = diff.floor.max(number);
+            return Some(());
+        }
+        if header.first <= diff.since + 1 {
+            diff.floor = diff.floor.max(number - 1);
+        } else if number == diff.floor + 1 {
+            // The last one that may be looked at does not reach back far enough.
+            return None;
+        }
+        if header.kind != SegmentKind::Data {
+            return Some(());
+        }
+        let Part::Tail(..) = part else {
+            diff.reading += 1;
+            read_part(facts, out, key, number, Part::Tail(header, crc));
+            return Some(());
+        };
+        let Segment { footer, .. } = segment::parse_tail(header, crc, data).ok()?;
+        for piece in footer.pieces.iter().filter(|piece| piece.seq > diff.since) {
+            diff.ranges.insert(piece.range);
+        }
+        Some(())
+    }
+}
+
+fn read_part(facts: &Facts, out: &mut Outputs, diff: u64, number: u64, part: Part) {
+    let purpose = ObjectPurpose::ScanLog { diff, number, part };
+    let key = catalog::segment_key(facts.spec().id, number);
+    out.read_range(purpose, key, Replay::range(part));
+}
+
+/// Ranges that become wider when there are too many.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    set: RangeSet,
+    /// They begin and end at multiples of this many sectors.
+    granule: u64,
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Ranges { set: RangeSet::new(), granule: 1 }
+    }
+}
+
+impl Ranges {
+    pub(super) fn insert(&mut self, range: Range) {
+        self.add(range);
+        while self.set.len() > RANGES_MAX {
+            self.widen();
+        }
+    }
+
+    fn add(&mut self, range: Range) {
+        let start = range.lba / self.granule * self.granule;
+        let end = range.end().div_ceil(self.granule) * self.granule;
+        self.set.insert(Range::between(start, end), Uniform(()));
+    }
+
+    fn widen(&mut self) {
+        // A cache forgets whole blocks anyway.
+        self.granule = (self.granule * 2).max(crate::block::BLOCK_SECTORS);
+        let old = std::mem::take(&mut self.set);
+        for (range, _) in old.iter_from(0) {
+            self.add(range);
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Vec<Range> {
+        while self.set.len() > MAX_CHANGED_RANGES {
+            self.widen();
+        }
+        self.set.iter_from(0).map(|(range, _)| range).collect()
+    }
+}

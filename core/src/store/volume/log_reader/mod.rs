@@ -1,0 +1,506 @@
+//! Opening a volume and reading its log: the newest root that is good, then the segments after it; all segments if there
+//! is no root. Later, what another store has written.
+//!
+//! The machine says which segment comes next and where the map begins; its owner applies both. It does not know the
+//! state of the log, and not what a segment says.
+
+mod end;
+mod snapshot;
+
+use super::super::catalog::{self, RootName};
+use super::super::log::LogState;
+use super::super::object::{GetError, ObjectMeta};
+use super::super::open::{OPEN_WINDOW, Part, Replay, ReplayStep};
+use super::super::root::Root;
+use super::super::segment::Segment;
+use super::super::{Event, OpenError, SessionId, VolumeSpec};
+use super::context::Context;
+use super::facts::Facts;
+use super::outputs::Outputs;
+use super::purpose::ObjectPurpose;
+use super::roots;
+use crate::wire::link::{Frame, Lane, Parent, ToStore};
+use bytes::Bytes;
+use end::{EndFound, LogEnd};
+pub(super) use snapshot::SnapshotMap;
+use snapshot::SnapshotSource;
+use std::collections::VecDeque;
+
+/// Messages held while a volume opens before it wants no more.
+const HELD_MAX: usize = 1024;
+
+/// A message of a session, in a lane.
+pub(super) type Message = (SessionId, Lane, Frame<ToStore>);
+
+enum Phase {
+    Opening(Opening),
+    Running,
+    /// Another store may have written to the log: reading what it wrote.
+    CatchingUp(Replay),
+    Failed(OpenError),
+}
+
+enum Opening {
+    /// The roots are being listed.
+    Roots,
+    /// A root is being read; these are older, the newest last.
+    Root {
+        older: Vec<RootName>,
+    },
+    /// The root of a snapshot is being read.
+    Pin,
+    Replay(Replay),
+}
+
+/// Where the volume begins.
+pub(super) enum Beginning {
+    /// It is not known yet.
+    Unknown,
+    /// There is no root.
+    Empty,
+    /// With that root of the volume.
+    Root(RootName, Box<Root>),
+    /// With what that root of a snapshot of the parent says.
+    Clone(Box<Root>),
+    /// With a snapshot, whose root is being read. That root of the volume says what has moved.
+    Moved(Box<Root>),
+    /// With the snapshot whose root `name` this is, which the volume's root `newest` names.
+    Snapshot {
+        newest: RootName,
+        name: RootName,
+        root: Box<Root>,
+    },
+    /// A newer root of the volume is to be looked for.
+    Stale,
+    Failed(OpenError),
+}
+
+/// What comes next of the log.
+pub(super) enum LogStep {
+    Apply(Box<Segment>),
+    /// Nothing, after so many segments.
+    End(u64, Result<(), OpenError>),
+}
+
+/// What the end of the log means.
+pub(super) enum LogEnded {
+    /// The roots are being listed.
+    Unknown,
+    /// Other stores have gone on far from here.
+    LeftBehind,
+    /// That was all, after so many segments.
+    Ended(u64),
+    Failed(OpenError),
+}
+
+/// How the volume goes on at the end of the log.
+pub(super) enum Resumed {
+    /// It is open: these messages were held until then.
+    Opened(VecDeque<Message>),
+    CaughtUp,
+    Failed(OpenError),
+}
+
+/// Reads the log of a volume.
+pub(super) struct LogReader {
+    phase: Phase,
+    /// While it is being opened: the log has to reach this segment, says that object.
+    must_reach: Option<(u64, String)>,
+    /// The parent, while what a clone begins with is read from it.
+    parent: Option<VolumeSpec>,
+    snapshot: Option<SnapshotSource>,
+    end: LogEnd,
+    held: VecDeque<Message>,
+    held_bytes: u64,
+}
+
+impl LogReader {
+    /// Begins to open a volume.
+    pub fn open(facts: &Facts, out: &mut Outputs) -> LogReader {
+        let reader = LogReader {
+            phase: Phase::Opening(Opening::Roots),
+            must_reach: None,
+            parent: None,
+            snapshot: facts.snapshot().map(SnapshotSource::new),
+            end: LogEnd::default(),
+            held: VecDeque::new(),
+            held_bytes: 0,
+        };
+        reader.list_roots(facts, out);
+        reader
+    }
+
+    /// Begins anew with the newest root. Messages that are held stay so.
+    pub fn restart(&mut self, facts: &Facts, out: &mut Outputs) {
+        self.snapshot = facts.snapshot().map(SnapshotSource::new);
+        self.must_reach = None;
+        self.open_anew(facts, out);
+    }
+
+    /// The roots are to be listed again: there is a newer one.
+    pub fn open_anew(&mut self, facts: &Facts, out: &mut Outputs) {
+        self.phase = Phase::Opening(Opening::Roots);
+        self.list_roots(facts, out);
+    }
+
+    pub fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Opening(_))
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    pub fn is_catching_up(&self) -> bool {
+        matches!(self.phase, Phase::CatchingUp(_))
+    }
+
+    /// Whether the volume has been opened and has not failed.
+    pub fn is_open(&self) -> bool {
+        self.is_running() || self.is_catching_up()
+    }
+
+    pub fn failed(&self) -> Option<&OpenError> {
+        match &self.phase {
+            Phase::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Goes no further.
+    pub fn fail(&mut self, error: OpenError) {
+        self.phase = Phase::Failed(error);
+    }
+
+    /// Keeps a message until the volume is open.
+    pub fn hold(&mut self, message: Message) {
+        self.held_bytes += message.2.payload.len() as u64;
+        self.held.push_back(message);
+    }
+
+    pub fn is_held_full(&self, facts: &Facts) -> bool {
+        self.held_bytes >= facts.config().queue_bytes || self.held.len() >= HELD_MAX
+    }
+
+    /// Nobody waits for what that session has sent.
+    pub fn forget(&mut self, session: SessionId) {
+        self.held.retain(|(other, ..)| *other != session);
+        self.held_bytes = self.held.iter().map(|(.., frame)| frame.payload.len() as u64).sum();
+    }
+
+    /// Gives up the messages that are held.
+    pub fn take_held(&mut self) -> VecDeque<Message> {
+        self.held_bytes = 0;
+        std::mem::take(&mut self.held)
+    }
+
+    /// Whose roots are read: the volume's own, or its parent's.
+    fn source<'a>(&'a self, facts: &'a Facts) -> &'a VolumeSpec {
+        self.parent.as_ref().unwrap_or(facts.spec())
+    }
+
+    fn list_roots(&self, facts: &Facts, out: &mut Outputs) {
+        roots::list(out, self.source(facts).id);
+    }
+
+    pub fn roots_listed(&mut self, cx: &mut Context<'_>, list: &[ObjectMeta]) -> Beginning {
+        let names = roots::names(self.source(cx.facts).id, list);
+        if self.parent.is_none() {
+            self.end.opens(names.last().copied());
+            if !cx.facts.is_readonly() {
+                for name in &names {
+                    let key = catalog::root_key(cx.facts.spec().id, *name);
+                    self.must_reach(name.segment, key);
+                }
+            }
+        }
+        self.open_root(cx, names)
+    }
+
+    /// The log has to have this segment, says that object.
+    fn must_reach(&mut self, segment: u64, key: String) {
+        if self.must_reach.as_ref().is_none_or(|(most, _)| segment >= *most) {
+            self.must_reach = Some((segment, key));
+        }
+    }
+
+    /// Reads the newest of these roots.
+    fn open_root(&mut self, cx: &mut Context<'_>, mut candidates: Vec<RootName>) -> Beginning {
+        if let Some(name) = candidates.pop() {
+            self.phase = Phase::Opening(Opening::Root { older: candidates });
+            roots::read(cx.out, self.source(cx.facts).id, name);
+            return Beginning::Unknown;
+        }
+        if self.parent.is_some() {
+            return Beginning::Failed(OpenError::ParentBehind);
+        }
+        match cx.facts.spec().parents.first() {
+            Some(parent) => {
+                self.open_parent(cx, *parent);
+                Beginning::Unknown
+            }
+            None => Beginning::Empty,
+        }
+    }
+
+    /// A clone without a root of its own begins with a snapshot of its parent.
+    fn open_parent(&mut self, cx: &mut Context<'_>, parent: Parent) {
+        let spec = cx.facts.spec();
+        self.parent = Some(VolumeSpec {
+            id: parent.volume,
+            created_sectors: 0,
+            parents: spec.parents[1..].to_vec(),
+            ..spec.clone()
+        });
+        self.open_anew(cx.facts, cx.out);
+    }
+
+    /// What reading a root gave.
+    pub fn root_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        name: RootName,
+        data: Option<&Bytes>,
+    ) -> Beginning {
+        let Phase::Opening(Opening::Root { older }) = &mut self.phase else {
+            return Beginning::Unknown;
+        };
+        let older = std::mem::take(older);
+        let Some(data) = data else {
+            // Whoever deleted it had written newer ones.
+            self.open_anew(cx.facts, cx.out);
+            return Beginning::Unknown;
+        };
+        let announce_max = cx.facts.config().announce_entries_max;
+        let source = self.source(cx.facts);
+        let Some(root) = roots::parse(cx.out, source, announce_max, name, data) else {
+            return self.open_root(cx, older);
+        };
+        if self.parent.is_some() {
+            return self.parent_root(cx, &root);
+        }
+        match self.snapshot_map(name, &root) {
+            SnapshotMap::Unwritten => Beginning::Root(name, Box::new(root)),
+            SnapshotMap::Deleted => Beginning::Failed(OpenError::NoSnapshot),
+            SnapshotMap::Known => Beginning::Unknown,
+            SnapshotMap::In(pin) => {
+                self.phase = Phase::Opening(Opening::Pin);
+                roots::read_pin(cx.out, cx.facts.spec().id, pin);
+                Beginning::Moved(Box::new(root))
+            }
+        }
+    }
+
+    /// Where the map of the snapshot is that the engine is of, by that root of the volume. An engine of a volume
+    /// goes on from its own root.
+    pub fn snapshot_map(&mut self, name: RootName, root: &Root) -> SnapshotMap {
+        self.snapshot.as_mut().map_or(SnapshotMap::Unwritten, |snapshot| snapshot.look(name, root))
+    }
+
+    /// The newest root of the parent names the snapshot's: that was so before the clone was made.
+    fn parent_root(&mut self, cx: &mut Context<'_>, root: &Root) -> Beginning {
+        let Some(parent) = cx.facts.spec().parents.first() else { return Beginning::Unknown };
+        let there = root.state.snapshots.at(parent.segment);
+        let there = there.is_some_and(|snapshot| snapshot.id == parent.snapshot);
+        match root.pins.get(&parent.segment).filter(|_| there) {
+            Some(pin) => {
+                self.phase = Phase::Opening(Opening::Pin);
+                roots::read_pin(cx.out, parent.volume, *pin);
+                Beginning::Unknown
+            }
+            None if root.state.number < parent.segment => {
+                Beginning::Failed(OpenError::ParentBehind)
+            }
+            None => Beginning::Failed(OpenError::NoParent),
+        }
+    }
+
+    /// Whether the roots of snapshots that are read are for this machine.
+    pub fn wants_pin(&self) -> bool {
+        self.parent.is_some() || self.snapshot.is_some()
+    }
+
+    /// What reading the root of a snapshot gave.
+    pub fn pin_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        name: RootName,
+        data: Option<Bytes>,
+    ) -> Beginning {
+        if self.parent.is_some() {
+            self.parent_pin(cx, name, data)
+        } else {
+            self.own_pin(cx, name, data)
+        }
+    }
+
+    fn parent_pin(
+        &mut self,
+        cx: &mut Context<'_>,
+        name: RootName,
+        data: Option<Bytes>,
+    ) -> Beginning {
+        let source = self.source(cx.facts);
+        let Some(root) = roots::parse_pin(cx.out, source, name, data) else {
+            let key = catalog::pin_key(source.id, name);
+            let reason = "the root of the snapshot that the clone began with cannot be read";
+            return Beginning::Failed(OpenError::Damaged { key, reason: reason.to_owned() });
+        };
+        self.parent = None;
+        Beginning::Clone(Box::new(root))
+    }
+
+    fn own_pin(&mut self, cx: &mut Context<'_>, name: RootName, data: Option<Bytes>) -> Beginning {
+        let Some(snapshot) = &mut self.snapshot else { return Beginning::Unknown };
+        let Some(newest) = snapshot.take_reading(name) else { return Beginning::Unknown };
+        if data.is_none() && snapshot.misses(name) {
+            if !self.is_opening() {
+                return Beginning::Stale;
+            }
+            self.open_anew(cx.facts, cx.out);
+            return Beginning::Unknown;
+        }
+        let spec = cx.facts.spec();
+        let Some(root) = roots::parse_pin(cx.out, spec, name, data) else {
+            let key = catalog::pin_key(spec.id, name);
+            let reason = "the root of the snapshot cannot be read".to_owned();
+            return Beginning::Failed(OpenError::Damaged { key, reason });
+        };
+        snapshot.based_on(name);
+        Beginning::Snapshot { newest, name, root: Box::new(root) }
+    }
+
+    /// Reads the segments after that one.
+    pub fn replay_after(&mut self, facts: &Facts, number: u64) {
+        let replay = Replay::new(facts.spec().id, number + 1, OPEN_WINDOW);
+        self.phase = Phase::Opening(Opening::Replay(replay));
+    }
+
+    /// Looks for segments after that one that another store has written.
+    pub fn catch_up_after(&mut self, facts: &Facts, number: u64) {
+        self.phase = Phase::CatchingUp(Replay::new(facts.spec().id, number + 1, 1));
+    }
+
+    fn replay(&mut self) -> Option<&mut Replay> {
+        match &mut self.phase {
+            Phase::Opening(Opening::Replay(replay)) | Phase::CatchingUp(replay) => Some(replay),
+            _ => None,
+        }
+    }
+
+    /// What comes next of the log; nothing while it is being read, and when it is not.
+    pub fn next(&mut self, cx: &mut Context<'_>) -> Option<LogStep> {
+        if self.end.is_listing() {
+            return None;
+        }
+        let replay = self.replay()?;
+        match replay.step() {
+            ReplayStep::Apply(segment) => Some(LogStep::Apply(segment)),
+            ReplayStep::End => Some(LogStep::End(replay.applied, Ok(()))),
+            ReplayStep::Failed(error) => Some(LogStep::End(replay.applied, Err(error))),
+            ReplayStep::Wait => {
+                for (number, part) in replay.reads() {
+                    let key = catalog::segment_key(cx.facts.spec().id, number);
+                    let purpose = ObjectPurpose::ReadLog { number, part };
+                    cx.out.read_range(purpose, key, Replay::range(part));
+                }
+                None
+            }
+        }
+    }
+
+    /// What reading a part of a segment gave; nothing if there is none.
+    pub fn handle_part(&mut self, number: u64, part: Part, data: Option<Bytes>) {
+        if let Some(replay) = self.replay() {
+            replay.handle(number, part, data.ok_or(GetError::NotFound));
+        }
+    }
+
+    /// That segment cannot be applied yet: it comes again.
+    pub fn put_back(&mut self, segment: Box<Segment>) {
+        if let Some(replay) = self.replay() {
+            replay.put_back(segment);
+        }
+    }
+
+    /// Segments that have been read and given out.
+    pub fn replayed(&self) -> u64 {
+        match &self.phase {
+            Phase::Opening(Opening::Replay(replay)) | Phase::CatchingUp(replay) => replay.applied,
+            _ => 0,
+        }
+    }
+
+    /// A segment has been applied, from here or as this engine put it.
+    pub fn applied(&mut self, facts: &Facts, segment: &Segment) {
+        self.end.moved(facts.incarnation(), segment);
+    }
+
+    /// Whether the next segment is the first one of this engine after one of another.
+    pub fn begins(&self) -> bool {
+        !self.end.wrote_last()
+    }
+
+    /// Whether that was the last segment that an engine of a snapshot reads, and if so, whether it took the snapshot.
+    pub fn snapshot_reached(&self, log: &LogState) -> Option<bool> {
+        let snapshot = self.snapshot.as_ref().filter(|snapshot| snapshot.is_last(log))?;
+        Some(snapshot.is_taken(log))
+    }
+
+    /// No segment follows, after so many, or none that can.
+    pub fn ended(
+        &mut self,
+        cx: &mut Context<'_>,
+        applied: u64,
+        outcome: Result<(), OpenError>,
+    ) -> LogEnded {
+        if applied == 0 && self.end.wrote_last() && outcome.is_ok() {
+            return LogEnded::Ended(applied);
+        }
+        self.end.ends(cx.log.number, applied, outcome);
+        cx.out.list(ObjectPurpose::ListEnd, catalog::root_prefix(cx.facts.spec().id));
+        LogEnded::Unknown
+    }
+
+    /// The roots that there are at the end of the log.
+    pub fn end_listed(&mut self, facts: &Facts, log: &LogState, list: &[ObjectMeta]) -> LogEnded {
+        let newest = roots::names(self.source(facts).id, list).pop();
+        let opening = self.is_opening();
+        match self.end.listed(newest, log.number, opening) {
+            None => LogEnded::Unknown,
+            Some(EndFound::WentOn) => LogEnded::LeftBehind,
+            Some(EndFound::End { outcome: Ok(()), .. }) if opening && facts.is_readonly() => {
+                LogEnded::Failed(OpenError::NoSnapshot)
+            }
+            Some(EndFound::End { outcome: Ok(()), applied }) => LogEnded::Ended(applied),
+            Some(EndFound::End { outcome: Err(error), .. }) => LogEnded::Failed(error),
+        }
+    }
+
+    /// The log ends there, after so many segments: the volume goes on.
+    pub fn resume(&mut self, cx: &mut Context<'_>, applied: u64) -> Resumed {
+        // A log that has failed stays so.
+        if self.failed().is_some() {
+            return Resumed::Opened(VecDeque::new());
+        }
+        match std::mem::replace(&mut self.phase, Phase::Running) {
+            Phase::Opening(_) => {
+                let end = cx.log.number;
+                if let Some((number, key)) = self.must_reach.take()
+                    && end < number
+                {
+                    return Resumed::Failed(OpenError::Truncated { key, number, end });
+                }
+                cx.out.event(Event::Opened {
+                    segments: end,
+                    replayed: applied,
+                    epoch: cx.log.epoch(),
+                    committed: cx.log.committed,
+                });
+                Resumed::Opened(self.take_held())
+            }
+            Phase::CatchingUp(_) => Resumed::CaughtUp,
+            Phase::Running | Phase::Failed(_) => Resumed::Opened(VecDeque::new()),
+        }
+    }
+}

@@ -1,0 +1,1027 @@
+//! Map maintenance: flushes, merges and roots; and going on from roots that other stores write.
+//!
+//! The engine that does it has claimed a *generation*: an object created if absent, whose number is one more than
+//! that of the last. Generations follow each other without gaps, so that it takes one look for the next
+//! to know whether somebody else has taken over. An engine that has been superseded stops, goes on from the newest
+//! root, and claims anew when there is something to flush. Rules:
+//!
+//! - a generation is claimed when there is something to flush, not before: an idle volume costs nothing;
+//! - after a claim the newest root is adopted before anything is written;
+//! - a root is written when all that it names is there, of the map exactly after one segment, and names the
+//!   roots of all snapshots up to there;
+//! - what no root names any more is deleted by the rules of [`deletion`].
+//!
+//! Work goes on in bounded steps when there is no other. The machine knows the collector only by what that has moved, and
+//! nothing of reads and of what is being committed but what [`Surroundings`] says. It leaves [`MapEffect`]s for all others.
+
+mod ancestors;
+mod deletion;
+mod rebuild;
+mod rollback;
+mod root_writer;
+mod schedule;
+mod writer;
+
+use super::super::catalog::{self, RootName};
+use super::super::gc::moved::Moved;
+use super::super::log::LogState;
+use super::super::map::Get;
+use super::super::map::fragment::FragmentId;
+use super::super::map::levels::Levels;
+use super::super::map::tree::Tree;
+use super::super::moves::Maps;
+use super::super::object::ObjectMeta;
+use super::super::open::{Part, ReplayStep};
+use super::super::root::{Pins, Root};
+use super::super::segment::{Segment, SegmentKind};
+use super::super::{Event, OpenError};
+use super::context::Context;
+use super::facts::Facts;
+use super::outputs::Outputs;
+use super::purpose::ObjectPurpose;
+use super::roots;
+use crate::block::Time;
+use crate::wire::link::SnapshotOperation;
+use ancestors::{AncestorMaps, AncestorsRead};
+use bytes::Bytes;
+use deletion::{AuditStep, Deletion, Dropped, ROOTS_KEPT};
+use rebuild::Rebuild;
+use rollback::{RollbackRoots, SnapshotLevels};
+use std::collections::VecDeque;
+use writer::MapWriter;
+pub(super) use writer::{put_fragment, read_fragment};
+
+/// Tables of snapshots that are not in fragments yet, at most, before another is taken.
+const SET_ASIDE_MAX: usize = 16;
+
+/// What is under way. One thing at a time, besides flush and merge.
+#[derive(Default)]
+enum MapStep {
+    #[default]
+    Idle,
+    /// Roots are being listed, or read. `claimed` is the generation on behalf of which.
+    Roots {
+        claimed: Option<u64>,
+    },
+    ReadRoot {
+        claimed: Option<u64>,
+        older: Vec<RootName>,
+    },
+    /// That root is the map of a segment that has not been applied here.
+    Newer {
+        claimed: Option<u64>,
+        name: RootName,
+        root: Box<Root>,
+        log: LogRead,
+    },
+    /// That root is the map of an earlier segment than the last one flushed here: what the segments after
+    /// it say is read again.
+    Older {
+        claimed: Option<u64>,
+        name: RootName,
+        root: Box<Root>,
+        rebuild: Box<Rebuild>,
+    },
+    /// The root of a snapshot is being read, by an engine of it.
+    ReadPin,
+    /// A generation is being claimed.
+    Claim,
+    /// Objects are being listed for an audit.
+    Listing,
+    /// Somebody else may have claimed the next: a look that began at that time.
+    Look {
+        since: Time,
+    },
+    /// A root is being put that no longer names these.
+    Put {
+        dropped: Dropped,
+    },
+}
+
+/// Whether the log has been read on account of a root that is newer than what is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LogRead {
+    Not,
+    Reading,
+    Done,
+}
+
+/// What the machine has to know of the others.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings {
+    /// The log has been read to its end.
+    pub running: bool,
+    /// No segment is being put.
+    pub can_put: bool,
+    /// Nor are there announcements that no segment has carried.
+    pub saved: bool,
+    /// There are sizes that are not noted.
+    pub unnoted: bool,
+    /// Reads wait for newer roots.
+    pub stranded: bool,
+    /// Fragments of roots that are kept are being counted: nothing may be deleted.
+    pub counting: bool,
+}
+
+impl Surroundings {
+    /// What a flush depends on: whether sizes are not noted, and whether nothing is being committed.
+    fn at_rest(self) -> (bool, bool) {
+        (self.unnoted, self.can_put && self.saved)
+    }
+}
+
+/// What others have to do.
+pub(super) enum MapEffect {
+    /// Newer roots are being looked for from now on: for the reads.
+    LookingForRoots,
+    /// The map is the newest there is: for the reads.
+    RootsSeen {
+        newer: bool,
+    },
+    /// The map is that of a root, which says what has moved: for the collector.
+    Adopted(Moved),
+    /// What the collector has begun comes to nothing.
+    Stopped,
+    /// The generation is this engine's: for the collector.
+    Owned(u64),
+    /// Roots of snapshots have gone: much may have become unnamed.
+    SnapshotsGone,
+    /// The next root is to be written: [`MapMaintenance::put_root`].
+    WriteRoot(u64),
+    /// The log is to be read on.
+    CatchUp,
+    /// The log is to be read anew, from the newest root.
+    Restart,
+    /// Likewise, while the volume is being opened.
+    OpenAnew,
+    Failed(OpenError),
+}
+
+/// How a rollback to a snapshot stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RollbackMap {
+    Known,
+    Missing,
+}
+
+/// The map of a volume, and who maintains it.
+pub(super) struct MapMaintenance {
+    writer: MapWriter,
+    ancestors: AncestorMaps,
+    rollback: RollbackRoots,
+    deletion: Deletion,
+    step: MapStep,
+    effects: VecDeque<MapEffect>,
+    /// The generation claimed here, as long as nobody is known to have claimed a later one.
+    generation: Option<u64>,
+    /// So many roots are to be written although the map is what the newest says: until none that is kept names what
+    /// merges have replaced.
+    renew: usize,
+    /// Segments or bundles are dropped, and no root says so; or only the newest does.
+    objects_unwritten: bool,
+    /// No newer root was there a moment ago.
+    fresh: bool,
+    /// Somebody may have taken over.
+    suspicious: bool,
+    /// A newer root is to be looked for.
+    stale: bool,
+}
+
+impl MapMaintenance {
+    pub fn new(facts: &Facts) -> MapMaintenance {
+        MapMaintenance {
+            writer: MapWriter::new(facts),
+            ancestors: AncestorMaps::new(facts),
+            rollback: RollbackRoots::default(),
+            deletion: Deletion::default(),
+            step: MapStep::Idle,
+            effects: VecDeque::new(),
+            generation: None,
+            renew: 0,
+            objects_unwritten: false,
+            fresh: false,
+            suspicious: false,
+            stale: false,
+        }
+    }
+
+    // What others may know.
+
+    pub fn tree(&self) -> &Tree {
+        self.writer.tree()
+    }
+
+    /// What reads go by. `moved` says what has moved of the volume itself.
+    pub fn maps<'a>(&'a self, facts: &'a Facts, moved: &'a Tree) -> Maps<'a> {
+        Maps {
+            spec: facts.spec(),
+            tree: self.writer.tree(),
+            moved,
+            ancestors: self.ancestors.all(),
+        }
+    }
+
+    pub fn generation(&self) -> Option<u64> {
+        self.generation
+    }
+
+    /// The last segment that the newest root has.
+    pub fn rooted(&self) -> u64 {
+        self.writer.roots().newest().map_or(0, |newest| newest.segment)
+    }
+
+    /// The last segment in the levels of the map.
+    pub fn through(&self) -> u64 {
+        self.writer.roots().through()
+    }
+
+    /// All roots that somebody may open: nothing that one of them names is given up.
+    pub fn kept_roots(&self) -> Vec<RootName> {
+        self.deletion.kept_roots()
+    }
+
+    /// The segments after this one may be replayed.
+    pub fn oldest_kept(&self) -> u64 {
+        self.kept_roots().iter().map(|name| name.segment).min().unwrap_or(0)
+    }
+
+    /// Whether a root has been written here, and there is one before it.
+    pub fn has_written(&self) -> bool {
+        self.generation.is_some()
+            && self.writer.roots().has_written()
+            && self.deletion.keeps_enough()
+    }
+
+    /// Whether the table has grown much while the one before it is still being written.
+    pub fn is_table_full(&self, facts: &Facts) -> bool {
+        self.writer.is_table_full(facts)
+    }
+
+    pub fn poll_effect(&mut self) -> Option<MapEffect> {
+        self.effects.pop_front()
+    }
+
+    fn effect(&mut self, effect: MapEffect) {
+        self.effects.push_back(effect);
+    }
+
+    /// The pages that the tables take are given back.
+    pub fn drop_tables(&self, facts: &Facts, moved: &Tree) {
+        let bytes = self.writer.tree().table_bytes() + moved.table_bytes();
+        facts.pages().resize_table(bytes, 0);
+    }
+
+    // What the collector asks for.
+
+    /// Writes what there is in the table, before the map is merged; up to which segment.
+    pub fn flush(&mut self, log: &LogState) -> u64 {
+        self.writer.flush(log)
+    }
+
+    /// Merges all that there is of the map, before it is counted.
+    pub fn compact(&mut self) {
+        self.writer.compact();
+    }
+
+    /// Whether that is done. If something that it takes is damaged, what it has come to is all there will be of it.
+    pub fn is_compacted(&mut self, cx: &mut Context<'_>) -> bool {
+        self.writer.is_compacted(cx, self.generation, &mut self.deletion)
+    }
+
+    /// No root is to name what the map no longer has.
+    pub fn renew_roots(&mut self) {
+        self.renew = ROOTS_KEPT;
+    }
+
+    /// Whether a root that is to be there for that is not.
+    pub fn is_renewing(&self) -> bool {
+        self.renew > 0 || matches!(self.step, MapStep::Put { .. })
+    }
+
+    /// These segments and bundles are not to be named by the next root.
+    pub fn drop_objects(&mut self, objects: Vec<String>) {
+        self.deletion.drop_objects(objects);
+        self.objects_unwritten = true;
+    }
+
+    /// Nor is this fragment of the second map.
+    pub fn drop_fragment(&mut self, fragment: FragmentId) {
+        self.deletion.drop_fragment(fragment);
+    }
+
+    /// Somebody may have taken over.
+    pub fn suspect(&mut self) {
+        self.suspicious = true;
+    }
+
+    // Opening, and the log.
+
+    /// The volume begins with a root.
+    pub fn begin_with(&mut self, facts: &Facts, name: RootName, root: Root) {
+        self.effect(MapEffect::Adopted(root.moved));
+        self.writer.begin_with(facts, name, root.state, root.levels, root.pins);
+    }
+
+    /// A clone begins with the map of a snapshot of its parent; there is no root of it.
+    pub fn begin_with_clone(&mut self, facts: &Facts, state: LogState, levels: Levels) {
+        self.writer.begin_with_clone(facts, state, levels);
+    }
+
+    /// The map is that of a snapshot's root, for an engine that only reads it.
+    pub fn begin_with_snapshot(
+        &mut self,
+        facts: &Facts,
+        newest: RootName,
+        state: LogState,
+        levels: Levels,
+    ) {
+        self.writer.begin_with(facts, newest, state, levels, Pins::new());
+        self.writer.clear_table(facts);
+    }
+
+    /// Nothing is known of the map any more.
+    pub fn restart(&mut self, facts: &Facts) {
+        let MapMaintenance { mut writer, ancestors, .. } =
+            std::mem::replace(self, MapMaintenance::new(facts));
+        writer.restart(facts);
+        (self.writer, self.ancestors) = (writer, ancestors);
+    }
+
+    /// Whether a segment that exists can be applied now. If not, it will be.
+    pub fn may_apply(&mut self, cx: &mut Context<'_>, segment: &Segment, opening: bool) -> bool {
+        if segment.header.kind != SegmentKind::Rollback {
+            return true;
+        }
+        let Some(from) = segment.footer.note.as_ref().map(|note| note.segment) else { return true };
+        let levels = match self.levels_of(cx.facts, cx.out, from) {
+            SnapshotLevels::Wait => return false,
+            SnapshotLevels::Levels(levels) => Some(levels),
+            SnapshotLevels::Aside => None,
+            SnapshotLevels::Missing(pin) if opening => {
+                self.open_anew(cx.facts, pin);
+                return false;
+            }
+            SnapshotLevels::Missing(_) => {
+                self.stale = true;
+                None
+            }
+        };
+        self.rollback.prepare(levels);
+        true
+    }
+
+    /// A segment has been applied to the state: what it says about the map.
+    pub fn applied(&mut self, cx: &mut Context<'_>, segment: &Segment) {
+        let rolls_back = segment.header.kind == SegmentKind::Rollback;
+        let levels = if rolls_back { self.rollback.take_prepared() } else { None };
+        self.writer.applied(cx, segment, levels);
+    }
+
+    /// What was in the log when its reading began has been applied.
+    pub fn caught_up(&mut self) {
+        if let MapStep::Newer { log: log @ LogRead::Reading, .. } = &mut self.step {
+            *log = LogRead::Done;
+        }
+    }
+
+    // Maps of snapshots.
+
+    /// Where the map of the snapshot of that segment is, by the present map; begins to read it if that is to be.
+    fn levels_of(&mut self, facts: &Facts, out: &mut Outputs, from: u64) -> SnapshotLevels {
+        if self.writer.tree().is_set_aside(from) {
+            return SnapshotLevels::Aside;
+        }
+        match self.writer.roots().pin_of(from) {
+            Some(pin) => self.rollback.levels_in(out, facts.spec().id, pin),
+            None if self.writer.roots().is_pinning() => SnapshotLevels::Wait,
+            None if self.through() == from => {
+                SnapshotLevels::Levels(self.writer.tree().levels().clone())
+            }
+            None => SnapshotLevels::Missing(None),
+        }
+    }
+
+    /// Whether [`MapMaintenance::levels_of`] has an answer; begins to look for one if not.
+    fn is_levels_known(&mut self, cx: &mut Context<'_>, from: u64) -> bool {
+        if self.writer.tree().is_set_aside(from) {
+            return true;
+        }
+        match self.writer.roots().pin_of(from) {
+            Some(pin) if self.rollback.is_read(pin) => true,
+            Some(pin) => {
+                let _ = self.rollback.levels_in(cx.out, cx.facts.spec().id, pin);
+                false
+            }
+            None => !self.writer.roots().is_pinning(),
+        }
+    }
+
+    /// Whether there is a map of the snapshot of that segment to roll back to.
+    pub fn rollback_map(&mut self, cx: &mut Context<'_>, from: u64) -> RollbackMap {
+        match self.levels_of(cx.facts, cx.out, from) {
+            SnapshotLevels::Missing(_) => {
+                self.stale = true;
+                RollbackMap::Missing
+            }
+            _ => RollbackMap::Known,
+        }
+    }
+
+    /// Whether what has to be written before this has been: a clone begins with what a root says, so that whoever opens it
+    /// finds that.
+    pub fn has_room(&mut self, cx: &mut Context<'_>, operation: &SnapshotOperation) -> bool {
+        match operation {
+            SnapshotOperation::Clone { snapshot, .. } => {
+                let found = cx.log.snapshots.named(snapshot);
+                found.is_none_or(|snapshot| snapshot.segment <= self.rooted())
+            }
+            SnapshotOperation::Rollback { snapshot } => {
+                let found = cx.log.snapshots.named(snapshot).map(|snapshot| snapshot.segment);
+                // What cannot be is refused.
+                let known = found.is_none_or(|from| self.is_levels_known(cx, from));
+                known && self.writer.tree().set_aside() < SET_ASIDE_MAX
+            }
+            _ => self.writer.tree().set_aside() < SET_ASIDE_MAX,
+        }
+    }
+
+    /// What reading the root of a snapshot gave, for rolling back to it.
+    pub fn base_read(&mut self, cx: &mut Context<'_>, pin: RootName, data: Option<Bytes>) {
+        let root = match data {
+            None => None,
+            data => roots::parse_pin(cx.out, cx.facts.spec(), pin, data),
+        };
+        self.rollback.handle_read(pin, root.map(|root| root.levels));
+    }
+
+    /// A root names one of a snapshot that is not there: there is a newer one.
+    fn open_anew(&mut self, facts: &Facts, pin: Option<RootName>) {
+        if !self.rollback.misses(pin) {
+            return self.base_lost(facts, pin);
+        }
+        self.writer.forget(facts);
+        self.effect(MapEffect::OpenAnew);
+    }
+
+    /// The map of a snapshot that the volume was rolled back to is not to be had.
+    fn base_lost(&mut self, facts: &Facts, pin: Option<RootName>) {
+        let volume = facts.spec().id;
+        let key = match (pin, self.writer.roots().newest()) {
+            (Some(pin), _) => catalog::pin_key(volume, pin),
+            (None, Some(newest)) => catalog::root_key(volume, newest),
+            (None, None) => catalog::root_prefix(volume),
+        };
+        let reason = "the volume was rolled back to a snapshot whose root is not there".to_owned();
+        self.effect(MapEffect::Failed(OpenError::Damaged { key, reason }));
+    }
+
+    // Flushes and merges.
+
+    /// Whether nothing is under way, and nothing more will be.
+    pub fn is_idle(&self, facts: &Facts, log: &LogState, around: Surroundings) -> bool {
+        let rests = self.generation.is_none() || facts.is_stopping() || self.writer.is_idle();
+        matches!(self.step, MapStep::Idle)
+            && !self.writer.tree().is_flushing()
+            && !self.writer.is_flush_due(facts, log, around.at_rest())
+            && !self.is_root_due(facts)
+            && rests
+    }
+
+    pub fn poll_timeout(&self, facts: &Facts, around: Surroundings) -> Option<Time> {
+        if !around.running {
+            return None;
+        }
+        let stopping = facts.is_stopping();
+        let flush_by = self.writer.flush_time().filter(|_| !stopping);
+        if self.generation.is_none() {
+            return flush_by;
+        }
+        let step = self.writer.is_stepping(facts).then_some(facts.now());
+        let paused = self.writer.paused().filter(|_| !stopping);
+        let idle = matches!(self.step, MapStep::Idle) && !stopping && !around.counting;
+        let doomed = self.deletion.due().filter(|_| idle);
+        [step, flush_by, paused, doomed].into_iter().flatten().min()
+    }
+
+    /// Time has passed, while the log has been read to its end.
+    pub fn wake(&mut self, facts: &Facts, log: &LogState) {
+        self.writer.wake(facts, log, self.generation.is_some());
+    }
+
+    /// A step of a flush or a merge, if one can be taken.
+    pub fn take_step(&mut self, cx: &mut Context<'_>) {
+        if self.generation.is_some() {
+            self.writer.take_step(cx, self.generation, &mut self.deletion);
+        }
+    }
+
+    pub fn fragment_put(&mut self, fragment: FragmentId) {
+        self.writer.fragment_put(fragment);
+    }
+
+    /// A part of a fragment that is to be merged; nothing if that is gone.
+    pub fn fragment_read(&mut self, cx: &mut Context<'_>, get: &Get, data: Option<Bytes>) {
+        self.suspicious |= data.is_none();
+        self.writer.fragment_read(cx, get, data);
+    }
+
+    /// Whether the map is no longer what the newest root says. Merges have one root together.
+    pub fn is_root_due(&self, facts: &Facts) -> bool {
+        let wanted = (self.objects_unwritten || self.renew > 0) && !facts.is_stopping();
+        self.generation.is_some() && self.writer.is_root_due(facts, wanted)
+    }
+
+    /// Begins whatever is next, while the log has been read to its end.
+    pub fn advance(&mut self, cx: &mut Context<'_>, around: Surroundings) {
+        match &mut self.step {
+            MapStep::Idle => {}
+            MapStep::Newer { name, log: LogRead::Done, .. } => {
+                let key = catalog::root_key(cx.facts.spec().id, *name);
+                let (number, end) = (name.segment, cx.log.number);
+                let error = OpenError::Truncated { key, number, end };
+                return self.effect(MapEffect::Failed(error));
+            }
+            MapStep::Newer { log: log @ LogRead::Not, .. } if around.can_put => {
+                *log = LogRead::Reading;
+                return self.effect(MapEffect::CatchUp);
+            }
+            _ => return,
+        }
+        if std::mem::take(&mut self.stale) {
+            return self.look_for_roots(cx.facts, cx.out, around.stranded, None);
+        }
+        let due = self.writer.is_flush_due(cx.facts, cx.log, around.at_rest());
+        let Some(generation) = self.generation else {
+            if around.stranded || due && !self.fresh {
+                self.look_for_roots(cx.facts, cx.out, around.stranded, None);
+            } else if due {
+                self.begin_claim(cx);
+            }
+            return;
+        };
+        let now = cx.facts.now();
+        let late = self.deletion.due().is_some_and(|due| due <= now) && !around.counting;
+        if self.is_root_due(cx.facts) {
+            self.effect(MapEffect::WriteRoot(generation));
+        } else if due || late && !cx.facts.is_stopping() || self.suspicious {
+            self.step = MapStep::Look { since: now };
+            self.read_owner(cx, generation + 1);
+        } else if around.stranded {
+            self.look_for_roots(cx.facts, cx.out, around.stranded, None);
+        } else if self.deletion.is_audit_due() && !cx.facts.is_stopping() {
+            self.begin_audit(cx);
+        }
+    }
+
+    // Newer roots.
+
+    /// Looks for roots that are newer than the one that the map goes on from. What reads are stranded on may be a
+    /// parent's.
+    pub fn look_for_roots(
+        &mut self,
+        facts: &Facts,
+        out: &mut Outputs,
+        stranded: bool,
+        claimed: Option<u64>,
+    ) {
+        self.step = MapStep::Roots { claimed };
+        self.effect(MapEffect::LookingForRoots);
+        if stranded {
+            let read = self.ancestors.look_at(out, 0);
+            self.ancestors_read(facts, out, read);
+        } else {
+            roots::list(out, facts.spec().id);
+        }
+    }
+
+    fn ancestors_read(&mut self, facts: &Facts, out: &mut Outputs, read: AncestorsRead) {
+        if read == AncestorsRead::All {
+            roots::list(out, facts.spec().id);
+        }
+    }
+
+    pub fn ancestor_listed(&mut self, cx: &mut Context<'_>, which: usize, list: &[ObjectMeta]) {
+        // What was begun may have come to nothing.
+        if matches!(self.step, MapStep::Roots { .. }) {
+            let read = self.ancestors.listed(cx.out, which, list);
+            self.ancestors_read(cx.facts, cx.out, read);
+        }
+    }
+
+    pub fn ancestor_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        which: (usize, RootName),
+        older: Vec<RootName>,
+        data: Option<&Bytes>,
+    ) {
+        let read = self.ancestors.handle_root(cx.facts, cx.out, which, older, data);
+        self.ancestors_read(cx.facts, cx.out, read);
+    }
+
+    pub fn roots_listed(&mut self, cx: &mut Context<'_>, list: &[ObjectMeta]) {
+        let MapStep::Roots { claimed } = self.step else { return };
+        let volume = cx.facts.spec().id;
+        let names = roots::names(volume, list);
+        if claimed.is_some() {
+            self.deletion.claim(names.iter().map(|name| catalog::root_key(volume, *name)));
+        }
+        self.read_newer(cx, claimed, names);
+    }
+
+    /// Reads the newest of these roots, if it is newer than the one that the map goes on from.
+    fn read_newer(&mut self, cx: &mut Context<'_>, claimed: Option<u64>, mut older: Vec<RootName>) {
+        match older.pop().filter(|name| Some(*name) > self.writer.roots().newest()) {
+            Some(name) => {
+                self.step = MapStep::ReadRoot { claimed, older };
+                roots::read(cx.out, cx.facts.spec().id, name);
+            }
+            None => self.roots_seen(cx, claimed, false),
+        }
+    }
+
+    /// What reading a root gave. Gives the root if the map is to go on from it: [`MapMaintenance::go_on_from`].
+    pub fn root_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        stranded: bool,
+        name: RootName,
+        data: Option<Bytes>,
+    ) -> Option<(Option<u64>, Root)> {
+        let MapStep::ReadRoot { claimed, older } = std::mem::take(&mut self.step) else {
+            return None;
+        };
+        let Some(data) = data else {
+            self.look_for_roots(cx.facts, cx.out, stranded, claimed);
+            return None;
+        };
+        let announce_max = cx.facts.config().announce_entries_max;
+        match roots::parse(cx.out, cx.facts.spec(), announce_max, name, &data) {
+            Some(root) => Some((claimed, root)),
+            None => {
+                self.read_newer(cx, claimed, older);
+                None
+            }
+        }
+    }
+
+    /// Goes on from a newer root, as soon as the log has been applied up to there.
+    pub fn go_on_from(
+        &mut self,
+        cx: &mut Context<'_>,
+        claimed: Option<u64>,
+        name: RootName,
+        root: Root,
+    ) {
+        let (root, log) = (Box::new(root), LogRead::Not);
+        self.step = MapStep::Newer { claimed, name, root, log };
+        self.adopt_if_reached(cx);
+    }
+
+    /// An engine of a snapshot goes by what a newer root of the volume says has moved.
+    pub fn snapshot_known(&mut self, cx: &mut Context<'_>, name: RootName, moved: Moved) {
+        self.writer.seen(name);
+        self.effect(MapEffect::Adopted(moved));
+        self.roots_seen(cx, None, true);
+    }
+
+    /// It reads the root of the snapshot. What has moved is of the same moment or later: what had moved then still has.
+    pub fn read_snapshot(&mut self, cx: &mut Context<'_>, pin: RootName, moved: Moved) {
+        self.effect(MapEffect::Adopted(moved));
+        self.step = MapStep::ReadPin;
+        roots::read_pin(cx.out, cx.facts.spec().id, pin);
+    }
+
+    /// It goes on with the root of the snapshot.
+    pub fn snapshot_read(&mut self, cx: &mut Context<'_>, generation: u64) {
+        cx.out.event(Event::Adopted { generation, through: self.through(), again: 0 });
+        self.roots_seen(cx, None, true);
+    }
+
+    /// Goes on from a newer root that was read, if the log has been applied up to there.
+    pub fn adopt_if_reached(&mut self, cx: &mut Context<'_>) {
+        let reached = |root: &Root| root.state.number <= cx.log.number;
+        if !matches!(&self.step, MapStep::Newer { root, .. } if reached(root)) {
+            return;
+        }
+        let MapStep::Newer { claimed, name, root, .. } = std::mem::take(&mut self.step) else {
+            return;
+        };
+        let number = root.state.number;
+        if number < self.through() || self.writer.tree().is_rolled_back_after(number) {
+            // The table begins later than that.
+            let rebuild = Box::new(Rebuild::new(cx.facts, root.state.clone()));
+            self.step = MapStep::Older { claimed, name, root, rebuild };
+        } else {
+            self.adopt(cx, claimed, name, *root, None);
+        }
+    }
+
+    /// Reads again what the segments after a root say.
+    pub fn advance_rebuild(&mut self, cx: &mut Context<'_>, stranded: bool) {
+        let volume = cx.facts.spec().id;
+        while let MapStep::Older { claimed, root, rebuild, .. } = &mut self.step {
+            if rebuild.has_reached(cx.log.number) {
+                let step = std::mem::take(&mut self.step);
+                if let MapStep::Older { claimed, name, root, rebuild } = step {
+                    self.adopt(cx, claimed, name, *root, Some(*rebuild));
+                }
+                return;
+            }
+            let segment = match rebuild.next(cx.facts, cx.out) {
+                ReplayStep::Apply(segment) => segment,
+                ReplayStep::Wait => return,
+                // It was there when that root was the newest; if it still is, opening says what is wrong.
+                ReplayStep::End | ReplayStep::Failed(_) => return self.effect(MapEffect::Restart),
+            };
+            let mut levels = None;
+            if let Some(from) = rebuild.needs(&segment) {
+                let found = match root.pins.get(&from) {
+                    Some(pin) => self.rollback.levels_in(cx.out, volume, *pin),
+                    None => SnapshotLevels::Missing(None),
+                };
+                match found {
+                    SnapshotLevels::Levels(found) => levels = Some(found),
+                    SnapshotLevels::Missing(pin) => {
+                        let claimed = *claimed;
+                        if !self.rollback.misses(pin) {
+                            return self.base_lost(cx.facts, pin);
+                        }
+                        // There should be a newer one.
+                        return self.look_for_roots(cx.facts, cx.out, stranded, claimed);
+                    }
+                    SnapshotLevels::Wait | SnapshotLevels::Aside => {
+                        return rebuild.put_back(segment);
+                    }
+                }
+            }
+            if rebuild.apply(&segment, levels).is_err() {
+                return self.effect(MapEffect::Restart);
+            }
+        }
+    }
+
+    pub fn rebuild_read(&mut self, number: u64, part: Part, data: Option<Bytes>) {
+        if let MapStep::Older { rebuild, .. } = &mut self.step {
+            rebuild.handle_part(number, part, data);
+        }
+    }
+
+    /// Goes on from a newer root; `rebuild` is what the segments after it say, if the present tables are not
+    /// that.
+    fn adopt(
+        &mut self,
+        cx: &mut Context<'_>,
+        claimed: Option<u64>,
+        name: RootName,
+        root: Root,
+        rebuild: Option<Rebuild>,
+    ) {
+        let Root { generation, state, levels, pins, moved } = root;
+        self.effect(MapEffect::Adopted(moved));
+        let through = state.number;
+        let again = if rebuild.is_some() { cx.log.number - through } else { 0 };
+        cx.out.event(Event::Adopted { generation, through, again });
+        self.writer.go_on_from(cx, name, state, levels, pins, rebuild);
+        self.deletion.adopt();
+        self.stop();
+        self.roots_seen(cx, claimed, true);
+    }
+
+    /// What was begun comes to nothing: somebody else goes on from the newest root, or this does.
+    fn stop(&mut self) {
+        self.writer.stop();
+        self.generation = None;
+        self.deletion.stop();
+        self.objects_unwritten = false;
+        self.renew = 0;
+        self.effect(MapEffect::Stopped);
+    }
+
+    /// The map goes on from the newest root there is.
+    fn roots_seen(&mut self, cx: &mut Context<'_>, claimed: Option<u64>, newer: bool) {
+        self.step = MapStep::Idle;
+        if self.writer.tree().is_lost() {
+            return self.base_lost(cx.facts, None);
+        }
+        self.fresh = true;
+        self.effect(MapEffect::RootsSeen { newer });
+        if let Some(generation) = claimed {
+            self.own(cx, generation);
+        }
+    }
+
+    // Generations.
+
+    fn begin_claim(&mut self, cx: &mut Context<'_>) {
+        self.fresh = false;
+        self.step = MapStep::Claim;
+        cx.out.list(ObjectPurpose::ListOwners, catalog::owner_prefix(cx.facts.spec().id));
+    }
+
+    pub fn owners_listed(&mut self, cx: &mut Context<'_>, list: &[ObjectMeta]) {
+        let prefix = catalog::owner_prefix(cx.facts.spec().id);
+        let claimed = list.iter().filter_map(|meta| catalog::parse_number(&prefix, &meta.key));
+        self.claim(cx, claimed.max().unwrap_or(0) + 1);
+    }
+
+    fn claim(&mut self, cx: &mut Context<'_>, generation: u64) {
+        let key = catalog::owner_key(cx.facts.spec().id, generation);
+        let data = vec![catalog::encode_owner(cx.facts.incarnation()).into()];
+        cx.out.put(ObjectPurpose::PutOwner(generation), key, data);
+    }
+
+    /// Nobody else has the generation, by this put or by one that was thought to have failed.
+    pub fn claimed(&mut self, cx: &mut Context<'_>, stranded: bool, generation: u64) {
+        self.look_for_roots(cx.facts, cx.out, stranded, Some(generation));
+    }
+
+    pub fn read_owner(&mut self, cx: &mut Context<'_>, generation: u64) {
+        let key = catalog::owner_key(cx.facts.spec().id, generation);
+        cx.out.read(ObjectPurpose::ReadOwner(generation), key);
+    }
+
+    /// Who has claimed a generation, if anybody has.
+    pub fn owner_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        around: Surroundings,
+        generation: u64,
+        data: Option<Bytes>,
+    ) {
+        match self.step {
+            // An engine claims a generation once at most: what names it is its own.
+            MapStep::Claim => match data {
+                Some(data) if data == catalog::encode_owner(cx.facts.incarnation()).as_bytes() => {
+                    self.claimed(cx, around.stranded, generation);
+                }
+                Some(_) => self.claim(cx, generation + 1),
+                None => self.claim(cx, generation),
+            },
+            MapStep::Look { since } => {
+                self.step = MapStep::Idle;
+                self.looked(cx, around, generation, since, data.is_some());
+            }
+            _ => {}
+        }
+    }
+
+    /// The generation is this engine's, and the newest root has been adopted.
+    fn own(&mut self, cx: &mut Context<'_>, generation: u64) {
+        cx.out.event(Event::Claimed { generation });
+        self.stop();
+        self.writer.own(generation);
+        self.effect(MapEffect::Owned(generation));
+        self.generation = Some(generation);
+        if let Some(name) = self.writer.roots().newest() {
+            self.deletion.begin(cx.facts.spec().id, name);
+        }
+        // Whoever took over before this may have kept it from being there.
+        self.writer.put_pin(cx, generation);
+        self.begin_audit(cx);
+    }
+
+    /// Whether somebody else has taken over is known, as of a moment after `since`.
+    fn looked(
+        &mut self,
+        cx: &mut Context<'_>,
+        around: Surroundings,
+        next: u64,
+        since: Time,
+        superseded: bool,
+    ) {
+        self.suspicious = false;
+        if superseded {
+            cx.out.event(Event::Superseded { generation: next });
+            self.writer.give_up(cx.facts);
+            self.stop();
+            self.fresh = false;
+            return;
+        }
+        if !around.counting {
+            let keys = self.deletion.take_due(since);
+            let objects = keys.len() as u64;
+            for key in keys {
+                cx.out.delete(key);
+            }
+            if objects > 0 {
+                cx.out.event(Event::Deleted { objects });
+            }
+        }
+        if self.writer.is_flush_due(cx.facts, cx.log, around.at_rest()) {
+            self.writer.freeze(cx.log);
+        }
+    }
+
+    // Roots.
+
+    /// The root of a snapshot is there.
+    pub fn pin_put(&mut self, name: RootName) {
+        self.writer.pin_put(name);
+    }
+
+    /// Puts the next root of that generation, which says what has moved.
+    pub fn put_root(&mut self, cx: &mut Context<'_>, generation: u64, moved: &Moved) {
+        if !self.writer.roots().has_levels() {
+            return;
+        }
+        self.renew = self.renew.saturating_sub(1);
+        let mut dropped = self.deletion.take_dropped();
+        self.writer.put_root(cx, generation, moved, &mut dropped);
+        if dropped.has_pins() {
+            self.renew = self.renew.max(1);
+        }
+        // Nothing is deleted before the root that named it is no longer kept.
+        self.objects_unwritten = dropped.has_objects();
+        self.step = MapStep::Put { dropped };
+    }
+
+    /// The root is there: nobody else can have written one of this generation.
+    pub fn root_put(&mut self, facts: &Facts, name: RootName) {
+        let MapStep::Put { dropped } = std::mem::take(&mut self.step) else { return };
+        let named: u64 = self.writer.root_put(name);
+        let pins = self.writer.roots().pins().len() as u64;
+        let reads = facts.config().sweep_bytes.saturating_mul(pins);
+        let (volume, due) = (facts.spec().id, delete_at(facts));
+        if self.deletion.root_put(volume, (name, dropped), due, named, reads) {
+            self.effect(MapEffect::SnapshotsGone);
+        }
+    }
+
+    // The audit of objects that no root names.
+
+    fn begin_audit(&mut self, cx: &mut Context<'_>) {
+        self.deletion.begin_audit();
+        self.step = MapStep::Listing;
+        cx.out.list(ObjectPurpose::ListFragments, catalog::fragment_prefix(cx.facts.spec().id));
+    }
+
+    pub fn fragments_listed(&mut self, cx: &mut Context<'_>, moved: &Tree, list: &[ObjectMeta]) {
+        let Some(generation) = self.generation else { return };
+        let mapped = mapped(self.writer.tree(), moved);
+        self.deletion.fragments_listed(cx.facts.spec().id, generation, mapped, list);
+        cx.out.list(ObjectPurpose::ListPins, catalog::pin_prefix(cx.facts.spec().id));
+    }
+
+    pub fn pins_listed(&mut self, cx: &mut Context<'_>, moved: &Tree, list: &[ObjectMeta]) {
+        let Some(generation) = self.generation else { return };
+        let (volume, pins, due) =
+            (cx.facts.spec().id, self.writer.roots().pins(), delete_at(cx.facts));
+        self.deletion.pins_listed(volume, generation, pins, due, list);
+        self.step = MapStep::Idle;
+        self.audit_on(cx, moved);
+    }
+
+    /// Reads the next root of a snapshot, or comes to an end.
+    fn audit_on(&mut self, cx: &mut Context<'_>, moved: &Tree) {
+        if cx.facts.is_stopping() {
+            return self.deletion.stop_audit();
+        }
+        match self.deletion.audit_next() {
+            AuditStep::Nothing => {}
+            AuditStep::Read(name) => roots::read_pin(cx.out, cx.facts.spec().id, name),
+            AuditStep::End => {
+                let (generation, due) = (self.generation.unwrap_or(0), delete_at(cx.facts));
+                self.deletion.end_audit(generation, mapped(self.writer.tree(), moved), due);
+            }
+        }
+    }
+
+    /// What reading the root of a snapshot gave, on behalf of an audit.
+    pub fn pin_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        moved: &Tree,
+        name: RootName,
+        data: Option<Bytes>,
+    ) {
+        if !self.deletion.take_audited(name) {
+            return;
+        }
+        let pinned = self.deletion.is_pinned(name, self.writer.roots().pins());
+        if data.is_none() && pinned && self.deletion.misses_pin(name) {
+            self.suspicious = true;
+            return;
+        }
+        // It may have been deleted since, as nothing needs it any more.
+        if data.is_some() || pinned {
+            match roots::parse_pin(cx.out, cx.facts.spec(), name, data) {
+                Some(root) => self.deletion.audited(&root),
+                None => return self.deletion.stop_audit(),
+            }
+        }
+        self.audit_on(cx, moved);
+    }
+}
+
+/// Fragments of both maps, or that are being made for them.
+fn mapped<'a>(tree: &'a Tree, moved: &'a Tree) -> impl Iterator<Item = FragmentId> + 'a {
+    let fragments = tree.levels().fragments().chain(tree.under_way());
+    let fragments = fragments.chain(moved.levels().fragments()).chain(moved.under_way());
+    fragments.map(|fragment| fragment.id)
+}
+
+/// When something may be deleted that no root names from now on.
+fn delete_at(facts: &Facts) -> Time {
+    facts.now().after(facts.config().delete_delay)
+}

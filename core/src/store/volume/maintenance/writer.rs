@@ -1,0 +1,444 @@
+//! The map being written: the table of what the newest segments say, its flushes and merges, and the roots that say so.
+//!
+//! The machine does what it is told, in bounded steps. When the time has come, and whether this engine may write at all,
+//! its owner knows.
+
+use super::super::context::Context;
+use super::super::facts::Facts;
+use super::super::outputs::Outputs;
+use super::super::purpose::ObjectPurpose;
+use super::deletion::{Deletion, Dropped};
+use super::rebuild::Rebuild;
+use super::root_writer::RootWriter;
+use super::schedule::Schedule;
+use crate::block::Time;
+use crate::store::Event;
+use crate::store::catalog::{self, RootName};
+use crate::store::gc::moved::Moved;
+use crate::store::log::LogState;
+use crate::store::map::fragment::{Fragment, FragmentId};
+use crate::store::map::levels::Levels;
+use crate::store::map::table::Table;
+use crate::store::map::tree::{self, Output, Tree};
+use crate::store::map::{self, Get};
+use crate::store::object::Copies;
+use crate::store::root::{self, Pins};
+use crate::store::segment::{Segment, SegmentKind};
+use bytes::Bytes;
+
+/// Entries of a table that is worth being flushed when memory is short.
+const CROWDED_ENTRIES: usize = 1024;
+/// The map, and what is being written of it.
+pub(super) struct MapWriter {
+    tree: Tree,
+    schedule: Schedule,
+    roots: RootWriter,
+}
+
+impl MapWriter {
+    pub fn new(facts: &Facts) -> MapWriter {
+        MapWriter {
+            tree: Tree::new(facts.config().map, facts.spec().id, 0, Levels::default()),
+            schedule: Schedule::default(),
+            roots: RootWriter::default(),
+        }
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub fn roots(&self) -> &RootWriter {
+        &self.roots
+    }
+
+    /// Whether the table has grown much while the one before it is still being written.
+    pub fn is_table_full(&self, facts: &Facts) -> bool {
+        let most = facts.config().table_bytes.saturating_mul(4);
+        let writing = self.tree.is_flushing() || self.tree.set_aside() > 0;
+        writing && self.tree.table_bytes() >= most
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.tree.is_idle() && !self.schedule.is_stepping()
+    }
+
+    /// Writes what there is in the table; up to which segment.
+    pub fn flush(&mut self, log: &LogState) -> u64 {
+        self.schedule.want_flush(self.roots.through() < log.number);
+        log.number
+    }
+
+    /// Merges all that there is.
+    pub fn compact(&mut self) {
+        self.tree.compact();
+        self.schedule.set_stepping(true);
+    }
+
+    /// Whether that is done. If something that it takes is damaged, what it has come to is all there will be of it.
+    pub fn is_compacted(
+        &mut self,
+        cx: &mut Context<'_>,
+        generation: Option<u64>,
+        deletion: &mut Deletion,
+    ) -> bool {
+        if self.tree.is_compacting() && self.schedule.paused().is_some() {
+            self.tree.stop_compacting();
+            self.tree_outputs(cx, generation, deletion);
+            self.schedule.forgive();
+            self.schedule.set_stepping(true);
+        }
+        !self.tree.is_compacting()
+    }
+
+    // Where the map begins.
+
+    /// The levels of the map are those of a root.
+    pub fn begin_with(
+        &mut self,
+        facts: &Facts,
+        name: RootName,
+        state: LogState,
+        levels: Levels,
+        pins: Pins,
+    ) {
+        self.tree.adopt(levels, state.number, &mut facts.pages());
+        self.roots.based_on(name, state, pins);
+    }
+
+    /// They are those with which a clone begins; there is no root of it.
+    pub fn begin_with_clone(&mut self, facts: &Facts, state: LogState, levels: Levels) {
+        self.tree.adopt(levels, state.number, &mut facts.pages());
+        self.roots.begin_with(state);
+    }
+
+    /// Nothing was written after the levels.
+    pub fn clear_table(&mut self, facts: &Facts) {
+        self.tree.load(Table::new(), &mut facts.pages());
+    }
+
+    /// Goes on from a newer root; `rebuild` is what the segments after it say, if the present tables are not
+    /// that.
+    pub fn go_on_from(
+        &mut self,
+        cx: &Context<'_>,
+        name: RootName,
+        state: LogState,
+        levels: Levels,
+        pins: Pins,
+        rebuild: Option<Rebuild>,
+    ) {
+        let through = state.number;
+        let pages = &mut *cx.facts.pages();
+        self.tree.adopt(levels, through, pages);
+        match rebuild.map(Rebuild::into_parts) {
+            Some((table, split, states)) => {
+                self.roots.keep_states(states);
+                self.tree.load_split(split, table, pages);
+            }
+            None if through == cx.log.number => self.tree.load(Table::new(), pages),
+            None => self.tree.forget_through(through, pages),
+        }
+        self.roots.based_on(name, state, pins);
+    }
+
+    /// Nothing is known of the map any more.
+    pub fn restart(&mut self, facts: &Facts) {
+        (self.schedule, self.roots) = (Schedule::default(), RootWriter::default());
+        let pages = &mut *facts.pages();
+        self.tree.adopt(Levels::default(), 0, pages);
+        self.tree.load(Table::new(), pages);
+    }
+
+    /// The volume is opened anew: nothing is known of the map.
+    pub fn forget(&mut self, facts: &Facts) {
+        self.tree.load(Table::new(), &mut facts.pages());
+        self.tree = Tree::new(facts.config().map, facts.spec().id, 0, Levels::default());
+        self.roots.forget();
+    }
+
+    /// What has moved is said by a newer root of the volume, whatever the map is of.
+    pub fn seen(&mut self, name: RootName) {
+        self.roots.seen(name);
+    }
+
+    /// The generation is this engine's.
+    pub fn own(&mut self, generation: u64) {
+        self.tree.own(generation, 1);
+        self.roots.own(self.tree.next());
+        self.schedule.set_stepping(true);
+    }
+
+    /// What was begun comes to nothing.
+    pub fn stop(&mut self) {
+        self.roots.stop(&self.tree);
+        self.schedule.stop();
+    }
+
+    /// Somebody else has taken over. What the levels name is there for a while; then a newer root is.
+    pub fn give_up(&mut self, facts: &Facts) {
+        self.schedule.want_flush(false);
+        let (levels, through) = (self.tree.levels().clone(), self.roots.through());
+        self.tree.adopt(levels, through, &mut facts.pages());
+    }
+
+    // What segments say.
+
+    /// A segment has been applied to the state: what it says about the map. `levels` are what a rollback makes the map, if
+    /// that is not set aside.
+    pub fn applied(&mut self, cx: &mut Context<'_>, segment: &Segment, levels: Option<Levels>) {
+        let number = segment.header.number;
+        {
+            let pages = &mut *cx.facts.pages();
+            for piece in &segment.footer.pieces {
+                self.tree.apply(number, piece, pages);
+            }
+        }
+        match segment.header.kind {
+            SegmentKind::DeleteSnapshot | SegmentKind::Forget | SegmentKind::Shrink => {
+                if !cx.facts.is_readonly() {
+                    let delay = cx.facts.config().delete_delay;
+                    self.schedule.flush_by(cx.facts.now().after(delay));
+                }
+                return;
+            }
+            // The map after it is to be written as it is.
+            SegmentKind::Snapshot => self.tree.split(number),
+            SegmentKind::Rollback => self.roll_back(cx.facts, segment, levels),
+            _ => return,
+        }
+        self.roots.keep_state(cx.log);
+    }
+
+    fn roll_back(&mut self, facts: &Facts, segment: &Segment, levels: Option<Levels>) {
+        let Some(note) = &segment.footer.note else { return };
+        self.tree.roll_back(segment.header.number, note.segment, levels, &mut facts.pages());
+    }
+
+    // Flushes and merges.
+
+    pub fn flush_time(&self) -> Option<Time> {
+        self.schedule.flush_time()
+    }
+
+    /// When a merge goes on that could not read its fragments.
+    pub fn paused(&self) -> Option<Time> {
+        self.schedule.paused()
+    }
+
+    /// Whether a step can be taken now.
+    pub fn is_stepping(&self, facts: &Facts) -> bool {
+        self.schedule.is_stepping() && (self.tree.is_flushing() || !facts.is_stopping())
+    }
+
+    /// Time has passed. `owns`: this engine maintains the map.
+    pub fn wake(&mut self, facts: &Facts, log: &LogState, owns: bool) {
+        if self.schedule.take_flush_time(facts.now()) {
+            self.flush(log);
+        }
+        if owns {
+            self.schedule.wake(facts.now());
+        }
+    }
+
+    /// A step of a flush or a merge, if one can be taken.
+    pub fn take_step(
+        &mut self,
+        cx: &mut Context<'_>,
+        generation: Option<u64>,
+        deletion: &mut Deletion,
+    ) {
+        if !self.is_stepping(cx.facts) {
+            return;
+        }
+        let only_flush = cx.facts.is_stopping() || self.schedule.paused().is_some();
+        let stepped = {
+            let pages = &mut *cx.facts.pages();
+            if only_flush { Ok(self.tree.step_flush(pages)) } else { self.tree.step(pages) }
+        };
+        match stepped {
+            Ok(more) => self.schedule.set_stepping(more),
+            Err(damage) => self.merge_damaged(cx, &damage),
+        }
+        self.tree_outputs(cx, generation, deletion);
+    }
+
+    /// Puts the table aside, to be written.
+    pub fn freeze(&mut self, log: &LogState) {
+        if self.tree.set_aside() == 0 {
+            self.roots.keep_state(log);
+        }
+        self.schedule.want_flush(false);
+        let freezes = self.tree.freeze(log.number);
+        self.schedule.set_stepping(self.schedule.is_stepping() || freezes);
+    }
+
+    fn merge_damaged(&mut self, cx: &mut Context<'_>, damage: &map::Damage) {
+        let failures = self.schedule.failed(cx.facts.now(), self.tree.is_flushing());
+        let key = catalog::fragment_key(damage.fragment);
+        let error = damage.reason.to_string();
+        cx.out.event(Event::Retry { key, error, failures });
+    }
+
+    fn tree_outputs(
+        &mut self,
+        cx: &mut Context<'_>,
+        generation: Option<u64>,
+        deletion: &mut Deletion,
+    ) {
+        while let Some(output) = self.tree.poll() {
+            match output {
+                Output::Put(fragment, data) => put_fragment(cx.out, fragment, data),
+                Output::Get(get) => {
+                    let bad = self.schedule.has_failed();
+                    read_fragment(cx.out, get, if bad { Copies::Bad } else { Copies::Refused });
+                }
+            }
+        }
+        while let Some(event) = self.tree.poll_event() {
+            match event {
+                tree::Event::Flushed { through, fragments, bytes } => {
+                    self.roots.flushed(through);
+                    self.schedule.flushed();
+                    if let Some(generation) = generation {
+                        self.roots.put_pin(cx, generation, &self.tree);
+                    }
+                    cx.out.event(Event::Flushed { through, fragments, bytes });
+                }
+                tree::Event::Merged { gone, bytes } => {
+                    self.schedule.merged();
+                    self.left(cx.facts, generation, deletion, gone);
+                    cx.out.event(Event::Merged { bytes });
+                }
+                tree::Event::RolledBack { gone } => {
+                    self.schedule.forgive();
+                    self.left(cx.facts, generation, deletion, gone);
+                }
+            }
+        }
+    }
+
+    /// Fragments are no longer part of the map.
+    fn left(
+        &self,
+        facts: &Facts,
+        generation: Option<u64>,
+        deletion: &mut Deletion,
+        gone: Vec<Fragment>,
+    ) {
+        for fragment in gone {
+            let id = fragment.id;
+            facts.pages().forget(id);
+            if id.volume != facts.spec().id {
+                // A clone's parent may need it.
+            } else if self.roots.may_be_pinned(generation, id) {
+                deletion.drop_perhaps(fragment);
+            } else {
+                deletion.drop_fragment(id);
+            }
+        }
+    }
+
+    pub fn fragment_put(&mut self, fragment: FragmentId) {
+        self.tree.handle_written(fragment);
+        self.schedule.set_stepping(true);
+    }
+
+    /// A part of a fragment that is to be merged; nothing if that is gone.
+    pub fn fragment_read(&mut self, cx: &mut Context<'_>, get: &Get, data: Option<Bytes>) {
+        let handled = self.tree.handle_read(get, data.unwrap_or_default());
+        self.schedule.set_stepping(true);
+        if let Err(damage) = handled {
+            self.merge_damaged(cx, &damage);
+        }
+    }
+
+    /// Whether the table is to be written. `unnoted`: there are sizes that are not noted. `at_rest`: nothing is being
+    /// committed, and nothing will be.
+    pub fn is_flush_due(
+        &self,
+        facts: &Facts,
+        log: &LogState,
+        (unnoted, at_rest): (bool, bool),
+    ) -> bool {
+        let (number, config) = (log.number, facts.config());
+        let since = number - self.roots.through().min(number);
+        if self.tree.is_flushing()
+            || facts.is_readonly()
+            // The levels are to be the map of a snapshot until its root is there.
+            || self.roots.is_pinning()
+            // Opening from a root, nobody would find out that a size is not noted.
+            || unnoted
+            || self.tree.levels().runs().len() + 1 >= root::MAX_RUNS
+            || self.tree.is_lost()
+        {
+            return false;
+        }
+        if self.tree.set_aside() > 0 {
+            return true;
+        }
+        if since == 0 {
+            return false;
+        }
+        if facts.is_stopping() {
+            return at_rest;
+        }
+        let table = self.tree.table();
+        since >= config.flush_every_segments.max(1)
+            || self.schedule.is_flush_wanted()
+            || table.bytes() >= config.table_bytes
+            || table.len() >= CROWDED_ENTRIES && facts.pages().is_crowded()
+    }
+
+    /// Whether the map is no longer what the newest root says, or one is wanted. Merges have one root together.
+    pub fn is_root_due(&self, facts: &Facts, wanted: bool) -> bool {
+        let merged =
+            self.schedule.is_merge_unwritten() && self.tree.is_settled() && !facts.is_stopping();
+        self.roots.has_levels()
+            && !self.roots.is_pinning()
+            && (self.schedule.is_flush_unwritten() || merged || wanted)
+    }
+
+    // Roots.
+
+    /// Puts the root of the snapshot that the levels are of, if they are of one and it is not there.
+    pub fn put_pin(&mut self, cx: &mut Context<'_>, generation: u64) {
+        self.roots.put_pin(cx, generation, &self.tree);
+    }
+
+    /// The root of a snapshot is there.
+    pub fn pin_put(&mut self, name: RootName) {
+        self.roots.pin_put(name);
+    }
+
+    /// Puts the next root of that generation, which says what has moved.
+    pub fn put_root(
+        &mut self,
+        cx: &mut Context<'_>,
+        generation: u64,
+        moved: &Moved,
+        dropped: &mut Dropped,
+    ) {
+        self.schedule.rooted();
+        self.roots.put_root(cx, generation, &self.tree, moved, dropped);
+    }
+
+    /// The root is there. Gives the bytes of all fragments that it names.
+    pub fn root_put(&mut self, name: RootName) -> u64 {
+        self.roots.root_put(name);
+        self.tree.levels().fragments().map(Fragment::bytes).sum()
+    }
+}
+
+/// Puts a fragment of either map.
+pub(in super::super) fn put_fragment(out: &mut Outputs, fragment: Fragment, data: Vec<Bytes>) {
+    let key = catalog::fragment_key(fragment.id);
+    out.put(ObjectPurpose::PutFragment(fragment.id), key, data);
+}
+
+/// Reads a part of a fragment of either map, for a merge.
+pub(in super::super) fn read_fragment(out: &mut Outputs, get: Get, copies: Copies) {
+    let key = catalog::fragment_key(get.fragment.id);
+    let range = Some(get.bytes.clone());
+    out.get(ObjectPurpose::ReadFragment(get), key, range, copies);
+}
