@@ -143,7 +143,7 @@ impl Bench {
             created: 0,
             parents: Vec::new(),
         };
-        let config = Config { collect: Some(Policy::default()), ..Config::default() };
+        let config = Config { garbage_collection: Some(Policy::default()), ..Config::default() };
         let mut bench = Bench {
             volume: Volume::open(Time(0), spec, 1, config),
             objects: Objects::default(),

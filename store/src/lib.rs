@@ -390,7 +390,7 @@ impl Store {
         };
         let config = Config {
             pages,
-            collect,
+            garbage_collection: collect,
             delete_delay,
             holder_grace,
             missing_wait,

@@ -103,11 +103,11 @@ pub struct Config {
     /// What the map no longer needs is deleted so long after the root that says so: readers elsewhere may
     /// go by an older root until then.
     pub delete_delay: Duration,
-    /// When to give back the space of what is no longer named, and how much at a time; never if absent.
-    pub collect: Option<gc::usage::Policy>,
-    /// Bytes that may be left over for each snapshot, besides a part of the map, before a sweep reads the roots of all
-    /// snapshots to find out: what a read of one is worth.
-    pub sweep_bytes: u64,
+    /// When garbage collection runs, and how fast; never if absent.
+    pub garbage_collection: Option<gc::usage::Policy>,
+    /// Bytes of fragments that perhaps no root names, for each snapshot and besides a part of the map. With more, an audit
+    /// reads the roots of all snapshots.
+    pub audit_bytes: u64,
     /// Announced ranges kept in memory (about 150 B each); beyond it neighbours are merged.
     pub announce_entries_max: usize,
     /// Announced ranges written into a segment; beyond it neighbours are merged there.
@@ -153,8 +153,8 @@ impl Default for Config {
             map: map::Limits::default(),
             pages: SharedPages::new(MAP_MEMORY),
             delete_delay: Duration::from_secs(600),
-            collect: None,
-            sweep_bytes: 64 << 10,
+            garbage_collection: None,
+            audit_bytes: 64 << 10,
             announce_entries_max: 65_536,
             announce_in_segment_max: 16_384,
             announce_persist: Duration::from_secs(1),
@@ -193,7 +193,7 @@ pub enum Event {
         /// What is wrong with it.
         reason: String,
     },
-    /// The upkeep of the map has been claimed here.
+    /// This engine maintains the map from now on.
     Claimed {
         /// The generation that began with it.
         generation: u64,

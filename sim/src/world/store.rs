@@ -85,14 +85,14 @@ impl World {
             },
             pages: SharedPages::new(PAGES_BYTES),
             delete_delay: Duration::from_millis(300),
-            collect: Some(Policy {
+            garbage_collection: Some(Policy {
                 least_bytes: 0,
                 high_percent: 130,
                 low_percent: 120,
                 moved_bytes_max: 256 << 10,
                 ..Policy::default()
             }),
-            sweep_bytes: 40,
+            audit_bytes: 40,
             announce_entries_max: 24,
             announce_in_segment_max: 12,
             read_operations_max: 4,

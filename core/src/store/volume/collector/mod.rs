@@ -208,7 +208,7 @@ impl Collector {
 
     /// Whether collecting is to begin.
     fn is_due(&self, facts: &Facts, map: &MapMaintenance) -> bool {
-        let Some(policy) = facts.config().collect else { return false };
+        let Some(policy) = facts.config().garbage_collection else { return false };
         if !may_collect(facts, map) || !self.is_idle() || map.is_root_due(facts) {
             return false;
         }
@@ -518,7 +518,8 @@ impl Collector {
                 round::Output::ReadObject(object) => self.inventory.bytes_of(*object),
                 round::Output::Put(_, data) => data.iter().map(|part| part.len() as u64).sum(),
             };
-            let rate = cx.facts.config().collect.map_or(0, |policy| policy.bytes_per_second);
+            let rate =
+                cx.facts.config().garbage_collection.map_or(0, |policy| policy.bytes_per_second);
             if rate > 0 {
                 let pause = Duration::from_nanos(
                     (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64,
@@ -577,7 +578,8 @@ impl Collector {
     /// All is counted, and what was chosen before is moved.
     fn round_done(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance) {
         let CollectorStep::Round(round, _) = std::mem::take(&mut self.step) else { return };
-        let (Some(policy), Some(usage)) = (cx.facts.config().collect, round.usage()) else {
+        let (Some(policy), Some(usage)) = (cx.facts.config().garbage_collection, round.usage())
+        else {
             return self.forget_round();
         };
         let Candidates { objects, sources, fixed } = self.inventory.candidates();
@@ -726,5 +728,5 @@ impl Collector {
 
 /// Whether there is anything to collect for this engine, while the log has been read to its end.
 fn may_collect(facts: &Facts, map: &MapMaintenance) -> bool {
-    facts.config().collect.is_some() && !facts.is_stopping() && map.has_written()
+    facts.config().garbage_collection.is_some() && !facts.is_stopping() && map.has_written()
 }

@@ -941,7 +941,7 @@ impl MapMaintenance {
         let MapStep::Put { dropped } = std::mem::take(&mut self.step) else { return };
         let named: u64 = self.writer.root_put(name);
         let pins = self.writer.roots().pins().len() as u64;
-        let reads = facts.config().sweep_bytes.saturating_mul(pins);
+        let reads = facts.config().audit_bytes.saturating_mul(pins);
         let (volume, due) = (facts.spec().id, delete_at(facts));
         if self.deletion.root_put(volume, (name, dropped), due, named, reads) {
             self.effect(MapEffect::SnapshotsGone);

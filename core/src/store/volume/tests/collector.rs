@@ -8,7 +8,7 @@ use crate::store::gc::usage::Policy;
 fn collecting() -> Config {
     let policy =
         Policy { least_bytes: 0, high_percent: 130, low_percent: 120, ..Policy::default() };
-    Config { collect: Some(policy), segment_bytes: 8 << 10, ..tiny() }
+    Config { garbage_collection: Some(policy), segment_bytes: 8 << 10, ..tiny() }
 }
 
 fn stored(objects: &Objects) -> usize {
