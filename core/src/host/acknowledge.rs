@@ -1,5 +1,5 @@
-//! When requests are answered: writes that wait for room, and requests that wait until a write has
-//! got as far as they need it.
+//! Requests that wait: writes for room in the journal, and all others until a write is safe enough
+//! for them.
 //!
 //! Promises: writes are admitted in the order in which they came. Nothing is acknowledged before
 //! the write has reached the place that mode, durability and FUA demand: the journal's files,

@@ -1,15 +1,14 @@
-//! The volume's side of the read cache: what the cache is told, what it is offered, and what waits
-//! until it may give something out.
+//! The volume's side of the read cache: the content that the cache is offered, and the reads that
+//! wait until the cache may answer.
 //!
-//! What is offered is always the newest acknowledged content: an answer of the store only if
-//! nothing was written to its range that the store may not have had, and a write once it is
-//! committed and only as far as nothing newer came. So the version that the table of versions has
-//! for it is its version: a cache that is sealed binds it to that, and nothing is given out before
-//! the table has said that it still is. Commits come in bursts, and the cache's disk is slower than
-//! the journal's when both are one: writes wait for it, within limits, and leave half of its queue
-//! to what is read.
+//! The cache is offered only the newest acknowledged content. An answer of the store qualifies if
+//! the range was not written since. A write qualifies once it is committed, as far as nothing newer
+//! came. So the table of versions has the version of this content. A sealed cache binds the content
+//! to that version, and gives nothing out before the table has confirmed it. Commits come in
+//! bursts, and the cache's disk is slower than the journal's when both are one: writes wait for it,
+//! within limits, and leave half of its queue to what is read.
 //!
-//! It must not know who reads, nor what becomes of reads that the cache could not answer.
+//! It must not know the readers, nor other sources of content.
 
 use super::cache::{
     Cache, CacheStatus, Found, LINE_SECTORS, Outcome, Pins, Reader, Source, Unusable,
@@ -53,7 +52,7 @@ struct OfferedBatch {
     sectors: u64,
 }
 
-/// What became of an operation on the cache file.
+/// The result of an operation on the cache file.
 #[derive(Debug)]
 pub(super) enum CacheRead {
     /// It waits for the table of versions.
@@ -79,7 +78,7 @@ impl Caching {
         mut cache: Cache,
     ) -> Option<Moment> {
         cache.seal(keys.map(|keys| Sealer::new(context.volume, keys)));
-        // What the journal has and the store has not, the store cannot tell.
+        // The store cannot name writes that only the journal has.
         for (range, _) in log.uncommitted(0) {
             cache.forget(context.now, range);
         }
@@ -117,7 +116,7 @@ impl Caching {
         }
     }
 
-    /// What is pinned of a range is not here.
+    /// The pinned part of a range is not in the cache.
     pub(super) fn lack(&mut self, range: Range) {
         if let Some(cache) = &mut self.cache {
             cache.lack(range);
@@ -204,7 +203,7 @@ impl Caching {
         }
     }
 
-    /// What had been read ahead was of use.
+    /// Clients have read content that had been read ahead.
     pub(super) fn used(
         &mut self,
         now: Time,
@@ -232,7 +231,7 @@ impl Caching {
         }
     }
 
-    /// What was asked for because somebody wants it here has come. False if it was not all taken.
+    /// Content has come that warming asked for. False if the cache did not take all of it.
     pub(super) fn warmed(
         &mut self,
         now: Time,
@@ -296,7 +295,7 @@ impl Caching {
                 return Range::between(range.lba, part.lba).sectors;
             }
             let data = if kind == Kind::Packed {
-                // What cannot be unpacked is for a read to complain of.
+                // A read reports records that cannot be unpacked.
                 let Ok(data) = keyed.packer().unpack(bytes, part) else { continue };
                 data
             } else {

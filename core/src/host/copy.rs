@@ -1,9 +1,8 @@
 //! Copies that the store makes: watches, and ranges that are to be staged.
 //!
-//! Promises: a staging reads at the store, so it begins once the store has all that was
-//! acknowledged before it. A watch that does not hold any more was written to, or gave way to a
-//! newer one. It must not know the link, nor how what is staged is written: in records that say
-//! where the store has the data.
+//! Promises: a staging reads at the store, so it begins once the store has every write that was
+//! acknowledged before it. A watch ends when its range is written, or gives way to a newer watch.
+//! It must not know the link, nor how a staged range is written.
 
 use crate::block::{
     MAX_WATCHES, Range, STAGED_BIT, Seq, Staged, StagedData, StagedPiece, VolumeId,

@@ -1,4 +1,5 @@
-//! What the engine tells the shell, besides replies, link messages and operations on its disks.
+//! Events: everything that the engine tells the shell besides replies, messages and disk
+//! operations.
 
 pub use crate::disk::{DiskOperation, DiskResult};
 

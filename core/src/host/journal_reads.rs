@@ -1,9 +1,8 @@
-//! Reads of the journal's files: which of them are under way, for whom, and what they have to
-//! bring.
+//! Reads of the journal's files: the reads under way, and how their results are checked.
 //!
-//! Promises: a file is pinned as long as a read of it is under way. What a read brings is verified
-//! before it counts. Records that lie close together are one read; of a long record only the wanted
-//! blocks are read, after its header. It must not know reads of clients.
+//! Promises: a file is pinned as long as a read of it is under way. The result of a read is
+//! verified before it counts. Records that lie close together are one read; of a long record only
+//! the wanted blocks are read, after its header. It must not know reads of clients.
 
 use super::dirty::RecordPlace;
 use super::journal::{BytesAt, Journal};
@@ -29,7 +28,7 @@ pub(super) struct JournalPart {
     pub(super) wanted: Range,
 }
 
-/// What a read of the journal's files is for.
+/// The use of a read of the journal's files.
 #[derive(Debug)]
 pub(super) enum JournalRead {
     /// Records from journal address `addr` on.

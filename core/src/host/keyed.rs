@@ -30,7 +30,7 @@ pub(super) struct KeyedContent {
     packer: Packer,
     /// If the volume is keyed and has a table.
     versions: Option<Box<Versions>>,
-    /// What the journal held of a keyed volume, until the table of versions is there.
+    /// Changes that the journal held, until the table of versions is there.
     replayed: Vec<Fed>,
 }
 
@@ -95,7 +95,7 @@ impl KeyedContent {
 
     // --- checking ---
 
-    /// What an answer is; [`Standing::Newest`] if nothing can be said about it.
+    /// Compares an answer with the table; [`Standing::Newest`] if nothing can be said about it.
     pub(super) fn standing(
         &mut self,
         range: Range,
@@ -199,7 +199,7 @@ impl KeyedContent {
         self.versions.is_some()
     }
 
-    /// What packs and unpacks.
+    /// The packer, to pack and unpack with.
     pub(super) fn packer(&mut self) -> &mut Packer {
         &mut self.packer
     }
@@ -213,7 +213,7 @@ impl KeyedContent {
         self.versions.as_ref().is_some_and(|versions| versions.is_full())
     }
 
-    /// What of `committed`, which a store says it has, it can have.
+    /// The part of `committed`, as a store claims it, that the store can have.
     pub(super) fn possible(&self, committed: Seq) -> Seq {
         self.versions.as_ref().map_or(committed, |versions| committed.min(versions.fed()))
     }

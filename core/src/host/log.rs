@@ -1,10 +1,10 @@
 //! The writes of a volume: the journal that holds them, the map of where the newest content lies,
 //! and how far the store has committed them.
 //!
-//! Promises: the map names what the journal has, in the order of all writes. A range is only taken
-//! for the store's when everything written to it is committed. A write that becomes several packed
-//! records is in one frame. It must not know who waits for a write, or what else is kept of a
-//! range.
+//! Promises: the map names records that the journal has, in the order of all writes. A range counts
+//! as the store's only when every write to it is committed. A write that becomes several packed
+//! records is in one frame. It must not know the requests that wait for a write, nor other copies
+//! of a range.
 
 use super::acknowledge::Progress;
 use super::context::Context;
@@ -72,7 +72,7 @@ impl WriteLog {
         let (volume, epoch) = (*volume, *epoch);
         let longest = self.journal.record_sectors_max();
         while let Some(WritePart { kind, range, data, staged, step }) = write.next(longest) {
-            // What is all zeroes needs no payload, whether data is packed or not.
+            // Zeroes need no payload, whether data is packed or not.
             let zero = kind == Kind::Data && is_zero(data);
             let kind = if zero { Kind::Zero } else { kind };
             let packs = kind == Kind::Data && packer.is_active();
@@ -124,7 +124,7 @@ impl WriteLog {
         self.journal.commit(seq);
     }
 
-    /// What the record at `addr` says of a range is damaged, and the store has the range.
+    /// The record at `addr` is damaged in a range that the store has.
     pub(super) fn forget(&mut self, range: Range, addr: u64) {
         self.dirty.forget(range, addr);
     }
@@ -211,7 +211,7 @@ impl WriteLog {
         self.committed + 1 >= self.journal.next_seq()
     }
 
-    /// What the store has committed, as a moment in the life of the volume.
+    /// The last committed write, as a moment in the life of the volume.
     pub(super) fn moment(&self, context: &Context) -> Moment {
         Moment { epoch: context.epoch, host: context.host, seq: self.committed }
     }
@@ -248,8 +248,8 @@ impl WriteLog {
         self.journal.seal();
     }
 
-    /// What is in memory for an address is damaged: it is given up if the disk has a copy; false if
-    /// not.
+    /// The copy in memory of an address is damaged. It is given up if the disk has another one;
+    /// false if not.
     pub(super) fn use_disk(
         &mut self,
         addr: u64,

@@ -10,6 +10,25 @@
 //! contract of the project: a flush is durable, what the store holds is a prefix, reads return what
 //! was acknowledged last or an error, a local disk error latches, memory is bounded by [`Config`].
 //!
+//! # Machines
+//!
+//! [`Volume`] owns one machine for each concern, and only routes between them. A machine keeps its
+//! state to itself; it takes facts as arguments, and returns effects or adds them to the outputs.
+//!
+//! | machine | file | concern |
+//! |---|---|---|
+//! | `WriteLog` | `log.rs` | every write until the store has committed it; reads of the journal's files |
+//! | `Acknowledger` | `acknowledge.rs` | writes that wait for room, requests that wait for durability |
+//! | `StoreSession` | `session.rs` | link, resume, fence, detach, barriers, requests to the store |
+//! | `Drain` | `drain/` | batches, window, announcements |
+//! | `Reads` | `reads/` | reads of clients that wait for content |
+//! | `ReadAhead` | `readahead/` | hints, streams, traces |
+//! | `Caching` | `caching.rs` | content for the read cache, reads of it |
+//! | `KeyedContent` | `keyed.rs` | packing, encryption, the table of versions |
+//! | `Copies` | `copy.rs` | watches, ranges to stage |
+//! | `Background` | `background/` | repairs, warming, encrypting anew |
+//! | `Outputs` | `outputs.rs` | replies, disk operations, messages, events, counters |
+//!
 //! # Life of a journal
 //!
 //! [`journal::create_plan`] says what files to create. From then on every start runs a

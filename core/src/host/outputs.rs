@@ -1,7 +1,7 @@
 //! The queues from which the shell takes what a volume gives out.
 //!
 //! Promises: each queue keeps its order. Machines only add to the queues; only the volume takes
-//! from them. It must not know what an output is for.
+//! from them. It must not know the use of an output.
 
 use super::io::{DiskOperation, Event};
 use super::status::Counters;
@@ -74,7 +74,7 @@ impl Outputs {
         &mut self.counters
     }
 
-    /// Nothing that was meant for the store leaves any more: the conversation with it is over.
+    /// Drops the messages to the store: the conversation with it is over.
     pub(super) fn drop_messages(&mut self) {
         self.messages.clear();
     }

@@ -1,9 +1,9 @@
-//! What was asked of the store and is not answered.
+//! Requests to the store that are not answered.
 //!
-//! Promises: a request is kept until its answer has been taken, across connections, except for what
-//! is only read ahead. A request knows whether something was written to its range that the answer
-//! may not have. It must not know the link: the [session](super::session) says when something goes
-//! out.
+//! Promises: a request is kept until its answer has been taken, across connections; only a request
+//! that reads ahead is forgotten with its connection. A request knows whether its range was written
+//! after the request. It must not know the link: the [session](super::session) decides when a
+//! request goes out.
 
 use super::background::WarmingFor;
 use super::copy::Staging;
@@ -13,7 +13,7 @@ use crate::wire::link::{Moment, Piece, RequestId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// What the answer to a request is for.
+/// The use of the answer to a request.
 #[derive(Debug)]
 pub(super) enum Purpose {
     /// A part of a read.
@@ -24,11 +24,11 @@ pub(super) enum Purpose {
     Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
     /// A copy.
     Stage(Staging),
-    /// What was written since then, for the cache.
+    /// The ranges written since then, for the cache.
     Changes(Moment),
     /// Content for the cache.
     Warm(WarmingFor),
-    /// What has content, to be encrypted anew.
+    /// The ranges that have content, to be encrypted anew.
     FindContent(u64),
     /// That content.
     Rewrite(u64),
@@ -103,7 +103,7 @@ impl StoreRequests {
         std::mem::take(&mut self.parked)
     }
 
-    /// What is not under way and can go now, in order: everything, or only what clients read.
+    /// Takes the requests that are not under way, in order: all of them, or only reads of clients.
     pub(super) fn take_unsent(&mut self, all: bool) -> Vec<StoreRequest> {
         let goes = |request: &StoreRequest| all || matches!(request.purpose, Purpose::Read { .. });
         let unsent = self.asked.extract_if(.., |_, (request, sent)| !*sent && goes(request));

@@ -1,16 +1,17 @@
 //! The conversation of a volume with the store: whether it is open, what is asked in it, and how it
 //! ends.
 //!
-//! Promises: nothing but the request to resume, and reads of clients behind it, goes out before the
-//! store has let the epoch go on. An epoch that was fenced stays fenced. A barrier is answered
-//! once, with what is on stable storage here. The epoch is ended only by request, and asked for
-//! again if the store did not answer. It must not know what answers hold, nor the journal.
+//! Promises: before the store has let the epoch go on, only the request to resume goes out, and
+//! reads of clients behind it. An epoch that was fenced stays fenced. A barrier is answered once,
+//! when everything before it is on stable storage here. The epoch is ended only by request, and
+//! asked for again if the store did not answer. It must not know the content of answers, nor the
+//! journal.
 //!
 //! # Call order
 //!
 //! [`StoreSession::link_up`], or [`StoreSession::resume`] once [`StoreSession::is_due`]; then
-//! [`StoreSession::attached`] with the answer; then [`StoreSession::take_unsent`] for what is to be
-//! asked again. [`StoreSession::hold`] instead if the store does not go on.
+//! [`StoreSession::attached`] with the answer; then [`StoreSession::take_unsent`] for the requests
+//! to ask again. [`StoreSession::hold`] instead if the store does not go on.
 
 use super::barrier::Barriers;
 use super::context::Context;
@@ -45,7 +46,7 @@ enum Detach {
     Confirmed,
 }
 
-/// What the store's answer to a resume means for the volume.
+/// The meaning of the store's answer to a resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resumption {
     /// It answers something else.
@@ -318,8 +319,8 @@ impl StoreSession {
         }
     }
 
-    /// What is not under way on this connection and is to be asked again: everything once the epoch
-    /// goes on, before that what clients read.
+    /// Takes the requests that are not under way on this connection: all of them once the epoch
+    /// goes on, before that only reads of clients.
     pub(super) fn take_unsent(&mut self) -> Vec<StoreRequest> {
         self.requests.take_unsent(self.link == LinkState::Up)
     }
@@ -419,8 +420,9 @@ impl StoreSession {
         self.requests.waiting()
     }
 
-    /// Why a request is not taken for want of space. While the store has no space new data is
-    /// refused, as a thin provisioned disk does it; what was acknowledged before is shipped.
+    /// Why a request is not taken for want of space. While the store has no space, new data is
+    /// refused, as a thin provisioned disk does it. Writes that were acknowledged before are
+    /// shipped.
     pub(super) fn want_of_space(&self, request: &Request) -> Option<BlockError> {
         let takes_some = match request {
             Request::Write { .. } | Request::WriteStaged { .. } => true,

@@ -14,7 +14,7 @@ pub(super) struct PendingWrite {
     done: u64,
 }
 
-/// What a write brings.
+/// The content of a write.
 #[derive(Debug)]
 pub(super) enum WriteContent {
     Data(Range, Bytes),
@@ -22,14 +22,14 @@ pub(super) enum WriteContent {
     Staged(Vec<StagedPiece>),
 }
 
-/// What of a write becomes its next record, or, if it is packed, its next records: together they
-/// are there or not.
+/// The part of a write that becomes its next record, or its next packed records. Recovery finds all
+/// of them or none.
 pub(super) struct WritePart<'a> {
     pub(super) kind: Kind,
     pub(super) range: Range,
     pub(super) data: &'a [u8],
     pub(super) staged: Option<StagedData>,
-    /// What it adds to what has been appended.
+    /// Sectors, or staged pieces, that it appends.
     pub(super) step: u64,
 }
 

@@ -11,7 +11,7 @@
 //! executes a request once: only requests that change nothing are taken.
 //!
 //! Why a read may be answered from any moment between its being asked and its answer, and so from any
-//! of several executions, is said in `host/reads.rs`.
+//! of several executions, is said in `host/volume/reading.rs`.
 
 mod answerer;
 mod asker;

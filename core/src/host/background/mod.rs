@@ -1,8 +1,8 @@
-//! What this host does to a volume by itself, while no client has to wait for it: writing back what
-//! the store has lost ([`Repairs`]), bringing ranges into the cache ([`Warming`]), and encrypting
-//! anew what is under older keys ([`Rewriting`]).
+//! Work that this host does by itself, while no client has to wait for it: it writes back ranges
+//! that the store has lost ([`Repairs`]), brings ranges into the cache ([`Warming`]), and encrypts
+//! content under older keys anew ([`Rewriting`]).
 //!
-//! Each says what is to be read next, is told what came of it, and says what is to be written. None
+//! Each machine names the range to read next, takes the result, and names the range to write. None
 //! of them knows the journal, the cache, the link or another one of them.
 
 mod repair;
@@ -23,7 +23,7 @@ const PIECE: u64 = 512;
 /// A piece that is written is no more than this part of what the journal holds.
 const PIECES_OF_JOURNAL: u64 = 16;
 
-/// What this host does by itself.
+/// The work of this host itself.
 #[derive(Debug, Default)]
 pub(super) struct Background {
     repairs: Repairs,

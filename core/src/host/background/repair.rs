@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_millis(1);
 /// What distinguishes reads of the cache for a piece from those of clients.
 const READER: u64 = 1 << 63;
 
-/// What is damaged at the store, as far as that has not been looked at.
+/// Ranges that are damaged at the store and have not been looked at.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Repairs {
     left: RangeSet,
@@ -43,7 +43,7 @@ pub(in crate::host) struct Repairs {
     written_bytes: u64,
 }
 
-/// What is being read in the cache.
+/// A piece that is being read in the cache.
 #[derive(Debug)]
 struct CachedPiece {
     /// In order.
@@ -172,8 +172,8 @@ impl Repairs {
         }
     }
 
-    /// What is to be written back, if all of a piece has been read; nothing if somebody else has
-    /// written to it since, or if it may not be.
+    /// Takes the piece that is to be written back, once all of it has been read. Nothing if
+    /// somebody has written to it since, or if it may not be written.
     pub(in crate::host) fn take_read(&mut self, may: bool) -> Vec<(Range, Bytes)> {
         let Some(CachedPiece { parts, spoiled, .. }) =
             self.piece.take_if(|piece| piece.pending == 0)

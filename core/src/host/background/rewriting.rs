@@ -53,7 +53,7 @@ pub struct RewriteStatus {
     pub failed_bytes: u64,
 }
 
-/// What there is to encrypt anew, if anything is.
+/// The pass through the volume, if there is one.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Rewriting {
     pass: Option<Box<Pass>>,
@@ -71,7 +71,7 @@ struct Pass {
     /// Up to this sector it is known what has content.
     looked: u64,
     looking: Option<u64>,
-    /// What has content and was not asked for.
+    /// Ranges that have content and were not asked for.
     left: RangeSet,
     asked: BTreeMap<u64, AskedPiece>,
     asked_bytes: u64,
@@ -94,17 +94,17 @@ struct AskedPiece {
     left: RangeSet,
 }
 
-/// What is to be asked of the store next.
+/// The next request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) enum RewriteWork {
     /// The content of a piece, as far as it is committed: see [`Rewriting::asked`].
     Read(Range),
-    /// What of a range has content; the answer is for [`Rewriting::content_found`] with this
-    /// number.
+    /// The parts of a range that have content; the answer is for [`Rewriting::content_found`] with
+    /// this number.
     FindContent(u64, Range),
 }
 
-/// What is known about everybody else when something is to be asked.
+/// The facts that decide whether something may be asked.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::host) struct RewriteFacts {
     pub(in crate::host) now: Time,
@@ -162,8 +162,7 @@ impl Rewriting {
         }
     }
 
-    /// What is to be asked next. A pass that has come to its end, with all of it committed, says
-    /// so.
+    /// The next request. A pass that has come to its end, with all of it committed, says so.
     pub(in crate::host) fn next_work(
         &mut self,
         facts: &RewriteFacts,
@@ -359,7 +358,7 @@ impl Pass {
     }
 }
 
-/// What of an answer is under older keys, opened.
+/// The parts of an answer that are under older keys, opened.
 pub(in crate::host) fn older_parts(
     range: Range,
     pieces: &[Piece],
@@ -385,7 +384,7 @@ pub(in crate::host) fn older_parts(
     Ok(found)
 }
 
-/// What of the parts is in `left`; neighbours are one write.
+/// The intersection of the parts with `left`; neighbors are one write.
 fn runs(left: &RangeSet, parts: Vec<(Range, Bytes)>) -> Vec<(Range, Bytes)> {
     let mut runs: Vec<(Range, BytesMut)> = Vec::new();
     for (range, data) in parts {

@@ -113,7 +113,7 @@ struct WarmCommand {
     cursor: Cursor,
 }
 
-/// What is to be brought into the cache, and what is under way.
+/// Ranges to bring into the cache, and ranges under way.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Warming {
     command: Option<WarmCommand>,
@@ -282,7 +282,7 @@ impl Warming {
         let pins = (!cache.lacking().is_empty()).then_some(&self.pins);
         let first = [command, pins].into_iter().flatten();
         let rest = first.map(|cursor| cursor.rest.unwrap_or(now)).min()?;
-        // What waits for room is woken by what makes it.
+        // A wait for room ends with the input that makes room.
         [Some(rest), self.turn, limit].into_iter().flatten().max()
     }
 

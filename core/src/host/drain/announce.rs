@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long ranges are collected.
 const COLLECT: Duration = Duration::from_millis(5);
 
-/// What is to be announced.
+/// Ranges to announce.
 #[derive(Debug, Default)]
 pub(super) struct Announcer {
     /// Disjoint ranges by first sector: end and last write.
@@ -68,7 +68,7 @@ impl Announcer {
         self.pending.len() >= MAX_ANNOUNCE_ENTRIES
     }
 
-    /// What was collected and is not committed.
+    /// Takes the collected ranges that are not committed.
     pub(super) fn take(&mut self, committed: Seq) -> Vec<Announced> {
         self.since = None;
         let entries = std::mem::take(&mut self.pending).into_iter();

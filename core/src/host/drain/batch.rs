@@ -18,7 +18,7 @@ pub(super) struct Batch {
     pub(super) coalesced: u64,
 }
 
-/// What keeps a batch from being built.
+/// The reason why a batch cannot be built.
 #[derive(Debug)]
 pub(super) struct Damage {
     pub(super) addr: u64,
@@ -186,7 +186,7 @@ pub(super) fn build(
     Ok(Batch { last, payload: payload.freeze(), coalesced })
 }
 
-/// What a batch needs of a record.
+/// The part of a record that a batch needs.
 enum KeptPart {
     Whole,
     /// In order, apart from each other, cut at block boundaries.

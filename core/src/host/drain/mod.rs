@@ -1,16 +1,16 @@
-//! Shipping: which writes go to the store next, in which [batch], and how many may be on their
-//! [way](window).
+//! Shipping: the writes that go to the store next, in [batches](batch), within a [window].
 //!
-//! Promises: batches hold whole frames in order, each starts where the last one ended, and nothing
-//! is left out of one but what the same batch overwrites. Only what is on stable storage is
-//! shipped, or lives in memory because there is none. A frame that cannot be read holds up
+//! Promises: batches hold whole frames in order. Each batch starts where the last one ended. A
+//! batch leaves out only content that the same batch overwrites. Only writes on stable storage are
+//! shipped, or writes in memory if there is no stable storage. A frame that cannot be read holds up
 //! everything after it. The store hears of a range before the data of the range is sent. It must
-//! not know who waits for what: [`Demand`] says how urgent it is.
+//! not know the requests that wait: [`Demand`] says how urgent shipping is.
 //!
 //! # Call order
 //!
-//! [`Drain::begin`] until it gives nothing; after each, and after each [`Drain::frames_read`],
-//! [`Drain::finish`]; with what that gives [`Drain::announce_pending`] and [`Drain::send`].
+//! [`Drain::begin`] until it gives nothing. After each call, and after each [`Drain::frames_read`],
+//! comes [`Drain::finish`]. If that gives a batch, [`Drain::announce_pending`] and [`Drain::send`]
+//! follow.
 
 mod announce;
 mod batch;
@@ -235,7 +235,7 @@ impl Drain {
     /// passed over.
     fn next_frames(&self, context: &Context, log: &WriteLog) -> Vec<Frame> {
         let limit = context.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
-        // What goes in one go takes the line from everybody else.
+        // A batch takes the line from everybody else while it is sent.
         let limit = limit.min(self.limit.piece_bytes());
         let mut frames: Vec<Frame> = Vec::new();
         let (mut records, mut bytes) = (0, 0);

@@ -168,7 +168,7 @@ pub(crate) struct Journal {
     /// grows nor room that stays empty costs much.
     frame_hint: u64,
     /// Bytes of records in `frames`.
-    pub(crate) uncommitted_bytes: u64,
+    uncommitted_bytes: u64,
 }
 
 impl Journal {

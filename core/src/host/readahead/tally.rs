@@ -1,4 +1,4 @@
-//! What is read ahead for whom, what becomes of it, and how much of it may be in vain.
+//! Totals of reading ahead, and how much of it may be in vain.
 //!
 //! Promises: what streams waste is at most [`START_BYTES`] plus 5/64 of the bytes that clients
 //! read, whatever they read. Each byte that is read ahead for a stream is backed by the account
@@ -46,7 +46,7 @@ struct Account {
     most: u64,
 }
 
-/// What was read ahead for whom, and what streams may waste.
+/// Totals by reason, and the account of streams.
 #[derive(Debug)]
 pub(super) struct Tally {
     hints: Totals,

@@ -1,8 +1,8 @@
-//! Reads of clients, and what their parts wait for.
+//! Reads of clients, and the sources that their parts wait for.
 //!
-//! A read is cut into slots, in the order of its range. A [plan](plan) says which slots have their
-//! content at once, and what the others wait for: the [journal's files](super::journal_reads), the
-//! cache, what is being read ahead, the store, or a commit.
+//! A read is cut into slots, in the order of its range. A [plan](plan) finds the slots that have
+//! their content at once. The others wait for a source: the [journal's
+//! files](super::journal_reads), the cache, what is being read ahead, the store, or a commit.
 //!
 //! Promises: each read is answered once, after all of its slots; the first error is the answer. It
 //! must not know where content comes from.
@@ -16,7 +16,7 @@ use super::pieces::PendingPart;
 use crate::block::{BlockError, ReadPiece, Reply, Seq};
 use std::collections::BTreeMap;
 
-/// What a part of a read has become.
+/// The content of a part of a read.
 #[derive(Debug)]
 pub(super) enum ReadSlot {
     Pending,

@@ -1,4 +1,4 @@
-//! The plan of a read: which of its parts are here, and what the others wait for.
+//! The plan of a read: the parts that are here, and the sources of the others.
 
 use super::ReadSlot;
 use crate::block::{Range, ReadPiece, SECTOR_BYTES, Seq};
@@ -29,7 +29,7 @@ pub(in crate::host) struct ReadPlan {
     pub(in crate::host) uncommitted: Vec<(Seq, PendingPart)>,
     /// Being read ahead.
     pub(in crate::host) coming: Vec<(RequestId, PendingPart)>,
-    /// What had been read ahead and is of use now.
+    /// Content that had been read ahead and is of use now.
     pub(in crate::host) used: Vec<(Range, ReadPiece)>,
 }
 

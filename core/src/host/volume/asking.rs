@@ -1,4 +1,4 @@
-//! Routing of what is asked of the store, and of the answers.
+//! Routing of requests to the store, and of the answers.
 
 use super::Volume;
 use crate::block::{BlockError, Range, Reply, StatusRun};
@@ -46,8 +46,8 @@ impl Volume {
         }
     }
 
-    /// What is not under way on this connection is asked again, after a resume; before its answer
-    /// what somebody waits for.
+    /// Sends requests again that are not under way on this connection: all of them after a resume,
+    /// and reads of clients before its answer.
     pub(super) fn ask_again(&mut self) {
         for StoreRequest { range, purpose, again, .. } in self.session.take_unsent() {
             let purpose = match purpose {
@@ -107,7 +107,8 @@ impl Volume {
                 let (read, slot) = (*read, *slot);
                 return self.outdated(request, read, slot);
             }
-            // What is not for a client can be had later, if it has changed since it was asked for.
+            // Content for the cache can come later, if the range was written since it was asked
+            // for.
             let later = request.spoiled && matches!(request.purpose, Purpose::Warm(_));
             found = found.and_then(|found| if later { Ok(found) } else { Err(Unfit::Damaged) });
         } else if found.is_ok() {

@@ -1,4 +1,4 @@
-//! Routing of what this host does by itself: writing back, warming, and encrypting anew.
+//! Routing of work of this host itself: repairs, warming, and encrypting anew.
 
 use super::Volume;
 use crate::block::{Range, ReadPiece};
@@ -71,7 +71,7 @@ impl Volume {
         }
     }
 
-    /// What the cache has of a piece, as far as the store is to have it.
+    /// The parts of a piece that the cache has, without those that are not committed.
     fn cached_parts(&mut self, piece: Range) -> Vec<(Range, Found)> {
         let mut here = RangeSet::new();
         for range in self.log.at_store(piece) {

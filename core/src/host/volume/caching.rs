@@ -1,4 +1,4 @@
-//! Routing of what the read cache gives, and inputs for the cache.
+//! Routing of reads of the cache, and inputs for the cache.
 
 use super::Volume;
 use crate::block::{Range, ReadPiece, Time};
@@ -15,8 +15,7 @@ impl Volume {
     /// Gives the volume a read cache, before its first request. What the cache held in an earlier
     /// life is used once the store has said what was written since. If the volume is encrypted, the
     /// cache is sealed, and is of use with a [table of versions](Volume::set_versions) only.
-    ///
-    /// What is pinned is for [`Volume::handle_pins`] to say, here and whenever it changes.
+    /// [`Volume::handle_pins`] says which ranges are pinned, here and whenever that changes.
     pub fn set_cache(&mut self, now: Time, cache: Cache) {
         self.input(now);
         let keys = self.keyed.packing().keys().cloned();
@@ -48,7 +47,7 @@ impl Volume {
         self.caching.set_pins(pins)
     }
 
-    /// What is pinned, if there is a cache.
+    /// The pinned ranges, if there is a cache.
     #[must_use]
     pub fn pins(&self) -> Option<&Pins> {
         Some(self.caching.get()?.pins())

@@ -1,5 +1,4 @@
-//! Routing of the conversation with the store: how it is resumed, and what its end means for
-//! everybody.
+//! Routing of the conversation with the store: how it is resumed, and how it ends.
 
 use super::Volume;
 use crate::block::{BlockError, Epoch};

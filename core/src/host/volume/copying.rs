@@ -1,7 +1,7 @@
-//! Routing of copies: watches, what is to be staged at the store, and writing what is staged.
+//! Routing of copies: watches, ranges to stage at the store, and writes of staged ranges.
 //!
-//! What is staged is written like any other write, in records that say where the store has the
-//! data; until such a record is committed nobody can say what it holds, and reads of it wait.
+//! A staged range is written like any other write, in records that name the place of the data at
+//! the store. Until such a record is committed its content is not known here, and reads of it wait.
 
 use super::Volume;
 use crate::block::{BlockError, Range, Reply, Staged, StagedPiece};
@@ -22,7 +22,8 @@ impl Volume {
     }
 
     pub(super) fn stage(&mut self, staging: Staging) {
-        // What a store can copy it can read. Nor is it believed that a range has nothing to copy.
+        // A store that can copy data can read it. Nor is it believed that a range has nothing to
+        // copy.
         if self.keyed.packing().is_encrypting() {
             return self.out.reply(staging.id, Err(BlockError::Unsupported));
         }
@@ -73,7 +74,8 @@ impl Volume {
     }
 
     pub(super) fn write_staged(&mut self, id: u64, pieces: Vec<StagedPiece>, fua: bool) {
-        // What the store can copy it can read. Into an encrypted volume nothing goes in plain text.
+        // A store that can copy data can read it. Into an encrypted volume nothing goes in plain
+        // text.
         let data = |piece: &StagedPiece| matches!(piece.content, Staged::Data(_));
         if self.keyed.packing().is_encrypting() && pieces.iter().any(data) {
             return self.out.reply(id, Err(BlockError::Unsupported));

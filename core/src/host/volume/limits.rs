@@ -1,4 +1,4 @@
-//! Inputs for operators: limits on what goes over the line, and traces of what clients read.
+//! Inputs for operators: limits on the rate of the line, and traces of the reads of clients.
 
 use super::Volume;
 use crate::block::Time;
@@ -20,7 +20,7 @@ impl Volume {
         self.readahead.record()
     }
 
-    /// What was recorded, if anything was.
+    /// Ends the recording and gives its trace, if there was one.
     pub fn handle_stop_recording(&mut self, now: Time) -> Option<Trace> {
         self.input(now);
         self.readahead.stop_recording()

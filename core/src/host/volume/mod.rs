@@ -1,12 +1,12 @@
 //! The engine of one attached volume: requests in, replies out, and the machines between them.
 //!
 //! [`Volume`] owns one machine for each concern, and routes: an input goes to the machine that it
-//! is for, and what that machine gives back goes to the machines that it concerns. No machine sees
-//! the state of another one.
+//! is for. The result goes to the machines that it concerns. No machine sees the state of another
+//! one.
 //!
-//! Inputs only record what happened; [`Volume::settle`] then restores the invariants, once for any
-//! number of inputs, before the next output is given. That is also what makes groups: all writes
-//! that arrive before the shell asks for disk work share a frame.
+//! Inputs only record an event. [`Volume::settle`] restores the invariants before the next output
+//! is given, once for any number of inputs. This makes groups: all writes that arrive before the
+//! shell asks for disk work share a frame.
 
 mod asking;
 mod background;
@@ -61,25 +61,25 @@ pub struct Volume {
     context: Context,
     /// Every write until the store has committed it.
     log: WriteLog,
-    /// Who waits for writes.
+    /// Requests that wait for a write to get far enough.
     acknowledger: Acknowledger,
-    /// The conversation with the store, and what was asked in it.
+    /// The conversation with the store, and the open requests in it.
     session: StoreSession,
-    /// What goes to the store in order.
+    /// Batches and announcements: everything that goes to the store in order.
     drain: Drain,
-    /// Who waits for reads.
+    /// Reads that wait for content.
     reads: Reads,
-    /// What clients will want next.
+    /// Data that clients will read next.
     readahead: ReadAhead,
     /// The read cache.
     caching: Caching,
-    /// What only this host can make and check.
+    /// Packing and encryption, and the table of versions.
     keyed: KeyedContent,
     /// Copies that the store makes.
     copies: Copies,
-    /// What this host does by itself.
+    /// Repairs, warming and encrypting anew.
     background: Background,
-    /// What the shell is given.
+    /// The queues for the shell.
     out: Outputs,
 }
 
@@ -364,7 +364,7 @@ impl Volume {
         let replay = self.readahead.deadline(now).filter(|_| up);
         let cache = self.caching.get().filter(|cache| cache.is_ready());
         let background = self.background.deadline(now, cache, self.readahead.limit_end(now));
-        // What is due already waits for something else than time.
+        // A deadline that has passed waits for something else than time.
         [
             sync,
             self.session.deadline(),
@@ -504,7 +504,7 @@ impl Volume {
             || self.acknowledger.has_waiting_writes()
             || self.background.wants_room()
             || self.session.is_closing()
-            // What was acknowledged is kept for salvage.
+            // Acknowledged writes are kept for salvage.
             || self.session.is_fenced()
             || journal.unsynced_bytes() >= SYNC_BYTES.min(config.memory_bytes / 4)
             || journal.oldest_unstable().is_some_and(is_late)

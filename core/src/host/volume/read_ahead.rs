@@ -1,4 +1,4 @@
-//! Routing of what is read ahead: what is asked for, for whom, and what becomes of the answers.
+//! Routing of reading ahead: requests for hints, streams and traces, and their answers.
 
 use super::Volume;
 use crate::block::Range;
@@ -106,7 +106,7 @@ impl Volume {
         }
         let waiters = self.readahead.arrived(number, found.as_deref());
         let Some(found) = found else {
-            // What reads waited for does not come: they ask for themselves.
+            // The content does not come that reads wait for: they ask for themselves.
             return self.ask_for(waiters);
         };
         for PendingPart { read, slot, range: wanted } in waiters {

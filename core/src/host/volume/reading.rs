@@ -168,7 +168,7 @@ impl Volume {
             cover.map(|(part, place)| (part, place.map(|place| place.state()))).collect();
         let unknown = local.iter().position(|(_, state)| state.is_none());
         let first = match unknown {
-            // What is known here is an answer; the store may be a long way off.
+            // The part that is known here is an answer; the store may be a long way off.
             Some(known) if known == 0 || self.session.is_up() => local[known].0,
             _ => {
                 let runs = merge(&local[..unknown.unwrap_or(local.len())], &[]);

@@ -1,4 +1,4 @@
-//! Routing of what goes to the store in order, and of commits.
+//! Routing of batches to the store, and of commits.
 
 use super::Volume;
 use crate::block::Seq;

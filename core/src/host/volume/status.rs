@@ -1,4 +1,4 @@
-//! What a volume says of itself.
+//! The status of a volume.
 
 use super::Volume;
 use crate::block::Time;
