@@ -1,6 +1,7 @@
 //! Human units: `10GiB`, `8ms`, `100Mbit/s`.
 
 use anyhow::{Context as _, Result, bail};
+pub use longhaul_core::block::show_bytes;
 use std::time::Duration;
 
 /// Parses a size in bytes: a number with an optional unit. `K`, `M`, `G`, `T` and `KiB` … are powers
@@ -90,22 +91,6 @@ fn scaled(number: &str, factor: u64, text: &str) -> Result<u64> {
         bail!("`{text}` is out of range");
     }
     Ok(scaled.round() as u64)
-}
-
-/// Prints a size as people read it: `1.5 GiB`.
-pub fn show_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 || value.fract() == 0.0 {
-        format!("{value:.0} {}", UNITS[unit])
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
 }
 
 #[cfg(test)]

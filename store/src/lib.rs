@@ -9,6 +9,7 @@ pub mod audit;
 mod balance;
 mod bucket;
 mod catalog;
+mod drive;
 mod events;
 mod ground;
 mod lease;

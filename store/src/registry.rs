@@ -8,46 +8,24 @@
 //! Each is created put-if-absent and never changed. A store writes at its start, and only what is not there
 //! yet. Nothing in it is secret: certificates are worth nothing without the CA's signature.
 
+use super::drive::drive;
 use anyhow::{Context as _, Result, bail};
-use bytes::Bytes;
 use longhaul_base::files;
 use longhaul_base::random;
-use longhaul_core::store::catalog::{ACCEPTED_PREFIX, parse_number};
+use longhaul_core::store::fleet::members::{
+    AcceptedError, FindAccepted, FindStores, ForgetStores, PublishAccepted, Register, accepted_key,
+};
 use longhaul_core::wire::link::StoreId;
 use longhaul_link::credential::{self, Accepted};
-use longhaul_objects::{GetError, Objects, PutError};
+use longhaul_objects::Objects;
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What all stores accept is damaged.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Damaged(String);
+pub use longhaul_core::store::fleet::members::{Registered, STORES_PREFIX};
 
-/// Beginning of the keys of all stores.
-pub const STORES_PREFIX: &str = "stores/";
 const VERSION: u32 = 1;
-
-/// A store of the installation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
-    /// Where hosts reach it.
-    pub addresses: Vec<String>,
-    /// Fingerprint of its CA.
-    pub ca: String,
-    number: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    version: u32,
-    addresses: Vec<String>,
-    ca: String,
-    /// For people.
-    software: String,
-}
 
 #[derive(Serialize, Deserialize)]
 struct StoredAccepted {
@@ -94,52 +72,12 @@ pub fn identity(state: &Path) -> Result<StoreId> {
     }
 }
 
-fn key(id: StoreId, number: u64) -> String {
-    format!("{STORES_PREFIX}{id}/{number:016x}")
-}
-
 /// All stores of a location.
 ///
 /// # Errors
 /// If they cannot be read.
 pub async fn stores(objects: &dyn Objects) -> Result<BTreeMap<StoreId, Registered>> {
-    let list = objects.list(STORES_PREFIX).await.map_err(anyhow::Error::msg);
-    let list = list.context("cannot list the stores")?;
-    let mut newest: BTreeMap<StoreId, u64> = BTreeMap::new();
-    for meta in list {
-        let rest = meta.key.strip_prefix(STORES_PREFIX).and_then(|rest| rest.split_once('/'));
-        let Some((id, number)) = rest else { continue };
-        let (Ok(id), Some(number)) = (id.parse(), parse_number("", number)) else { continue };
-        let before = newest.entry(id).or_default();
-        *before = number.max(*before);
-    }
-    let mut found = BTreeMap::new();
-    for (id, number) in newest {
-        let key = key(id, number);
-        let bytes = match objects.get(&key, None).await {
-            Ok(bytes) => bytes,
-            // Replaced or removed meanwhile; who did that says so.
-            Err(GetError::NotFound) => continue,
-            Err(GetError::Damaged(reason)) => {
-                tracing::error!("{reason}: a store is not known by it; start that store again");
-                continue;
-            }
-            Err(error) => return Err(error).with_context(|| format!("cannot read {key}")),
-        };
-        let stored: Stored = match serde_json::from_slice(&bytes) {
-            Ok(stored) => stored,
-            Err(error) => {
-                tracing::warn!("{key} does not describe a store ({error}): delete it");
-                continue;
-            }
-        };
-        if stored.version != VERSION {
-            tracing::warn!("{key} is of version {}: a newer store's", stored.version);
-        }
-        let Stored { addresses, ca, .. } = stored;
-        found.insert(id, Registered { addresses, ca, number });
-    }
-    Ok(found)
+    drive(FindStores, objects, None).await.map_err(anyhow::Error::msg)
 }
 
 /// Writes down where a store is, unless that is there already.
@@ -153,38 +91,10 @@ pub async fn register(
     addresses: &[String],
     ca: &str,
 ) -> Result<()> {
-    let before = known.get(&id);
-    if before.is_some_and(|before| before.addresses == addresses && before.ca == ca) {
-        return Ok(());
-    }
-    let stored = Stored {
-        version: VERSION,
-        addresses: addresses.to_vec(),
-        ca: ca.to_owned(),
-        software: longhaul_base::software(),
-    };
-    let text = Bytes::from(serde_json::to_vec_pretty(&stored)?);
-    let mut number = before.map_or(1, |before| before.number + 1);
-    // Only this store writes its own, unless its state directory was copied.
-    loop {
-        match objects.put(&key(id, number), vec![text.clone()]).await {
-            Ok(()) => break,
-            Err(PutError::Exists) => {
-                let there = objects.get(&key(id, number), None).await;
-                if there.is_ok_and(|there| there == text) {
-                    break;
-                }
-                number += 1;
-            }
-            Err(PutError::Failed(error)) => bail!("cannot write {}: {error}", key(id, number)),
-        }
-    }
-    if let Some(before) = before
-        && let Err(error) = objects.delete(&key(id, before.number)).await
-    {
-        tracing::debug!("the old address stays: {error}");
-    }
-    Ok(())
+    let (addresses, ca) = (addresses.to_vec(), ca.to_owned());
+    let software = longhaul_base::software();
+    let register = Register { before: known.get(&id).cloned(), id, addresses, ca, software };
+    drive(register, objects, None).await.map_err(anyhow::Error::msg)
 }
 
 /// Forgets stores.
@@ -196,31 +106,20 @@ pub async fn forget(
     known: &BTreeMap<StoreId, Registered>,
     gone: &[StoreId],
 ) -> Result<()> {
-    for id in gone {
-        if let Some(registered) = known.get(id) {
-            let key = key(*id, registered.number);
-            let deleted = objects.delete(&key).await.map_err(anyhow::Error::msg);
-            deleted.with_context(|| format!("cannot delete {key}"))?;
-        }
-    }
-    Ok(())
+    let gone = gone.iter().filter_map(|id| Some((*id, known.get(id)?.clone())));
+    drive(ForgetStores(gone.collect()), objects, None).await.map_err(anyhow::Error::msg)
 }
 
 /// The certificates that all stores accept; `None` if no store has said.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If they cannot be read: [`AcceptedError`] if it is not known what another store has revoked, so that no store says
+/// anything new until the list is brought back.
 pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
-    let list = objects.list(ACCEPTED_PREFIX).await.map_err(anyhow::Error::msg);
-    let list = list.context("cannot list the accepted credentials")?;
-    let numbers = list.iter().filter_map(|meta| parse_number(ACCEPTED_PREFIX, &meta.key));
-    let Some(generation) = numbers.max() else { return Ok(None) };
-    let key = format!("{ACCEPTED_PREFIX}{generation:016x}");
-    let bytes = match objects.get(&key, None).await {
-        // Nobody knows what another store has revoked: no store says anything new until it is brought back.
-        Err(GetError::Damaged(reason)) => bail!(Damaged(reason)),
-        read => read.with_context(|| format!("cannot read {key}"))?,
+    let Some((generation, bytes)) = drive(FindAccepted, objects, None).await? else {
+        return Ok(None);
     };
+    let key = accepted_key(generation);
     let stored: StoredAccepted =
         serde_json::from_slice(&bytes).with_context(|| format!("{key} is damaged: delete it"))?;
     if stored.version != VERSION {
@@ -235,22 +134,10 @@ pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
 /// If it cannot be written. That another store has said something else under the same number is none:
 /// the one that is there counts.
 pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
-    let key = format!("{ACCEPTED_PREFIX}{:016x}", accepted.generation);
     let stored = StoredAccepted { version: VERSION, list: accepted.clone() };
-    match objects.put(&key, vec![serde_json::to_vec_pretty(&stored)?.into()]).await {
-        Ok(()) | Err(PutError::Exists) => {}
-        Err(PutError::Failed(error)) => bail!("cannot write {key}: {error}"),
-    }
-    let list = objects.list(ACCEPTED_PREFIX).await.unwrap_or_default();
-    for meta in list {
-        let number = parse_number(ACCEPTED_PREFIX, &meta.key);
-        if number.is_some_and(|number| number < accepted.generation)
-            && let Err(error) = objects.delete(&meta.key).await
-        {
-            tracing::debug!("cannot delete {}: {error}", meta.key);
-        }
-    }
-    Ok(())
+    let text = serde_json::to_vec_pretty(&stored)?.into();
+    let publish = PublishAccepted { number: accepted.generation, text };
+    drive(publish, objects, None).await.map_err(anyhow::Error::msg)
 }
 
 /// Makes a store accept what the others do, and the others what it does, but for what either has withdrawn.
@@ -261,7 +148,7 @@ pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
     loop {
         let mine = credential::accepted(state)?;
         let theirs = match accepted(objects).await {
-            Err(error) if error.is::<Damaged>() => {
+            Err(error) if matches!(error.downcast_ref(), Some(AcceptedError::Damaged(_))) => {
                 tracing::error!(
                     "{error}: what other stores accept or have revoked is not known; bring it back from a copy, or delete \
                      it if this store has the last word"
@@ -291,6 +178,7 @@ pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_core::store::catalog::ACCEPTED_PREFIX;
     use longhaul_link::credential::{Grant, Kind, Role};
     use longhaul_objects::LocalObjects;
 

@@ -609,7 +609,7 @@ impl Shell {
                                 entry.spec.name,
                                 entry.spec.id
                             );
-                            self.learn(entry);
+                            self.learn(*entry);
                         }
                         Err(error)
                     }
@@ -677,15 +677,9 @@ impl Shell {
                 self.removing -= 1;
                 self.tended(id, result);
             }
-            Outcome::Named(asked, spec, snapshot, result) => {
-                self.working = false;
-                self.clone_named(asked, spec, snapshot, result);
-                self.next_job();
-            }
-            Outcome::Undone(asked, error) => {
-                self.working = false;
-                self.reply(&[asked], &Err(error));
-                self.next_job();
+            Outcome::Cloned(asked, result) => self.cloned(asked, result),
+            Outcome::Engine(volume, operation, reply) => {
+                self.ask_for_clone(volume, operation, reply);
             }
             Outcome::Answered(message) => self.answered(message),
             Outcome::Scheduled(id, schedule) => self.scheduled(id, schedule),

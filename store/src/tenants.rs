@@ -1,223 +1,18 @@
-//! Which tenants there are, what they may have and do, and have.
-//!
-//! What a tenant may have lies in the location, so that all stores over it agree; what it has is what there is. Whoever
-//! gives a volume a name looks before, and once more afterwards: of several at once, at several stores, none gets past a
-//! limit, though all may be refused.
+//! Which tenants there are, what they may have and do, and have. [`longhaul_core::store::fleet::tenants`] decides.
 
-use super::catalog::{self, NotCreated};
-use super::trash;
-use bytes::Bytes;
-use longhaul_base::units::show_bytes;
-use longhaul_core::block::{SECTOR_BYTES, VolumeId};
+use super::catalog::Entry;
+use super::drive::drive;
 use longhaul_core::store::VolumeSpec;
-use longhaul_core::store::catalog::volume_prefix;
-use longhaul_core::store::tenant::{self, TENANTS_PREFIX, check_tenant, tenant_of};
-use longhaul_core::wire::link::{
-    TenantInfo, TenantLimits, TenantOperation, TenantReply, VolumeError,
-};
-use longhaul_objects::{GetError, Objects, PutError};
-use std::collections::BTreeMap;
-
-/// Attempts at a record while others make some, at most.
-const ATTEMPTS: usize = 8;
-
-fn failed(error: impl std::fmt::Display) -> VolumeError {
-    VolumeError::Store(error.to_string())
-}
-
-fn invalid(why: impl Into<String>) -> VolumeError {
-    VolumeError::Invalid(why.into())
-}
-
-fn no_such(name: &str) -> VolumeError {
-    invalid(format!(
-        "there is no tenant {name}; `longhaul tenant list` shows those there are, `longhaul tenant create` makes one"
-    ))
-}
-
-/// What a tenant's record says, or what is wrong with it.
-type Said = Result<Option<TenantLimits>, String>;
-
-/// The newest record of each tenant whose records' keys begin with `prefix`, and its number; those that are deleted are among
-/// them.
-async fn newest(
-    objects: &dyn Objects,
-    prefix: &str,
-) -> Result<BTreeMap<String, (u64, Said)>, VolumeError> {
-    'again: for _ in 0..ATTEMPTS {
-        let list = objects.list(prefix).await.map_err(VolumeError::Store)?;
-        let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
-        for (name, number) in list.iter().filter_map(|meta| tenant::parse_key(&meta.key)) {
-            let newest = numbers.entry(name.to_owned()).or_default();
-            *newest = number.max(*newest);
-        }
-        let mut found = BTreeMap::new();
-        for (name, number) in numbers {
-            let key = tenant::key(&name, number);
-            match objects.get(&key, None).await {
-                Ok(bytes) => {
-                    let limits = tenant::decode(&key, &bytes).map_err(|error| error.to_string());
-                    found.insert(name, (number, limits));
-                }
-                Err(GetError::Damaged(reason)) => {
-                    found.insert(name, (number, Err(reason)));
-                }
-                // There is a newer one.
-                Err(GetError::NotFound) => continue 'again,
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        return Ok(found);
-    }
-    Err(failed("tenants are changed at this moment; try again"))
-}
-
-/// Number and content of a tenant's newest record.
-async fn record(
-    objects: &dyn Objects,
-    name: &str,
-) -> Result<(u64, Option<TenantLimits>), VolumeError> {
-    match newest(objects, &tenant::prefix(name)).await?.remove(name) {
-        None => Ok((0, None)),
-        Some((number, Ok(limits))) => Ok((number, limits)),
-        Some((_, Err(reason))) => Err(failed(reason)),
-    }
-}
-
-/// Makes the record after that of a number. Gives nothing if somebody else has done so.
-async fn put(
-    objects: &dyn Objects,
-    name: &str,
-    upon: u64,
-    limits: Option<&TenantLimits>,
-) -> Result<Option<u64>, VolumeError> {
-    let number = upon.saturating_add(1);
-    let key = tenant::key(name, number);
-    let data = Bytes::from(tenant::encode(limits));
-    match objects.put(&key, vec![data]).await {
-        Ok(()) => {}
-        Err(PutError::Exists) => return Ok(None),
-        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error)),
-    }
-    for meta in objects.list(&tenant::prefix(name)).await.unwrap_or_default() {
-        let older = tenant::parse_key(&meta.key).is_some_and(|(_, other)| other < number);
-        if older && let Err(error) = objects.delete(&meta.key).await {
-            // It only takes space, and the next one tries again.
-            tracing::debug!("cannot delete {}: {error}", meta.key);
-        }
-    }
-    Ok(Some(number))
-}
-
-/// What a tenant has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Usage {
-    volumes: u64,
-    bytes: u64,
-    deleted: u64,
-    stored: u64,
-}
-
-impl Usage {
-    fn info(self, name: String, limits: TenantLimits) -> TenantInfo {
-        let Usage { volumes, bytes, deleted, stored } = self;
-        // What waits is the shell's to say.
-        let (waiting_requests, waiting_bytes) = (0, 0);
-        TenantInfo {
-            name,
-            limits,
-            volumes,
-            bytes,
-            deleted,
-            stored,
-            waiting_requests,
-            waiting_bytes,
-        }
-    }
-
-    fn add(&mut self, sectors: u64) {
-        self.volumes += 1;
-        self.bytes = self.bytes.saturating_add(sectors.saturating_mul(SECTOR_BYTES));
-    }
-}
-
-/// What tenants have whose volumes' keys begin with `prefix`, without one volume.
-async fn usage(
-    objects: &dyn Objects,
-    prefix: &str,
-    without: Option<VolumeId>,
-) -> Result<BTreeMap<String, Usage>, VolumeError> {
-    let entries = catalog::entries(objects, prefix).await;
-    let entries = entries.map_err(|error| VolumeError::Store(format!("{error:#}")))?;
-    let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
-    // How large they are is not known.
-    for tenant in entries.damaged.keys().filter_map(|name| tenant_of(name)) {
-        usage.entry(tenant.to_owned()).or_default().add(0);
-    }
-    for entry in entries.entries.values().filter(|entry| Some(entry.spec.id) != without) {
-        if let Some(tenant) = entry.spec.tenant() {
-            usage.entry(tenant.to_owned()).or_default().add(entry.sectors);
-        }
-    }
-    Ok(usage)
-}
-
-/// Deleted volumes that have a tenant, with that.
-async fn deleted(objects: &dyn Objects) -> Result<Vec<(String, VolumeId)>, VolumeError> {
-    let mut all = Vec::new();
-    let mut after = VolumeId(0);
-    loop {
-        let (deleted, more) =
-            trash::list(objects, after, 0, |spec| spec.tenant().is_some()).await?;
-        for volume in deleted {
-            after = volume.id;
-            all.extend(tenant_of(&volume.name).map(|tenant| (tenant.to_owned(), volume.id)));
-        }
-        if !more {
-            return Ok(all);
-        }
-    }
-}
-
-/// The same as [`usage`] with deleted volumes, and what all of it takes.
-async fn usage_with_deleted(objects: &dyn Objects) -> Result<BTreeMap<String, Usage>, VolumeError> {
-    let mut all = usage(objects, &catalog::of_tenants(), None).await?;
-    let specs = catalog::specs_of(objects, &catalog::of_tenants()).await?.into_iter();
-    let there = specs.filter_map(|spec| Some((spec.tenant()?.to_owned(), spec.id)));
-    let mut volumes: Vec<_> = there.collect();
-    for (tenant, volume) in deleted(objects).await? {
-        all.entry(tenant.clone()).or_default().deleted += 1;
-        volumes.push((tenant, volume));
-    }
-    for (tenant, volume) in volumes {
-        let usage = all.entry(tenant).or_default();
-        usage.stored = usage.stored.saturating_add(volume_stored(objects, volume).await?);
-    }
-    Ok(all)
-}
-
-/// Bytes of all objects that a volume consists of.
-async fn volume_stored(objects: &dyn Objects, volume: VolumeId) -> Result<u64, VolumeError> {
-    let list = objects.list(&volume_prefix(volume)).await.map_err(VolumeError::Store)?;
-    Ok(list.iter().map(|meta| meta.bytes).sum())
-}
+use longhaul_core::store::fleet::tenants::{AllowSize, FindLimits, FindRoom, OperateTenants};
+use longhaul_core::wire::link::{TenantLimits, TenantOperation, TenantReply, VolumeError};
+use longhaul_objects::Objects;
 
 /// What a tenant may have and do; nothing, if there is none of that name.
 ///
 /// # Errors
 /// If the objects cannot be read.
 pub async fn limits(objects: &dyn Objects, tenant: &str) -> Result<TenantLimits, VolumeError> {
-    Ok(record(objects, tenant).await?.1.unwrap_or_default())
-}
-
-/// Whether limits are such that something can be done.
-fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
-    if limits.max_iops == Some(0) || limits.max_rate == Some(0) {
-        return Err(invalid(
-            "a limit of nothing a second would stop everything: set none, or at least 1",
-        ));
-    }
-    Ok(())
+    drive(FindLimits(tenant.to_owned()), objects, None).await
 }
 
 /// What a tenant has stored, deleted volumes and all, and how much it may; what it has is not counted where it may
@@ -229,68 +24,7 @@ pub async fn stored(
     objects: &dyn Objects,
     tenant: &str,
 ) -> Result<(u64, Option<u64>), VolumeError> {
-    let limits = record(objects, tenant).await?.1;
-    let Some(limit) = limits.and_then(|limits| limits.max_stored) else { return Ok((0, None)) };
-    let there = catalog::specs_of(objects, &catalog::of_tenant(tenant)).await?;
-    let deleted = deleted(objects).await?.into_iter().filter(|(of, _)| of == tenant);
-    let volumes = there.into_iter().map(|spec| spec.id).chain(deleted.map(|(_, volume)| volume));
-    let mut stored = 0_u64;
-    for volume in volumes {
-        stored = stored.saturating_add(volume_stored(objects, volume).await?);
-    }
-    Ok((stored, Some(limit)))
-}
-
-/// Whether a tenant may have a volume of so many sectors, beside those that it has.
-async fn allow(
-    objects: &dyn Objects,
-    tenant: &str,
-    volume: VolumeId,
-    sectors: u64,
-) -> Result<(), VolumeError> {
-    let (_, Some(limits)) = record(objects, tenant).await? else { return Err(no_such(tenant)) };
-    if limits == TenantLimits::default() {
-        return Ok(());
-    }
-    let prefix = catalog::of_tenant(tenant);
-    let mut has = usage(objects, &prefix, Some(volume)).await?.remove(tenant).unwrap_or_default();
-    let before = has;
-    has.add(sectors);
-    if let Some(limit) = limits.max_volumes.filter(|limit| has.volumes > *limit) {
-        return Err(invalid(format!(
-            "tenant {tenant} has {} volumes and may have {limit}: delete one, or have the limit raised with `longhaul \
-             tenant set {tenant} --max-volumes`",
-            before.volumes
-        )));
-    }
-    if let Some(limit) = limits.max_bytes.filter(|limit| has.bytes > *limit) {
-        return Err(invalid(format!(
-            "tenant {tenant} may have volumes of {} together, and would have {}: take less, delete a volume, or have the \
-             limit raised with `longhaul tenant set {tenant} --max-bytes`",
-            show_bytes(limit),
-            show_bytes(has.bytes)
-        )));
-    }
-    Ok(())
-}
-
-/// Gives a volume its name, if its tenant may have it: from then on there is such a volume.
-///
-/// # Errors
-/// If there is no such tenant or it is over a limit, the name is taken, or the objects cannot be read or written.
-pub async fn put_name(
-    objects: &dyn Objects,
-    spec: &VolumeSpec,
-    sectors: u64,
-) -> Result<(), NotCreated> {
-    let Some(tenant) = spec.tenant() else { return catalog::put_name(objects, spec).await };
-    allow(objects, tenant, spec.id, sectors).await?;
-    catalog::put_name(objects, spec).await?;
-    if let Err(error) = allow(objects, tenant, spec.id, sectors).await {
-        catalog::delete(objects, spec).await?;
-        return Err(error.into());
-    }
-    Ok(())
+    drive(FindRoom(tenant.to_owned()), objects, None).await
 }
 
 /// Whether a volume may be given that size.
@@ -302,10 +36,8 @@ pub async fn allow_size(
     spec: &VolumeSpec,
     sectors: u64,
 ) -> Result<(), VolumeError> {
-    match spec.tenant() {
-        Some(tenant) => allow(objects, tenant, spec.id, sectors).await,
-        None => Ok(()),
-    }
+    let entry = Entry { spec: spec.clone(), sectors };
+    drive(AllowSize(entry), objects, None).await
 }
 
 /// Does what is asked about tenants.
@@ -316,76 +48,17 @@ pub async fn operate(
     objects: &dyn Objects,
     operation: TenantOperation,
 ) -> Result<TenantReply, VolumeError> {
-    match operation {
-        TenantOperation::Create { tenant, limits } => {
-            check_tenant(&tenant).map_err(|error| invalid(error.to_string()))?;
-            check(&limits)?;
-            let (number, there) = record(objects, &tenant).await?;
-            let exists = || invalid(format!("there is a tenant {tenant} already"));
-            if there.is_some() || put(objects, &tenant, number, Some(&limits)).await?.is_none() {
-                return Err(exists());
-            }
-            show(objects, tenant).await
-        }
-        TenantOperation::Set { tenant, limits } => {
-            check(&limits)?;
-            for _ in 0..ATTEMPTS {
-                let (number, Some(_)) = record(objects, &tenant).await? else {
-                    return Err(no_such(&tenant));
-                };
-                if put(objects, &tenant, number, Some(&limits)).await?.is_some() {
-                    return show(objects, tenant).await;
-                }
-            }
-            Err(failed("the tenant is changed at this moment; try again"))
-        }
-        TenantOperation::Show { tenant } => show(objects, tenant).await,
-        TenantOperation::List => {
-            let mut usage = usage_with_deleted(objects).await?;
-            let all = newest(objects, TENANTS_PREFIX).await?.into_iter();
-            // One that is damaged costs its own tenant, and no other.
-            let list = all.filter_map(|(name, (_, limits))| match limits {
-                Ok(limits) => Some(usage.remove(&name).unwrap_or_default().info(name, limits?)),
-                Err(reason) => {
-                    tracing::error!("tenant {name} cannot be listed: {reason}");
-                    None
-                }
-            });
-            Ok(TenantReply::List(list.collect()))
-        }
-        TenantOperation::Delete { tenant } => {
-            let (number, Some(limits)) = record(objects, &tenant).await? else {
-                return Err(no_such(&tenant));
-            };
-            let Some(number) = put(objects, &tenant, number, None).await? else {
-                return Err(failed("the tenant is changed at this moment; try again"));
-            };
-            // Whoever names a volume now finds that there is no such tenant.
-            let usage = usage_with_deleted(objects).await;
-            let has = usage.map(|mut usage| usage.remove(&tenant).unwrap_or_default());
-            if has == Ok(Usage::default()) {
-                return Ok(TenantReply::Done);
-            }
-            put(objects, &tenant, number, Some(&limits)).await?;
-            let Usage { volumes, deleted, .. } = has?;
-            Err(invalid(format!(
-                "tenant {tenant} has {volumes} volumes and {deleted} deleted ones: delete them first, with `longhaul \
-                 volume delete --now`"
-            )))
-        }
-    }
-}
-
-async fn show(objects: &dyn Objects, name: String) -> Result<TenantReply, VolumeError> {
-    let (_, Some(limits)) = record(objects, &name).await? else { return Err(no_such(&name)) };
-    let usage = usage_with_deleted(objects).await?.remove(&name).unwrap_or_default();
-    Ok(TenantReply::Tenant(usage.info(name, limits)))
+    drive(OperateTenants(operation), objects, None).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Entry, create};
+    use crate::catalog::{NotCreated, create};
+    use crate::trash;
+    use bytes::Bytes;
+    use longhaul_core::store::tenant::TENANTS_PREFIX;
+    use longhaul_core::wire::link::TenantInfo;
     use longhaul_objects::MemoryObjects;
     use std::collections::BTreeSet;
 

@@ -25,6 +25,7 @@
 //! | [`log`] | the state that a log adds up to, segment by segment |
 //! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
 //! | [`lease`] | which store serves a volume |
+//! | [`fleet`] | what stores over one location decide together |
 //! | [`tenant`] | whose a volume is, and what each tenant may have |
 //! | [`trash`] | what becomes of volumes that are deleted |
 //! | [`check`] | verifies objects offline |
@@ -41,6 +42,7 @@ pub mod cache;
 pub mod catalog;
 pub mod check;
 mod diff;
+pub mod fleet;
 pub mod gc;
 pub mod lease;
 pub mod log;

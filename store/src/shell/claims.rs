@@ -9,6 +9,7 @@ use super::{Asked, Job, Outcome, Shell, Work};
 use crate::absent::{no_such_volume, not_here};
 use crate::lease::{self, Purpose, Source};
 use longhaul_core::block::VolumeId;
+use longhaul_core::store::fleet::holdings::{HeldEngine, Holdings, Release};
 use longhaul_core::wire::link::{
     Claim, Frame, KeyId, Lane, ReadError, StoreId, StoreOperation, StoreReply, ToHost, ToStore,
     VolumeError, VolumeOperation,
@@ -26,6 +27,7 @@ const MOVED: &str = "the volume has moved to another store";
 /// What this store has to do with volumes.
 #[derive(Default)]
 pub(super) struct Claims {
+    held: Holdings,
     all: HashMap<VolumeId, State>,
 }
 
@@ -34,11 +36,7 @@ type Waiting = (u64, Lane, Frame<ToStore>);
 
 #[derive(Default)]
 struct State {
-    /// Number of the lease by which it is this store's.
-    lease: Option<u64>,
-    /// Whose it is was asked and is not known yet.
-    pending: bool,
-    /// For this frame, unless its session has ended since.
+    /// Whose it is was asked for this frame, unless its session has ended since.
     asker: Option<Waiting>,
     /// Frames that came meanwhile, or while it is being let go; and reads that came before their Resume. What bounds them is
     /// that each counts at the link, for itself or with its answer.
@@ -54,12 +52,12 @@ struct State {
 impl Claims {
     /// Volumes that are this store's.
     pub(super) fn count(&self) -> usize {
-        self.all.values().filter(|state| state.lease.is_some()).count()
+        self.held.count()
     }
 
     /// Number of the lease by which a volume is this store's.
     pub(super) fn lease(&self, id: VolumeId) -> Option<u64> {
-        self.all.get(&id).and_then(|state| state.lease)
+        self.held.lease(id)
     }
 
     /// Whether a volume was another store's until so long ago, at most.
@@ -99,13 +97,13 @@ impl Shell {
     pub(super) fn admit(&mut self, id: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore>) {
         let Some(fleet) = &self.fleet else { return self.hand_to_engine(id, session, lane, frame) };
         let state = self.claims.all.entry(id).or_default();
-        if state.pending || !state.releasing.is_empty() {
+        if self.claims.held.is_busy(id) {
             state.waiting.push_back((session, lane, frame));
             return;
         }
         let key = self.guests.principal(session).map_or(KeyId::NONE, |principal| principal.key);
         let Some(purpose) = purpose(&frame.message, key) else {
-            if state.lease.is_some() || self.engines.contains_key(&id) {
+            if self.claims.held.lease(id).is_some() || self.engines.contains_key(&id) {
                 return self.hand_to_engine(id, session, lane, frame);
             }
             if matches!(frame.message, ToStore::ReadBehind { .. })
@@ -122,7 +120,8 @@ impl Shell {
             return;
         };
         let observes = matches!(frame.message, ToStore::Read { .. } | ToStore::Status { .. });
-        if observes && state.lease.is_some() && self.engines.contains_key(&id) {
+        let held = self.claims.held.lease(id).is_some();
+        if observes && held && self.engines.contains_key(&id) {
             return self.hand_to_engine(id, session, lane, frame);
         }
         if purpose == Purpose::Ask
@@ -134,7 +133,7 @@ impl Shell {
         }
         let Some(name) = self.names.get(&id) else { return };
         let Some(spec) = self.catalog.get(name).map(|entry| entry.spec.clone()) else { return };
-        state.pending = true;
+        self.claims.held.begin_claim(id);
         state.asker = Some((session, lane, frame));
         let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
         let (peers, me) = (fleet.peers.clone(), fleet.me.clone());
@@ -147,17 +146,16 @@ impl Shell {
     /// It is known whose a volume is.
     pub(super) fn claimed(&mut self, id: VolumeId, outcome: lease::Outcome) {
         let Some(state) = self.claims.all.get_mut(&id) else { return };
-        state.pending = false;
+        let stale = self.claims.held.handle_claimed(id, &outcome);
         let mut waiting = std::mem::take(&mut state.waiting);
         let asker = state.asker.take();
         match outcome {
             lease::Outcome::Mine { number, taken } => {
-                let before = state.lease.replace(number);
                 state.elsewhere = None;
-                if matches!(taken, Some(Source::Handed | Source::Silent)) {
+                if taken.is_some_and(Source::is_other) {
                     state.taken = Some(Instant::now());
                 }
-                if taken.is_some() || before != Some(number) {
+                if stale {
                     // It knows the volume as it was before another store had it.
                     self.drop_engine(id);
                 }
@@ -183,14 +181,12 @@ impl Shell {
                 }
             }
             lease::Outcome::Elsewhere(store, addresses) => {
-                state.lease = None;
                 state.elsewhere = Some((store, addresses.clone(), Instant::now()));
                 if let Some((session, lane, frame)) = asker {
                     self.forward(store, addresses, session, lane, frame, None);
                 }
             }
             lease::Outcome::Refused(error) => {
-                state.lease = None;
                 if let Some((session, lane, frame)) = asker
                     && let ToStore::Attach { request, .. } | ToStore::Resume { request, .. } =
                         frame.message
@@ -265,6 +261,7 @@ impl Shell {
 
     /// Whoever waits to know whose a volume is hears that there is none.
     pub(super) fn forget_claims(&mut self, id: VolumeId) {
+        self.claims.held.forget(id);
         let Some(state) = self.claims.all.remove(&id) else { return };
         self.admit_again(id, state.asker.into_iter().chain(state.waiting).collect());
     }
@@ -363,28 +360,20 @@ impl Shell {
         let StoreOperation::Release { volume: id, lease, host, key, claim } = operation else {
             return;
         };
-        let state = self.claims.all.entry(id).or_default();
-        let busy = state.pending || state.lease.is_some_and(|number| number > lease);
-        if busy {
-            let why = "the store is just taking the volume; try again".to_owned();
-            return self.reply_store(asked, Err(VolumeError::Store(why)));
-        }
-        if state.lease.is_none() {
-            return self.reply_store(asked, Ok(StoreReply::Released));
-        }
-        let Some(engine) = self.engines.get_mut(&id) else {
-            state.lease = None;
-            self.known.remove(&id);
-            self.survey.forget(id);
-            return self.reply_store(asked, Ok(StoreReply::Released));
+        let engine = match self.engines.get_mut(&id) {
+            None => HeldEngine::None,
+            Some(engine) if !engine.deletions.is_empty() => HeldEngine::Deleting,
+            Some(engine) => HeldEngine::Open(engine.volume.may_leave(host, key, claim)),
         };
-        if !engine.deletions.is_empty() {
-            let why = "the volume is being deleted; try again".to_owned();
-            return self.reply_store(asked, Err(VolumeError::Store(why)));
+        let held = self.claims.held.lease(id).is_some();
+        if let Release::Answer(result) = self.claims.held.handle_release(id, lease, engine) {
+            if held && self.claims.held.lease(id).is_none() {
+                self.known.remove(&id);
+                self.survey.forget(id);
+            }
+            return self.reply_store(asked, result);
         }
-        if let Err(error) = engine.volume.may_leave(host, key, claim) {
-            return self.reply_store(asked, Ok(StoreReply::Refused(error)));
-        }
+        let state = self.claims.all.entry(id).or_default();
         state.releasing.push(asked);
         let now = self.now();
         if let Some(engine) = self.engines.get_mut(&id)
@@ -403,7 +392,7 @@ impl Shell {
         {
             return;
         }
-        state.lease = None;
+        let left = self.claims.held.handle_left(id);
         let asked = std::mem::take(&mut state.releasing);
         let waiting = std::mem::take(&mut state.waiting);
         if let Some(engine) = self.engines.get(&id) {
@@ -413,7 +402,7 @@ impl Shell {
         self.drop_engine(id);
         self.objects.left(id);
         for asked in asked {
-            self.reply_store(asked, Ok(StoreReply::Released));
+            self.reply_store(asked, left.clone());
         }
         self.admit_again(id, waiting);
         self.release_held(id);

@@ -2,8 +2,8 @@
 
 use super::watch::RESERVATIONS;
 use super::{Asked, Job, Outcome, Shell, Work};
-use crate::catalog::{self, Entry, NotCreated};
-use crate::{tenants, trash};
+use crate::catalog::{self, Entry};
+use crate::trash;
 use bytes::Bytes;
 use longhaul_api::schedule;
 use longhaul_core::block::{Epoch, VolumeId};
@@ -281,27 +281,6 @@ impl Shell {
                     if condemned {
                         let removed = trash::purge(&*objects, id).await;
                         let _ = outcomes.send(Outcome::Removed(id, removed));
-                    }
-                }
-                Work::Name(spec, snapshot) => {
-                    let result = tenants::put_name(&*objects, &spec, spec.created_sectors).await;
-                    let result = result.map_err(|NotCreated { error, .. }| error);
-                    for asked in asked {
-                        let (spec, snapshot) = (spec.clone(), snapshot.clone());
-                        let named = Outcome::Named(asked, spec, snapshot, result.clone());
-                        let _ = outcomes.send(named);
-                    }
-                }
-                Work::Undo(spec, error) => {
-                    let error = match catalog::delete(&*objects, &spec).await {
-                        Ok(()) => error,
-                        Err(why) => VolumeError::Store(format!(
-                            "{error}; and the volume {} is to be deleted: {why}",
-                            spec.name
-                        )),
-                    };
-                    for asked in asked {
-                        let _ = outcomes.send(Outcome::Undone(asked, error.clone()));
                     }
                 }
                 Work::GetAttribute { volume, attribute } => {

@@ -6,24 +6,26 @@
 //! by name; for hosts that come back by identity, to this store after a restart or to another one, it is
 //! noted in the location.
 
-use super::{Asked, Job, Outcome, Shell, Work};
+use super::{Asked, Outcome, Shell};
 use crate::absent::no_such_volume;
 use crate::catalog::{Entry, attribute};
+use crate::drive::drive_with;
 use bytes::Bytes;
 use longhaul_api::schedule::{self, Due, Schedule};
 use longhaul_core::block::VolumeId;
+use longhaul_core::store::SHELL_SESSION;
 use longhaul_core::store::catalog::{self, check_name, snapshot_key};
+use longhaul_core::store::fleet::clones::CloneVolume;
 use longhaul_core::store::tenant::{split as split_tenant, tenant_of};
-use longhaul_core::store::{SHELL_SESSION, VolumeSpec};
 use longhaul_core::wire::link::{
-    AttachError, Frame, Lane, Parent, RequestId, SNAPSHOT_VERSION, SnapshotError, SnapshotInfo,
+    AttachError, Frame, Lane, RequestId, SNAPSHOT_VERSION, SnapshotError, SnapshotInfo,
     SnapshotOperation, SnapshotReply, ToHost, ToStore, VolumeError, VolumeInfo, VolumeOperation,
     VolumeReply,
 };
 use longhaul_objects::{GetError, Objects, PutError};
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// A snapshot that somebody reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,10 +50,8 @@ enum Question {
     Find { volume: VolumeId, session: u64, lane: Lane, frame: Frame<ToStore> },
     /// Whether a snapshot is deleted.
     Delete { asked: Asked, id: Option<VolumeId> },
-    /// What a clone begins with.
-    Pin { asked: Asked, parent: VolumeId, snapshot: String, clone: String, id: VolumeId },
-    /// Whether it still does, now that it has a name.
-    Confirm { asked: Asked, spec: VolumeSpec },
+    /// Whatever was asked on behalf of a clone.
+    Told(oneshot::Sender<Result<SnapshotReply, VolumeError>>),
     /// Nobody waits.
     Forget,
     /// Nor for what a schedule says, of this volume.
@@ -218,29 +218,13 @@ impl Shell {
                 }
                 self.reply(&[asked], &result);
             }
-            Question::Pin { asked, parent, snapshot, clone, id } => match result {
-                Ok(VolumeReply::Snapshot(SnapshotReply::Pinned { sectors, parents })) => {
-                    self.pinned(asked, (parent, snapshot), (clone, id), sectors, parents);
-                }
-                Ok(_) => self.reply(&[asked], &Err(VolumeError::NotFound)),
-                Err(error) => self.reply(&[asked], &Err(error)),
-            },
-            Question::Confirm { asked, spec } => match result {
-                Ok(VolumeReply::Snapshot(SnapshotReply::Pinned { .. })) => {
-                    tracing::info!("created volume {} ({}), a clone", spec.name, spec.id);
-                    let sectors = spec.created_sectors;
-                    let info = spec.info(sectors, None);
-                    self.learn(Entry { spec, sectors });
-                    self.tell_stores();
-                    self.reply(&[asked], &Ok(VolumeReply::Volume(info)));
-                }
-                other => {
-                    // What it begins with may be gone: there must be no such volume.
-                    let error = other.err().unwrap_or(VolumeError::NotFound);
-                    self.jobs.push_back(Job { asked: vec![asked], work: Work::Undo(spec, error) });
-                    self.next_job();
-                }
-            },
+            Question::Told(reply) => {
+                let _ = reply.send(match result {
+                    Ok(VolumeReply::Snapshot(reply)) => Ok(reply),
+                    Ok(_) => Err(VolumeError::NotFound),
+                    Err(error) => Err(error),
+                });
+            }
             Question::Scheduled(volume, due) => self.schedule_kept(volume, &due, result),
             Question::Forget => {
                 if let Err(error) = result {
@@ -403,14 +387,7 @@ impl Shell {
                         VolumeError::Snapshot(SnapshotError::IdTaken)
                     }
                     (Ok(()), _) => {
-                        let operation = SnapshotOperation::Clone {
-                            snapshot: snapshot.clone(),
-                            clone: bare.to_owned(),
-                            id: identity,
-                        };
-                        let (parent, id) = (id, identity);
-                        let question = Question::Pin { asked, parent, snapshot, clone, id };
-                        self.ask_engine(parent, operation, question);
+                        self.clone_volume(asked, id, (snapshot, clone, identity));
                         return None;
                     }
                 }
@@ -442,51 +419,51 @@ impl Shell {
         self.names.contains_key(&id) || self.snapshots.place(id).is_some()
     }
 
-    /// What a clone begins with stays: it can have its name.
-    fn pinned(
-        &mut self,
+    /// Makes a clone of a snapshot of a volume, with a name and an identity.
+    fn clone_volume(
+        &self,
         asked: Asked,
-        (parent, snapshot): (VolumeId, String),
-        (clone, id): (String, VolumeId),
-        sectors: u64,
-        parents: Vec<Parent>,
+        parent: VolumeId,
+        (snapshot, name, id): (String, String, VolumeId),
     ) {
         let entry = self.names.get(&parent).and_then(|name| self.catalog.get(name));
-        let Some(block_bytes) = entry.map(|entry| entry.spec.block_bytes) else {
+        let Some(parent) = entry.map(|entry| entry.spec.clone()) else {
             return self.reply(&[asked], &Err(VolumeError::NotFound));
         };
-        let created = crate::now();
-        let spec =
-            VolumeSpec { id, name: clone, created_sectors: sectors, block_bytes, created, parents };
-        self.jobs.push_back(Job { asked: vec![asked], work: Work::Name(spec, snapshot) });
-        self.next_job();
+        let (objects, outcomes) = (self.objects.clone(), self.outcomes.0.clone());
+        tokio::spawn(async move {
+            let ask = |volume, operation| {
+                let (reply, answer) = oneshot::channel();
+                let _ = outcomes.send(Outcome::Engine(volume, operation, reply));
+                answer
+            };
+            let clone = CloneVolume { parent, snapshot, name, id };
+            let cloned = drive_with(clone, &*objects, None, Some(&ask)).await;
+            let _ = outcomes.send(Outcome::Cloned(asked, cloned));
+        });
     }
 
-    /// A clone has its name, or cannot have it.
-    pub(super) fn clone_named(
+    /// Asks the engine of a volume for something, on behalf of a clone.
+    pub(super) fn ask_for_clone(
         &mut self,
-        asked: Asked,
-        spec: VolumeSpec,
-        snapshot: String,
-        result: Result<(), VolumeError>,
+        volume: VolumeId,
+        operation: SnapshotOperation,
+        reply: oneshot::Sender<Result<SnapshotReply, VolumeError>>,
     ) {
-        let Some(Parent { volume, .. }) = spec.parents.first().copied() else { return };
-        match result {
-            // Meanwhile another store may have taken over, and the snapshot may be gone: unless the clone is noted
-            // in the log that there is now, it does not exist.
-            Ok(()) => {
-                // The log has names as the tenant has them.
-                let clone = split_tenant(&spec.name).1.to_owned();
-                let operation = SnapshotOperation::Clone { snapshot, clone, id: spec.id };
-                self.ask_engine(volume, operation, Question::Confirm { asked, spec });
-            }
-            Err(error) => {
-                if error == VolumeError::Exists {
-                    self.forget_clone(volume, spec.id);
-                }
-                self.reply(&[asked], &Err(error));
-            }
-        }
+        self.ask_engine(volume, operation, Question::Told(reply));
+    }
+
+    /// A clone exists, or cannot.
+    pub(super) fn cloned(&mut self, asked: Asked, result: Result<Entry, VolumeError>) {
+        let reply = result.map(|entry| {
+            let (spec, sectors) = (&entry.spec, entry.sectors);
+            tracing::info!("created volume {} ({}), a clone", spec.name, spec.id);
+            let info = spec.info(sectors, None);
+            self.learn(entry);
+            self.tell_stores();
+            VolumeReply::Volume(info)
+        });
+        self.reply(&[asked], &reply);
     }
 
     /// Nothing is left of a clone: what it began with need not stay for it.

@@ -12,12 +12,13 @@ use longhaul_api::schedule::Schedule;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::store::{ObjectResult, Places, VolumeSpec};
 use longhaul_core::wire::link::{
-    Frame, Lane, LiveInfo, ReadError, RequestId, StoreReply, StoreReport, StoreState, TenantLimits,
-    TenantReply, ToHost, ToStore, VolumeError, VolumeReply,
+    Frame, Lane, LiveInfo, ReadError, RequestId, SnapshotOperation, SnapshotReply, StoreReply,
+    StoreReport, StoreState, TenantLimits, TenantReply, ToHost, ToStore, VolumeError, VolumeReply,
 };
 use longhaul_link::credential::Reach;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Who asked for a volume operation.
 #[derive(Clone, Copy)]
@@ -57,10 +58,6 @@ pub(super) enum Work {
     },
     /// The data of a deleted volume, one of those if whoever asks knows of no others, is to go.
     Purge(VolumeId, Option<Reach>),
-    /// A clone of that snapshot gets its name.
-    Name(VolumeSpec, String),
-    /// A clone loses it again, because of that.
-    Undo(VolumeSpec, VolumeError),
     GetAttribute {
         volume: VolumeId,
         attribute: String,
@@ -109,10 +106,10 @@ pub(super) enum Outcome {
     Attribute(Vec<Asked>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
     /// The data of a deleted volume is removed, as far as that works.
     Removed(VolumeId, Result<Tended, VolumeError>),
-    /// A clone of that snapshot has its name, or cannot have it.
-    Named(Asked, VolumeSpec, String, Result<(), VolumeError>),
-    /// A clone has it no longer.
-    Undone(Asked, VolumeError),
+    /// A clone exists, or cannot.
+    Cloned(Asked, Result<Entry, VolumeError>),
+    /// An engine is asked for something, on behalf of a clone.
+    Engine(VolumeId, SnapshotOperation, oneshot::Sender<Result<SnapshotReply, VolumeError>>),
     /// What the shell has asked itself.
     Answered(ToHost),
     /// When snapshots of a volume are to be taken.

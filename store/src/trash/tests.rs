@@ -1,11 +1,13 @@
 //! Deletions and restorations that are cut short at each operation on the objects.
 
 use super::*;
-use crate::catalog::create;
+use crate::catalog::tests::{named, put_name};
+use crate::catalog::{self, create};
+use bytes::Bytes;
 use longhaul_core::store::lease::Lease;
 use longhaul_core::store::trash::HANDS_OFF;
 use longhaul_core::wire::link::{Parent, StoreId};
-use longhaul_objects::MemoryObjects;
+use longhaul_objects::{GetError, MemoryObjects, ObjectMeta, PutError};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -274,29 +276,6 @@ async fn a_removal_that_is_cut_short_anywhere_is_finished() {
 }
 
 #[tokio::test]
-async fn of_a_removal_and_a_restoration_one_wins() {
-    // Whoever has read the newest record before everything went decides on nothing.
-    let world = world().await;
-    world.delete().await.unwrap();
-    let id = world.entry.spec.id;
-    let (number, record) = newest(&*world.objects, id).await.unwrap().unwrap();
-    purge(&*world.objects, id).await.unwrap();
-    let late = Record { decision: Decision::Restored, ..record };
-    assert_eq!(decide(&*world.objects, number, &late).await, Ok(None));
-    assert!(world.objects.list("").await.unwrap().is_empty());
-    // And whoever has read it before it was restored.
-    let world = super::tests::world().await;
-    world.delete().await.unwrap();
-    let id = world.entry.spec.id;
-    let (number, record) = newest(&*world.objects, id).await.unwrap().unwrap();
-    restore(&*world.objects, Some(&world.me), id, "a", None).await.unwrap();
-    let late = Record { decision: Decision::Purged, ..record };
-    assert_eq!(decide(&*world.objects, number, &late).await, Ok(None));
-    assert_eq!(purge(&*world.objects, id).await, Ok(Tended::Nothing));
-    assert_eq!(world.state().await, State::There);
-}
-
-#[tokio::test]
 async fn what_is_gone_is_not_deleted_again() {
     let world = world().await;
     // A store that has not heard of it.
@@ -305,7 +284,7 @@ async fn what_is_gone_is_not_deleted_again() {
     purge(&*world.objects, world.entry.spec.id).await.unwrap();
     let other = create(&*world.objects, "a".into(), 2048, 512).await.unwrap();
     assert_eq!(world.delete().await, Err(VolumeError::NotFound));
-    assert_eq!(catalog::named(&*world.objects, "a").await, Ok(Some(other)));
+    assert_eq!(named(&*world.objects, "a").await, Ok(Some(other)));
     assert_eq!(list(&*world.objects, VolumeId(0), GRACE, |_| true).await, Ok((vec![], false)));
 }
 
@@ -315,7 +294,7 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     let parent = &world.entry.spec;
     let parents = vec![Parent { volume: parent.id, segment: 1, snapshot: VolumeId(7) }];
     let spec = VolumeSpec { id: VolumeId(9), name: "copy".into(), parents, ..parent.clone() };
-    catalog::put_name(&*world.objects, &spec).await.unwrap();
+    put_name(&*world.objects, &spec).await.unwrap();
     let clones = BTreeSet::from([spec.id]);
     let parent_of = |clones| delete(&*world.objects, &world.entry, Some(1), clones);
     let error = parent_of(&clones).await.unwrap_err();
@@ -327,11 +306,11 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     let back = async |id| restore(&*world.objects, Some(&world.me), id, "new", None).await;
     let error = back(clone.spec.id).await.unwrap_err();
     assert!(error.to_string().contains("restore that first"), "{error}");
-    assert!(catalog::named(&*world.objects, "new").await.unwrap().is_none());
+    assert!(named(&*world.objects, "new").await.unwrap().is_none());
     let taken = create(&*world.objects, "a".into(), 2048, 512).await.unwrap();
     let old = restore(&*world.objects, Some(&world.me), world.entry.spec.id, "a", None).await;
     assert_eq!(old, Err(VolumeError::Exists));
-    assert_eq!(catalog::named(&*world.objects, "a").await, Ok(Some(taken)));
+    assert_eq!(named(&*world.objects, "a").await, Ok(Some(taken)));
     restore(&*world.objects, Some(&world.me), world.entry.spec.id, "old", None).await.unwrap();
     assert_eq!(back(clone.spec.id).await.unwrap().spec.parents, clone.spec.parents);
     // With another name the clone still holds its parent.

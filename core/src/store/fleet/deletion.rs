@@ -1,0 +1,537 @@
+//! What becomes of a volume that is deleted: its data stays until its time is up, it gets a name again, or its
+//! data goes.
+//!
+//! Each step is decided by a record ([`trash`]) and carried out afterwards. So if a store dies, the next one that
+//! looks finds what is to be done. A record counts if the record that it was decided upon is still there: only
+//! the removal of everything removes the newest record, and then it is known to be too late.
+//!
+//! A clone that is deleted does not hold its parent. To delete a parent writes its record first, and looks for
+//! clones afterwards. To restore a clone writes its name first, and looks for its parent's record afterwards. So
+//! at least one of the two sees the other, and no volume is there whose parent's data goes.
+
+use super::claim::{self, LeaseHolder};
+use super::listing::{CatalogEntry, remove_data};
+use super::names::{self, NotCreated, delete_name, has_no_clones, is_named};
+use super::{
+    ATTEMPTS, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, failed, invalid, tenants,
+};
+use crate::block::VolumeId;
+use crate::store::VolumeSpec;
+use crate::store::catalog::VOLUMES_PREFIX;
+use crate::store::object::{GetError, ObjectMeta, PutError};
+use crate::store::tenant::{check_volume_name, tenant_of};
+use crate::store::trash::{self, Decision, Next, Record, TRASH_PREFIX};
+use crate::wire::link::{DeletedInfo, MAX_DELETED_LISTED, VolumeError};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The names of the volumes that exist for whoever asks.
+pub type Wanted<'a> = &'a (dyn Fn(&str) -> bool + Sync);
+
+/// Volumes with records, whatever these say, and the numbers of the newest.
+pub(super) fn known(facts: &mut Facts<'_>) -> Known<Result<BTreeMap<VolumeId, u64>, String>> {
+    Ok(facts.list(TRASH_PREFIX)?.map(newest_of))
+}
+
+fn newest_of(list: &[ObjectMeta]) -> BTreeMap<VolumeId, u64> {
+    let mut found: BTreeMap<VolumeId, u64> = BTreeMap::new();
+    for (volume, number) in list.iter().filter_map(|meta| trash::parse_key(&meta.key)) {
+        let newest = found.entry(volume).or_default();
+        *newest = number.max(*newest);
+    }
+    found
+}
+
+/// The newest record of a volume, and its number.
+fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Option<(u64, Record)>, Halt> {
+    for _ in 0..ATTEMPTS {
+        let list = facts.list(&trash::prefix(volume))?.map_err(failed)?;
+        let Some(number) = newest_of(list).remove(&volume) else { return Ok(None) };
+        // If it is not there, it was removed meanwhile, or the list lags behind.
+        if let Some(record) = read(facts, volume, number)? {
+            return Ok(Some((number, record)));
+        }
+    }
+    Ok(None)
+}
+
+fn read(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<Option<Record>, Halt> {
+    let key = trash::key(volume, number);
+    decoded(&key, facts.get(&key)?)
+}
+
+fn decoded(key: &str, read: Result<Bytes, GetError>) -> Result<Option<Record>, Halt> {
+    match read {
+        Ok(bytes) => Ok(Some(Record::decode(key, &bytes).map_err(|e| invalid(e.to_string()))?)),
+        Err(GetError::Damaged(reason)) => Err(VolumeError::Invalid(reason).into()),
+        Err(GetError::NotFound) => Ok(None),
+        Err(error) => Err(failed(error).into()),
+    }
+}
+
+/// Makes the record after that of a number; 0 if there is none. Gives nothing if another store has decided
+/// meanwhile.
+fn decide(facts: &mut Facts<'_>, upon: u64, record: &Record) -> Result<Option<u64>, Halt> {
+    let number = upon.saturating_add(1);
+    let key = trash::key(record.spec.id, number);
+    let data = Bytes::from(record.encode());
+    let mut result = facts.put(&key, data.clone())?;
+    if let Err(PutError::Failed(_)) = result {
+        // It may exist all the same, perhaps not durably: creating it again settles that.
+        result = facts.put(&key, data.clone())?;
+    }
+    match result {
+        Ok(()) => {}
+        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
+        // An answer that was lost makes one's own object look like another's.
+        Err(PutError::Exists) => match facts.get(&key)? {
+            Ok(there) if there == data => {}
+            Ok(_) | Err(GetError::NotFound) => return Ok(None),
+            Err(error) => return Err(failed(error).into()),
+        },
+    }
+    if upon > 0 && read(facts, record.spec.id, upon)?.is_none() {
+        // Everything was removed in between: this is the word on nothing.
+        facts.delete(&key)?.map_err(failed)?;
+        return Ok(None);
+    }
+    Ok(Some(number))
+}
+
+fn contended() -> Halt {
+    failed("another store decides about the volume at this moment; try again").into()
+}
+
+/// Decides that a volume is deleted, if that is not decided.
+fn begin(facts: &mut Facts<'_>, entry: &CatalogEntry) -> Result<(), Halt> {
+    let CatalogEntry { spec, sectors } = entry;
+    for _ in 0..ATTEMPTS {
+        let number = match newest(facts, spec.id)? {
+            Some((_, Record { decision: Decision::Deleted, .. })) => return Ok(()),
+            Some((_, Record { decision: Decision::Purged, .. })) => break,
+            Some((number, _)) => number,
+            None => 0,
+        };
+        let (decision, at) = (Decision::Deleted, facts.now());
+        let record = Record { decision, at, spec: spec.clone(), sectors: *sectors };
+        if decide(facts, number, &record)?.is_some() {
+            return Ok(());
+        }
+    }
+    Err(contended())
+}
+
+/// Deletes a volume that no engine has open: its data stays, and it can be restored.
+///
+/// It fails if the volume is gone already, if it has clones, or if the objects cannot be read or written. The
+/// volume is then still there, or will be after a minute, unless it is deleted again.
+#[derive(Clone, Debug)]
+pub struct DeleteVolume {
+    /// The volume.
+    pub entry: CatalogEntry,
+    /// The lease by which it is this store's, if there are leases.
+    pub lease: Option<u64>,
+    /// The clones that its log knows of.
+    pub clones: BTreeSet<VolumeId>,
+}
+
+impl Procedure for DeleteVolume {
+    type Outcome = Result<(), VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(self.delete(facts))
+    }
+}
+
+impl DeleteVolume {
+    fn delete(&self, facts: &mut Facts<'_>) -> Result<(), Halt> {
+        let DeleteVolume { entry, lease, clones } = self;
+        let spec = &entry.spec;
+        if !is_named(facts, spec)? {
+            // Another store has done it, and another volume may have its name.
+            let newest = newest(facts, spec.id)?;
+            let deleted = newest.is_some_and(|(_, record)| record.decision == Decision::Deleted);
+            return if deleted { Ok(()) } else { Err(VolumeError::NotFound.into()) };
+        }
+        has_no_clones(facts, spec.tenant(), clones)?;
+        begin(facts, entry)?;
+        if let Err(error) = Halt::caught(has_no_clones(facts, spec.tenant(), clones))? {
+            keep(facts, spec.id)?;
+            return Err(error.into());
+        }
+        if let Some(number) = *lease {
+            claim::close(facts, spec.id, number)?;
+        }
+        delete_name(facts, spec)?;
+        // A store that took the deletion for one that was cut short has changed that meanwhile; one that did not
+        // may have removed it.
+        match newest(facts, spec.id)? {
+            Some((_, Record { decision: Decision::Restored, .. })) => begin(facts, entry),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The volume is not deleted after all, and has its name.
+fn keep(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(), Halt> {
+    if let Some((number, record)) = newest(facts, volume)?
+        && record.decision == Decision::Deleted
+    {
+        let record = Record { decision: Decision::Restored, at: facts.now(), ..record };
+        if let Some(number) = decide(facts, number, &record)? {
+            prune(facts, volume, number)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the records before that of a number.
+fn prune(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Known<()> {
+    // Where they cannot be listed or deleted they only take space, and the next one tries again.
+    for meta in facts.list(&trash::prefix(volume))?.unwrap_or_default() {
+        if trash::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
+            facts.discard(&meta.key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a deleted volume a name again.
+///
+/// It fails if there is no such volume, if the name is taken, if the volume is a clone whose parent is not there,
+/// or if the objects cannot be read or written: asking again goes on from there.
+#[derive(Clone)]
+pub struct RestoreVolume<'a> {
+    /// Takes its lease, if there are leases.
+    pub me: Option<LeaseHolder>,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its name from now on.
+    pub name: String,
+    /// The volumes that exist for whoever asks; all if absent.
+    pub of: Option<Wanted<'a>>,
+}
+
+impl Procedure for RestoreVolume<'_> {
+    type Outcome = Result<CatalogEntry, VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(self.restore(facts))
+    }
+}
+
+impl RestoreVolume<'_> {
+    fn restore(&self, facts: &mut Facts<'_>) -> Result<CatalogEntry, Halt> {
+        let RestoreVolume { me, volume, name, of } = self;
+        check_volume_name(name).map_err(|error| invalid(error.to_string()))?;
+        let Some((number, old)) = newest(facts, *volume)? else {
+            return Err(VolumeError::NotFound.into());
+        };
+        if of.is_some_and(|wanted| !wanted(&old.spec.name)) {
+            return Err(VolumeError::NotFound.into());
+        }
+        if old.spec.tenant() != tenant_of(name) {
+            let why = match old.spec.tenant() {
+                Some(tenant) => format!("it stays with its tenant: give it the name {tenant}/NAME"),
+                None => "it has no tenant: give it a name without one".to_owned(),
+            };
+            return Err(invalid(why).into());
+        }
+        let spec = VolumeSpec { name: name.clone(), ..old.spec.clone() };
+        let entry = CatalogEntry { spec: spec.clone(), sectors: old.sectors };
+        match old.decision {
+            Decision::Purged => return Err(VolumeError::NotFound.into()),
+            Decision::Restored if is_named(facts, &old.spec)? => {
+                let same = old.spec.name == *name;
+                return if same { Ok(entry) } else { Err(VolumeError::NotFound.into()) };
+            }
+            // It was not deleted in the end.
+            Decision::Deleted if is_named(facts, &old.spec)? && old.spec.name != *name => {
+                let called = &old.spec.name;
+                let why = "its deletion was cut short, and it is still called";
+                return Err(invalid(format!("{why} {called}: restore it by that name")).into());
+            }
+            Decision::Deleted | Decision::Restored => {}
+        }
+        let (decision, at) = (Decision::Restored, facts.now());
+        let record = Record { decision, at, spec: spec.clone(), sectors: old.sectors };
+        let Some(number) = decide(facts, number, &record)? else { return Err(contended()) };
+        let again = Record { decision: Decision::Deleted, ..old };
+        if let Some(me) = me {
+            claim::reopen(facts, *volume, me)?;
+        }
+        let named = tenants::put_name(facts, &spec, entry.sectors);
+        if let Err(NotCreated { error, .. }) = Halt::caught(named)? {
+            // Else it may be there.
+            if !matches!(error, VolumeError::Store(_)) {
+                decide(facts, number, &again)?;
+            }
+            return Err(error.into());
+        }
+        let refused = match Halt::caught(has_parent(facts, &spec))? {
+            Ok(true) => match newest(facts, *volume)? {
+                Some((newest, _)) if newest == number => None,
+                // Taken for one that had been given up.
+                _ => Some(failed("it took too long; try again")),
+            },
+            Ok(false) => Some(invalid(
+                "it is a clone, and the volume that it shares data with is deleted: restore that first",
+            )),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = refused {
+            delete_name(facts, &spec)?;
+            decide(facts, number, &again)?;
+            return Err(error.into());
+        }
+        prune(facts, *volume, number)?;
+        Ok(entry)
+    }
+}
+
+/// Whether the volume is there that a clone begins with, and stays; true of a volume that is no clone.
+fn has_parent(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt> {
+    let Some(parent) = spec.parents.first() else { return Ok(true) };
+    let going = newest(facts, parent.volume)?;
+    if going.is_some_and(|(_, record)| record.decision != Decision::Restored) {
+        return Ok(false);
+    }
+    let specs = names::specs_of(facts, VOLUMES_PREFIX)?;
+    Ok(specs.iter().any(|spec| spec.id == parent.volume))
+}
+
+/// What became of a volume with a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tended {
+    /// There is nothing to do before that second.
+    Wait(u64),
+    /// There is nothing more to do.
+    Nothing,
+    /// Its data is removed.
+    Removed(VolumeSpec),
+    /// Its deletion had been cut short, and it stays.
+    Kept,
+}
+
+/// Does what is to be done about a volume that has a record, if it is time. If the objects cannot be read or
+/// written, the next one goes on.
+#[derive(Clone, Debug)]
+pub struct TendVolume {
+    /// Takes its lease, if it stays and there are leases.
+    pub me: Option<LeaseHolder>,
+    /// The volume.
+    pub volume: VolumeId,
+    /// For so many seconds data stays after the deletion.
+    pub grace: u64,
+    /// The time that it is.
+    pub now: u64,
+}
+
+impl Procedure for TendVolume {
+    type Outcome = Result<Tended, VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(self.tend(facts))
+    }
+}
+
+impl TendVolume {
+    fn tend(&self, facts: &mut Facts<'_>) -> Result<Tended, Halt> {
+        let TendVolume { ref me, volume, grace, now } = *self;
+        let Some((number, record)) = newest(facts, volume)? else { return Ok(Tended::Nothing) };
+        let named = is_named(facts, &record.spec)?;
+        let before = number > 1 && read(facts, volume, number - 1)?.is_some();
+        match record.next(now, grace, named, before) {
+            Next::Wait(at) => Ok(Tended::Wait(at)),
+            Next::Nothing => Ok(Tended::Nothing),
+            Next::Purge => purge(facts, volume),
+            Next::Keep => {
+                if let Some(me) = me {
+                    claim::reopen(facts, volume, me)?;
+                }
+                keep(facts, volume)?;
+                Ok(Tended::Kept)
+            }
+            Next::TakeBack => {
+                let record = Record { decision: Decision::Deleted, at: now, ..record };
+                decide(facts, number, &record)?;
+                Ok(Tended::Wait(record.at.saturating_add(grace)))
+            }
+            Next::Forget => {
+                facts.delete(&trash::key(volume, number))?.map_err(failed)?;
+                Ok(Tended::Nothing)
+            }
+            Next::Remove => remove(facts, record.spec),
+        }
+    }
+}
+
+/// Decides that the data of a deleted volume goes. It fails if there is no such deleted volume, or the objects
+/// cannot be read or written.
+#[derive(Clone)]
+pub struct CondemnVolume<'a> {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The volumes that exist for whoever asks; all if absent.
+    pub of: Option<Wanted<'a>>,
+}
+
+impl Procedure for CondemnVolume<'_> {
+    type Outcome = Result<VolumeSpec, VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(condemn(facts, self.volume, self.of))
+    }
+}
+
+fn condemn(
+    facts: &mut Facts<'_>,
+    volume: VolumeId,
+    of: Option<Wanted<'_>>,
+) -> Result<VolumeSpec, Halt> {
+    for _ in 0..ATTEMPTS {
+        let Some((number, record)) = newest(facts, volume)? else { break };
+        if of.is_some_and(|wanted| !wanted(&record.spec.name)) {
+            break;
+        }
+        match record.decision {
+            Decision::Purged => return Ok(record.spec),
+            Decision::Restored => break,
+            Decision::Deleted if is_named(facts, &record.spec)? => break,
+            Decision::Deleted => {}
+        }
+        // A clone may have got its name from a store that died before it looked for its parent.
+        let clones = clones_of(facts, volume)?;
+        if !clones.is_empty() {
+            let clones = clones.join(", ");
+            return Err(
+                invalid(format!("clones of it share its data: delete {clones} first")).into()
+            );
+        }
+        let record = Record { decision: Decision::Purged, at: facts.now(), ..record };
+        if decide(facts, number, &record)?.is_some() {
+            return Ok(record.spec);
+        }
+    }
+    Err(VolumeError::NotFound.into())
+}
+
+/// The names of the volumes that begin with what is in this one.
+fn clones_of(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Vec<String>, Halt> {
+    let begins = |spec: &VolumeSpec| spec.parents.iter().any(|parent| parent.volume == volume);
+    let specs = names::specs_of(facts, VOLUMES_PREFIX)?.into_iter();
+    Ok(specs.filter(begins).map(|spec| spec.name).collect())
+}
+
+/// Removes the data of a deleted volume. It takes some milliseconds for each few segments, minutes for a large
+/// volume.
+#[derive(Clone, Copy, Debug)]
+pub struct PurgeVolume(pub VolumeId);
+
+impl Procedure for PurgeVolume {
+    type Outcome = Result<Tended, VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(purge(facts, self.0))
+    }
+}
+
+fn purge(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Tended, Halt> {
+    match Halt::caught(condemn(facts, volume, None))? {
+        Ok(spec) => remove(facts, spec),
+        Err(VolumeError::NotFound) => Ok(Tended::Nothing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes all objects of a volume of which that is decided, the records last and the newest of them very last.
+fn remove(facts: &mut Facts<'_>, spec: VolumeSpec) -> Result<Tended, Halt> {
+    remove_data(facts, spec.id)?;
+    let list = facts.list(&trash::prefix(spec.id))?.map_err(failed)?;
+    let mut keys: Vec<&str> = list.iter().map(|meta| meta.key.as_str()).collect();
+    keys.sort_unstable();
+    for key in keys {
+        facts.delete(key)?.map_err(failed)?;
+    }
+    Ok(Tended::Removed(spec))
+}
+
+/// Finds the volumes with records, whatever these say, and the numbers of the newest.
+#[derive(Clone, Copy, Debug)]
+pub struct FindRecords;
+
+impl Procedure for FindRecords {
+    type Outcome = Result<BTreeMap<VolumeId, u64>, String>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        known(facts)
+    }
+}
+
+/// Lists deleted volumes by identity, and says whether there are more.
+#[derive(Clone)]
+pub struct ListDeleted<'a> {
+    /// Those after this one.
+    pub after: VolumeId,
+    /// For so many seconds data stays.
+    pub grace: u64,
+    /// Only these.
+    pub wanted: &'a (dyn Fn(&VolumeSpec) -> bool + Sync),
+}
+
+impl Procedure for ListDeleted<'_> {
+    type Outcome = Result<(Vec<DeletedInfo>, bool), VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(list(facts, self.after, self.grace, self.wanted))
+    }
+}
+
+pub(super) fn list(
+    facts: &mut Facts<'_>,
+    after: VolumeId,
+    grace: u64,
+    wanted: &dyn Fn(&VolumeSpec) -> bool,
+) -> Result<(Vec<DeletedInfo>, bool), Halt> {
+    let all = known(facts)?.map_err(VolumeError::Store)?;
+    let mut keys = all.into_iter().filter(|(volume, _)| *volume > after);
+    let mut found = Vec::new();
+    loop {
+        // So many at a time that a short list needs no more than it shows.
+        let some: Vec<(VolumeId, String)> = keys
+            .by_ref()
+            .take(MAX_DELETED_LISTED)
+            .map(|(volume, number)| (volume, trash::key(volume, number)))
+            .collect();
+        if some.is_empty() {
+            return Ok((found, false));
+        }
+        let names: Vec<String> = some.iter().map(|(_, key)| key.clone()).collect();
+        let read = facts.get_all(&names, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+        let mut records = Vec::new();
+        for ((volume, key), read) in some.into_iter().zip(read) {
+            match decoded(&key, read) {
+                Ok(Some(record)) if record.decision == Decision::Purged => {}
+                Ok(Some(record)) if wanted(&record.spec) => records.push(record),
+                Ok(_) => {}
+                // It costs its own volume, and no other; and is no outage, in which nothing can be said.
+                Err(Halt::Failed(VolumeError::Invalid(reason))) => {
+                    let why = format!("deleted volume {volume} cannot be listed: {reason}");
+                    facts.note(Note::Error(why));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let names: Vec<&str> = records.iter().map(|record| record.spec.name.as_str()).collect();
+        let named = names::named_all(facts, &names)?;
+        for (record, named) in records.into_iter().zip(named) {
+            if named.is_some_and(|there| there.id == record.spec.id) {
+                continue;
+            }
+            if found.len() == MAX_DELETED_LISTED {
+                return Ok((found, true));
+            }
+            found.push(record.info(record.at.saturating_add(grace)));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a store does with the leases that it has: the other side of a [`Claim`](super::claim::Claim).
+//!
+//! It knows of each volume whether the store has its lease, whether a claim is under way, and whether another
+//! store waits for the volume. It owns no engine and no frame: its owner tells it about them.
+
+use super::claim::{ClaimOutcome, LeaseSource};
+use super::failed;
+use crate::block::VolumeId;
+use crate::wire::link::{AttachError, StoreReply, VolumeError};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Holding {
+    /// Number of the lease by which the volume is this store's.
+    lease: Option<u64>,
+    claiming: bool,
+    leaving: bool,
+}
+
+/// What the store has in memory of a volume that another store wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldEngine {
+    /// No engine.
+    None,
+    /// An engine that stops because the volume is being deleted.
+    Deleting,
+    /// An engine, and whether it lets the host at the other store have the volume.
+    Open(Result<(), AttachError>),
+}
+
+/// What a store does when another one asks it for a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It answers at once.
+    Answer(Result<StoreReply, VolumeError>),
+    /// Its engine is to stop; then the answer is [`Holdings::handle_left`]'s.
+    Leave,
+}
+
+/// The leases of a store.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    all: BTreeMap<VolumeId, Holding>,
+}
+
+impl Holdings {
+    /// Volumes that are this store's.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.all.values().filter(|holding| holding.lease.is_some()).count()
+    }
+
+    /// Number of the lease by which a volume is this store's.
+    #[must_use]
+    pub fn lease(&self, id: VolumeId) -> Option<u64> {
+        self.all.get(&id).and_then(|holding| holding.lease)
+    }
+
+    /// Whether what comes for a volume has to wait: until a claim is done, or until the volume has been left.
+    #[must_use]
+    pub fn is_busy(&self, id: VolumeId) -> bool {
+        self.all.get(&id).is_some_and(|holding| holding.claiming || holding.leaving)
+    }
+
+    /// Whether another store waits for the volume.
+    #[must_use]
+    pub fn is_leaving(&self, id: VolumeId) -> bool {
+        self.all.get(&id).is_some_and(|holding| holding.leaving)
+    }
+
+    /// A claim begins.
+    pub fn begin_claim(&mut self, id: VolumeId) {
+        self.all.entry(id).or_default().claiming = true;
+    }
+
+    /// A claim is done. Returns whether an engine that is open here is to be dropped, since it knows the volume as
+    /// it was before another store had it.
+    pub fn handle_claimed(&mut self, id: VolumeId, outcome: &ClaimOutcome) -> bool {
+        let holding = self.all.entry(id).or_default();
+        holding.claiming = false;
+        match outcome {
+            ClaimOutcome::Mine { number, taken } => {
+                let before = holding.lease.replace(*number);
+                taken.is_some() || before != Some(*number)
+            }
+            ClaimOutcome::Elsewhere(..) | ClaimOutcome::Refused(_) => {
+                holding.lease = None;
+                false
+            }
+            ClaimOutcome::Gone => false,
+        }
+    }
+
+    /// Another store takes this one to have a volume by the lease of that number, and wants it.
+    pub fn handle_release(&mut self, id: VolumeId, lease: u64, engine: HeldEngine) -> Release {
+        let holding = self.all.entry(id).or_default();
+        if holding.claiming || holding.lease.is_some_and(|number| number > lease) {
+            let why = "the store is just taking the volume; try again";
+            return Release::Answer(Err(failed(why)));
+        }
+        if holding.lease.is_none() {
+            return Release::Answer(Ok(StoreReply::Released));
+        }
+        match engine {
+            HeldEngine::None => {
+                holding.lease = None;
+                Release::Answer(Ok(StoreReply::Released))
+            }
+            HeldEngine::Deleting => {
+                Release::Answer(Err(failed("the volume is being deleted; try again")))
+            }
+            HeldEngine::Open(Err(error)) => Release::Answer(Ok(StoreReply::Refused(error))),
+            HeldEngine::Open(Ok(())) => {
+                holding.leaving = true;
+                Release::Leave
+            }
+        }
+    }
+
+    /// The engine of a volume that another store waits for has stopped: the volume is no longer this store's.
+    pub fn handle_left(&mut self, id: VolumeId) -> Result<StoreReply, VolumeError> {
+        let holding = self.all.entry(id).or_default();
+        (holding.lease, holding.leaving) = (None, false);
+        Ok(StoreReply::Released)
+    }
+
+    /// There is no such volume any more.
+    pub fn forget(&mut self, id: VolumeId) {
+        self.all.remove(&id);
+    }
+}
+
+impl LeaseSource {
+    /// Whether another store had the volume before.
+    #[must_use]
+    pub fn is_other(self) -> bool {
+        matches!(self, LeaseSource::Handed | LeaseSource::Silent)
+    }
+}

@@ -1,0 +1,258 @@
+//! Which volume has a name. A name is an object that is created put-if-absent, so of two volumes one gets it.
+
+use super::listing::{CatalogEntry, entry};
+use super::{Facts, Halt, Note, READ_AT_ONCE, failed, invalid};
+use crate::block::VolumeId;
+use crate::store::VolumeSpec;
+use crate::store::catalog::{self, VOLUMES_PREFIX};
+use crate::store::object::{GetError, PutError};
+use crate::wire::link::VolumeError;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+
+/// Why a volume was not created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotCreated {
+    /// What to answer.
+    pub error: VolumeError,
+    /// The volume that has the name. The caller may not know of it: it was created at another store, or
+    /// by an attempt that was given up before its effect was known.
+    pub taken: Option<Box<CatalogEntry>>,
+}
+
+impl From<VolumeError> for NotCreated {
+    fn from(error: VolumeError) -> Self {
+        NotCreated { error, taken: None }
+    }
+}
+
+impl From<VolumeError> for Halt<NotCreated> {
+    fn from(error: VolumeError) -> Self {
+        Halt::Failed(error.into())
+    }
+}
+
+impl From<Halt> for Halt<NotCreated> {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Unknown => Halt::Unknown,
+            Halt::Failed(error) => error.into(),
+        }
+    }
+}
+
+/// Beginning of the keys of the names of all volumes that have a tenant.
+#[must_use]
+pub fn of_tenants() -> String {
+    format!("{VOLUMES_PREFIX}_")
+}
+
+/// Beginning of the keys of the names of a tenant's volumes.
+#[must_use]
+pub fn of_tenant(tenant: &str) -> String {
+    format!("{VOLUMES_PREFIX}_{tenant}/")
+}
+
+/// Gives a volume its name: from then on there is such a volume.
+///
+/// # Errors
+/// If the name is taken, or the objects cannot be written.
+pub(super) fn put_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), Halt<NotCreated>> {
+    let data = Bytes::from(catalog::encode_spec(spec));
+    let key = catalog::name_key(&spec.name);
+    let mut result = facts.put(&key, data.clone())?;
+    if let Err(PutError::Failed(_)) = result {
+        // It may exist all the same, perhaps not durably: creating it again settles that.
+        result = facts.put(&key, data)?;
+    }
+    match result {
+        Ok(()) => Ok(()),
+        Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
+        // An answer that was lost makes one's own object look like another's: its identity tells.
+        Err(PutError::Exists) => match Halt::caught(entry(facts, &key))? {
+            Ok(Some(entry)) if entry.spec == *spec => Ok(()),
+            Ok(Some(taken)) => {
+                let (error, taken) = (VolumeError::Exists, Some(Box::new(taken)));
+                Err(Halt::Failed(NotCreated { error, taken }))
+            }
+            Ok(None) => Err(failed("the name is just being freed; try again").into()),
+            Err(error) => Err(failed(error).into()),
+        },
+    }
+}
+
+/// The volume of a name; `None` if there is none.
+///
+/// # Errors
+/// If its description cannot be read.
+pub(super) fn named(facts: &mut Facts<'_>, name: &str) -> Result<Option<VolumeSpec>, Halt> {
+    let key = catalog::name_key(name);
+    match facts.get(&key)? {
+        Ok(bytes) => Ok(Some(catalog::decode_spec(&key, &bytes).map_err(failed)?)),
+        Err(GetError::NotFound) => Ok(None),
+        Err(error) => Err(failed(error).into()),
+    }
+}
+
+/// The same of several names.
+pub(super) fn named_all(
+    facts: &mut Facts<'_>,
+    names: &[&str],
+) -> Result<Vec<Option<VolumeSpec>>, Halt> {
+    let keys: Vec<String> = names.iter().map(|name| catalog::name_key(name)).collect();
+    let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+    let mut found = Vec::with_capacity(keys.len());
+    for (key, read) in keys.iter().zip(read) {
+        found.push(match read {
+            Ok(bytes) => Some(catalog::decode_spec(key, &bytes).map_err(failed)?),
+            Err(GetError::NotFound) => None,
+            Err(error) => return Err(failed(error).into()),
+        });
+    }
+    Ok(found)
+}
+
+/// Whether there is a volume of that name and identity.
+pub(super) fn is_named(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt> {
+    Ok(named(facts, &spec.name)?.is_some_and(|there| there.id == spec.id))
+}
+
+/// Deletes the name of a volume that no engine has open: from then on the volume is gone.
+///
+/// # Errors
+/// If the name cannot be deleted; the volume is then still there.
+pub(super) fn delete_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), Halt> {
+    let key = catalog::name_key(&spec.name);
+    if let Err(error) = facts.delete(&key)? {
+        // It may have had its effect all the same. A volume that is still served without a name would
+        // take writes until the next start, and then be gone with them.
+        match facts.get(&key)? {
+            Err(GetError::NotFound) => {
+                facts.note(Note::Warning(format!("deleting {key}: {error}; it is gone")));
+            }
+            _ => return Err(VolumeError::Store(error).into()),
+        }
+    }
+    Ok(())
+}
+
+/// The descriptions of the volumes whose keys begin with `prefix`, without those that are damaged.
+///
+/// # Errors
+/// If they cannot be read.
+pub(super) fn specs_of(facts: &mut Facts<'_>, prefix: &str) -> Result<Vec<VolumeSpec>, Halt> {
+    Ok(sound_and_damaged(facts, prefix)?.0)
+}
+
+/// The same, and the keys of those that are damaged.
+fn sound_and_damaged(
+    facts: &mut Facts<'_>,
+    prefix: &str,
+) -> Result<(Vec<VolumeSpec>, Vec<String>), Halt> {
+    let list = facts.list(prefix)?.map_err(VolumeError::Store)?;
+    let keys: Vec<String> = list.iter().map(|meta| meta.key.clone()).collect();
+    let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+    let (mut sound, mut damaged) = (Vec::new(), Vec::new());
+    for (key, read) in keys.into_iter().zip(read) {
+        match read {
+            Ok(bytes) => match catalog::decode_spec(&key, &bytes) {
+                Ok(spec) => sound.push(spec),
+                Err(_) => damaged.push(key),
+            },
+            Err(GetError::NotFound) => {}
+            Err(_) => damaged.push(key),
+        }
+    }
+    Ok((sound, damaged))
+}
+
+/// Refuses if any of these clones of a tenant's volume exists, by whatever name.
+///
+/// # Errors
+/// With their names, or what keeps one from being read.
+pub(super) fn has_no_clones(
+    facts: &mut Facts<'_>,
+    tenant: Option<&str>,
+    clones: &BTreeSet<VolumeId>,
+) -> Result<(), Halt> {
+    if clones.is_empty() {
+        return Ok(());
+    }
+    let (specs, damaged) = sound_and_damaged(facts, VOLUMES_PREFIX)?;
+    // A clone has the tenant of its parent.
+    let prefix = tenant.map_or_else(|| VOLUMES_PREFIX.to_owned(), of_tenant);
+    let of_nobody = |key: &String| tenant.is_some() || !key.starts_with(&of_tenants());
+    if let Some(key) = damaged.iter().find(|key| key.starts_with(&prefix) && of_nobody(key)) {
+        let why = "which may be one: bring that back from a copy first";
+        return Err(invalid(format!("it has clones, and {key} is damaged, {why}")).into());
+    }
+    let there = specs.into_iter().filter(|spec| clones.contains(&spec.id));
+    let mut there: Vec<String> = there.map(|spec| spec.name).collect();
+    if there.is_empty() {
+        return Ok(());
+    }
+    there.sort_unstable();
+    let there = there.join(", ");
+    Err(invalid(format!("clones of it share its data: delete {there} first")).into())
+}
+
+/// [`put_name`] of a volume of the installation, [`delete_name`], [`named`], [`has_no_clones`]: alone.
+pub mod alone {
+    use super::{NotCreated, VolumeId, VolumeSpec};
+    use crate::store::fleet::{Facts, Halt, Known, Procedure};
+    use crate::wire::link::VolumeError;
+    use std::collections::BTreeSet;
+
+    /// Gives a volume its name, whatever its tenant may have.
+    #[derive(Clone, Debug)]
+    pub struct PutName(pub VolumeSpec);
+
+    impl Procedure for PutName {
+        type Outcome = Result<(), NotCreated>;
+
+        fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+            Halt::caught(super::put_name(facts, &self.0))
+        }
+    }
+
+    /// Deletes the name of a volume.
+    #[derive(Clone, Debug)]
+    pub struct DeleteName(pub VolumeSpec);
+
+    impl Procedure for DeleteName {
+        type Outcome = Result<(), VolumeError>;
+
+        fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+            Halt::caught(super::delete_name(facts, &self.0))
+        }
+    }
+
+    /// Finds the volume of a name.
+    #[derive(Clone, Debug)]
+    pub struct FindName(pub String);
+
+    impl Procedure for FindName {
+        type Outcome = Result<Option<VolumeSpec>, VolumeError>;
+
+        fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+            Halt::caught(super::named(facts, &self.0))
+        }
+    }
+
+    /// Refuses if any of these clones of a tenant's volume exists.
+    #[derive(Clone, Debug)]
+    pub struct HasNoClones {
+        /// The tenant.
+        pub tenant: Option<String>,
+        /// The clones that the parent's log knows of.
+        pub clones: BTreeSet<VolumeId>,
+    }
+
+    impl Procedure for HasNoClones {
+        type Outcome = Result<(), VolumeError>;
+
+        fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+            Halt::caught(super::has_no_clones(facts, self.tenant.as_deref(), &self.clones))
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Which tenants there are, what they may have and do, and what they have.
+//!
+//! What a tenant may have lies in the location, so that all stores over it agree. What it has is what there is.
+//! A store that gives a volume a name counts before it does so, and once more afterwards: of several stores at
+//! once none gets past a limit, though all may be refused.
+
+use super::listing::{CatalogEntry, entries};
+use super::names::{self, NotCreated, delete_name, of_tenant, of_tenants};
+use super::{
+    ATTEMPTS, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, deletion, failed, invalid,
+};
+use crate::block::{SECTOR_BYTES, VolumeId, show_bytes};
+use crate::store::VolumeSpec;
+use crate::store::catalog::{self, volume_prefix};
+use crate::store::object::{GetError, PutError};
+use crate::store::tenant::{self, TENANTS_PREFIX, check_tenant, check_volume_name, tenant_of};
+use crate::wire::link::{TenantInfo, TenantLimits, TenantOperation, TenantReply, VolumeError};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+fn no_such(name: &str) -> VolumeError {
+    invalid(format!(
+        "there is no tenant {name}; `longhaul tenant list` shows those there are, `longhaul tenant create` makes one"
+    ))
+}
+
+fn in_flux() -> Halt {
+    failed("the tenant is changed at this moment; try again").into()
+}
+
+/// What a tenant's record says, or what is wrong with it.
+type Said = Result<Option<TenantLimits>, String>;
+
+/// The newest record of each tenant whose records' keys begin with `prefix`, and its number; those that are
+/// deleted are among them.
+fn newest(facts: &mut Facts<'_>, prefix: &str) -> Result<BTreeMap<String, (u64, Said)>, Halt> {
+    'again: for _ in 0..ATTEMPTS {
+        let list = facts.list(prefix)?.map_err(VolumeError::Store)?;
+        let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
+        for (name, number) in list.iter().filter_map(|meta| tenant::parse_key(&meta.key)) {
+            let newest = numbers.entry(name.to_owned()).or_default();
+            *newest = number.max(*newest);
+        }
+        let keys: Vec<String> =
+            numbers.iter().map(|(name, number)| tenant::key(name, *number)).collect();
+        let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+        let mut found = BTreeMap::new();
+        for (((name, number), key), read) in numbers.into_iter().zip(keys).zip(read) {
+            let said = match read {
+                Ok(bytes) => tenant::decode(&key, &bytes).map_err(|error| error.to_string()),
+                // There is a newer one.
+                Err(GetError::NotFound) => continue 'again,
+                Err(error) => Err(error.to_string()),
+            };
+            found.insert(name, (number, said));
+        }
+        return Ok(found);
+    }
+    Err(failed("tenants are changed at this moment; try again").into())
+}
+
+/// Number and content of a tenant's newest record.
+fn record(facts: &mut Facts<'_>, name: &str) -> Result<(u64, Option<TenantLimits>), Halt> {
+    match newest(facts, &tenant::prefix(name))?.remove(name) {
+        None => Ok((0, None)),
+        Some((number, Ok(limits))) => Ok((number, limits)),
+        Some((_, Err(reason))) => Err(failed(reason).into()),
+    }
+}
+
+/// Makes the record after that of a number. Gives nothing if another store has done so.
+fn put(
+    facts: &mut Facts<'_>,
+    name: &str,
+    upon: u64,
+    limits: Option<&TenantLimits>,
+) -> Result<Option<u64>, Halt> {
+    let number = upon.saturating_add(1);
+    let data = Bytes::from(tenant::encode(limits));
+    match facts.put(&tenant::key(name, number), data)? {
+        Ok(()) => {}
+        Err(PutError::Exists) => return Ok(None),
+        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
+    }
+    for meta in facts.list(&tenant::prefix(name))?.unwrap_or_default() {
+        if tenant::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
+            facts.discard(&meta.key)?;
+        }
+    }
+    Ok(Some(number))
+}
+
+/// What a tenant has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    volumes: u64,
+    bytes: u64,
+    deleted: u64,
+    stored: u64,
+}
+
+impl Usage {
+    fn info(self, name: String, limits: TenantLimits) -> TenantInfo {
+        let Usage { volumes, bytes, deleted, stored } = self;
+        // What waits is for the store service to say.
+        let (waiting_requests, waiting_bytes) = (0, 0);
+        TenantInfo {
+            name,
+            limits,
+            volumes,
+            bytes,
+            deleted,
+            stored,
+            waiting_requests,
+            waiting_bytes,
+        }
+    }
+
+    fn add(&mut self, sectors: u64) {
+        self.volumes += 1;
+        self.bytes = self.bytes.saturating_add(sectors.saturating_mul(SECTOR_BYTES));
+    }
+}
+
+/// What tenants have whose volumes' keys begin with `prefix`, without one volume.
+fn usage(
+    facts: &mut Facts<'_>,
+    prefix: &str,
+    without: Option<VolumeId>,
+) -> Result<BTreeMap<String, Usage>, Halt> {
+    let found = Halt::caught(entries(facts, prefix))?.map_err(VolumeError::Store)?;
+    let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
+    // How large they are is not known.
+    for tenant in found.damaged.keys().filter_map(|name| tenant_of(name)) {
+        usage.entry(tenant.to_owned()).or_default().add(0);
+    }
+    for entry in found.entries.values().filter(|entry| Some(entry.spec.id) != without) {
+        if let Some(tenant) = entry.spec.tenant() {
+            usage.entry(tenant.to_owned()).or_default().add(entry.sectors);
+        }
+    }
+    Ok(usage)
+}
+
+/// Deleted volumes that have a tenant, with that.
+fn deleted(facts: &mut Facts<'_>) -> Result<Vec<(String, VolumeId)>, Halt> {
+    let mut all = Vec::new();
+    let mut after = VolumeId(0);
+    loop {
+        let (deleted, more) = deletion::list(facts, after, 0, &|spec| spec.tenant().is_some())?;
+        for volume in deleted {
+            after = volume.id;
+            all.extend(tenant_of(&volume.name).map(|tenant| (tenant.to_owned(), volume.id)));
+        }
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+/// The same as [`usage`] with deleted volumes, and what all of it takes.
+fn usage_with_deleted(facts: &mut Facts<'_>) -> Result<BTreeMap<String, Usage>, Halt> {
+    let mut all = usage(facts, &of_tenants(), None)?;
+    let specs = names::specs_of(facts, &of_tenants())?.into_iter();
+    let mut volumes: Vec<(String, VolumeId)> =
+        specs.filter_map(|spec| Some((spec.tenant()?.to_owned(), spec.id))).collect();
+    for (tenant, volume) in deleted(facts)? {
+        all.entry(tenant.clone()).or_default().deleted += 1;
+        volumes.push((tenant, volume));
+    }
+    let ids: Vec<VolumeId> = volumes.iter().map(|(_, volume)| *volume).collect();
+    let stored = stored_of(facts, &ids)?;
+    for ((tenant, _), stored) in volumes.into_iter().zip(stored) {
+        let usage = all.entry(tenant).or_default();
+        usage.stored = usage.stored.saturating_add(stored);
+    }
+    Ok(all)
+}
+
+/// Bytes of all objects that each of these volumes consists of.
+fn stored_of(facts: &mut Facts<'_>, volumes: &[VolumeId]) -> Result<Vec<u64>, Halt> {
+    let prefixes: Vec<String> = volumes.iter().map(|volume| volume_prefix(*volume)).collect();
+    let lists = facts.list_all(&prefixes, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+    Ok(lists.into_iter().map(|list| list.iter().map(|meta| meta.bytes).sum()).collect())
+}
+
+/// Finds what a tenant may have and do; nothing, if there is none of that name.
+#[derive(Clone, Debug)]
+pub struct FindLimits(pub String);
+
+impl Procedure for FindLimits {
+    type Outcome = Result<TenantLimits, VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        let record = Halt::caught(record(facts, &self.0))?;
+        Ok(record.map(|(_, limits)| limits.unwrap_or_default()))
+    }
+}
+
+/// Whether limits are such that something can be done.
+fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
+    if limits.max_iops == Some(0) || limits.max_rate == Some(0) {
+        return Err(invalid(
+            "a limit of nothing a second would stop everything: set none, or at least 1",
+        ));
+    }
+    Ok(())
+}
+
+/// Finds what a tenant has stored, with its deleted volumes, and how much it may store. What it has is not
+/// counted where it may have any amount.
+#[derive(Clone, Debug)]
+pub struct FindRoom(pub String);
+
+impl Procedure for FindRoom {
+    type Outcome = Result<(u64, Option<u64>), VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(self.find(facts))
+    }
+}
+
+impl FindRoom {
+    fn find(&self, facts: &mut Facts<'_>) -> Result<(u64, Option<u64>), Halt> {
+        let limits = record(facts, &self.0)?.1;
+        let Some(limit) = limits.and_then(|limits| limits.max_stored) else { return Ok((0, None)) };
+        let there = names::specs_of(facts, &of_tenant(&self.0))?;
+        let deleted = deleted(facts)?.into_iter().filter(|(of, _)| *of == self.0);
+        let there = there.into_iter().map(|spec| spec.id);
+        let volumes: Vec<VolumeId> = there.chain(deleted.map(|(_, volume)| volume)).collect();
+        let stored = stored_of(facts, &volumes)?;
+        Ok((stored.into_iter().fold(0, u64::saturating_add), Some(limit)))
+    }
+}
+
+/// Whether a tenant may have a volume of so many sectors, beside those that it has.
+fn allow(facts: &mut Facts<'_>, tenant: &str, volume: VolumeId, sectors: u64) -> Result<(), Halt> {
+    let (_, Some(limits)) = record(facts, tenant)? else { return Err(no_such(tenant).into()) };
+    if limits == TenantLimits::default() {
+        return Ok(());
+    }
+    let all = usage(facts, &of_tenant(tenant), Some(volume))?.remove(tenant);
+    let mut has = all.unwrap_or_default();
+    let before = has.volumes;
+    has.add(sectors);
+    let raise =
+        |limit| format!("have the limit raised with `longhaul tenant set {tenant} {limit}`");
+    if let Some(limit) = limits.max_volumes.filter(|limit| has.volumes > *limit) {
+        let raise = raise("--max-volumes");
+        let why = format!("tenant {tenant} has {before} volumes and may have {limit}");
+        return Err(invalid(format!("{why}: delete one, or {raise}")).into());
+    }
+    if let Some(limit) = limits.max_bytes.filter(|limit| has.bytes > *limit) {
+        let (may, would) = (show_bytes(limit), show_bytes(has.bytes));
+        let raise = raise("--max-bytes");
+        let why =
+            format!("tenant {tenant} may have volumes of {may} together, and would have {would}");
+        return Err(invalid(format!("{why}: take less, delete a volume, or {raise}")).into());
+    }
+    Ok(())
+}
+
+/// Gives a volume its name, if its tenant may have it: from then on there is such a volume.
+///
+/// # Errors
+/// If there is no such tenant or it is over a limit, the name is taken, or the objects cannot be read or written.
+pub(super) fn put_name(
+    facts: &mut Facts<'_>,
+    spec: &VolumeSpec,
+    sectors: u64,
+) -> Result<(), Halt<NotCreated>> {
+    let Some(tenant) = spec.tenant() else { return names::put_name(facts, spec) };
+    allow(facts, tenant, spec.id, sectors)?;
+    names::put_name(facts, spec)?;
+    if let Err(error) = Halt::caught(allow(facts, tenant, spec.id, sectors))? {
+        delete_name(facts, spec)?;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+/// Creates a volume, or gives a clone its name. It fails if name or sizes are not allowed, the tenant may not
+/// have the volume, the name is taken, or the objects cannot be read or written.
+#[derive(Clone, Debug)]
+pub struct CreateVolume(pub CatalogEntry);
+
+impl Procedure for CreateVolume {
+    type Outcome = Result<(), NotCreated>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        let CatalogEntry { spec, sectors } = &self.0;
+        let refused = |error: catalog::CatalogError| Ok(Err(invalid(error.to_string()).into()));
+        if let Err(error) = check_volume_name(&spec.name) {
+            return refused(error);
+        }
+        if let Err(error) = catalog::check_size(spec.created_sectors, spec.block_bytes) {
+            return refused(error);
+        }
+        Halt::caught(put_name(facts, spec, *sectors))
+    }
+}
+
+/// Decides whether a volume may be given a size. It fails if its tenant would be over a limit, or the objects
+/// cannot be read.
+#[derive(Clone, Debug)]
+pub struct AllowSize(pub CatalogEntry);
+
+impl Procedure for AllowSize {
+    type Outcome = Result<(), VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        let CatalogEntry { spec, sectors } = &self.0;
+        match spec.tenant() {
+            Some(tenant) => Halt::caught(allow(facts, tenant, spec.id, *sectors)),
+            None => Ok(Ok(())),
+        }
+    }
+}
+
+/// Does what is asked about tenants; the message of a failure says why and what to do.
+#[derive(Clone, Debug)]
+pub struct OperateTenants(pub TenantOperation);
+
+impl Procedure for OperateTenants {
+    type Outcome = Result<TenantReply, VolumeError>;
+
+    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
+        Halt::caught(match &self.0 {
+            TenantOperation::Create { tenant, limits } => create(facts, tenant, limits),
+            TenantOperation::Set { tenant, limits } => set(facts, tenant, limits),
+            TenantOperation::Show { tenant } => show(facts, tenant),
+            TenantOperation::List => list(facts),
+            TenantOperation::Delete { tenant } => delete(facts, tenant),
+        })
+    }
+}
+
+fn create(facts: &mut Facts<'_>, tenant: &str, limits: &TenantLimits) -> Result<TenantReply, Halt> {
+    check_tenant(tenant).map_err(|error| invalid(error.to_string()))?;
+    check(limits)?;
+    let (number, there) = record(facts, tenant)?;
+    if there.is_some() || put(facts, tenant, number, Some(limits))?.is_none() {
+        return Err(invalid(format!("there is a tenant {tenant} already")).into());
+    }
+    show(facts, tenant)
+}
+
+fn set(facts: &mut Facts<'_>, tenant: &str, limits: &TenantLimits) -> Result<TenantReply, Halt> {
+    check(limits)?;
+    for _ in 0..ATTEMPTS {
+        let (number, Some(_)) = record(facts, tenant)? else { return Err(no_such(tenant).into()) };
+        if put(facts, tenant, number, Some(limits))?.is_some() {
+            return show(facts, tenant);
+        }
+    }
+    Err(in_flux())
+}
+
+fn show(facts: &mut Facts<'_>, name: &str) -> Result<TenantReply, Halt> {
+    let (_, Some(limits)) = record(facts, name)? else { return Err(no_such(name).into()) };
+    let usage = usage_with_deleted(facts)?.remove(name).unwrap_or_default();
+    Ok(TenantReply::Tenant(usage.info(name.to_owned(), limits)))
+}
+
+fn list(facts: &mut Facts<'_>) -> Result<TenantReply, Halt> {
+    let mut usage = usage_with_deleted(facts)?;
+    let mut list = Vec::new();
+    for (name, (_, limits)) in newest(facts, TENANTS_PREFIX)? {
+        match limits {
+            Ok(Some(limits)) => {
+                list.push(usage.remove(&name).unwrap_or_default().info(name, limits));
+            }
+            Ok(None) => {}
+            // One that is damaged costs its own tenant, and no other.
+            Err(reason) => {
+                facts.note(Note::Error(format!("tenant {name} cannot be listed: {reason}")));
+            }
+        }
+    }
+    Ok(TenantReply::List(list))
+}
+
+fn delete(facts: &mut Facts<'_>, tenant: &str) -> Result<TenantReply, Halt> {
+    let (number, Some(limits)) = record(facts, tenant)? else {
+        return Err(no_such(tenant).into());
+    };
+    let Some(number) = put(facts, tenant, number, None)? else { return Err(in_flux()) };
+    // A store that names a volume now finds that there is no such tenant.
+    let usage = Halt::caught(usage_with_deleted(facts))?;
+    let has = usage.map(|mut usage| usage.remove(tenant).unwrap_or_default());
+    if has == Ok(Usage::default()) {
+        return Ok(TenantReply::Done);
+    }
+    put(facts, tenant, number, Some(&limits))?;
+    let Usage { volumes, deleted, .. } = has?;
+    let has = format!("tenant {tenant} has {volumes} volumes and {deleted} deleted ones");
+    Err(invalid(format!("{has}: delete them first, with `longhaul volume delete --now`")).into())
+}
