@@ -24,13 +24,14 @@ use hyper_util::service::TowerToHyperService;
 use longhaul_base::Usage;
 use longhaul_base::limits::{self, Stranger, Strangers};
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+
+pub use crate::metrics::Metrics;
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -340,102 +341,10 @@ async fn taken_in(
     tokio::time::timeout(limits::ADMIN_BODY_LIMIT, read).await.map_err(late)?
 }
 
-/// Writes numbers in the Prometheus text format, version 0.0.4.
-#[derive(Debug, Default)]
-pub struct Metrics {
-    text: String,
-}
-
-impl Metrics {
-    /// Begins a metric; its samples follow before the next one. `kind` is `counter`, `gauge` or
-    /// `histogram`.
-    pub fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        Family { text: &mut self.text, name }
-    }
-
-    /// A metric with one sample without labels.
-    pub fn single(&mut self, name: &'static str, kind: &str, help: &str, value: impl Into<f64>) {
-        self.family(name, kind, help).sample(&[], value);
-    }
-
-    /// The text.
-    pub fn finish(self) -> String {
-        self.text
-    }
-}
-
-/// A metric whose samples are being written.
-#[derive(Debug)]
-pub struct Family<'a> {
-    text: &'a mut String,
-    name: &'static str,
-}
-
-impl Family<'_> {
-    /// Adds a sample.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<f64>) -> &mut Self {
-        self.line("", labels, None, value.into());
-        self
-    }
-
-    /// Adds a histogram: upper bounds in ascending order, each with the number of observations up to
-    /// it *and above the bound before*; then the number above the last bound, and the sum of all.
-    pub fn histogram(
-        &mut self,
-        labels: &[(&str, &str)],
-        buckets: impl IntoIterator<Item = (f64, u64)>,
-        above: u64,
-        sum: f64,
-    ) -> &mut Self {
-        let mut count = 0;
-        for (bound, observed) in buckets {
-            count += observed;
-            self.line("_bucket", labels, Some(bound), count as f64);
-        }
-        count += above;
-        self.line("_bucket", labels, Some(f64::INFINITY), count as f64);
-        self.line("_sum", labels, None, sum);
-        self.line("_count", labels, None, count as f64);
-        self
-    }
-
-    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<f64>, value: f64) {
-        self.text.push_str(self.name);
-        self.text.push_str(suffix);
-        let bound = bound
-            .map(|bound| if bound.is_infinite() { "+Inf".to_owned() } else { bound.to_string() });
-        let all = labels.iter().copied().chain(bound.as_deref().map(|bound| ("le", bound)));
-        for (n, (label, text)) in all.clone().enumerate() {
-            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = write!(self.text, "{}{label}=\"{text}\"", if n == 0 { '{' } else { ',' });
-        }
-        let end = if all.count() > 0 { "}" } else { "" };
-        let _ = writeln!(self.text, "{end} {value}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    #[test]
-    fn the_text_format() {
-        let mut metrics = Metrics::default();
-        metrics.single("up", "gauge", "Whether.", 1);
-        let mut family = metrics.family("seconds", "histogram", "How long.");
-        family.histogram(&[("volume", "a\"b")], [(0.5, 2), (1.0, 3)], 1, 4.25);
-        assert_eq!(
-            metrics.finish(),
-            "# HELP up Whether.\n# TYPE up gauge\nup 1\n\
-             # HELP seconds How long.\n# TYPE seconds histogram\n\
-             seconds_bucket{volume=\"a\\\"b\",le=\"0.5\"} 2\n\
-             seconds_bucket{volume=\"a\\\"b\",le=\"1\"} 5\n\
-             seconds_bucket{volume=\"a\\\"b\",le=\"+Inf\"} 6\n\
-             seconds_sum{volume=\"a\\\"b\"} 4.25\nseconds_count{volume=\"a\\\"b\"} 6\n"
-        );
-    }
 
     #[test]
     fn only_loopback() {

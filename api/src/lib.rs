@@ -16,6 +16,7 @@ mod calls;
 pub mod client;
 mod failure;
 pub mod keys;
+pub mod metrics;
 pub mod queries;
 mod routes;
 pub mod schedule;

@@ -1,8 +1,8 @@
-//! What is different in a snapshot from an earlier one of its volume, for NBD clients that ask for it as
-//! `qemu:dirty-bitmap:NAME`: backup programs copy only that.
+//! The difference between a snapshot and an earlier one of its volume. NBD clients ask for it as
+//! `qemu:dirty-bitmap:NAME`; backup programs copy only that.
 
-use super::attach::snapshot_of;
 use super::uplink::Router;
+use super::volume::snapshot_of;
 use longhaul_core::block::{BlockError, BlockState, Range, StatusRun};
 use longhaul_core::wire::link::{
     SNAPSHOT_VERSION, SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply, ToHost, ToStore,
@@ -26,7 +26,8 @@ pub struct Bitmaps {
 }
 
 impl Bitmaps {
-    /// Asks the store for what is before a snapshot; nothing if it cannot say in time, or this is none.
+    /// Asks the store for what is before a snapshot; nothing if it cannot say in time, or this is
+    /// none.
     pub async fn of(router: Rc<Router>, export: String) -> Option<Bitmaps> {
         tokio::time::timeout(LIMIT, Bitmaps::find(router, &export)).await.ok().flatten()
     }
@@ -61,8 +62,8 @@ impl Bitmaps {
         self.earlier.iter().map(|info| info.name.clone()).collect()
     }
 
-    /// What is different since one of them, from the start of a range on: as data, the rest as a hole. Waits while
-    /// the store cannot be reached.
+    /// The changes since one of them, from the start of a range on: changed ranges as data, the
+    /// rest as a hole. Waits while the store cannot be reached.
     ///
     /// # Errors
     /// If a snapshot has been deleted meanwhile, or its map cannot be read.
@@ -77,7 +78,8 @@ impl Bitmaps {
                 }
                 Some(other) => {
                     tracing::warn!(
-                        "what is different in a snapshot of volume {} since {name} cannot be told: {other:?}",
+                        "what is different in a snapshot of volume {} since {name} cannot be told: \
+                         {other:?}",
                         self.volume
                     );
                     return Err(BlockError::Medium(range));

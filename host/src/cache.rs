@@ -4,10 +4,14 @@
 //! volumes/ID/cache.0000       the read cache, preallocated; may be deleted while no host runs
 //! ```
 //!
-//! Promises: a cache that cannot be made, or not as large as asked for, is a warning and no more; nothing
-//! that is not a cache of this volume is used; no plain text stays in the file of an encrypted volume. What is in the file is the engine's business.
+//! Promises: if a cache cannot be made, or not as large as asked for, the host only warns. It uses
+//! no file but a cache of this volume. No plain text stays in the file of an encrypted volume. The
+//! engine knows the content.
 
 use super::state::{StateDir, random};
+
+pub use super::state::cache_path as path;
+
 use anyhow::{Context as _, Result};
 use longhaul_base::cache_file::{fitting, run_load};
 use longhaul_base::disk::Disk;
@@ -19,7 +23,7 @@ use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// Space that a cache leaves free on its disk: the journal of the next volume comes before it.
@@ -35,13 +39,8 @@ pub struct CacheFile {
     pub pins: Pins,
 }
 
-/// Where the cache of a volume is.
-pub fn path(dir: &Path) -> PathBuf {
-    dir.join("cache.0000")
-}
-
-/// Opens the cache of a volume, or makes one; `None` if there is to be none or there can be none. `sealed`: what is in
-/// it has to be encrypted. Blocks.
+/// Opens the cache of a volume, or makes one; `None` if there is to be none or there can be none.
+/// `sealed`: its content has to be encrypted. Blocks.
 pub fn open(
     state: &StateDir,
     (name, volume): (&str, VolumeId),
@@ -97,7 +96,7 @@ fn open_file(
     let (mut cache, mut loaded) = load(&file, geometry, volume)?;
     let plain = sealed && have > 0 && !loaded.sealed;
     if have != bytes || plain {
-        // What is in the file was laid out for another size, or may be plain text that must not be there.
+        // The content was laid out for another size, or may be plain text that must not be there.
         file.set_len(0).with_context(cannot)?;
         if let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             remove(dir)?;

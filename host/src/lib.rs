@@ -1,75 +1,58 @@
 //! The host gateway: sockets, journal files, link and signals around the engine.
 //!
-//! Sessions of NBD and iSCSI and volumes live together on one front thread, so that nothing on the way of a
-//! request is locked or handed over; journals have a thread each, the link has one, and so has
-//! the admin listener.
+//! Volumes and the sessions of NBD and iSCSI share one front thread. So a request meets no lock and
+//! no queue between threads. Each journal has a thread. The link has one, and the admin listener
+//! has one.
 
 mod accepted;
 mod admin;
-pub mod ahead;
 mod args;
 mod attach;
 mod bitmaps;
+mod blocking;
 pub mod cache;
-mod front;
+mod context;
+pub mod control;
+mod encryption;
+mod exposition;
+mod failure;
 pub mod iscsi;
-mod learn;
-mod locks;
+mod kept_journal;
+mod learning;
 mod metrics;
 pub mod nbd;
 pub mod null;
 pub mod pins;
 mod ready;
+mod registry;
 pub mod report;
 mod run;
+mod runtime;
 mod schedule;
+mod settings;
+mod space;
 pub mod state;
 mod stream;
+mod task;
 #[cfg(test)]
 mod tests;
+pub mod traces;
 mod uplink;
+mod version_table;
 mod versions;
 mod volume;
 
-pub use accepted::{Accepted, Expected};
+pub use accepted::{AcceptedRollback, RootExpectation};
 pub use args::{HostArgs, KeyArgs};
 pub use attach::{lengths, run_recovery};
 pub use run::run;
 pub use schedule::Schedule;
-pub use versions::problems as versions_problems;
-
-use anyhow::{Context as _, Result};
-use longhaul_core::front::nbd::ExportInfo;
+pub use version_table::problems as versions_problems;
 
 /// Whether the access rights in a state directory can be read.
 ///
 /// # Errors
-/// What is wrong with them.
+/// If they cannot be read.
 pub fn iscsi_rights(state: &std::path::Path) -> anyhow::Result<()> {
-    iscsi::Rights::open(state, iscsi::Static::default()).map(drop)
-}
-
-/// The runtime of the front thread. A second worker would cost a third of the request rate.
-fn front_runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        // Reads of a journal that the page cache did not hold.
-        .max_blocking_threads(16)
-        .build()
-        .context("cannot start the front thread's runtime")
-}
-
-fn export_info(volume: &volume::Volume) -> ExportInfo {
-    let attached = volume.attached();
-    ExportInfo {
-        name: volume.name().into(),
-        description: String::new(),
-        sectors: volume.sectors(),
-        min_block: attached.block_bytes,
-        // A block that is written whole keeps one checksum and needs no neighbour when read.
-        preferred_block: 4096,
-        max_payload: 32 << 20,
-        read_only: volume.is_read_only(),
-        bitmaps: Vec::new(),
-    }
+    iscsi::InitiatorRights::open(state, iscsi::ConfiguredAccess::default()).map(drop)
 }

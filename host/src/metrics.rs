@@ -5,9 +5,9 @@ use longhaul_base::histogram::Histogram;
 use longhaul_core::block::{BlockError, ReadPiece, Reply, Request, SECTOR_BYTES};
 use std::time::Duration;
 
-/// What a request was.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// A read.
     Read,
     /// A write, FUA or not.
@@ -30,34 +30,34 @@ pub enum Kind {
     WriteStaged,
 }
 
-impl Kind {
+impl RequestKind {
     /// All kinds with their label, in the order of their numbers.
-    pub const ALL: [(Kind, &str); 10] = [
-        (Kind::Read, "read"),
-        (Kind::Write, "write"),
-        (Kind::Flush, "flush"),
-        (Kind::Discard, "discard"),
-        (Kind::Zero, "zero"),
-        (Kind::Prefetch, "prefetch"),
-        (Kind::Status, "status"),
-        (Kind::Watch, "watch"),
-        (Kind::Stage, "stage"),
-        (Kind::WriteStaged, "write_staged"),
+    pub const ALL: [(RequestKind, &str); 10] = [
+        (RequestKind::Read, "read"),
+        (RequestKind::Write, "write"),
+        (RequestKind::Flush, "flush"),
+        (RequestKind::Discard, "discard"),
+        (RequestKind::Zero, "zero"),
+        (RequestKind::Prefetch, "prefetch"),
+        (RequestKind::Status, "status"),
+        (RequestKind::Watch, "watch"),
+        (RequestKind::Stage, "stage"),
+        (RequestKind::WriteStaged, "write_staged"),
     ];
 
     /// The kind of a request.
-    pub fn of(request: &Request) -> Kind {
+    pub fn of(request: &Request) -> RequestKind {
         match request {
-            Request::Read(_) => Kind::Read,
-            Request::Write { .. } => Kind::Write,
-            Request::Flush => Kind::Flush,
-            Request::Discard { .. } => Kind::Discard,
-            Request::Zero { .. } => Kind::Zero,
-            Request::Prefetch(_) => Kind::Prefetch,
-            Request::Status(_) => Kind::Status,
-            Request::Watch(_) | Request::Unwatch(_) => Kind::Watch,
-            Request::Stage { .. } => Kind::Stage,
-            Request::WriteStaged { .. } => Kind::WriteStaged,
+            Request::Read(_) => RequestKind::Read,
+            Request::Write { .. } => RequestKind::Write,
+            Request::Flush => RequestKind::Flush,
+            Request::Discard { .. } => RequestKind::Discard,
+            Request::Zero { .. } => RequestKind::Zero,
+            Request::Prefetch(_) => RequestKind::Prefetch,
+            Request::Status(_) => RequestKind::Status,
+            Request::Watch(_) | Request::Unwatch(_) => RequestKind::Watch,
+            Request::Stage { .. } => RequestKind::Stage,
+            Request::WriteStaged { .. } => RequestKind::WriteStaged,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Kind {
 /// Where the time of a volume's requests goes. One request passes several stages, some of them more
 /// than once: divide the sum of a stage by the number of requests.
 #[derive(Clone, Debug, Default)]
-pub struct Stages {
+pub struct StageTimes {
     /// Client protocols: taking requests apart, putting replies together and writing them to the
     /// socket; once for each wake-up that had some.
     pub front: Histogram,
@@ -80,7 +80,7 @@ pub struct Stages {
     pub disk: DiskTimes,
 }
 
-impl Stages {
+impl StageTimes {
     /// All of them with their label.
     pub fn all(&self) -> [(&'static str, &Histogram); 7] {
         [
@@ -95,13 +95,13 @@ impl Stages {
     }
 }
 
-/// What clients asked of a volume and what came of it.
+/// The requests of a volume's clients, and their outcomes.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct VolumeMetrics {
     /// By stage.
-    pub stages: Stages,
-    /// By kind, see [`Kind::ALL`].
-    pub latency: [Histogram; Kind::ALL.len()],
+    pub stages: StageTimes,
+    /// By kind, see [`RequestKind::ALL`].
+    pub latency: [Histogram; RequestKind::ALL.len()],
     /// Bytes of reads that succeeded.
     pub read_bytes: u64,
     /// Bytes of writes that were asked for.
@@ -110,7 +110,7 @@ pub struct Metrics {
     pub errors: u64,
 }
 
-impl Metrics {
+impl VolumeMetrics {
     /// A request came in.
     pub fn start(&mut self, request: &Request) {
         if let Request::Write { data, .. } = request {
@@ -119,7 +119,7 @@ impl Metrics {
     }
 
     /// A request was answered.
-    pub fn end(&mut self, kind: Kind, took: Duration, reply: &Result<Reply, BlockError>) {
+    pub fn end(&mut self, kind: RequestKind, took: Duration, reply: &Result<Reply, BlockError>) {
         self.latency[kind as usize].record(took);
         match reply {
             Err(_) => self.errors += 1,
@@ -135,7 +135,7 @@ impl Metrics {
     }
 
     /// The latency of a kind.
-    pub fn of(&self, kind: Kind) -> &Histogram {
+    pub fn of(&self, kind: RequestKind) -> &Histogram {
         &self.latency[kind as usize]
     }
 }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn kinds_are_numbered_in_order() {
-        for (number, (kind, _)) in Kind::ALL.into_iter().enumerate() {
+        for (number, (kind, _)) in RequestKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
         }
     }

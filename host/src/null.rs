@@ -1,11 +1,11 @@
 //! A host without disk and store: the journal is in memory and the store commits at once.
 //!
-//! It measures what session machine, engine and shell cost by themselves (`docs/performance.md`), and
-//! stands in for both ends in tests. Data lives only as long as the journal's lap.
+//! It measures what session machine, engine and shell cost by themselves (`docs/performance.md`),
+//! and stands in for both ends in tests. Data lives only as long as the journal's lap.
 
 use super::bitmaps::Bitmaps;
-use super::iscsi::{self, Opened, Volumes};
-use super::nbd::{Address, Exports, Listener, Server};
+use super::iscsi::{self, IscsiServer, OpenedVolume, Portal, ReservationError, Volumes};
+use super::nbd::{Address, Exports, Listener, NbdServer};
 use super::volume::{Backing, Clock, Uplink, Volume};
 use anyhow::Result;
 use bytes::Bytes;
@@ -89,7 +89,7 @@ impl Exports for One {
                 let message = format!("there is only the export `{}`", self.0.name());
                 return Err(LookupError { kind: LookupErrorKind::Unknown, message });
             }
-            Ok((super::export_info(&self.0), self.0.clone()))
+            Ok((super::nbd::export_info(&self.0), self.0.clone()))
         })
     }
 
@@ -104,7 +104,10 @@ impl Exports for One {
 }
 
 impl Volumes for One {
-    fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
+    fn open(
+        self: Rc<Self>,
+        name: String,
+    ) -> LocalBoxFuture<'static, Result<OpenedVolume, OpenError>> {
         Box::pin(async move {
             if name == self.0.name() {
                 Ok((self.0.clone(), Bytes::new()))
@@ -123,8 +126,8 @@ impl Volumes for One {
         self: Rc<Self>,
         _: Rc<Volume>,
         _: Bytes,
-    ) -> LocalBoxFuture<'static, Result<(), String>> {
-        Box::pin(async { Err("nothing is kept here".to_owned()) })
+    ) -> LocalBoxFuture<'static, Result<(), ReservationError>> {
+        Box::pin(async { Err(ReservationError::Unavailable("nothing is kept here".into())) })
     }
 }
 
@@ -134,19 +137,19 @@ impl Volumes for One {
 /// If an address cannot be listened on.
 pub fn bench(nbd: &str, iscsi: Option<&str>, bytes: u64) -> Result<()> {
     let address: Address = nbd.parse()?;
-    super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(async move {
+    super::runtime::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(async move {
         let geometry = engine::journal::Geometry { file_bytes: 16 << 20, files: 16 };
         let clock = Clock::start();
         let one = Rc::new(One(volume("null", bytes / 512, clock, geometry)));
         if let Some(text) = iscsi {
-            let portal = iscsi::Listener::bind(text)?;
+            let portal = Portal::bind(text)?;
             eprintln!("serving `null` on {}", portal.address());
             let config = iscsi::config(vec![portal.address().to_string()], false);
-            let target = iscsi::Server::new(one.clone(), clock, config, Access::default());
+            let target = IscsiServer::new(one.clone(), clock, config, Access::default());
             tokio::task::spawn_local(target.clone().run());
             tokio::task::spawn_local(portal.run(target));
         }
-        let server = Server::new(one, None);
+        let server = NbdServer::new(one, None);
         let listener = Listener::bind(&address, false, false)?;
         eprintln!("serving `null` on {}", listener.address());
         tokio::select! {

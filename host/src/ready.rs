@@ -1,16 +1,17 @@
 //! Why a host cannot do all that it is there for, as `/readyz` says it.
 
-use super::report::{Report, VolumeReport};
+use super::report::{HostReport, VolumeReport};
 use longhaul_api::admin::Unready;
 
-/// How long the store may be out of reach before that is a reason: longer than a store takes to be restarted.
+/// How long the store may be out of reach before that is a reason: longer than a store takes to be
+/// restarted.
 const LINK_GRACE_SECONDS: f64 = 30.0;
 
 /// The share of a journal that is full when writes wait for room in it.
 const FULL_SHARE: f64 = 0.9;
 
 /// The reasons, those of the host as a whole first.
-pub fn reasons(report: &Report) -> Vec<Unready> {
+pub fn reasons(report: &HostReport) -> Vec<Unready> {
     let mut reasons = Vec::new();
     if report.stopping {
         let detail = "the host is shutting down".to_owned();
@@ -40,20 +41,21 @@ fn of_volume(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     match volume.state.as_str() {
         "fenced" => reasons.push(("fenced", why("another host has attached it"))),
         "refused" => reasons.push(("unattachable", why("it cannot be attached"))),
-        "stopped" if !volume.journal_failed => {
+        "stopped" if !volume.journal.journal_failed => {
             reasons.push(("unattachable", why("it cannot be attached")));
         }
         _ => {}
     }
-    if volume.journal_failed {
+    if volume.journal.journal_failed {
         reasons.push(("journal-failed", why("its journal has failed")));
     }
-    if volume.no_space {
+    if volume.at_store.no_space {
         let text = "its tenant is over the quota of stored bytes: new data is refused";
         reasons.push(("out-of-space", text.to_owned()));
     }
-    let full = volume.journal_bytes as f64 >= volume.journal_capacity_bytes as f64 * FULL_SHARE;
-    if full && volume.journal_capacity_bytes > 0 && volume.waiting_writes > 0 {
+    let full = volume.journal.journal_bytes as f64
+        >= volume.journal.journal_capacity_bytes as f64 * FULL_SHARE;
+    if full && volume.journal.journal_capacity_bytes > 0 && volume.waiting.waiting_writes > 0 {
         let text = "its journal is full, writes wait for the store";
         reasons.push(("journal-full", text.to_owned()));
     }
@@ -87,16 +89,14 @@ mod tests {
             assert_eq!(name(&volume(state)), reasons, "{state}");
         }
         assert_eq!(of_volume(&volume("fenced"))[0].1, "why");
-        let failed = VolumeReport { journal_failed: true, ..volume("stopped") };
+        let mut failed = volume("stopped");
+        failed.journal.journal_failed = true;
         assert_eq!(name(&failed), ["journal-failed"]);
-        let full = VolumeReport {
-            journal_bytes: 95,
-            journal_capacity_bytes: 100,
-            waiting_writes: 1,
-            no_space: true,
-            ..volume("attached")
-        };
+        let mut full = volume("attached");
+        (full.journal.journal_bytes, full.journal.journal_capacity_bytes) = (95, 100);
+        (full.waiting.waiting_writes, full.at_store.no_space) = (1, true);
         assert_eq!(name(&full), ["out-of-space", "journal-full"]);
-        assert!(name(&VolumeReport { waiting_writes: 0, no_space: false, ..full }).is_empty());
+        (full.waiting.waiting_writes, full.at_store.no_space) = (0, false);
+        assert!(name(&full).is_empty());
     }
 }

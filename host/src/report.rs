@@ -1,15 +1,19 @@
-//! What a running host says of itself, as `/status` gives it.
+//! The status of a running host, as `/status` gives it.
 //!
-//! Collected on the front thread when someone asks; nothing is kept up to date for nobody.
+//! The front thread collects it for each request, and keeps nothing up to date otherwise.
 
-use super::ahead::{Control, TraceReport};
-use super::attach::{Failure, Kept};
-use super::front::{FencedBy, Front, Stage};
-use super::iscsi::{self, Change, Counters, RightsReport, SessionReport, Static};
-use super::metrics::Metrics;
-use super::nbd::{self, Server};
+use super::control::HostCommand;
+use super::failure::AttachFailure;
+use super::iscsi::{
+    self, ConfiguredAccess, Counters, InitiatorChange, InitiatorRightsReport, SessionReport,
+};
+use super::kept_journal::KeptJournal;
+use super::metrics::VolumeMetrics;
+use super::nbd::{self, NbdServer};
 use super::pins::PinsReport;
+use super::registry::{AttachStage, FencedBy, VolumeRegistry};
 use super::state::{Damaged, VolumeFile};
+use super::traces::TraceReport;
 use longhaul_core::host as engine;
 use longhaul_core::host::VersionsStatus;
 use longhaul_core::host::cache::CacheStatus;
@@ -19,41 +23,41 @@ use longhaul_link::LinkStatus;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-/// What the admin listener wants of the front thread, with where the answer goes.
-pub enum Question {
+/// A request of the admin listener to the front thread, with the way back for the answer.
+pub enum AdminRequest {
     /// How everything is.
-    Report(oneshot::Sender<Answer>),
+    Report(oneshot::Sender<HostSnapshot>),
     /// The traces that are kept.
     Traces(oneshot::Sender<anyhow::Result<Vec<TraceReport>>>),
     /// What is pinned.
     Pins(oneshot::Sender<Vec<PinsReport>>),
     /// A command.
-    Control(Control, oneshot::Sender<anyhow::Result<()>>),
-    /// Which initiators may use what.
-    Rights(oneshot::Sender<RightsReport>),
+    Control(HostCommand, oneshot::Sender<anyhow::Result<()>>),
+    /// The rights of initiators.
+    Rights(oneshot::Sender<InitiatorRightsReport>),
     /// Other rights.
-    Change(Change, oneshot::Sender<anyhow::Result<()>>),
-    /// Which NBD clients may use what.
-    NbdRights(oneshot::Sender<nbd::RightsReport>),
+    Change(InitiatorChange, oneshot::Sender<anyhow::Result<()>>),
+    /// The rights of NBD clients.
+    NbdRights(oneshot::Sender<nbd::ClientRightsReport>),
     /// Other rights of theirs.
-    NbdChange(nbd::Change, oneshot::Sender<anyhow::Result<()>>),
+    NbdChange(nbd::ClientChange, oneshot::Sender<anyhow::Result<()>>),
     /// The config file says something else now about who may use what.
-    Reload(Box<Static>, nbd::Access, oneshot::Sender<anyhow::Result<()>>),
+    Reload(Box<ConfiguredAccess>, nbd::Access, oneshot::Sender<anyhow::Result<()>>),
 }
 
 /// Everything at one moment, as the front thread sees it.
-pub struct Answer {
-    /// What people and programs read.
-    pub report: Report,
+pub struct HostSnapshot {
+    /// The report for people and programs.
+    pub report: HostReport,
     /// Latencies by volume.
-    pub metrics: Vec<(String, Metrics)>,
+    pub metrics: Vec<(String, VolumeMetrics)>,
     /// Totals of the iSCSI target.
     pub iscsi: Counters,
 }
 
 /// `/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Report {
+pub struct HostReport {
     /// Identity of the host.
     pub host: String,
     /// Whether it is shutting down.
@@ -90,7 +94,7 @@ pub struct Report {
 pub struct DamagedReport {
     /// Its identity, as its directory says it.
     pub id: String,
-    /// What is wrong with which file.
+    /// The problem, with the file's name.
     pub problem: String,
 }
 
@@ -102,10 +106,10 @@ pub struct VolumeReport {
     /// Identity, once attached.
     pub id: Option<String>,
     /// `attached`, `attaching` (under way, or waiting for the store), `refused` (the last attempt
-    /// failed, the next one will come), `detaching`, `fenced`, `stopped`, or `left`: not attached, with
-    /// writes in its journal that were not delivered.
+    /// failed, the next one will come), `detaching`, `fenced`, `stopped`, or `left`: not attached,
+    /// with writes in its journal that were not delivered.
     pub state: String,
-    /// Who fenced it off.
+    /// The host that fenced it off.
     #[serde(default)]
     pub fenced_by: Option<FencedBy>,
     /// Why it is not attached, or what is wrong with it.
@@ -118,6 +122,42 @@ pub struct VolumeReport {
     pub connections: usize,
     /// iSCSI sessions.
     pub iscsi_sessions: usize,
+    /// The journal, and the writes in it.
+    #[serde(flatten)]
+    pub journal: JournalReport,
+    /// The store's word on it.
+    #[serde(flatten)]
+    pub at_store: AtStoreReport,
+    /// Requests that wait.
+    #[serde(flatten)]
+    pub waiting: WaitingReport,
+    /// Shares and ratios since the attach.
+    #[serde(flatten)]
+    pub ratios: RatioReport,
+    /// Number of the key that new writes are encrypted with, if the volume is encrypted.
+    pub encryption_key: Option<u32>,
+    /// Reading ahead.
+    #[serde(default)]
+    pub readahead: ReadAheadReport,
+    /// Limits on what it takes of the line.
+    #[serde(default)]
+    pub limits: LimitReport,
+    /// The read cache, if there is one.
+    #[serde(default)]
+    pub cache: Option<CacheReport>,
+    /// The version table, if the volume is encrypted and has one.
+    #[serde(default)]
+    pub versions: Option<VersionsReport>,
+    /// Encrypting anew what is under older data keys, if `rotate-key --rewrite` asked for it.
+    #[serde(default)]
+    pub rewrite: Option<RewriteReport>,
+    /// Totals since the attach.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// The journal of a volume in `/status`, and the writes in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct JournalReport {
     /// Bytes the store has not committed: lost if this host were. While it is not attached, the
     /// bytes in the journal that are not known to be committed, which is never less.
     pub lag_bytes: u64,
@@ -132,9 +172,6 @@ pub struct VolumeReport {
     pub journal_failed: bool,
     /// Whether writes live in memory until committed.
     pub memory_only: bool,
-    /// Whether new data is refused because the tenant is over its quota of stored bytes.
-    #[serde(default)]
-    pub no_space: bool,
     /// Buffers of writes.
     pub memory_bytes: u64,
     /// Last write accepted, made stable here, committed by the store.
@@ -149,43 +186,42 @@ pub struct VolumeReport {
     pub window_bytes: u64,
     /// Entries of the dirty map.
     pub dirty_entries: u64,
+}
+
+/// Requests of a volume that wait.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WaitingReport {
     /// Requests that wait for disk or store.
     pub waiting_reads: u64,
     /// Writes that wait for room.
     pub waiting_writes: u64,
     /// Flushes that wait for durability.
     pub waiting_flushes: u64,
-    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is committed is there as
-    /// well.
-    #[serde(default)]
-    pub replica: String,
+}
+
+/// Shares and ratios of a volume since the attach.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RatioReport {
     /// Share of bytes read that needed no store, if anything was read.
     pub hit_rate: Option<f64>,
-    /// Bytes of data written for each byte that compression made of them, if any was packed; zeroes,
-    /// which take nothing, count.
+    /// Bytes of data written for each byte that compression made of them, if any was packed;
+    /// zeroes, which take nothing, count.
     pub compression_ratio: Option<f64>,
-    /// Share of the bytes on their way to the store that were left out because they were overwritten
-    /// before, if anything was shipped.
+    /// Share of the bytes on their way to the store that were left out because they were
+    /// overwritten before, if anything was shipped.
     pub coalescing_ratio: Option<f64>,
-    /// Number of the key that new writes are encrypted with, if the volume is encrypted.
-    pub encryption_key: Option<u32>,
-    /// Reading ahead.
+}
+
+/// The store's word on a volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AtStoreReport {
+    /// Whether new data is refused because the tenant is over its quota of stored bytes.
     #[serde(default)]
-    pub readahead: ReadAheadReport,
-    /// Limits on what it takes of the line.
+    pub no_space: bool,
+    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is
+    /// committed is there as well.
     #[serde(default)]
-    pub limits: LimitReport,
-    /// The read cache, if there is one.
-    #[serde(default)]
-    pub cache: Option<CacheReport>,
-    /// The table of versions, if the volume is encrypted and has one.
-    #[serde(default)]
-    pub versions: Option<VersionsReport>,
-    /// Encrypting anew what is under older data keys, if `rotate-key --rewrite` asked for it.
-    #[serde(default)]
-    pub rewrite: Option<RewriteReport>,
-    /// Totals since the attach.
-    pub counters: std::collections::BTreeMap<String, u64>,
+    pub replica: String,
 }
 
 /// Reading ahead, for one volume.
@@ -214,9 +250,9 @@ pub struct ReadAheadReport {
 /// Limits of one volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LimitReport {
-    /// What the drain may take now, in bits a second.
+    /// Rate that the drain may take now, in bits a second.
     pub drain_bits: Option<u64>,
-    /// What reading ahead may take now, in bits a second.
+    /// Rate that read-ahead may take now, in bits a second.
     pub readahead_bits: Option<u64>,
     /// By time of day.
     pub drain_rate: String,
@@ -224,11 +260,11 @@ pub struct LimitReport {
     pub readahead_rate: String,
 }
 
-/// The table of versions of an encrypted volume in `/status`.
+/// The version table of an encrypted volume in `/status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VersionsReport {
-    /// `complete`: the version of every block is known; `partial`: that of what was written or read here; `failed`:
-    /// nothing is compared any more.
+    /// `complete`: the version of every block is known; `partial`: that of what was written or read
+    /// here; `failed`: nothing is compared any more.
     pub state: String,
     /// All writes up to this number are in the table on disk.
     pub durable: u64,
@@ -261,7 +297,8 @@ pub struct RewriteReport {
     pub total_bytes: u64,
     /// Bytes of it that have been looked at.
     pub done_bytes: u64,
-    /// Bytes that were encrypted anew since the attach, or since the store could not give something.
+    /// Bytes that were encrypted anew since the attach, or since the store could not give
+    /// something.
     pub rewritten_bytes: u64,
     /// Bytes that the store could not give; they are tried again.
     pub failed_bytes: u64,
@@ -388,25 +425,31 @@ impl From<CacheStatus> for CacheReport {
 }
 
 /// Looks at everything.
-pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer {
+pub fn collect(
+    registry: &VolumeRegistry,
+    server: &NbdServer,
+    iscsi: &iscsi::IscsiServer,
+) -> HostSnapshot {
     let mut metrics = Vec::new();
     let mut volumes: Vec<VolumeReport> = Vec::new();
-    let attached = front.volumes();
-    for (name, stage) in front.stages() {
+    let attached = registry.volumes();
+    for (name, stage) in registry.stages() {
         let (state, reason) = match &stage {
-            Stage::Attached(_) => ("attached", None),
-            Stage::Trying(failure) => ("attaching", failure.as_ref().map(why)),
-            Stage::Waiting(failure @ Failure::Link) => ("attaching", Some(why(failure))),
-            Stage::Waiting(failure) => ("refused", Some(why(failure))),
-            Stage::Detaching => ("detaching", None),
-            Stage::Ended(failure @ Failure::Disk(_)) => ("stopped", Some(why(failure))),
-            Stage::Ended(failure) => ("fenced", Some(why(failure))),
+            AttachStage::Attached(_) => ("attached", None),
+            AttachStage::Trying(failure) => ("attaching", failure.as_ref().map(why)),
+            AttachStage::Waiting(failure @ AttachFailure::Link) => {
+                ("attaching", Some(why(failure)))
+            }
+            AttachStage::Waiting(failure) => ("refused", Some(why(failure))),
+            AttachStage::Detaching => ("detaching", None),
+            AttachStage::Ended(failure @ AttachFailure::Disk(_)) => ("stopped", Some(why(failure))),
+            AttachStage::Ended(failure) => ("fenced", Some(why(failure))),
         };
         let mut report = VolumeReport {
             connections: server.connections_of(&name),
             iscsi_sessions: iscsi.sessions_of(&name),
             state: state.into(),
-            fenced_by: front.fenced_by(&name),
+            fenced_by: registry.fenced_by(&name),
             reason,
             name,
             ..VolumeReport::default()
@@ -414,82 +457,78 @@ pub fn collect(front: &Front, server: &Server, iscsi: &iscsi::Server) -> Answer 
         // A fenced volume still has its engine, and clients that hear of it.
         if let Some(volume) = attached.iter().find(|volume| volume.name() == report.name) {
             fill(&mut report, volume);
-            let limits = front.limits(&report.name);
+            let limits = registry.limits(&report.name);
             report.limits.drain_rate = limits.drain.to_string();
             report.limits.readahead_rate = limits.readahead.to_string();
             metrics.push((report.name.clone(), volume.status().2));
-        } else if let Some(kept) = front.kept(&report.name) {
+        } else if let Some(kept) = registry.kept(&report.name) {
             fill_kept(&mut report, &kept);
         }
         volumes.push(report);
     }
-    let survey = front.state.survey().unwrap_or_default();
+    let survey = registry.state().survey().unwrap_or_default();
     for file in survey.volumes.iter().filter(|file| !file.delivered) {
         if !volumes.iter().any(|report| report.name == file.name) {
-            volumes.push(left(front, file));
+            volumes.push(left(registry, file));
         }
     }
     let damaged = |damaged: Damaged| DamagedReport { id: damaged.id, problem: damaged.problem };
-    let report = Report {
-        host: front.state.host().to_string(),
-        stopping: front.is_stopping(),
+    let report = HostReport {
+        host: registry.state().host().to_string(),
+        stopping: registry.is_stopping(),
         volumes,
         damaged: survey.damaged.into_iter().map(damaged).collect(),
         nbd: Vec::new(),
         nbd_tls: server.has_tls(),
         iscsi: Vec::new(),
-        link: front.router.status(),
+        link: registry.link_status(),
         connections: server.connections(),
         connections_refused: server.refused(),
         iscsi_connections: iscsi.connections(),
         iscsi_sessions: iscsi.sessions(),
     };
-    Answer { report, metrics, iscsi: iscsi.counters() }
+    HostSnapshot { report, metrics, iscsi: iscsi.counters() }
 }
 
 /// A volume that nobody attaches, whose journal holds what was not delivered.
-fn left(front: &Front, file: &VolumeFile) -> VolumeReport {
-    let dir = file.volume_id().map(|id| front.state.volume_dir(id)).unwrap_or_default();
+fn left(registry: &VolumeRegistry, file: &VolumeFile) -> VolumeReport {
+    let dir = file.volume_id().map(|id| registry.state().volume_dir(id)).unwrap_or_default();
     VolumeReport {
         name: file.name.clone(),
         id: Some(file.id.clone()),
         state: "left".into(),
         reason: Some(format!(
-            "not attached, and {} holds writes that were not delivered: keep them for salvage, or give them up with \
-             `longhaul detach {} --drop-undelivered`",
+            "not attached, and {} holds writes that were not delivered: keep them for salvage, or \
+             give them up with `longhaul detach {} --drop-undelivered`",
             dir.display(),
             file.name
         )),
         size_bytes: file.sectors * 512,
         epoch: file.epoch,
-        journal_capacity_bytes: file.journal.bytes(),
+        journal: JournalReport {
+            journal_capacity_bytes: file.journal.bytes(),
+            ..JournalReport::default()
+        },
         ..VolumeReport::default()
     }
 }
 
-fn why(failure: &Failure) -> String {
-    match failure {
-        Failure::Link => "waiting for the store".into(),
-        Failure::NotFound(why)
-        | Failure::InUse(why)
-        | Failure::Fenced(why)
-        | Failure::Refused(why)
-        | Failure::Disk(why) => why.clone(),
-    }
+fn why(failure: &AttachFailure) -> String {
+    failure.text().unwrap_or("waiting for the store").to_owned()
 }
 
-/// What a volume that is not attached has here.
-fn fill_kept(report: &mut VolumeReport, kept: &Kept) {
+/// Fills in the journal of a volume that is not attached.
+fn fill_kept(report: &mut VolumeReport, kept: &KeptJournal) {
     report.id = Some(kept.file.id.clone());
     report.size_bytes = kept.file.sectors * 512;
     report.epoch = kept.file.epoch;
-    report.lag_bytes = kept.lag_bytes;
-    report.lag_seconds = kept.since.map_or(0.0, |since| {
+    report.journal.lag_bytes = kept.lag_bytes;
+    report.journal.lag_seconds = kept.since.map_or(0.0, |since| {
         // Never nothing while something is missing, whatever the clock was set to.
         since.elapsed().unwrap_or_default().as_secs_f64().max(0.001)
     });
-    report.journal_bytes = kept.journal_bytes;
-    report.journal_capacity_bytes = kept.file.journal.bytes();
+    report.journal.journal_bytes = kept.journal_bytes;
+    report.journal.journal_capacity_bytes = kept.file.journal.bytes();
     if !kept.known && report.reason.is_none() {
         report.reason = Some("its journal is being read; until then it counts as full".into());
     }
@@ -515,35 +554,35 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.id = Some(attached.volume.to_string());
     report.size_bytes = volume.sectors() * 512;
     report.epoch = status.epoch;
-    report.lag_bytes = status.lag_bytes;
-    report.lag_seconds = status.lag.as_secs_f64();
-    report.journal_bytes = status.journal_bytes;
-    report.journal_capacity_bytes = status.journal_capacity_bytes;
-    report.journal_failed = status.latched;
+    report.journal.lag_bytes = status.lag_bytes;
+    report.journal.lag_seconds = status.lag.as_secs_f64();
+    report.journal.journal_bytes = status.journal_bytes;
+    report.journal.journal_capacity_bytes = status.journal_capacity_bytes;
+    report.journal.journal_failed = status.latched;
     report.reason = report.reason.take().or_else(|| volume.trouble());
-    report.memory_only = status.memory_only;
-    report.no_space = status.full;
-    report.memory_bytes = status.memory_bytes;
-    report.last_seq = status.last;
-    report.stable_seq = status.stable;
-    report.committed_seq = status.committed;
-    report.in_flight_bytes = status.in_flight_bytes;
-    report.window_bytes = status.window_bytes;
-    report.dirty_entries = status.dirty_entries;
-    report.waiting_reads = status.waiting_reads;
-    report.waiting_writes = status.waiting_writes;
-    report.waiting_flushes = status.waiting_flushes;
+    report.journal.memory_only = status.memory_only;
+    report.at_store.no_space = status.full;
+    report.journal.memory_bytes = status.memory_bytes;
+    report.journal.last_seq = status.last;
+    report.journal.stable_seq = status.stable;
+    report.journal.committed_seq = status.committed;
+    report.journal.in_flight_bytes = status.in_flight_bytes;
+    report.journal.window_bytes = status.window_bytes;
+    report.journal.dirty_entries = status.dirty_entries;
+    report.waiting.waiting_reads = status.waiting_reads;
+    report.waiting.waiting_writes = status.waiting_writes;
+    report.waiting.waiting_flushes = status.waiting_flushes;
     let replica = match status.second {
         SecondState::None => "none",
         SecondState::Behind => "behind",
         SecondState::InStep(_) => "in step",
     };
-    report.replica = replica.to_owned();
-    report.hit_rate = (read > 0).then(|| hits as f64 / read as f64);
+    report.at_store.replica = replica.to_owned();
+    report.ratios.hit_rate = (read > 0).then(|| hits as f64 / read as f64);
     let packed = &status.packed;
     let ratio = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
-    report.compression_ratio = ratio(packed.plain_bytes, packed.stored_bytes);
-    report.coalescing_ratio =
+    report.ratios.compression_ratio = ratio(packed.plain_bytes, packed.stored_bytes);
+    report.ratios.coalescing_ratio =
         ratio(counters.coalesced_bytes, counters.coalesced_bytes + counters.batch_bytes);
     report.encryption_key = status.key;
     let ahead = status.readahead;

@@ -1,14 +1,16 @@
 //! `longhaul host`: from the command line to the last drained byte.
 
+use super::accepted::RootArgumentError;
 use super::admin;
-use super::ahead::{Limits, check_name};
 use super::args::{DurabilityArg, HostArgs, OnJournalFailureArg};
-use super::front::{Front, Options, Stage};
-use super::iscsi::{self, Rights, Static};
-use super::locks::Locks;
-use super::nbd::{self, Address, Listener, Server, tls_config};
-use super::report::{self, Question};
+use super::encryption::EncryptionPolicy;
+use super::iscsi::{self, ConfiguredAccess, InitiatorRights};
+use super::nbd::{self, Address, ClientRights, Listener, NbdServer, tls_config};
+use super::registry::{AttachStage, VolumeRegistry};
+use super::report::{self, AdminRequest};
+use super::settings::{Limits, VolumeSettings};
 use super::state::{JournalShape, StateDir};
+use super::traces::check_name;
 use super::uplink::Router;
 use super::volume::{Clock, Volume};
 use anyhow::{Context as _, Result, bail};
@@ -31,8 +33,8 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// How long before clients are no longer waited for those that have not left are cut off.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long systemd waits for the first attempt to connect to a store, which takes seconds for each
-/// address that does not answer: well within its default limit for a start, 90 s.
+/// How long systemd waits for the first attempt to connect to a store. It takes seconds for each
+/// address that does not answer. The limit is well within systemd's default for a start, 90 s.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Flags that a reload takes up.
@@ -46,14 +48,14 @@ const RELOADED: [&str; 7] = [
     "--volume",
 ];
 
-/// Runs a host until it is told to stop. `read` reads the command line with its config file, now and at each SIGHUP; the
-/// `[iscsi]` table of that file has no flag.
+/// Runs a host until it is told to stop. `read` reads the command line with its config file, now
+/// and at each SIGHUP; the `[iscsi]` table of that file has no flag.
 ///
 /// # Errors
 /// If it cannot start: the state directory, credential, addresses or certificates are not usable.
 pub fn run(read: &Read<HostArgs>) -> Result<()> {
     raise_open_files();
-    super::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(read)))
+    super::runtime::front_runtime()?.block_on(tokio::task::LocalSet::new().run_until(serve(read)))
 }
 
 async fn serve(read: &Read<HostArgs>) -> Result<()> {
@@ -61,15 +63,20 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     let reload = Reload::listen()?;
     let line = read()?;
     let (args, config, settings) = (&line.args, line.config.as_deref(), line.settings);
-    if args.write_through && !args.expect_root.is_empty() {
+    if args.write_through && !args.roots.expect_root.is_empty() {
         bail!(Usage(
-            "--write-through keeps no table of versions, which --expect-root is for: leave one of them out".into()
+            "--write-through keeps no table of versions, which --expect-root is for: leave one of \
+             them out"
+                .into()
         ));
     }
-    let expected = args.expect_root.iter().cloned().map(|one| one.named(&args.volumes));
-    let expect_root = expected.collect::<Result<_, _>>().map_err(Usage)?;
+    let expected =
+        args.roots.expect_root.iter().cloned().map(|one| one.named(&args.volume_args.volumes));
+    let expect_root = expected
+        .collect::<Result<_, _>>()
+        .map_err(|error: RootArgumentError| Usage(error.to_string()))?;
     let mut credential = Credential::load(&args.credential)?;
-    let options = Options {
+    let volume_settings = VolumeSettings {
         journal: JournalShape::from_size(args.journal_size)?,
         cache_bytes: longhaul_base::cache_file::check_size(args.cache_size)?,
         durability: match args.durability {
@@ -83,42 +90,49 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         },
         write_through: args.write_through,
         compression: args.compression,
-        accept_rollback: args.accept_rollback.clone(),
+        accept_rollback: args.roots.accept_rollback.clone(),
         expect_root,
-        locks: Locks::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
+        locks: EncryptionPolicy::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
         // Without a journal it is what there was before anything was done about distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
-        limits: Limits { drain: args.drain_rate.clone(), readahead: args.readahead_rate.clone() },
+        limits: Limits {
+            drain: args.rates.drain_rate.clone(),
+            readahead: args.rates.readahead_rate.clone(),
+        },
         warm: args.warm.clone(),
     };
-    if let Some(name) = &options.warm {
+    if let Some(name) = &volume_settings.warm {
         check_name(name)?;
     }
     let state = Arc::new(StateDir::open(&args.state)?);
     let heard = state.stores().into_iter();
     let heard: Vec<_> = heard.filter(|store| !credential.stores.contains(store)).collect();
     credential.stores.extend(heard);
-    let tls = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
-        (Some(cert), Some(key)) => Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?),
+    let tls = match (&args.nbd_args.nbd_tls_cert, &args.nbd_args.nbd_tls_key) {
+        (Some(cert), Some(key)) => {
+            Some(tls_config(cert, key, args.nbd_args.nbd_tls_ca.as_deref())?)
+        }
         _ => None,
     };
-    // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may take a while.
+    // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may
+    // take a while.
     let (questions, asked) = mpsc::channel(16);
     let token = iscsi::new_token(&args.state)?;
-    admin::start(&args.admin, &args.admin_host, token, questions.clone())?;
+    admin::start(&args.admin_args.admin, &args.admin_args.admin_host, token, questions.clone())?;
     let listeners = args
+        .nbd_args
         .nbd
         .iter()
         .map(|text| {
             let address: Address = text.parse()?;
-            Listener::bind(&address, tls.is_some(), args.nbd_tls_ca.is_some())
+            Listener::bind(&address, tls.is_some(), args.nbd_args.nbd_tls_ca.is_some())
         })
         .collect::<Result<Vec<_>>>()?;
-    let fixed = Static::load(config)?;
-    let rights = Rights::open(&args.state, fixed.clone())?;
+    let fixed = ConfiguredAccess::load(config)?;
+    let rights = InitiatorRights::open(&args.state, fixed.clone())?;
     let access = rights.access()?;
-    let clients = nbd::Rights::open(&args.state, nbd::load(config)?)?;
-    let portals = args.iscsi.iter().map(|text| iscsi::Listener::bind(text));
+    let clients = ClientRights::open(&args.state, nbd::load(config)?)?;
+    let portals = args.iscsi.iter().map(|text| iscsi::Portal::bind(text));
     let portals = portals.collect::<Result<Vec<_>>>()?;
     let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals.clone() };
@@ -126,17 +140,17 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
 
     let router = Rc::new(Router::new(client));
     let clock = Clock::start();
-    let front = Front::new(state.clone(), options, router.clone(), clock);
-    let server = Server::new(front.clone(), tls);
+    let registry = VolumeRegistry::new(state.clone(), volume_settings, router.clone(), clock);
+    let server = NbdServer::new(registry.clone(), tls);
     let nbd: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
     set_nbd_access(&server, &nbd, clients.access());
     let config = iscsi::config(told, fixed.weak_chap);
-    let target = iscsi::Server::new(front.clone(), clock, config, access);
-    front.on_gone({
+    let target = iscsi::IscsiServer::new(registry.clone(), clock, config, access);
+    registry.on_gone({
         let target = target.clone();
         move |name, why| target.volume_gone(name, why)
     });
-    front.on_resized({
+    registry.on_resized({
         let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
         move |volume, sectors| {
             if let Some(server) = server.upgrade() {
@@ -148,10 +162,10 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         }
     });
     let nobody = rights.is_empty();
-    tokio::task::spawn_local(front.clone().run_link(events));
+    tokio::task::spawn_local(registry.clone().run_link(events));
     tokio::task::spawn_local(target.clone().run());
-    tokio::task::spawn_local(front.clone().run_limits());
-    front.count_clients({
+    tokio::task::spawn_local(registry.clone().run_limits());
+    registry.count_clients({
         let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
         move |name| {
             let nbd = server.upgrade().map_or(0, |server| server.connections_of(name));
@@ -159,21 +173,22 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         }
     });
     let answers = Answers {
-        front: front.clone(),
+        registry: registry.clone(),
         server: server.clone(),
         target: target.clone(),
         nbd,
         portals: bound,
     };
     tokio::task::spawn_local(answers.run(rights, clients, asked));
-    front.set_on_demand(args.attach_on_demand.clone());
-    front.pin_kept()?;
-    for name in &args.volumes {
-        front.pin(name);
+    registry.set_on_demand(args.volume_args.attach_on_demand.clone());
+    registry.attach_kept()?;
+    for name in &args.volume_args.volumes {
+        registry.attach_always(name);
     }
     if listeners.is_empty() && portals.is_empty() {
         tracing::info!(
-            "no --nbd and no --iscsi address: volumes are attached and drained, but nobody can use them"
+            "no --nbd and no --iscsi address: volumes are attached and drained, but nobody can use \
+             them"
         );
     }
     let mut accepting = Vec::new();
@@ -185,8 +200,8 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         let address = portal.address();
         if nobody && !address.ip().is_loopback() {
             tracing::info!(
-                "serving iSCSI on {address}, where nobody may use anything yet: `longhaul iscsi allow VOLUME \
-                 IQN` lets an initiator in"
+                "serving iSCSI on {address}, where nobody may use anything yet: `longhaul iscsi \
+                 allow VOLUME IQN` lets an initiator in"
             );
         } else {
             tracing::info!("serving iSCSI on {address}");
@@ -197,11 +212,11 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     tokio::select! {
         // Clients that start after us find their volumes, if the store can be reached at all.
         () = async {
-            let _ = tokio::time::timeout(READY_LIMIT, front.link_tried()).await;
+            let _ = tokio::time::timeout(READY_LIMIT, registry.link_tried()).await;
             notify(sd_notify::NotifyState::Ready);
             std::future::pending().await
         } => {}
-        () = follow((&front, &server, &questions), (reload, read), settings, &fixed) => {}
+        () = follow((&registry, &server, &questions), (reload, read), settings, &fixed) => {}
         () = stop.wait() => {}
     }
     notify(sd_notify::NotifyState::Stopping);
@@ -209,7 +224,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         "stopping: draining for up to {:?}; a second signal leaves at once",
         args.drain_limit
     );
-    front.stop();
+    registry.stop();
     for listener in accepting {
         listener.abort();
     }
@@ -218,16 +233,16 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     target.stop(args.drain_limit.min(SETTLE_LIMIT).saturating_sub(GOODBYE_LIMIT));
     let clients = || server.connections() + target.connections();
     let winding = async {
-        // What is being attached would stay attached at the store.
+        // A volume that is being attached would stay attached at the store.
         let settled = Instant::now() + args.drain_limit.min(SETTLE_LIMIT);
-        until(settled, || front.attempts() == 0).await;
-        wind_down(&front.volumes(), clients, args.drain_limit).await;
+        until(settled, || registry.attempts() == 0).await;
+        wind_down(&registry.volumes(), clients, args.drain_limit).await;
     };
     tokio::select! {
         () = winding => {}
         () = stop.wait() => tracing::warn!("leaving at once"),
     }
-    farewell(&front);
+    farewell(&registry);
     // Before the runtime goes: the link sends what is queued, journals end their threads.
     let closed = tokio::task::spawn_blocking({
         let client = router.client();
@@ -237,15 +252,15 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     Ok(())
 }
 
-/// What a reload concerns.
-type Parts<'a> = (&'a Rc<Front>, &'a Rc<Server>, &'a mpsc::Sender<Question>);
+/// The parts that a reload concerns.
+type Parts<'a> = (&'a Rc<VolumeRegistry>, &'a Rc<NbdServer>, &'a mpsc::Sender<AdminRequest>);
 
 /// Follows SIGHUP for as long as the host runs.
 async fn follow(
     parts: Parts<'_>,
     (mut reload, read): (Reload, &Read<HostArgs>),
     mut settings: Settings,
-    fixed: &Static,
+    fixed: &ConfiguredAccess,
 ) {
     loop {
         reload.wait().await;
@@ -256,20 +271,20 @@ async fn follow(
     }
 }
 
-/// Reads the command line and its config file again, and takes up what can change. Everything is checked before
-/// anything is taken up.
+/// Reads the command line and its config file again, and takes up what can change. Everything is
+/// checked before anything is taken up.
 async fn take_up(
-    (front, server, questions): Parts<'_>,
+    (registry, server, questions): Parts<'_>,
     read: &Read<HostArgs>,
     before: &Settings,
-    fixed: &Static,
+    fixed: &ConfiguredAccess,
 ) -> Result<Settings> {
     let line = read()?;
     let (args, config) = (&line.args, line.config.as_deref());
-    let (initiators, clients) = (Static::load(config)?, nbd::load(config)?);
-    let certificates = match (&args.nbd_tls_cert, &args.nbd_tls_key) {
+    let (initiators, clients) = (ConfiguredAccess::load(config)?, nbd::load(config)?);
+    let certificates = match (&args.nbd_args.nbd_tls_cert, &args.nbd_args.nbd_tls_key) {
         (Some(cert), Some(key)) if server.has_tls() => {
-            Some(tls_config(cert, key, args.nbd_tls_ca.as_deref())?)
+            Some(tls_config(cert, key, args.nbd_args.nbd_tls_ca.as_deref())?)
         }
         _ => None,
     };
@@ -277,7 +292,7 @@ async fn take_up(
         tracing::warn!("[iscsi] portals and weak-chap are taken up at the next start only");
     }
     let (sender, answer) = oneshot::channel();
-    let question = Question::Reload(Box::new(initiators), clients, sender);
+    let question = AdminRequest::Reload(Box::new(initiators), clients, sender);
     questions.send(question).await.ok().context("the host is stopping")?;
     answer.await.context("the host is stopping")??;
     let mut more = vec!["access lists"];
@@ -286,11 +301,11 @@ async fn take_up(
         more.push("NBD certificates");
     }
     let changes = before.changes(&line.settings);
-    let (drain, readahead) = (args.drain_rate.clone(), args.readahead_rate.clone());
-    front.set_common_limits(Limits { drain, readahead });
-    front.set_on_demand(args.attach_on_demand.clone());
-    for name in &args.volumes {
-        front.pin(name);
+    let (drain, readahead) = (args.rates.drain_rate.clone(), args.rates.readahead_rate.clone());
+    registry.set_common_limits(Limits { drain, readahead });
+    registry.set_on_demand(args.volume_args.attach_on_demand.clone());
+    for name in &args.volume_args.volumes {
+        registry.attach_always(name);
     }
     reload::conclude(&line, &changes, &RELOADED, &more);
     Ok(line.settings)
@@ -318,8 +333,8 @@ async fn until(deadline: Instant, done: impl Fn() -> bool) {
 }
 
 /// Says of each volume what is left to deliver.
-fn farewell(front: &Front) {
-    for volume in front.volumes() {
+fn farewell(registry: &VolumeRegistry) {
+    for volume in registry.volumes() {
         let (status, ..) = volume.status();
         let name = volume.name();
         if volume.is_detached() {
@@ -344,15 +359,15 @@ fn farewell(front: &Front) {
         } else {
             tracing::warn!(
                 volume = name,
-                "{} were not delivered; they are kept in the journal and sent when this host starts \
-                 again",
+                "{} were not delivered; they are kept in the journal and sent when this host \
+                 starts again",
                 show_bytes(status.lag_bytes)
             );
         }
     }
-    for (name, stage) in front.stages() {
-        if let Stage::Trying(_) | Stage::Waiting(_) = stage {
-            let lag = front.kept(&name).map_or(0, |kept| kept.lag_bytes);
+    for (name, stage) in registry.stages() {
+        if let AttachStage::Trying(_) | AttachStage::Waiting(_) = stage {
+            let lag = registry.kept(&name).map_or(0, |kept| kept.lag_bytes);
             if lag == 0 {
                 tracing::info!(volume = name, "it was not attached");
             } else {
@@ -368,7 +383,7 @@ fn farewell(front: &Front) {
 }
 
 /// Other users can open the unix sockets once one of them is granted something.
-fn set_nbd_access(server: &Server, addresses: &[Address], access: nbd::Access) {
+fn set_nbd_access(server: &NbdServer, addresses: &[Address], access: nbd::Access) {
     for address in addresses {
         if let Err(error) = address.share(access.has_users()) {
             tracing::warn!("{error:#}");
@@ -379,9 +394,9 @@ fn set_nbd_access(server: &Server, addresses: &[Address], access: nbd::Access) {
 
 /// Answers the admin listener's questions from the front thread.
 struct Answers {
-    front: Rc<Front>,
-    server: Rc<Server>,
-    target: Rc<iscsi::Server>,
+    registry: Rc<VolumeRegistry>,
+    server: Rc<NbdServer>,
+    target: Rc<iscsi::IscsiServer>,
     /// Addresses of NBD.
     nbd: Vec<Address>,
     /// Addresses of iSCSI.
@@ -391,32 +406,32 @@ struct Answers {
 impl Answers {
     async fn run(
         self,
-        mut rights: Rights,
-        mut clients: nbd::Rights,
-        mut asked: mpsc::Receiver<Question>,
+        mut rights: InitiatorRights,
+        mut clients: ClientRights,
+        mut asked: mpsc::Receiver<AdminRequest>,
     ) {
-        // Who asked may have gone.
+        // The requester may have gone.
         while let Some(question) = asked.recv().await {
             match question {
-                Question::Report(answer) => {
-                    let mut collected = report::collect(&self.front, &self.server, &self.target);
+                AdminRequest::Report(answer) => {
+                    let mut collected = report::collect(&self.registry, &self.server, &self.target);
                     collected.report.nbd = self.nbd.iter().map(ToString::to_string).collect();
                     collected.report.iscsi.clone_from(&self.portals);
                     let _ = answer.send(collected);
                 }
-                Question::Traces(answer) => {
-                    let _ = answer.send(self.front.traces());
+                AdminRequest::Traces(answer) => {
+                    let _ = answer.send(self.registry.traces());
                 }
-                Question::Pins(answer) => {
-                    let _ = answer.send(self.front.pins());
+                AdminRequest::Pins(answer) => {
+                    let _ = answer.send(self.registry.pins());
                 }
-                Question::Control(control, answer) => {
-                    let _ = answer.send(self.front.control(control).await);
+                AdminRequest::Control(control, answer) => {
+                    let _ = answer.send(self.registry.control(control).await);
                 }
-                Question::Rights(answer) => {
+                AdminRequest::Rights(answer) => {
                     let _ = answer.send(rights.report(self.portals.clone()));
                 }
-                Question::Change(change, answer) => {
+                AdminRequest::Change(change, answer) => {
                     let told = change.describe();
                     let changed = rights.change(change).await.map(|access| {
                         tracing::info!("iSCSI rights changed: {told}");
@@ -424,7 +439,7 @@ impl Answers {
                     });
                     let _ = answer.send(changed);
                 }
-                Question::Reload(initiators, fixed, answer) => {
+                AdminRequest::Reload(initiators, fixed, answer) => {
                     let taken = rights.set_fixed(*initiators).map(|access| {
                         self.target.set_access(access);
                         clients.set_fixed(fixed);
@@ -432,10 +447,10 @@ impl Answers {
                     });
                     let _ = answer.send(taken);
                 }
-                Question::NbdRights(answer) => {
+                AdminRequest::NbdRights(answer) => {
                     let _ = answer.send(clients.report());
                 }
-                Question::NbdChange(change, answer) => {
+                AdminRequest::NbdChange(change, answer) => {
                     let told = change.describe();
                     let changed = clients.change(change).await.map(|access| {
                         tracing::info!("NBD rights changed: {told}");
@@ -452,7 +467,7 @@ impl Answers {
 mod tests {
     use super::*;
     use crate::null::{One, volume, volume_with};
-    use crate::volume::{Client as Asker, Uplink};
+    use crate::volume::{Requester, Uplink};
     use bytes::Bytes;
     use longhaul_core::block::{BlockError, Range, Reply, Request, VolumeId};
     use longhaul_core::host::journal::Geometry;
@@ -477,7 +492,7 @@ mod tests {
     #[derive(Default)]
     struct Counter(Cell<usize>);
 
-    impl Asker for Counter {
+    impl Requester for Counter {
         fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
             assert_eq!(reply, Ok(Reply::Done));
             self.0.set(self.0.get() + 1);
@@ -492,7 +507,7 @@ mod tests {
 
     fn write(volume: &Rc<Volume>) {
         let counter = Rc::new(Counter::default());
-        let asker: Rc<dyn Asker> = counter.clone();
+        let asker: Rc<dyn Requester> = counter.clone();
         let data = Bytes::from_static(&[7; 4096]);
         let write = Request::Write { range: Range::new(0, 8), data, fua: false };
         let requests = [(1, write), (2, Request::Flush)];
@@ -501,7 +516,7 @@ mod tests {
     }
 
     fn local(test: impl Future<Output = ()>) {
-        let runtime = crate::front_runtime().unwrap();
+        let runtime = crate::runtime::front_runtime().unwrap();
         runtime.block_on(tokio::task::LocalSet::new().run_until(test));
     }
 
@@ -509,7 +524,7 @@ mod tests {
     fn draining_ends_with_the_store_having_everything() {
         local(async {
             let volume = volume("v", 2048, Clock::start(), GEOMETRY);
-            let server = Server::new(Rc::new(One(volume.clone())), None);
+            let server = NbdServer::new(Rc::new(One(volume.clone())), None);
             write(&volume);
             let started = Instant::now();
             wind_down(
@@ -529,7 +544,7 @@ mod tests {
         local(async {
             let silent = Rc::new(SilentStore);
             let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
-            let server = Server::new(Rc::new(One(volume.clone())), None);
+            let server = NbdServer::new(Rc::new(One(volume.clone())), None);
             write(&volume);
             let fenced = ToHost::Fenced { volume: volume.attached().volume, epoch: 2 };
             volume.handle_messages(std::iter::once(fenced.into()));
@@ -550,7 +565,7 @@ mod tests {
         local(async {
             let silent = Rc::new(SilentStore);
             let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
-            let server = Server::new(Rc::new(One(volume.clone())), None);
+            let server = NbdServer::new(Rc::new(One(volume.clone())), None);
             write(&volume);
             let (started, limit) = (Instant::now(), Duration::from_millis(300));
             wind_down(std::slice::from_ref(&volume), || server.connections(), limit).await;

@@ -1,7 +1,8 @@
-//! A client's byte stream: TCP or unix socket, plain or inside TLS, read and written without waiting.
+//! A client's byte stream: TCP or unix socket, plain or inside TLS, read and written without
+//! waiting.
 //!
-//! Promises: nothing is ever written twice or out of order; memory is bounded by one read buffer and
-//! [`TLS_BUFFER_BYTES`] each way. It knows no protocol of clients.
+//! Promises: nothing is ever written twice or out of order; memory is bounded by one read buffer
+//! and [`TLS_BUFFER_BYTES`] each way. It knows no protocol of clients.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use std::collections::VecDeque;

@@ -1,15 +1,15 @@
 //! A host's volumes with a store that is there, and with one that is not.
 
-use super::admin;
-use super::ahead::Limits;
-use super::front::{Front, Options};
+use super::encryption::EncryptionPolicy;
+use super::exposition;
 use super::iscsi;
-use super::locks::Locks;
-use super::nbd::{Exports as _, Server};
+use super::nbd::{Exports as _, NbdServer};
+use super::registry::VolumeRegistry;
 use super::report::{self, VolumeReport};
+use super::settings::{Limits, VolumeSettings};
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
-use super::volume::{Client as Asker, Clock, Uplink as _, Volume};
+use super::volume::{Clock, Requester, Uplink as _, Volume};
 use bytes::Bytes;
 use clap::Parser as _;
 use longhaul::args::{Cli, Command};
@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 
 /// Each part is a process of its own: what it started ends with it, as if it had been killed.
 fn process<T>(part: impl Future<Output = T>) -> T {
-    let runtime = super::front_runtime().unwrap();
+    let runtime = super::runtime::front_runtime().unwrap();
     let limited = async { tokio::time::timeout(Duration::from_secs(180), part).await.unwrap() };
     runtime.block_on(tokio::task::LocalSet::new().run_until(limited))
 }
@@ -84,25 +84,30 @@ async fn command(store: &Path, args: &[&str]) {
     tokio::task::spawn_blocking(move || longhaul::volume::run(&args)).await.unwrap().unwrap();
 }
 
-fn host(store: &Path, state: &Path) -> Rc<Front> {
+fn host(store: &Path, state: &Path) -> Rc<VolumeRegistry> {
     host_at(store, state, None)
 }
 
-fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<Front> {
+fn host_at(store: &Path, state: &Path, at: Option<String>) -> Rc<VolumeRegistry> {
     host_with(store, state, at, false)
 }
 
-fn host_with(store: &Path, state: &Path, at: Option<String>, write_through: bool) -> Rc<Front> {
+fn host_with(
+    store: &Path,
+    state: &Path,
+    at: Option<String>,
+    write_through: bool,
+) -> Rc<VolumeRegistry> {
     let credential = Credential::load(&credential(store)).unwrap();
     let (client, events) = Client::start(credential, at, Transport::Auto).unwrap();
-    let options = Options {
+    let settings = VolumeSettings {
         journal: JournalShape::from_size(64 << 20).unwrap(),
         cache_bytes: 0,
         durability: Durability::Host,
         on_journal_failure: OnJournalFailure::Continue,
         write_through,
         compression: Compression::None,
-        locks: Locks::default(),
+        locks: EncryptionPolicy::default(),
         accept_rollback: Vec::new(),
         expect_root: Vec::new(),
         readahead_bytes: 32 << 20,
@@ -110,27 +115,28 @@ fn host_with(store: &Path, state: &Path, at: Option<String>, write_through: bool
         warm: None,
     };
     let state = Arc::new(StateDir::open(state).unwrap());
-    let front = Front::new(state, options, Rc::new(Router::new(client)), Clock::start());
-    tokio::task::spawn_local(front.clone().run_link(events));
+    let registry =
+        VolumeRegistry::new(state, settings, Rc::new(Router::new(client)), Clock::start());
+    tokio::task::spawn_local(registry.clone().run_link(events));
     // So that whoever opens a volume in a test is its operator.
-    front.set_on_demand(vec!["*".parse().unwrap()]);
-    front
+    registry.set_on_demand(vec!["*".parse().unwrap()]);
+    registry
 }
 
-fn answer(front: &Rc<Front>) -> report::Answer {
-    let server = Server::new(front.clone(), None);
+fn answer(registry: &Rc<VolumeRegistry>) -> report::HostSnapshot {
+    let server = NbdServer::new(registry.clone(), None);
     let (config, access) = (iscsi::config(Vec::new(), false), Access::default());
-    let target = iscsi::Server::new(front.clone(), Clock::start(), config, access);
-    report::collect(front, &server, &target)
+    let target = iscsi::IscsiServer::new(registry.clone(), Clock::start(), config, access);
+    report::collect(registry, &server, &target)
 }
 
-fn report(front: &Rc<Front>) -> VolumeReport {
-    answer(front).report.volumes.remove(0)
+fn report(registry: &Rc<VolumeRegistry>) -> VolumeReport {
+    answer(registry).report.volumes.remove(0)
 }
 
 struct Done(Cell<usize>);
 
-impl Asker for Done {
+impl Requester for Done {
     fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
         assert_eq!(reply, Ok(Reply::Done));
         self.0.set(self.0.get() + 1);
@@ -149,7 +155,7 @@ async fn write_and_flush(volume: &Rc<Volume>) {
 
 async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let done = Rc::new(Done(Cell::new(0)));
-    let asker: Rc<dyn Asker> = done.clone();
+    let asker: Rc<dyn Requester> = done.clone();
     let data = Bytes::from_static(&[7; 8192]);
     let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
     // A flush covers what was acknowledged before it.
@@ -168,46 +174,49 @@ fn what_was_not_delivered_is_known_without_the_store() {
     process(async {
         let (stop, stopped) = store(&data).await;
         create(&data, "v").await;
-        let front = host(&data, &state);
+        let registry = host(&data, &state);
         // The link is not up yet: the client is held, not refused.
-        let (info, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let (info, volume) = registry.clone().open("v".into(), true).await.unwrap();
         assert_eq!(info.sectors, 16 << 11);
-        assert_eq!(report(&front).lag_bytes, 0);
+        assert_eq!(report(&registry).journal.lag_bytes, 0);
         stop.send(()).unwrap();
         stopped.await.unwrap();
         write_and_flush(&volume).await;
     });
     process(async {
-        let front = host(&data, &state);
-        front.pin("v");
-        let first = report(&front);
+        let registry = host(&data, &state);
+        registry.attach_always("v");
+        let first = report(&registry);
         assert_eq!(first.state, "attaching");
         let started = Instant::now();
-        let refusal = front.clone().open("v".into(), true).await.err().unwrap();
+        let refusal = registry.clone().open("v".into(), true).await.err().unwrap();
         assert_eq!(refusal.kind, LookupErrorKind::Policy);
         assert!(refusal.message.contains("the store cannot be reached"), "{}", refusal.message);
         let took = started.elapsed();
         // And not when a store comes, which may be never.
         assert!(took < Duration::from_secs(60), "{took:?}");
-        front.link_tried().await;
-        let report = report(&front);
+        registry.link_tried().await;
+        let report = report(&registry);
         assert_eq!(report.state, "attaching");
-        assert!((8192..9000).contains(&report.lag_bytes), "{report:?}");
-        assert!(report.journal_bytes >= report.lag_bytes && report.lag_seconds > 0.0);
-        assert_eq!(report.journal_capacity_bytes, 64 << 20);
+        assert!((8192..9000).contains(&report.journal.lag_bytes), "{report:?}");
+        assert!(
+            report.journal.journal_bytes >= report.journal.lag_bytes
+                && report.journal.lag_seconds > 0.0
+        );
+        assert_eq!(report.journal.journal_capacity_bytes, 64 << 20);
         assert_eq!(report.reason.as_deref(), Some("waiting for the store"));
     });
     // A journal that cannot be read counts as full, and the status says why.
     let volume = std::fs::read_dir(state.join("volumes")).unwrap().next().unwrap().unwrap();
     std::fs::write(volume.path().join("journal.0003"), "cut").unwrap();
     process(async {
-        let front = host(&data, &state);
-        front.pin("v");
-        let _ = front.clone().open("v".into(), true).await;
-        let report = report(&front);
-        assert_eq!((report.state.as_str(), report.lag_bytes), ("refused", 64 << 20));
+        let registry = host(&data, &state);
+        registry.attach_always("v");
+        let _ = registry.clone().open("v".into(), true).await;
+        let report = report(&registry);
+        assert_eq!((report.state.as_str(), report.journal.lag_bytes), ("refused", 64 << 20));
         assert!(report.reason.as_ref().unwrap().contains("journal.0003"), "{report:?}");
-        let metrics = admin::prometheus(&answer(&front));
+        let metrics = exposition::prometheus(&answer(&registry));
         assert!(metrics.contains("longhaul_host_lag_bytes{volume=\"v\"} 67108864"), "{metrics}");
     });
 }
@@ -219,8 +228,8 @@ fn a_journal_that_nothing_describes_is_not_overwritten() {
     process(async {
         let _store = store(&data).await;
         create(&data, "v").await;
-        let front = host(&data, &state);
-        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        let (_, volume) = registry.clone().open("v".into(), true).await.unwrap();
         write_and_flush(&volume).await;
     });
     let volume = std::fs::read_dir(state.join("volumes")).unwrap().next().unwrap().unwrap().path();
@@ -229,16 +238,16 @@ fn a_journal_that_nothing_describes_is_not_overwritten() {
     let journal = std::fs::read(volume.join("journal.0000")).unwrap();
     process(async {
         let _store = store(&data).await;
-        let front = host(&data, &state);
-        let refusal = front.clone().open("v".into(), true).await.err().unwrap();
+        let registry = host(&data, &state);
+        let refusal = registry.clone().open("v".into(), true).await.err().unwrap();
         assert!(refusal.message.contains("no volume.json"), "{}", refusal.message);
     });
     assert!(std::fs::read(volume.join("journal.0000")).unwrap() == journal, "it was touched");
     std::fs::rename(&aside, &file).unwrap();
     process(async {
         let _store = store(&data).await;
-        let front = host(&data, &state);
-        front.clone().open("v".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        registry.clone().open("v".into(), true).await.unwrap();
     });
 }
 
@@ -260,8 +269,8 @@ fn the_status_says_why_a_journal_has_failed() {
     process(async {
         let _store = store(&data).await;
         create(&data, "v").await;
-        let front = host(&data, &state);
-        front.clone().open("v".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        registry.clone().open("v".into(), true).await.unwrap();
     });
     let volume = std::fs::read_dir(state.join("volumes")).unwrap().next().unwrap().unwrap().path();
     let journal = volume.join("journal.0000");
@@ -271,21 +280,24 @@ fn the_status_says_why_a_journal_has_failed() {
     std::os::unix::fs::symlink(path, &journal).unwrap();
     process(async {
         let _store = store(&data).await;
-        let front = host(&data, &state);
-        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        let (_, volume) = registry.clone().open("v".into(), true).await.unwrap();
         // It goes on, with the store for its journal.
         write_and_flush(&volume).await;
-        let report = report(&front);
+        let report = report(&registry);
         assert_eq!(report.state, "attached");
-        assert!(report.journal_failed && report.memory_only, "{report:?}");
-        assert_eq!((report.lag_bytes, report.committed_seq), (0, report.last_seq));
+        assert!(report.journal.journal_failed && report.journal.memory_only, "{report:?}");
+        assert_eq!(
+            (report.journal.lag_bytes, report.journal.committed_seq),
+            (0, report.journal.last_seq)
+        );
         let reason = report.reason.unwrap();
         for part in
             ["the journal failed: ", "write of ", "journal.0000", "goes on", "replace the disk"]
         {
             assert!(reason.contains(part), "{reason}");
         }
-        let metrics = admin::prometheus(&answer(&front));
+        let metrics = exposition::prometheus(&answer(&registry));
         assert!(metrics.contains("longhaul_host_journal_failed{volume=\"v\"} 1"), "{metrics}");
     });
 }
@@ -296,8 +308,8 @@ fn a_client_that_is_early_hears_that_there_is_no_such_volume() {
     let (data, state) = (dir.path().join("store"), dir.path().join("host"));
     process(async {
         let _store = store(&data).await;
-        let front = host(&data, &state);
-        let refusal = front.clone().open("none".into(), true).await.err().unwrap();
+        let registry = host(&data, &state);
+        let refusal = registry.clone().open("none".into(), true).await.err().unwrap();
         assert_eq!(refusal.kind, LookupErrorKind::Unknown, "{}", refusal.message);
     });
 }
@@ -306,25 +318,26 @@ fn a_client_that_is_early_hears_that_there_is_no_such_volume() {
 fn reservations_stay_with_the_volume() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("store");
-    let open = |front: &Rc<Front>| iscsi::Volumes::open(front.clone(), "v".into());
+    let open = |registry: &Rc<VolumeRegistry>| iscsi::Volumes::open(registry.clone(), "v".into());
     process(async {
         let (stop, stopped) = store(&data).await;
         create(&data, "v").await;
-        let front = host(&data, &dir.path().join("one"));
-        let Err(OpenError::NotFound(_)) = iscsi::Volumes::open(front.clone(), "none".into()).await
+        let registry = host(&data, &dir.path().join("one"));
+        let Err(OpenError::NotFound(_)) =
+            iscsi::Volumes::open(registry.clone(), "none".into()).await
         else {
             panic!("there is no such volume");
         };
-        let (volume, saved) = open(&front).await.unwrap();
+        let (volume, saved) = open(&registry).await.unwrap();
         assert!(saved.is_empty());
         let save = |data: &'static [u8]| {
-            iscsi::Volumes::save(front.clone(), volume.clone(), Bytes::from_static(data))
+            iscsi::Volumes::save(registry.clone(), volume.clone(), Bytes::from_static(data))
         };
         save(b"first").await.unwrap();
         save(b"second").await.unwrap();
         let many = Bytes::from(vec![0; 200 << 10]);
-        let error = iscsi::Volumes::save(front.clone(), volume.clone(), many).await.unwrap_err();
-        assert!(error.contains("unregister"), "{error}");
+        let error = iscsi::Volumes::save(registry.clone(), volume.clone(), many).await.unwrap_err();
+        assert!(error.to_string().contains("unregister"), "{error}");
         // While the store is away a save waits like a write.
         stop.send(()).unwrap();
         stopped.await.unwrap();
@@ -363,9 +376,9 @@ fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
     process(async {
         let _store = store(&data).await;
         create(&data, "v").await;
-        let front = host(&data, &state);
+        let registry = host(&data, &state);
         let told = Rc::new(RefCell::new(Vec::new()));
-        front.on_resized({
+        registry.on_resized({
             let told = told.clone();
             move |volume, sectors| {
                 // A listener may look at the volume.
@@ -373,7 +386,7 @@ fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
                 told.borrow_mut().push((volume.name().to_owned(), sectors));
             }
         });
-        let (info, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let (info, volume) = registry.clone().open("v".into(), true).await.unwrap();
         assert_eq!(info.sectors, 16 << 11);
         command(&data, &["resize", "v", "64MiB"]).await;
         while told.borrow().is_empty() {
@@ -381,18 +394,18 @@ fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
         }
         assert_eq!(*told.borrow(), [("v".to_owned(), 64 << 11)]);
         write_and_flush_at(&volume, (64 << 11) - 16).await;
-        let (info, _) = front.clone().open("v".into(), true).await.unwrap();
-        assert_eq!((info.sectors, report(&front).size_bytes), (64 << 11, 64 << 20));
+        let (info, _) = registry.clone().open("v".into(), true).await.unwrap();
+        assert_eq!((info.sectors, report(&registry).size_bytes), (64 << 11, 64 << 20));
     });
     // It was killed; while it is away the volume grows once more.
     assert_eq!(size_kept(), 64 << 11);
     process(async {
         let _store = store(&data).await;
         command(&data, &["resize", "v", "80MiB"]).await;
-        let front = host(&data, &state);
-        front.pin("v");
-        assert_eq!(report(&front).size_bytes, 0);
-        let (info, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        registry.attach_always("v");
+        assert_eq!(report(&registry).size_bytes, 0);
+        let (info, volume) = registry.clone().open("v".into(), true).await.unwrap();
         assert_eq!(info.sectors, 80 << 11);
         write_and_flush_at(&volume, (80 << 11) - 16).await;
     });
@@ -403,7 +416,7 @@ fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
 #[derive(Default)]
 struct Kept(RefCell<Option<Result<Reply, BlockError>>>);
 
-impl Asker for Kept {
+impl Requester for Kept {
     fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
         self.0.replace(Some(reply));
     }
@@ -417,7 +430,7 @@ impl Asker for Kept {
 
 async fn ask(volume: &Rc<Volume>, request: Request) -> Result<Reply, BlockError> {
     let kept = Rc::new(Kept::default());
-    let asker: Rc<dyn Asker> = kept.clone();
+    let asker: Rc<dyn Requester> = kept.clone();
     volume.submit(&asker, Instant::now(), std::iter::once((1, request)));
     loop {
         if let Some(reply) = kept.0.take() {
@@ -446,9 +459,9 @@ fn volumes_are_copied_at_the_store() {
         let _store = store(&data).await;
         create(&data, "v").await;
         create(&data, "w").await;
-        let front = host(&data, &state);
-        let (_, v) = front.clone().open("v".into(), true).await.unwrap();
-        let (_, w) = front.clone().open("w".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        let (_, v) = registry.clone().open("v".into(), true).await.unwrap();
+        let (_, w) = registry.clone().open("w".into(), true).await.unwrap();
         write_and_flush_at(&v, 8).await;
         let watch = ask(&v, Request::Watch(vec![Range::new(0, 16)])).await;
         let Ok(Reply::Watching(watch)) = watch else { panic!("{watch:?}") };
@@ -477,7 +490,7 @@ fn volumes_are_copied_at_the_store() {
             watch: None,
         };
         assert_eq!(ask(&v, unknown).await, Err(BlockError::Unsupported));
-        let metrics = admin::prometheus(&answer(&front));
+        let metrics = exposition::prometheus(&answer(&registry));
         for line in [
             "longhaul_host_copies_total{volume=\"w\"} 1",
             "longhaul_host_copy_bytes_total{volume=\"w\"} 12288",
@@ -489,8 +502,8 @@ fn volumes_are_copied_at_the_store() {
     // After the host was killed, and from its journal.
     process(async {
         let _store = store(&data).await;
-        let front = host(&data, &state);
-        let (_, w) = front.clone().open("w".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        let (_, w) = registry.clone().open("w".into(), true).await.unwrap();
         assert_eq!(read(&w, Range::new(101, 24)).await, copy);
     });
 }
@@ -553,14 +566,14 @@ fn what_waits_for_the_line_goes_with_the_first_flight() {
         let target = Credential::load(&credential(&data)).unwrap().stores[0].parse().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let relay = Relay::start(any, target, Shape::default()).unwrap();
-        let front = host_at(&data, &state, Some(relay.address().to_string()));
-        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let registry = host_at(&data, &state, Some(relay.address().to_string()));
+        let (_, volume) = registry.clone().open("v".into(), true).await.unwrap();
         write_and_flush_at(&volume, 8).await;
         relay.change(|shape| shape.cut = true);
-        while front.router.is_up() {
+        while registry.is_connected() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(!front.router.status().up, "also while the store is tried with data");
+        assert!(!registry.link_status().up, "also while the store is tried with data");
         let waits = read(&volume, Range::new(64, 4));
         let returns = async {
             tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -569,13 +582,13 @@ fn what_waits_for_the_line_goes_with_the_first_flight() {
         };
         let (got, ()) = tokio::join!(waits, returns);
         assert_eq!(got, [0; 4]);
-        while report(&front).lag_bytes > 0 {
+        while report(&registry).journal.lag_bytes > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(read(&volume, Range::new(8, 2)).await, [7; 2]);
-        let early = front.router.status().early;
+        let early = registry.link_status().early;
         assert!(early.accepted == 1 && early.offered > 1 && early.rejected == 0, "{early:?}");
-        let metrics = admin::prometheus(&answer(&front));
+        let metrics = exposition::prometheus(&answer(&registry));
         assert!(metrics.contains("longhaul_host_link_early_accepted_total 1"), "{metrics}");
     });
 }
@@ -591,8 +604,8 @@ fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
     process(async {
         let (stop, stopped) = store(&data).await;
         create(&data, "v").await;
-        let front = host(&data, &state);
-        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let registry = host(&data, &state);
+        let (_, volume) = registry.clone().open("v".into(), true).await.unwrap();
         stop.send(()).unwrap();
         stopped.await.unwrap();
         write_and_flush(&volume).await;
@@ -606,10 +619,10 @@ fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
     drop(opened);
     process(async {
         let _store = store(&data).await;
-        let front = host_with(&data, &state, None, true);
-        let refusal = front.clone().open("v".into(), true).await.err().unwrap();
+        let registry = host_with(&data, &state, None, true);
+        let refusal = registry.clone().open("v".into(), true).await.err().unwrap();
         assert!(refusal.message.contains("--drop-undelivered"), "{}", refusal.message);
-        let error = front.detach("v", false).await.unwrap_err().to_string();
+        let error = registry.detach("v", false).await.unwrap_err().to_string();
         assert!(error.contains("may not be at the store"), "{error}");
     });
     assert_eq!(kept(), (true, false));
@@ -618,8 +631,8 @@ fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
     std::fs::rename(&journal, &aside).unwrap();
     process(async {
         let _store = store(&data).await;
-        let front = host_with(&data, &state, None, true);
-        let (_, volume) = front.clone().open("v".into(), true).await.unwrap();
+        let registry = host_with(&data, &state, None, true);
+        let (_, volume) = registry.clone().open("v".into(), true).await.unwrap();
         std::fs::rename(&aside, &journal).unwrap();
         volume.with(|now, engine| engine.handle_shutdown(now));
         while !volume.is_detached() {
@@ -644,7 +657,7 @@ fn who_gives_up_takes_nothing_over_later() {
         let (_, volume) = one.clone().open("v".into(), true).await.unwrap();
         let two = host_at(&data, &dir.path().join("two"), Some(relay.address().to_string()));
         // It waits for the volume by itself, and takes it from nobody.
-        two.pin("v");
+        two.attach_always("v");
         two.attach_now("v", true).unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
         two.cancel_attach("v");

@@ -1,8 +1,8 @@
 //! The one link of a host, shared by its volumes: routes replies to who asked.
 //!
-//! Some replies name only the request, and each volume numbers its requests by itself: those
-//! requests get a number of the whole host on the way out, and their own back on the way in. What
-//! waited for a reply when the link went down is told so; the engines ask again by themselves.
+//! Some replies name only the request, and each volume numbers its requests by itself. Such a
+//! request gets a number of the whole host on the way out, and its own back on the way in. When the
+//! link goes down, all that wait for replies hear so. The engines ask again by themselves.
 
 use super::volume::Uplink;
 use longhaul_core::block::{Epoch, VolumeId};
@@ -15,7 +15,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
 
-/// Who gets a reply that names only its request.
+/// The receiver of a reply that names only its request.
 enum Asker {
     /// The shell.
     Shell(oneshot::Sender<ToHost>),
@@ -92,7 +92,8 @@ impl Router {
         self.early.get()
     }
 
-    /// The link is not up yet, but takes what volumes have to send: it is sent now or when it is up.
+    /// The link is not up yet, but takes what volumes have to send: it is sent now or when it is
+    /// up.
     pub fn set_early(&self) {
         self.early.set(true);
     }
@@ -147,8 +148,9 @@ impl Router {
         }
     }
 
-    /// Asks something of a volume that was just attached and has no engine yet. The answer fails to come if the link
-    /// goes down. It has to be waited for: an engine that follows would take it for one to its own request.
+    /// Asks something of a volume that was just attached and has no engine yet. The answer fails to
+    /// come if the link goes down. It has to be waited for: an engine that follows would take it
+    /// for one to its own request.
     pub fn ask_early(
         &self,
         lane: Lane,
@@ -181,7 +183,7 @@ impl Router {
             && matches!(asked.get(), Asker::Early(of, _) if of == volume)
         {
             if let Asker::Early(_, sender) = asked.remove() {
-                // Whoever asked may have given up waiting.
+                // The requester may have given up waiting.
                 let _ = sender.send(frame);
             }
             return None;
@@ -213,11 +215,11 @@ impl Router {
                 Some((volume, frame))
             }
             Asker::Shell(sender) => {
-                // Whoever asked may have given up waiting.
+                // The requester may have given up waiting.
                 let _ = sender.send(frame.message);
                 None
             }
-            // An answer that is none to what was asked: whoever waits is told that none comes.
+            // The answer does not fit the request: the requester hears that none comes.
             Asker::Early(..) => None,
         }
     }

@@ -1,14 +1,13 @@
 //! An attached volume on the front thread: joins the engine with connections, disk and link.
 //!
-//! Promises: replies that one wake-up produced leave before journal and link are woken, so that a
-//! request which needs neither is answered without a system call to another thread; all work of one
-//! wake-up reaches journal and link together. There is one owner, the front thread: nothing here is
-//! locked. It does not know the client protocol.
+//! Promises: the replies of one wake-up leave before it wakes journal and link. So a request that
+//! needs neither is answered without a system call to another thread. All work of one wake-up
+//! reaches journal and link together. The front thread owns the volume, so nothing here is locked.
+//! It does not know the client protocol.
 
-use super::attach::snapshot_of;
 use super::cache::CacheFile;
-use super::metrics::{Kind, Metrics, Stages};
-use super::versions::VersionTable;
+use super::metrics::{RequestKind, StageTimes, VolumeMetrics};
+use super::version_table::VersionTable;
 use bytes::Bytes;
 use longhaul_base::disk::{Disk, DiskCounters};
 use longhaul_base::units::show_bytes;
@@ -47,9 +46,9 @@ impl Clock {
     }
 }
 
-/// Who waits for replies.
-pub trait Client {
-    /// The outcome of request `slot`; it may be collected until [`Client::flush`].
+/// A connection that waits for replies.
+pub trait Requester {
+    /// The outcome of request `slot`; it may be collected until [`Requester::flush`].
     fn reply(&self, slot: u64, reply: Result<Reply, BlockError>);
     /// Sends what was collected. Called once after the replies of a wake-up.
     fn flush(&self);
@@ -105,25 +104,25 @@ impl Backing {
     }
 }
 
-struct Pending {
-    client: Rc<dyn Client>,
+struct PendingRequest {
+    client: Rc<dyn Requester>,
     slot: u64,
-    kind: Kind,
+    kind: RequestKind,
     started: Time,
 }
 
 /// Requests with their outcome.
-type Answered = Vec<(Pending, Result<Reply, BlockError>)>;
+type Answered = Vec<(PendingRequest, Result<Reply, BlockError>)>;
 
 /// Requests without a reply, numbered by place.
 #[derive(Default)]
 struct Requests {
-    places: Vec<Option<Pending>>,
+    places: Vec<Option<PendingRequest>>,
     free: Vec<usize>,
 }
 
 impl Requests {
-    fn insert(&mut self, pending: Pending) -> u64 {
+    fn insert(&mut self, pending: PendingRequest) -> u64 {
         match self.free.pop() {
             Some(place) => {
                 self.places[place] = Some(pending);
@@ -136,7 +135,7 @@ impl Requests {
         }
     }
 
-    fn remove(&mut self, id: u64) -> Option<Pending> {
+    fn remove(&mut self, id: u64) -> Option<PendingRequest> {
         let pending = self.places.get_mut(id as usize)?.take()?;
         self.free.push(id as usize);
         Some(pending)
@@ -145,26 +144,26 @@ impl Requests {
 
 /// When what the store has been asked for was asked.
 #[derive(Default)]
-struct Asked {
+struct StoreRequests {
     reads: BTreeMap<RequestId, Time>,
     /// Batches by their last number, which grows.
     batches: VecDeque<(Seq, Time)>,
 }
 
-impl Asked {
+impl StoreRequests {
     fn sent(&mut self, now: Time, lane: Lane, message: &ToStore) {
         match message {
             ToStore::Read { request, .. } if lane == Lane::Read => {
                 self.reads.insert(*request, now);
             }
             ToStore::Batch { last, .. } => self.batches.push_back((*last, now)),
-            // Whatever was under way is asked again.
-            ToStore::Resume { .. } => *self = Asked::default(),
+            // The engine asks again for all that was under way.
+            ToStore::Resume { .. } => *self = StoreRequests::default(),
             _ => {}
         }
     }
 
-    fn answered(&mut self, now: Time, message: &ToHost, stages: &mut Stages) {
+    fn answered(&mut self, now: Time, message: &ToHost, stages: &mut StageTimes) {
         match message {
             ToHost::Data { request, .. } => {
                 if let Some(at) = self.reads.remove(request) {
@@ -181,7 +180,12 @@ impl Asked {
     }
 }
 
-/// What is done with an engine's events.
+/// The volume of which a name names a snapshot.
+pub fn snapshot_of(name: &str) -> Option<&str> {
+    name.split_once('@').map(|(volume, _)| volume)
+}
+
+/// Takes the events of an engine.
 type OnEvent = Box<dyn Fn(&Volume, Event)>;
 
 /// An attached volume.
@@ -189,7 +193,7 @@ pub struct Volume {
     name: String,
     attached: Attached,
     clock: Clock,
-    inner: RefCell<Inner>,
+    inner: RefCell<VolumeParts>,
     /// Reused between turns, so that a turn does not allocate.
     replies: Cell<Answered>,
     /// Wakes [`Volume::run`] when its timer has to fire earlier.
@@ -206,16 +210,16 @@ pub struct Volume {
     trouble: RefCell<Option<String>>,
 }
 
-struct Inner {
+struct VolumeParts {
     engine: engine::Volume,
     backing: Backing,
     /// Where the read cache is, if there is one.
     cache: Option<Disk>,
-    /// Where the table of versions is, if there is one.
+    /// Where the version table is, if there is one.
     versions: Option<Disk>,
     requests: Requests,
-    metrics: Metrics,
-    asked: Asked,
+    metrics: VolumeMetrics,
+    asked: StoreRequests,
     armed: Time,
     urgent: bool,
 }
@@ -232,14 +236,14 @@ impl Volume {
         uplink: Rc<dyn Uplink>,
         on_event: impl Fn(&Volume, Event) + 'static,
     ) -> Rc<Volume> {
-        let inner = Inner {
+        let inner = VolumeParts {
             engine,
             backing,
             cache: None,
             versions: None,
             requests: Requests::default(),
-            metrics: Metrics::default(),
-            asked: Asked::default(),
+            metrics: VolumeMetrics::default(),
+            asked: StoreRequests::default(),
             armed: Time(u64::MAX),
             urgent: false,
         };
@@ -282,7 +286,7 @@ impl Volume {
         self.turn(now);
     }
 
-    /// Gives it the table of its versions, before its first request.
+    /// Gives it its version table, before its first request.
     pub fn set_versions(&self, table: VersionTable) {
         let now = self.clock.now();
         {
@@ -293,7 +297,8 @@ impl Volume {
         self.turn(now);
     }
 
-    /// Names the journal that its writes are in (`journal_id` of `volume.json`), before its first request.
+    /// Names the journal that its writes are in (`journal_id` of `volume.json`), before its first
+    /// request.
     pub fn set_journal(&self, id: String) {
         // It has one journal for as long as it lives.
         let _ = self.journal.set(id);
@@ -334,16 +339,16 @@ impl Volume {
         snapshot_of(&self.name).is_some()
     }
 
-    /// What the store said of it when it was attached.
+    /// The store's answer to the attach.
     pub fn attached(&self) -> &Attached {
         &self.attached
     }
 
-    /// Hands requests of a client to the engine and acts on what follows. `since` is when the client's
-    /// protocol began with them.
+    /// Hands requests of a client to the engine and acts on what follows. `since` is when the
+    /// client's protocol began with them.
     pub fn submit(
         &self,
-        client: &Rc<dyn Client>,
+        client: &Rc<dyn Requester>,
         since: Instant,
         requests: impl Iterator<Item = (u64, Request)>,
     ) {
@@ -352,9 +357,9 @@ impl Volume {
             let inner = &mut *self.inner.borrow_mut();
             inner.metrics.stages.front.record(since.elapsed());
             for (slot, request) in requests {
-                let kind = Kind::of(&request);
+                let kind = RequestKind::of(&request);
                 inner.metrics.start(&request);
-                let pending = Pending { client: client.clone(), slot, kind, started: now };
+                let pending = PendingRequest { client: client.clone(), slot, kind, started: now };
                 let id = inner.requests.insert(pending);
                 inner.engine.handle_request(now, id, request);
             }
@@ -436,10 +441,10 @@ impl Volume {
             }
         }
         let answering = (!replies.is_empty()).then(Instant::now);
-        let mut touched: Option<Rc<dyn Client>> = None;
+        let mut touched: Option<Rc<dyn Requester>> = None;
         let mut more = Vec::new();
         for (pending, reply) in replies.drain(..) {
-            let Pending { client, slot, .. } = pending;
+            let PendingRequest { client, slot, .. } = pending;
             client.reply(slot, reply);
             if client.mark() {
                 match touched {
@@ -490,8 +495,9 @@ impl Volume {
         }
     }
 
-    /// Lets go of its files, and serves its timer no more. For a volume that is detached or fenced off:
-    /// clients may still have it, and nothing of it may touch a journal that somebody else opens or removes.
+    /// Lets go of its files, and serves its timer no more. For a volume that is detached or fenced
+    /// off. Clients may still have it, but it must not touch a journal that another task opens or
+    /// removes.
     pub fn end(&self) {
         self.ended.set(true);
         self.rearm.notify_one();
@@ -596,8 +602,8 @@ impl Volume {
         self.turn(now);
     }
 
-    /// What the engine, the disk and the counters of requests say.
-    pub fn status(&self) -> (engine::Status, Option<DiskCounters>, Metrics) {
+    /// The status of the engine, of the disk, and of the requests.
+    pub fn status(&self) -> (engine::Status, Option<DiskCounters>, VolumeMetrics) {
         let inner = self.inner.borrow();
         let mut metrics = inner.metrics.clone();
         let disk = match &inner.backing {
@@ -610,7 +616,8 @@ impl Volume {
         (inner.engine.status(self.clock.now()), disk, metrics)
     }
 
-    /// Whether the store has everything and confirmed the end of the epoch, and all was said that is to be said of it.
+    /// Whether the store has everything and confirmed the end of the epoch, and all was said that
+    /// is to be said of it.
     pub fn is_detached(&self) -> bool {
         self.detached.get() && !self.concluding.get()
     }
@@ -625,7 +632,7 @@ impl Volume {
         self.concluding.set(concluding);
     }
 
-    /// Whether it has a table of versions.
+    /// Whether it has a version table.
     pub fn has_versions(&self) -> bool {
         self.inner.borrow().versions.is_some()
     }
@@ -654,7 +661,7 @@ mod tests {
 
     #[test]
     fn answers_end_what_was_asked() {
-        let (mut asked, mut stages) = (Asked::default(), Stages::default());
+        let (mut asked, mut stages) = (StoreRequests::default(), StageTimes::default());
         let volume = VolumeId(1);
         let read = |request| ToStore::Read { request, volume, epoch: 1, range: Range::new(0, 8) };
         let batch = |last| ToStore::Batch { volume, epoch: 1, first: last, last };

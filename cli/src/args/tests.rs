@@ -23,7 +23,7 @@ fn config_fills_in_what_the_command_line_leaves_open() {
     assert_eq!(host.credential, PathBuf::from("/c"));
     assert_eq!(host.journal_size, 2 << 30);
     assert_eq!(host.cache_size, 10 << 30);
-    assert_eq!(host.volumes, ["a", "b"]);
+    assert_eq!(host.volume_args.volumes, ["a", "b"]);
     assert!(host.write_through);
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use longhaul_base::text::tell;
 use longhaul_base::units::show_bytes;
 use longhaul_core::front::iscsi::TARGET_PREFIX;
-use longhaul_host::ahead::Control;
-use longhaul_host::report::{Report, VolumeReport};
+use longhaul_host::control::HostCommand;
+use longhaul_host::report::{HostReport, VolumeReport};
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// If no host answers, or the volume cannot be attached: why, and what to do.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     let volume = args.name.clone();
-    ask(&args.admin, &Control::Attach { volume, take_over: args.take_over })?;
+    ask(&args.admin, &HostCommand::Attach { volume, take_over: args.take_over })?;
     let (report, volume) = runtime()?.block_on(attached(args))?;
     let uris = uris(&report.nbd, report.nbd_tls, &volume.name);
     if args.json {
@@ -44,18 +44,18 @@ fn print(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the answer")
 }
 
-fn look(admin: &str) -> Result<Report> {
+fn look(admin: &str) -> Result<HostReport> {
     let text = status::get(admin, "/status").map_err(|error| status::unanswered(admin, error))?;
     serde_json::from_str(&text)
         .with_context(|| format!("what answers at {admin} is not a host of this version"))
 }
 
-fn of(report: &Report, name: &str) -> Option<VolumeReport> {
+fn of(report: &HostReport, name: &str) -> Option<VolumeReport> {
     report.volumes.iter().find(|volume| volume.name == name).cloned()
 }
 
 /// Waits until the volume is attached.
-async fn attached(args: &AttachArgs) -> Result<(Report, VolumeReport)> {
+async fn attached(args: &AttachArgs) -> Result<(HostReport, VolumeReport)> {
     let name = &args.name;
     let sign = waiting(!args.json);
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
@@ -92,7 +92,7 @@ async fn attached(args: &AttachArgs) -> Result<(Report, VolumeReport)> {
         tokio::select! {
             _ = &mut interrupted => {
                 sign.finish_and_clear();
-                ask(&args.admin, &Control::CancelAttach { volume: name.clone() })?;
+                ask(&args.admin, &HostCommand::CancelAttach { volume: name.clone() })?;
                 bail!("stopped: volume {name} is not attached by this command");
             }
             () = tokio::time::sleep(LOOK) => {}
@@ -159,7 +159,8 @@ pub fn detach(args: &DetachArgs) -> Result<()> {
 
 async fn detached(args: &DetachArgs) -> Result<()> {
     let name = &args.name;
-    let command = Control::Detach { volume: name.clone(), drop_undelivered: args.drop_undelivered };
+    let command =
+        HostCommand::Detach { volume: name.clone(), drop_undelivered: args.drop_undelivered };
     let begun = Instant::now();
     let mut asked = false;
     let mut bar = None;
@@ -184,7 +185,7 @@ async fn detached(args: &DetachArgs) -> Result<()> {
                              sessions` shows those of iSCSI"
                         );
                     }
-                    let left = volume.lag_bytes;
+                    let left = volume.journal.lag_bytes;
                     if left == 0 && report.link.up {
                         ask(&args.admin, &command)?;
                         asked = true;

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use longhaul_base::Usage;
 use longhaul_base::span::Span;
 use longhaul_base::units::show_bytes;
-use longhaul_host::ahead::Control;
+use longhaul_host::control::HostCommand;
 use longhaul_host::pins::PinsReport;
-use longhaul_host::report::{CacheReport, Report, WarmReport};
+use longhaul_host::report::{CacheReport, HostReport, WarmReport};
 use std::time::Duration;
 
 /// How often it is asked how far warming is.
@@ -26,20 +26,20 @@ pub fn cache(args: &CacheArgs) -> Result<()> {
     match &args.command {
         CacheCommand::Pin { volume, place } => {
             let (volume, ranges) = (volume.clone(), spans(admin, volume, place)?);
-            ask(admin, &Control::Pin { volume, ranges })
+            ask(admin, &HostCommand::Pin { volume, ranges })
         }
         CacheCommand::Unpin { volume, place } => {
             let (volume, ranges) = (volume.clone(), spans(admin, volume, place)?);
-            ask(admin, &Control::Unpin { volume, ranges })
+            ask(admin, &HostCommand::Unpin { volume, ranges })
         }
         CacheCommand::Warm { volume, place } => {
             let ranges = spans(admin, volume, place)?;
-            ask(admin, &Control::Warm { volume: volume.clone(), ranges })?;
+            ask(admin, &HostCommand::Warm { volume: volume.clone(), ranges })?;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(follow(admin, volume))
         }
         CacheCommand::Stop { volume } => {
-            ask(admin, &Control::StopWarming { volume: volume.clone() })
+            ask(admin, &HostCommand::StopWarming { volume: volume.clone() })
         }
         CacheCommand::Show { volume, json } => show(admin, volume, *json),
     }
@@ -111,7 +111,7 @@ async fn follow(admin: &str, volume: &str) -> Result<()> {
         tokio::select! {
             _ = &mut interrupted => {
                 bar.abandon();
-                ask(admin, &Control::StopWarming { volume: volume.to_owned() })?;
+                ask(admin, &HostCommand::StopWarming { volume: volume.to_owned() })?;
                 bail!("stopped: {done} of {total} of volume {volume} are warm");
             }
             () = tokio::time::sleep(LOOK) => {}
@@ -121,7 +121,7 @@ async fn follow(admin: &str, volume: &str) -> Result<()> {
 
 fn cache_of(admin: &str, volume: &str) -> Result<CacheReport> {
     let text = status::get(admin, "/status").map_err(|error| status::unanswered(admin, error))?;
-    let report: Report = serde_json::from_str(&text)
+    let report: HostReport = serde_json::from_str(&text)
         .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
     let found = report.volumes.into_iter().find(|report| report.name == volume);
     let found = found.with_context(|| format!("volume {volume} is not attached here"))?;

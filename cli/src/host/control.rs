@@ -6,7 +6,8 @@ use crate::args::{LimitArgs, TraceArgs, TraceCommand};
 use anyhow::{Context as _, Result};
 use longhaul_base::units::show_bytes;
 use longhaul_host::Schedule;
-use longhaul_host::ahead::{Control, TraceReport, check_name};
+use longhaul_host::control::HostCommand;
+use longhaul_host::traces::{TraceReport, check_name};
 
 /// Changes limits.
 ///
@@ -14,7 +15,7 @@ use longhaul_host::ahead::{Control, TraceReport, check_name};
 /// If a rate is none, no host answers, or it refuses.
 pub fn limit(args: &LimitArgs) -> Result<()> {
     let text = |schedule: &Option<Schedule>| schedule.as_ref().map(ToString::to_string);
-    let control = Control::Limit {
+    let control = HostCommand::Limit {
         volume: args.volume.clone(),
         drain_rate: text(&args.drain_rate),
         readahead_rate: text(&args.readahead_rate),
@@ -31,20 +32,20 @@ pub fn trace(args: &TraceArgs) -> Result<()> {
     let control = match &args.command {
         TraceCommand::List { json } => return list(&args.admin, *json),
         TraceCommand::Record { volume, name } => {
-            Control::Record { volume: volume.clone(), name: named(name)? }
+            HostCommand::Record { volume: volume.clone(), name: named(name)? }
         }
-        TraceCommand::Stop { volume } => Control::Stop { volume: volume.clone() },
+        TraceCommand::Stop { volume } => HostCommand::Stop { volume: volume.clone() },
         TraceCommand::Replay { volume, name } => {
-            Control::Replay { volume: volume.clone(), name: named(name)? }
+            HostCommand::Replay { volume: volume.clone(), name: named(name)? }
         }
         TraceCommand::Delete { volume, name } => {
-            Control::Delete { volume: volume.clone(), name: named(name)? }
+            HostCommand::Delete { volume: volume.clone(), name: named(name)? }
         }
     };
     ask(&args.admin, &control)
 }
 
-pub(super) fn ask(admin: &str, control: &Control) -> Result<()> {
+pub(super) fn ask(admin: &str, control: &HostCommand) -> Result<()> {
     let token = token(admin)?;
     status::post(admin, "/control", &token, &serde_json::to_string(control)?)
 }

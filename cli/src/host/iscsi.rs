@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use longhaul_base::units::show_bytes;
 use longhaul_core::front::iscsi::Secret;
 use longhaul_host::iscsi::SessionReport;
-use longhaul_host::iscsi::access::{self, Change, Report, SECRET_BYTES};
+use longhaul_host::iscsi::access::{self, InitiatorChange, InitiatorRightsReport, SECRET_BYTES};
 use serde::Deserialize;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
@@ -19,25 +19,25 @@ pub fn run(args: &IscsiArgs) -> Result<()> {
     let change = match &args.command {
         IscsiCommand::List { json } => return list(&args.admin, *json),
         IscsiCommand::Sessions { json } => return sessions(&args.admin, *json),
-        IscsiCommand::Allow { volume, initiator, chap_user } => Change::Allow {
+        IscsiCommand::Allow { volume, initiator, chap_user } => InitiatorChange::Allow {
             volume: volume.clone(),
             initiator: initiator.clone(),
             user: chap_user.clone(),
         },
         IscsiCommand::Deny { volume, initiator } => {
-            Change::Deny { volume: volume.clone(), initiator: initiator.clone() }
+            InitiatorChange::Deny { volume: volume.clone(), initiator: initiator.clone() }
         }
-        IscsiCommand::Open { volume } => Change::Open { volume: volume.clone() },
+        IscsiCommand::Open { volume } => InitiatorChange::Open { volume: volume.clone() },
         IscsiCommand::User { command: UserCommand::Set { name, secret_file, target } } => {
             let Secret(secret) = secret(secret_file.as_deref())?;
             let secret = access::hex(&secret);
-            Change::SetUser { name: name.clone(), secret, target: *target }
+            InitiatorChange::SetUser { name: name.clone(), secret, target: *target }
         }
         IscsiCommand::User { command: UserCommand::Remove { name, target } } => {
-            Change::RemoveUser { name: name.clone(), target: *target }
+            InitiatorChange::RemoveUser { name: name.clone(), target: *target }
         }
         IscsiCommand::Move { volume, to, .. } => {
-            Change::Move { volume: volume.clone(), to: to.clone() }
+            InitiatorChange::Move { volume: volume.clone(), to: to.clone() }
         }
     };
     let body = serde_json::to_string(&change)?;
@@ -76,7 +76,7 @@ fn secret(file: Option<&Path>) -> Result<Secret> {
 }
 
 /// The rights, as text and read.
-fn rights(admin: &str) -> Result<(String, Report)> {
+fn rights(admin: &str) -> Result<(String, InitiatorRightsReport)> {
     let text = status::get(admin, "/iscsi").map_err(|error| status::unanswered(admin, error))?;
     let report = serde_json::from_str(&text)
         .with_context(|| format!("what answers at {admin} is not a host of this version"))?;

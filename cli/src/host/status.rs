@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::units::show_bytes;
-use longhaul_host::report::{Report, VolumeReport};
+use longhaul_host::report::{HostReport, VolumeReport};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const MAX_ANSWER_BYTES: u64 = 32 << 20;
 /// If no host answers there.
 pub fn status(address: &str, json: bool) -> Result<()> {
     let text = get(address, "/status").map_err(|error| unanswered(address, error))?;
-    let report: Report = serde_json::from_str(&text)
+    let report: HostReport = serde_json::from_str(&text)
         .with_context(|| format!("what answers at {address} is not a host of this version"))?;
     let out = if json { format!("{}\n", text.trim_end()) } else { table(&report) };
     std::io::stdout().write_all(out.as_bytes()).context("cannot write the status")
@@ -79,7 +79,7 @@ fn ask(address: &str, request: &str) -> Result<(String, String)> {
     Ok((line.to_owned(), body.to_owned()))
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &HostReport) -> String {
     let mut rows = vec![
         [
             "VOLUME", "STATE", "SIZE", "EPOCH", "CLIENTS", "LAG", "BEHIND", "JOURNAL", "CACHE",
@@ -128,7 +128,7 @@ fn table(report: &Report) -> String {
         if volume.readahead.recording {
             out += &format!("{}: a trace is being recorded\n", volume.name);
         }
-        if volume.journal_failed && volume.reason.is_none() {
+        if volume.journal.journal_failed && volume.reason.is_none() {
             out += &format!("{}: its journal has failed; replace the disk\n", volume.name);
         }
     }
@@ -171,19 +171,19 @@ fn row(volume: &VolumeReport) -> Vec<String> {
         row.resize(10, "-".into());
         return row;
     }
-    let journal = if volume.memory_only {
+    let journal = if volume.journal.memory_only {
         "none".into()
     } else {
         format!(
             "{} of {}",
-            show_bytes(volume.journal_bytes),
-            show_bytes(volume.journal_capacity_bytes)
+            show_bytes(volume.journal.journal_bytes),
+            show_bytes(volume.journal.journal_capacity_bytes)
         )
     };
     let (mut lag, mut behind) =
-        (show_bytes(volume.lag_bytes), format!("{:.1} s", volume.lag_seconds));
+        (show_bytes(volume.journal.lag_bytes), format!("{:.1} s", volume.journal.lag_seconds));
     // Without the store only bounds are known.
-    if volume.state == "attaching" && volume.lag_bytes > 0 {
+    if volume.state == "attaching" && volume.journal.lag_bytes > 0 {
         (lag, behind) = (format!("<= {lag}"), format!(">= {behind}"));
     }
     vec![
@@ -202,7 +202,7 @@ fn row(volume: &VolumeReport) -> Vec<String> {
             }
             Some(cache) => cache.state.clone(),
         },
-        volume.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
+        volume.ratios.hit_rate.map_or("-".into(), |rate| format!("{:.0} %", rate * 100.0)),
     ]
 }
 

@@ -1,6 +1,11 @@
-use super::*;
+use super::journal::{claim, distrust_page_cache};
+use crate::failure::AttachFailure;
+use crate::state::{JournalShape, StateDir, VolumeFile, journal_path};
+use longhaul_core::block::VolumeId;
 use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::File;
 use std::io::IoSliceMut;
+use std::path::Path;
 
 #[test]
 fn a_journal_is_read_from_its_disk() {
@@ -29,7 +34,7 @@ fn a_volume_is_claimed_before_the_store_is_asked() {
     let shape = JournalShape::from_size(64 << 20).unwrap();
     let file = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
     // Where nothing can be written, nobody else is fenced off.
-    assert!(matches!(claim(&state, &mut file.clone()), Err(Failure::Refused(_))));
+    assert!(matches!(claim(&state, &mut file.clone()), Err(AttachFailure::Refused(_))));
     std::fs::create_dir_all(state.volume_dir(VolumeId(7))).unwrap();
     let mut claimed = file.clone();
     assert_eq!(claim(&state, &mut claimed).unwrap(), Some(file));
@@ -43,8 +48,8 @@ fn a_journal_that_cannot_be_synced_is_not_asked_again() {
     // Devices like this one have no sync.
     let files = [File::open("/dev/null").unwrap()];
     let error = distrust_page_cache(&files, Path::new("/state/volumes/7")).unwrap_err();
-    let failure = Failure::from(anyhow::Error::from(error).context("volume v"));
-    let Failure::Disk(why) = failure else { panic!("{failure:?}") };
+    let failure = AttachFailure::from(anyhow::Error::from(error).context("volume v"));
+    let AttachFailure::Disk(why) = failure else { panic!("{failure:?}") };
     for part in ["volume v", "fdatasync of /state/volumes/7/journal.0000", "restarted"] {
         assert!(why.contains(part), "{why}");
     }

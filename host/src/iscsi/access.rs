@@ -6,8 +6,8 @@
 //! admin.token    what a command shows to be allowed to change them (0600), new at each start
 //! ```
 //!
-//! Promises: what the state directory holds is replaced whole or not at all, before it has any
-//! effect; secrets are never shown; a file with secrets that others may read is refused.
+//! Promises: a file in the state directory is replaced whole or not at all, before a change takes
+//! effect. No report shows a secret. The host refuses a file with secrets that others may read.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use longhaul_base::files;
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
 
-/// Lengths of a CHAP secret, in bytes: at least 96 bits (RFC 7143 §12.1.3); no initiator is known to
-/// take more than 255.
+/// Lengths of a CHAP secret, in bytes: at least 96 bits (RFC 7143 §12.1.3); no initiator is known
+/// to take more than 255.
 pub const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=255;
 
 /// Longest name of a CHAP user, in bytes.
@@ -34,8 +34,8 @@ const MAX_ENTRIES: usize = 10_000;
 /// The `[iscsi]` table of the config file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct Table {
-    /// What SendTargets tells, instead of the addresses listened on.
+struct IscsiTable {
+    /// The portals that SendTargets tells, instead of the addresses listened on.
     portals: Vec<String>,
     /// MD5 and SHA-1 may be used.
     weak_chap: bool,
@@ -71,20 +71,20 @@ enum TableGrant {
     },
 }
 
-/// What the config file says; it changes when the host is told to read it again.
+/// The `[iscsi]` table of the config file. It changes when the host reads the file again.
 #[derive(Clone, Debug, Default)]
-pub struct Static {
-    /// What SendTargets tells, instead of the addresses listened on.
+pub struct ConfiguredAccess {
+    /// The portals that SendTargets tells, instead of the addresses listened on.
     pub portals: Vec<String>,
     /// MD5 and SHA-1 may be used for CHAP.
     pub weak_chap: bool,
     access: Access,
 }
 
-impl Static {
+impl ConfiguredAccess {
     /// Whether another one differs in what a target takes up only at its start.
     #[must_use]
-    pub fn needs_restart(&self, other: &Static) -> bool {
+    pub fn needs_restart(&self, other: &ConfiguredAccess) -> bool {
         self.portals != other.portals || self.weak_chap != other.weak_chap
     }
 
@@ -92,12 +92,12 @@ impl Static {
     ///
     /// # Errors
     /// If something in it is not usable, or it has secrets that others may read.
-    pub fn load(config: Option<&Path>) -> Result<Static> {
+    pub fn load(config: Option<&Path>) -> Result<ConfiguredAccess> {
         let Some((path, table)) = config_table(config, "iscsi")? else {
-            return Ok(Static::default());
+            return Ok(ConfiguredAccess::default());
         };
-        let read = || -> Result<Static> {
-            let table: Table = table.try_into()?;
+        let read = || -> Result<ConfiguredAccess> {
+            let table: IscsiTable = table.try_into()?;
             table.check(path)
         };
         read().with_context(|| format!("{}, table [iscsi]", path.display()))
@@ -120,8 +120,8 @@ pub fn config_table<'a>(
     Ok(file.remove(name).map(|table| (path, table)))
 }
 
-impl Table {
-    fn check(self, path: &Path) -> Result<Static> {
+impl IscsiTable {
+    fn check(self, path: &Path) -> Result<ConfiguredAccess> {
         for portal in &self.portals {
             check_portal(portal)?;
         }
@@ -157,7 +157,7 @@ impl Table {
             access.moved.insert(volume, portal);
         }
         check_difference(&access)?;
-        Ok(Static { portals: self.portals, weak_chap: self.weak_chap, access })
+        Ok(ConfiguredAccess { portals: self.portals, weak_chap: self.weak_chap, access })
     }
 }
 
@@ -193,7 +193,8 @@ pub fn check_secret(mut secret: Vec<u8>) -> Result<Secret> {
     }
     ensure!(
         SECRET_BYTES.contains(&secret.len()),
-        "a CHAP secret has {} to {} bytes, this one {}: choose another one, as in `openssl rand -hex 16`",
+        "a CHAP secret has {} to {} bytes, this one {}: choose another one, as in `openssl rand \
+         -hex 16`",
         SECRET_BYTES.start(),
         SECRET_BYTES.end(),
         secret.len()
@@ -225,8 +226,8 @@ fn check_user(name: &str) -> Result<()> {
 fn check_initiator(name: &str) -> Result<String> {
     normalize(name).map_err(|error| {
         anyhow::anyhow!(
-            "`{name}` is no iSCSI name ({error}): the initiator's is in its /etc/iscsi/initiatorname.iscsi, \
-             as in `iqn.1993-08.org.debian:01:abc`"
+            "`{name}` is no iSCSI name ({error}): the initiator's is in its \
+             /etc/iscsi/initiatorname.iscsi, as in `iqn.1993-08.org.debian:01:abc`"
         )
     })
 }
@@ -248,8 +249,8 @@ fn check_difference(access: &Access) -> Result<()> {
         let same = access.users.iter().find(|(_, other)| *other == secret);
         if let Some((user, _)) = same {
             bail!(
-                "the target's secret is that of user {user}: with it, the target could be made to answer \
-                 its own challenges; choose another one"
+                "the target's secret is that of user {user}: with it, the target could be made to \
+                 answer its own challenges; choose another one"
             );
         }
     }
@@ -258,26 +259,26 @@ fn check_difference(access: &Access) -> Result<()> {
 
 /// `iscsi.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct SavedAccess {
     version: u32,
     /// Secrets in hexadecimal, by user.
     users: BTreeMap<String, String>,
     target_user: Option<(String, String)>,
     /// Grants by volume.
-    volumes: BTreeMap<String, Vec<KeptGrant>>,
+    volumes: BTreeMap<String, Vec<SavedGrant>>,
     moved: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct KeptGrant {
+struct SavedGrant {
     initiator: String,
     user: Option<String>,
 }
 
-/// What a command changes.
+/// A change by command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "change")]
-pub enum Change {
+pub enum InitiatorChange {
     /// A grant.
     Allow {
         /// Which volume.
@@ -324,33 +325,35 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl InitiatorChange {
     /// For the log, without secrets.
     pub fn describe(&self) -> String {
         match self {
-            Change::Allow { volume, initiator, user: None } => {
+            InitiatorChange::Allow { volume, initiator, user: None } => {
                 format!("{initiator} may use volume {volume}")
             }
-            Change::Allow { volume, initiator, user: Some(user) } => {
+            InitiatorChange::Allow { volume, initiator, user: Some(user) } => {
                 format!("{initiator} may use volume {volume} as user {user}")
             }
-            Change::Deny { volume, initiator } => {
+            InitiatorChange::Deny { volume, initiator } => {
                 format!("{initiator} may not use volume {volume} any more")
             }
-            Change::Open { volume } => {
+            InitiatorChange::Open { volume } => {
                 format!("volume {volume} has no list: everybody may use it over loopback")
             }
-            Change::SetUser { name, .. } => format!("user {name} has a secret"),
-            Change::RemoveUser { name, .. } => format!("user {name} is removed"),
-            Change::Move { volume, to: Some(to) } => {
+            InitiatorChange::SetUser { name, .. } => format!("user {name} has a secret"),
+            InitiatorChange::RemoveUser { name, .. } => format!("user {name} is removed"),
+            InitiatorChange::Move { volume, to: Some(to) } => {
                 format!("initiators of volume {volume} are sent to {to}")
             }
-            Change::Move { volume, to: None } => format!("volume {volume} is served here again"),
+            InitiatorChange::Move { volume, to: None } => {
+                format!("volume {volume} is served here again")
+            }
         }
     }
 }
 
-/// A user in [`Report`].
+/// A user in [`InitiatorRightsReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// CHAP name.
@@ -361,9 +364,9 @@ pub struct User {
     pub from_config: bool,
 }
 
-/// A grant in [`Report`].
+/// A grant in [`InitiatorRightsReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantReport {
+pub struct InitiatorGrantReport {
     /// Which volume.
     pub volume: String,
     /// iSCSI name of the initiator; none where the volume is listed and nobody may use it.
@@ -374,7 +377,7 @@ pub struct GrantReport {
     pub from_config: bool,
 }
 
-/// A redirection in [`Report`].
+/// A redirection in [`InitiatorRightsReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveReport {
     /// Which volume.
@@ -385,40 +388,40 @@ pub struct MoveReport {
     pub from_config: bool,
 }
 
-/// Who may use what, without secrets.
+/// The rights, without secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct InitiatorRightsReport {
     /// The host's state directory, in which commands find their token.
     pub state: PathBuf,
     /// Where the target listens.
     pub portals: Vec<String>,
     /// Grants by volume.
-    pub grants: Vec<GrantReport>,
+    pub grants: Vec<InitiatorGrantReport>,
     /// CHAP users.
     pub users: Vec<User>,
     /// Volumes whose initiators are sent elsewhere.
     pub moved: Vec<MoveReport>,
 }
 
-/// Who may use what, and where that is kept.
-pub struct Rights {
+/// The rights, and the file that keeps them.
+pub struct InitiatorRights {
     path: PathBuf,
-    fixed: Static,
-    kept: Kept,
+    fixed: ConfiguredAccess,
+    kept: SavedAccess,
 }
 
-impl Rights {
+impl InitiatorRights {
     /// Reads what is kept in a state directory.
     ///
     /// # Errors
     /// If it cannot be read, or others may read it.
-    pub fn open(state: &Path, fixed: Static) -> Result<Rights> {
+    pub fn open(state: &Path, fixed: ConfiguredAccess) -> Result<InitiatorRights> {
         let path = state.join("iscsi.json");
         let kept = if path.exists() {
             check_mode(&path)?;
             let text =
                 files::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            let kept: Kept = serde_json::from_slice(&text).with_context(|| {
+            let kept: SavedAccess = serde_json::from_slice(&text).with_context(|| {
                 format!("{} is damaged: restore it, or remove it and grant again", path.display())
             })?;
             ensure!(
@@ -429,9 +432,9 @@ impl Rights {
             );
             kept
         } else {
-            Kept { version: VERSION, ..Kept::default() }
+            SavedAccess { version: VERSION, ..SavedAccess::default() }
         };
-        let rights = Rights { path, fixed, kept };
+        let rights = InitiatorRights { path, fixed, kept };
         rights.access()?;
         Ok(rights)
     }
@@ -444,7 +447,7 @@ impl Rights {
         self.join(&self.kept)
     }
 
-    fn join(&self, kept: &Kept) -> Result<Access> {
+    fn join(&self, kept: &SavedAccess) -> Result<Access> {
         let mut access = self.fixed.access.clone();
         let secret = |text: &String| from_hex(text).and_then(check_secret);
         for (name, text) in &kept.users {
@@ -456,7 +459,7 @@ impl Rights {
         for (volume, grants) in &kept.volumes {
             let all = access.volumes.entry(volume.clone()).or_default();
             all.extend(grants.iter().map(|grant| {
-                let KeptGrant { initiator, user } = grant.clone();
+                let SavedGrant { initiator, user } = grant.clone();
                 Grant { initiator, user }
             }));
         }
@@ -469,7 +472,7 @@ impl Rights {
     ///
     /// # Errors
     /// If that does not go together with what the commands said; then everything is as it was.
-    pub fn set_fixed(&mut self, fixed: Static) -> Result<Access> {
+    pub fn set_fixed(&mut self, fixed: ConfiguredAccess) -> Result<Access> {
         let before = std::mem::replace(&mut self.fixed, fixed);
         let access = self.access();
         if access.is_err() {
@@ -483,7 +486,7 @@ impl Rights {
     /// # Errors
     /// If there is nothing to change, it is not for a command to change, or it cannot be kept. Then
     /// everything is as it was.
-    pub async fn change(&mut self, change: Change) -> Result<Access> {
+    pub async fn change(&mut self, change: InitiatorChange) -> Result<Access> {
         let kept = self.changed(change)?;
         let access = self.join(&kept)?;
         let (path, text) = (self.path.clone(), serde_json::to_vec_pretty(&kept)?);
@@ -493,43 +496,50 @@ impl Rights {
         Ok(access)
     }
 
-    fn changed(&self, change: Change) -> Result<Kept> {
+    fn changed(&self, change: InitiatorChange) -> Result<SavedAccess> {
         let mut kept = self.kept.clone();
         match change {
-            Change::Allow { volume, initiator, user } => {
+            InitiatorChange::Allow { volume, initiator, user } => {
                 self.allow(&mut kept, volume, &initiator, user)?;
             }
-            Change::Deny { volume, initiator } => self.deny(&mut kept, &volume, &initiator)?,
-            Change::Open { volume } => {
+            InitiatorChange::Deny { volume, initiator } => {
+                self.deny(&mut kept, &volume, &initiator)?
+            }
+            InitiatorChange::Open { volume } => {
                 ensure!(
                     !self.fixed.access.volumes.contains_key(&volume),
-                    "the config file has a list of volume {volume}: change it there and reload the host (SIGHUP)"
+                    "the config file has a list of volume {volume}: change it there and reload the \
+                     host (SIGHUP)"
                 );
                 ensure!(
                     kept.volumes.remove(&volume).is_some(),
                     "volume {volume} has no list: `longhaul iscsi list` shows all of them"
                 );
             }
-            Change::SetUser { name, secret, target } => {
+            InitiatorChange::SetUser { name, secret, target } => {
                 check_user(&name)?;
                 check_secret(from_hex(&secret)?)?;
                 if target {
                     ensure!(
                         self.fixed.access.target_user.is_none(),
-                        "the target's user is in the config file: change it there and reload the host (SIGHUP)"
+                        "the target's user is in the config file: change it there and reload the \
+                         host (SIGHUP)"
                     );
                     kept.target_user = Some((name, secret));
                 } else {
                     ensure!(
                         !self.fixed.access.users.contains_key(&name),
-                        "user {name} is in the config file: change it there and reload the host (SIGHUP)"
+                        "user {name} is in the config file: change it there and reload the host \
+                         (SIGHUP)"
                     );
                     kept.users.insert(name, secret);
                     ensure!(kept.users.len() <= MAX_ENTRIES, "there are {MAX_ENTRIES} users");
                 }
             }
-            Change::RemoveUser { name, target } => self.remove_user(&mut kept, &name, target)?,
-            Change::Move { volume, to } => {
+            InitiatorChange::RemoveUser { name, target } => {
+                self.remove_user(&mut kept, &name, target)?
+            }
+            InitiatorChange::Move { volume, to } => {
                 if let Some(to) = to {
                     check_portal(&to)?;
                     kept.moved.insert(volume, to);
@@ -537,7 +547,8 @@ impl Rights {
                 } else if kept.moved.remove(&volume).is_none() {
                     ensure!(
                         !self.fixed.access.moved.contains_key(&volume),
-                        "the config file moves volume {volume}: change it there and reload the host (SIGHUP)"
+                        "the config file moves volume {volume}: change it there and reload the \
+                         host (SIGHUP)"
                     );
                     bail!(
                         "volume {volume} is not moved: `longhaul iscsi list` shows those that are"
@@ -550,7 +561,7 @@ impl Rights {
 
     fn allow(
         &self,
-        kept: &mut Kept,
+        kept: &mut SavedAccess,
         volume: String,
         initiator: &str,
         user: Option<String>,
@@ -559,7 +570,7 @@ impl Rights {
             let known = kept.users.contains_key(user) || self.fixed.access.users.contains_key(user);
             ensure!(known, "there is no user {user}: first `longhaul iscsi user set {user}`");
         }
-        let grant = KeptGrant { initiator: check_initiator(initiator)?, user };
+        let grant = SavedGrant { initiator: check_initiator(initiator)?, user };
         // Asking for CHAP from now on, or not any more, is what a second grant means.
         let grants = kept.volumes.entry(volume).or_default();
         grants.retain(|other| other.initiator != grant.initiator);
@@ -569,12 +580,13 @@ impl Rights {
         Ok(())
     }
 
-    fn deny(&self, kept: &mut Kept, volume: &str, initiator: &str) -> Result<()> {
+    fn deny(&self, kept: &mut SavedAccess, volume: &str, initiator: &str) -> Result<()> {
         let initiator = check_initiator(initiator)?;
         let fixed = self.fixed.access.volumes.get(volume);
         ensure!(
             !fixed.is_some_and(|grants| grants.iter().any(|grant| grant.initiator == initiator)),
-            "the config file grants volume {volume} to {initiator}: change it there and reload the host (SIGHUP)"
+            "the config file grants volume {volume} to {initiator}: change it there and reload the \
+             host (SIGHUP)"
         );
         let grants = kept.volumes.get_mut(volume);
         let found = grants.is_some_and(|grants| {
@@ -589,7 +601,7 @@ impl Rights {
         Ok(())
     }
 
-    fn remove_user(&self, kept: &mut Kept, name: &str, target: bool) -> Result<()> {
+    fn remove_user(&self, kept: &mut SavedAccess, name: &str, target: bool) -> Result<()> {
         let in_config = if target {
             self.fixed.access.target_user.as_ref().is_some_and(|(own, _)| own == name)
         } else {
@@ -610,8 +622,8 @@ impl Rights {
         });
         if let Some((volume, _)) = users.find(|(_, user)| *user == Some(name)) {
             bail!(
-                "volume {volume} is granted to an initiator that authenticates as {name}: deny it first, or \
-                 allow it with another user"
+                "volume {volume} is granted to an initiator that authenticates as {name}: deny it \
+                 first, or allow it with another user"
             );
         }
         drop(users);
@@ -627,14 +639,15 @@ impl Rights {
     }
 
     /// For people, without secrets.
-    pub fn report(&self, portals: Vec<String>) -> Report {
+    pub fn report(&self, portals: Vec<String>) -> InitiatorRightsReport {
         let state = self.path.parent().unwrap_or(Path::new("."));
         let state = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
-        let mut report = Report { state, portals, ..Report::default() };
+        let mut report =
+            InitiatorRightsReport { state, portals, ..InitiatorRightsReport::default() };
         for (volume, grants) in &self.fixed.access.volumes {
             let nobody = grants.is_empty() && !self.kept.volumes.contains_key(volume);
             let some = grants.iter().map(Some).chain(nobody.then_some(None));
-            report.grants.extend(some.map(|grant| GrantReport {
+            report.grants.extend(some.map(|grant| InitiatorGrantReport {
                 volume: volume.clone(),
                 initiator: grant.map(|grant| grant.initiator.clone()),
                 chap_user: grant.and_then(|grant| grant.user.clone()),
@@ -645,7 +658,7 @@ impl Rights {
             let fixed = self.fixed.access.volumes.get(volume);
             let nobody = grants.is_empty() && fixed.is_none_or(Vec::is_empty);
             let some = grants.iter().map(Some).chain(nobody.then_some(None));
-            report.grants.extend(some.map(|grant| GrantReport {
+            report.grants.extend(some.map(|grant| InitiatorGrantReport {
                 volume: volume.clone(),
                 initiator: grant.map(|grant| grant.initiator.clone()),
                 chap_user: grant.and_then(|grant| grant.user.clone()),

@@ -1,7 +1,7 @@
 //! One connection of an initiator: its socket, on the front thread.
 
 use super::input::Input;
-use super::{CLOSE_LIMIT, Server};
+use super::server::IscsiServer;
 use crate::stream::{Outbound, Reader, Writer, Written};
 use bytes::BytesMut;
 use longhaul_base::limits::{Place, Places, Stranger, Who};
@@ -10,21 +10,25 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// How long an initiator may take to read its last responses.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// An initiator's connection.
-pub(super) struct Connection {
+pub(super) struct IscsiConnection {
     id: ConnectionId,
     peer: String,
     who: Who,
-    state: RefCell<State>,
+    state: RefCell<ConnectionState>,
 }
 
-struct State {
+struct ConnectionState {
     /// Of one that has logged in.
     place: Option<Place<Who>>,
     out: Outbound,
     waker: Option<Waker>,
-    /// There is something to do that no socket tells of.
+    /// The task has something to do that no socket tells of.
     kicked: bool,
     /// The socket takes no more; nothing is written until it does.
     blocked: bool,
@@ -33,7 +37,7 @@ struct State {
     failed: Option<io::Error>,
 }
 
-/// What a connection woke up for.
+/// The reason for a wake-up.
 enum Wake {
     Work,
     /// The socket takes more.
@@ -42,10 +46,10 @@ enum Wake {
     End,
 }
 
-impl Connection {
+impl IscsiConnection {
     /// Serves a new connection until it ends.
     pub(super) async fn serve(
-        server: Rc<Server>,
+        server: Rc<IscsiServer>,
         (peer, who): (Peer, Who),
         reader: Reader,
         writer: Writer,
@@ -62,11 +66,11 @@ impl Connection {
         };
         let id = server.next_id.get();
         server.next_id.set(id + 1);
-        let connection = Rc::new(Connection {
+        let connection = Rc::new(IscsiConnection {
             id,
             peer: peer.address.clone(),
             who,
-            state: RefCell::new(State {
+            state: RefCell::new(ConnectionState {
                 place: None,
                 out: Outbound::new(writer),
                 waker: None,
@@ -105,20 +109,20 @@ impl Connection {
         &self.peer
     }
 
-    /// The target is done with it: what is left is written, then it ends.
+    /// The target is done with it: it writes the rest of its output, then it ends.
     pub(super) fn close(&self, reason: CloseReason) {
         let mut state = self.state.borrow_mut();
         state.closing.get_or_insert(reason);
         state.kick();
     }
 
-    /// There is something to do.
+    /// Wakes the task of the connection.
     pub(super) fn kick(&self) {
         self.state.borrow_mut().kick();
     }
 
     /// Writes what the target has for it, as far as the socket takes it.
-    pub(super) fn flush(&self, server: &Server) {
+    pub(super) fn flush(&self, server: &IscsiServer) {
         let state = &mut *self.state.borrow_mut();
         if state.blocked || state.failed.is_some() {
             return;
@@ -149,7 +153,7 @@ impl Connection {
 
     async fn run(
         &self,
-        server: &Rc<Server>,
+        server: &Rc<IscsiServer>,
         mut reader: Reader,
     ) -> io::Result<Option<CloseReason>> {
         let mut input = Input::new();
@@ -174,9 +178,9 @@ impl Connection {
         }
     }
 
-    /// Hands what was read to the target and acts on what follows. True if what is left may be taken
-    /// now: what stopped the target may have been done.
-    fn turn(&self, server: &Rc<Server>, input: &mut BytesMut) -> bool {
+    /// Hands what was read to the target and acts on what follows. True if what is left may be
+    /// taken now: what stopped the target may have been done.
+    fn turn(&self, server: &Rc<IscsiServer>, input: &mut BytesMut) -> bool {
         let before = input.len();
         let wanted = server.with(|now, target| {
             let wanted = target.wants_input(self.id);
@@ -194,7 +198,7 @@ impl Connection {
     }
 
     /// Writes what is left, then ends.
-    async fn finish(&self, server: &Rc<Server>) -> io::Result<CloseReason> {
+    async fn finish(&self, server: &Rc<IscsiServer>) -> io::Result<CloseReason> {
         let written = std::future::poll_fn(|cx| {
             loop {
                 self.flush(server);
@@ -218,7 +222,7 @@ impl Connection {
     /// Waits for something to do.
     async fn wait(
         &self,
-        server: &Server,
+        server: &IscsiServer,
         reader: &mut Reader,
         input: &mut Input,
     ) -> io::Result<Wake> {
@@ -269,7 +273,7 @@ async fn given_way(stranger: Option<&mut Stranger>) {
     }
 }
 
-impl State {
+impl ConnectionState {
     fn kick(&mut self) {
         self.kicked = true;
         if let Some(waker) = &self.waker {

@@ -1,9 +1,9 @@
 //! The read buffer of a connection.
 //!
-//! Payloads are split off it uncopied, so a buffer is in use until its last write is done, and what
-//! is left of an unfinished PDU at its end has to be copied into the next one. So that there is
-//! nothing left, a buffer holds a whole number of PDUs of the size that was last cut: initiators
-//! send many of one size after another.
+//! Payloads are split off it uncopied, so a buffer is in use until its last write is done. The rest
+//! of an unfinished PDU at its end has to be copied into the next buffer. To leave no rest, a
+//! buffer holds a whole number of PDUs of the size that was last cut. Initiators send many of one
+//! size after another.
 
 use bytes::BytesMut;
 
@@ -16,7 +16,7 @@ const LEAST_ROOM_BYTES: usize = 16 << 10;
 /// Length of a header: a PDU of which no more is wanted has not told its own length.
 const HEADER_BYTES: usize = 48;
 
-/// What was read and not yet taken.
+/// Bytes that the target has not taken yet.
 pub(super) struct Input {
     pub(super) bytes: BytesMut,
     /// Length of the last PDU that did not fit the end of a buffer; 0 before the first.

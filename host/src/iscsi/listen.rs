@@ -1,7 +1,7 @@
 //! Where initiators find the target.
 
-use super::Server;
-use super::connection::Connection;
+use super::connection::IscsiConnection;
+use super::server::IscsiServer;
 use crate::stream;
 use anyhow::{Context as _, Result};
 use longhaul_base::Usage;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 /// A bound portal.
-pub struct Listener {
+pub struct Portal {
     address: SocketAddr,
     socket: TcpListener,
 }
@@ -36,12 +36,12 @@ pub fn parse(text: &str) -> Result<SocketAddr> {
     )
 }
 
-impl Listener {
+impl Portal {
     /// Listens.
     ///
     /// # Errors
     /// If it is no address, or the address is taken or not of this machine.
-    pub fn bind(text: &str) -> Result<Listener> {
+    pub fn bind(text: &str) -> Result<Portal> {
         let address = parse(text)?;
         let bind = || {
             let listener = std::net::TcpListener::bind(address)?;
@@ -53,7 +53,7 @@ impl Listener {
                 "cannot listen on {address} for iSCSI: stop what does, or choose another --iscsi"
             )
         })?;
-        Ok(Listener { address: socket.local_addr()?, socket })
+        Ok(Portal { address: socket.local_addr()?, socket })
     }
 
     /// Where it listens.
@@ -62,10 +62,10 @@ impl Listener {
     }
 
     /// Accepts initiators until dropped.
-    pub async fn run(self, server: Rc<Server>) {
+    pub async fn run(self, server: Rc<IscsiServer>) {
         loop {
             match self.socket.accept().await {
-                Ok((stream, from)) => Listener::accepted(&server, stream, from),
+                Ok((stream, from)) => Portal::accepted(&server, stream, from),
                 Err(error) => {
                     // Too few descriptors, mostly: some connection has to end first.
                     tracing::warn!("cannot accept an iSCSI initiator on {}: {error}", self.address);
@@ -75,7 +75,7 @@ impl Listener {
         }
     }
 
-    fn accepted(server: &Rc<Server>, stream: TcpStream, from: SocketAddr) {
+    fn accepted(server: &Rc<IscsiServer>, stream: TcpStream, from: SocketAddr) {
         let who = from.ip().into();
         if !server.places.has_room(&who) {
             return server.turned_away(&from.to_string());
@@ -91,7 +91,7 @@ impl Listener {
         match peer {
             Ok(peer) => {
                 let (reader, writer) = stream::tcp(stream);
-                let serve = Connection::serve(server.clone(), (peer, who), reader, writer);
+                let serve = IscsiConnection::serve(server.clone(), (peer, who), reader, writer);
                 tokio::task::spawn_local(serve);
             }
             // It has gone already.

@@ -1,11 +1,18 @@
 //! The target over real sockets, with an initiator of a few lines; and rights in files.
 
-use super::access::{GrantReport, check_secret, new_token, read_secret};
+use super::access::{InitiatorGrantReport, check_secret, new_token, read_secret};
+use super::server::*;
 use super::*;
 use crate::null::volume;
-use longhaul_core::front::iscsi::Grant;
+use crate::volume::{Clock, Volume};
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use longhaul_core::front::iscsi::{Access, Config, Grant, OpenError, TARGET_PREFIX};
 use longhaul_core::host::journal::Geometry;
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -15,7 +22,10 @@ const INITIATOR: &str = "iqn.2001-04.com.example:i";
 struct One(Rc<Volume>, RefCell<Vec<Bytes>>);
 
 impl Volumes for One {
-    fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
+    fn open(
+        self: Rc<Self>,
+        name: String,
+    ) -> LocalBoxFuture<'static, Result<OpenedVolume, OpenError>> {
         Box::pin(async move {
             if name == "v" {
                 Ok((self.0.clone(), Bytes::new()))
@@ -33,26 +43,26 @@ impl Volumes for One {
         self: Rc<Self>,
         _: Rc<Volume>,
         data: Bytes,
-    ) -> LocalBoxFuture<'static, Result<(), String>> {
+    ) -> LocalBoxFuture<'static, Result<(), ReservationError>> {
         self.1.borrow_mut().push(data);
         Box::pin(async { Ok(()) })
     }
 }
 
 fn local<F: Future<Output = ()>>(test: F) {
-    let runtime = crate::front_runtime().unwrap();
+    let runtime = crate::runtime::front_runtime().unwrap();
     let limited = async { tokio::time::timeout(Duration::from_secs(180), test).await.unwrap() };
     runtime.block_on(tokio::task::LocalSet::new().run_until(limited));
 }
 
-fn serve(access: Access) -> (Rc<Server>, std::net::SocketAddr) {
+fn serve(access: Access) -> (Rc<IscsiServer>, std::net::SocketAddr) {
     let geometry = Geometry { file_bytes: 1 << 20, files: 4 };
     let volume = volume("v", 1 << 16, Clock::start(), geometry);
     let one = Rc::new(One(volume, RefCell::default()));
     let config = Config { login_limit: Duration::from_secs(3), ..config(Vec::new(), false) };
-    let server = Server::new(one, Clock::start(), config, access);
+    let server = IscsiServer::new(one, Clock::start(), config, access);
     tokio::task::spawn_local(server.clone().run());
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = Portal::bind("127.0.0.1:0").unwrap();
     let address = listener.address();
     tokio::task::spawn_local(listener.run(server.clone()));
     (server, address)
@@ -215,7 +225,8 @@ fn who_may_not_or_dawdles_is_closed() {
         assert!(silent.ends().await, "the login limit");
         let mut initiator = Initiator::connect(address).await;
         assert_eq!(initiator.login(&normal("v")).await, 0);
-        // Others' rights are not its own: a change of them leaves it alone, one of its own does not.
+        // Others' rights are not its own: a change of them leaves it alone, one of its own does
+        // not.
         server.set_access(access);
         assert_eq!(server.sessions_of("v"), 1);
         server
@@ -230,10 +241,10 @@ fn who_may_not_or_dawdles_is_closed() {
     });
 }
 
-fn rights(dir: &Path, table: &str) -> anyhow::Result<Rights> {
+fn rights(dir: &Path, table: &str) -> anyhow::Result<InitiatorRights> {
     let config = dir.join("config.toml");
     longhaul_base::files::replace(&config, table.as_bytes(), 0o600)?;
-    Rights::open(dir, Static::load(Some(&config))?)
+    InitiatorRights::open(dir, ConfiguredAccess::load(Some(&config))?)
 }
 
 const TABLE: &str = r#"
@@ -260,18 +271,20 @@ async fn rights_of_config_and_commands_add_up() {
     assert_eq!(access.volumes["db"][0].initiator, "iqn.2001-04.com.example:a", "normalised");
     assert!(access.volumes["closed"].is_empty());
     assert_eq!(access.moved["away"], "192.0.2.2:3260");
-    let set = |name: &str, secret: &[u8], target| Change::SetUser {
+    let set = |name: &str, secret: &[u8], target| InitiatorChange::SetUser {
         name: name.into(),
         secret: access::hex(secret),
         target,
     };
-    let allow = |volume: &str, user: Option<&str>| Change::Allow {
+    let allow = |volume: &str, user: Option<&str>| InitiatorChange::Allow {
         volume: volume.into(),
         initiator: INITIATOR.into(),
         user: user.map(str::to_owned),
     };
-    let deny = |volume: &str| Change::Deny { volume: volume.into(), initiator: INITIATOR.into() };
-    let moved = |to: Option<&str>| Change::Move { volume: "db".into(), to: to.map(str::to_owned) };
+    let deny =
+        |volume: &str| InitiatorChange::Deny { volume: volume.into(), initiator: INITIATOR.into() };
+    let moved =
+        |to: Option<&str>| InitiatorChange::Move { volume: "db".into(), to: to.map(str::to_owned) };
     for change in [
         set("alice", b"alices-secret-01", false),
         allow("db", None),
@@ -289,8 +302,8 @@ async fn rights_of_config_and_commands_add_up() {
         (set("b b", b"another-secret-1", false), "no CHAP user"),
         (allow("db", Some("nobody")), "no user nobody"),
         (deny("other"), "not granted"),
-        (Change::RemoveUser { name: "alice".into(), target: false }, "deny it first"),
-        (Change::RemoveUser { name: "carol".into(), target: false }, "config file"),
+        (InitiatorChange::RemoveUser { name: "alice".into(), target: false }, "deny it first"),
+        (InitiatorChange::RemoveUser { name: "carol".into(), target: false }, "config file"),
         (moved(Some("nowhere")), "no portal"),
     ];
     for (change, why) in refused {
@@ -309,13 +322,13 @@ async fn rights_of_config_and_commands_add_up() {
     for change in [deny("db"), deny("new"), moved(None)] {
         rights_.change(change).await.unwrap();
     }
-    let gone = Change::RemoveUser { name: "alice".into(), target: false };
+    let gone = InitiatorChange::RemoveUser { name: "alice".into(), target: false };
     let access = rights_.change(gone).await.unwrap();
     assert_eq!(access, rights(dir.path(), TABLE).unwrap().access().unwrap());
     assert!(access.volumes["new"].is_empty(), "nobody is named any more, and nobody may use it");
-    let nobody = |grant: &GrantReport| grant.volume == "new" && grant.initiator.is_none();
+    let nobody = |grant: &InitiatorGrantReport| grant.volume == "new" && grant.initiator.is_none();
     assert_eq!(rights_.report(Vec::new()).grants.iter().filter(|grant| nobody(grant)).count(), 1);
-    let open = |volume: &str| Change::Open { volume: volume.into() };
+    let open = |volume: &str| InitiatorChange::Open { volume: volume.into() };
     let error = rights_.change(open("db")).await.unwrap_err().to_string();
     assert!(error.contains("config file"), "{error}");
     let access = rights_.change(open("new")).await.unwrap();

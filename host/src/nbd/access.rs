@@ -5,9 +5,10 @@
 //! nbd.json     grants given by command (0600)
 //! ```
 //!
-//! A volume without a list is for whoever reaches the address that serves it; over a unix socket that
-//! is the host's own user and root. A volume with a list is for those on it, wherever they connect. A list
-//! from which the last client was taken is empty and lets nobody in: only [`Change::Open`] ends it.
+//! A volume without a list is for whoever reaches the address that serves it; over a unix socket
+//! that is the host's own user and root. A volume with a list is for those on it, wherever they
+//! connect. A list from which the last client was taken is empty and lets nobody in: only
+//! [`ClientChange::Open`] ends it.
 //!
 //! Promises: what the state directory holds is replaced whole or not at all, before it has any
 //! effect.
@@ -34,23 +35,26 @@ const MAX_ENTRIES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Grant {
-    /// Whoever has a certificate with this common name or alternative name.
+    /// Each client with a certificate of this common name or alternative name.
     Certificate(String),
     /// This user, over a unix socket.
     User(u32),
 }
 
-impl FromStr for Grant {
-    type Err = String;
+/// The text names no client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no client: give uid:NUMBER, as in `uid:1000`, or cert:NAME")]
+pub struct NotAClient(String);
 
-    fn from_str(text: &str) -> Result<Grant, String> {
+impl FromStr for Grant {
+    type Err = NotAClient;
+
+    fn from_str(text: &str) -> Result<Grant, NotAClient> {
         let client = text
             .strip_prefix("uid:")
             .map(|uid| uid.parse().ok().map(Grant::User))
             .or_else(|| text.strip_prefix("cert:").map(certificate));
-        client.flatten().ok_or_else(|| {
-            format!("`{text}` is no client: give uid:NUMBER, as in `uid:1000`, or cert:NAME")
-        })
+        client.flatten().ok_or_else(|| NotAClient(text.to_owned()))
     }
 }
 
@@ -61,9 +65,9 @@ fn certificate(name: &str) -> Option<Grant> {
 }
 
 impl TryFrom<String> for Grant {
-    type Error = String;
+    type Error = NotAClient;
 
-    fn try_from(text: String) -> Result<Grant, String> {
+    fn try_from(text: String) -> Result<Grant, NotAClient> {
         text.parse()
     }
 }
@@ -83,7 +87,7 @@ impl fmt::Display for Grant {
     }
 }
 
-/// What a client has shown of itself.
+/// The identity that a client has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Its user, if it connected over a unix socket.
@@ -120,7 +124,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Who may use what.
+/// The rights of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access(BTreeMap<String, BTreeSet<Grant>>);
 
@@ -146,7 +150,7 @@ impl Access {
 /// The `[nbd]` table of the config file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct Table {
+struct NbdTable {
     volumes: BTreeMap<String, BTreeSet<Grant>>,
 }
 
@@ -156,22 +160,22 @@ struct Table {
 /// If something in it is not usable.
 pub fn load(config: Option<&Path>) -> Result<Access> {
     let Some((path, table)) = config_table(config, "nbd")? else { return Ok(Access::default()) };
-    let table: Table =
+    let table: NbdTable =
         table.try_into().with_context(|| format!("{}, table [nbd]", path.display()))?;
     Ok(Access(table.volumes))
 }
 
 /// `nbd.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct SavedClients {
     version: u32,
     volumes: BTreeMap<String, BTreeSet<Grant>>,
 }
 
-/// What a command changes.
+/// A change by command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "change")]
-pub enum Change {
+pub enum ClientChange {
     /// A grant.
     Allow {
         /// Which volume.
@@ -193,24 +197,24 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl ClientChange {
     /// For the log.
     pub fn describe(&self) -> String {
         match self {
-            Change::Allow { volume, client } => format!("{client} may use volume {volume}"),
-            Change::Deny { volume, client } => {
+            ClientChange::Allow { volume, client } => format!("{client} may use volume {volume}"),
+            ClientChange::Deny { volume, client } => {
                 format!("{client} may not use volume {volume} any more")
             }
-            Change::Open { volume } => {
+            ClientChange::Open { volume } => {
                 format!("volume {volume} has no list: whoever reaches an address may use it")
             }
         }
     }
 }
 
-/// A grant in [`Report`].
+/// A grant in [`ClientRightsReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantReport {
+pub struct ClientGrantReport {
     /// Which volume.
     pub volume: String,
     /// To whom; none where the volume is listed and nobody may use it.
@@ -219,34 +223,34 @@ pub struct GrantReport {
     pub from_config: bool,
 }
 
-/// Who may use what.
+/// The rights of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ClientRightsReport {
     /// Grants by volume.
-    pub grants: Vec<GrantReport>,
+    pub grants: Vec<ClientGrantReport>,
 }
 
-/// Who may use what, and where that is kept.
-pub struct Rights {
+/// The rights, and the file that keeps them.
+pub struct ClientRights {
     path: PathBuf,
     fixed: Access,
-    kept: Kept,
+    kept: SavedClients,
 }
 
-impl Rights {
+impl ClientRights {
     /// Reads what is kept in a state directory.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn open(state: &Path, fixed: Access) -> Result<Rights> {
+    pub fn open(state: &Path, fixed: Access) -> Result<ClientRights> {
         let path = state.join("nbd.json");
         let kept = match files::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Kept { version: VERSION, volumes: BTreeMap::new() }
+                SavedClients { version: VERSION, volumes: BTreeMap::new() }
             }
             read => {
                 let text = read.with_context(|| format!("cannot read {}", path.display()))?;
-                let kept: Kept = serde_json::from_slice(&text).with_context(|| {
+                let kept: SavedClients = serde_json::from_slice(&text).with_context(|| {
                     format!(
                         "{} is damaged: restore it, or remove it and grant again",
                         path.display()
@@ -261,7 +265,7 @@ impl Rights {
                 kept
             }
         };
-        Ok(Rights { path, fixed, kept })
+        Ok(ClientRights { path, fixed, kept })
     }
 
     /// The same for the server.
@@ -283,7 +287,7 @@ impl Rights {
     /// # Errors
     /// If there is nothing to change, it is not for a command to change, or it cannot be kept. Then
     /// everything is as it was.
-    pub async fn change(&mut self, change: Change) -> Result<Access> {
+    pub async fn change(&mut self, change: ClientChange) -> Result<Access> {
         let kept = self.changed(change)?;
         let (path, text) = (self.path.clone(), serde_json::to_vec_pretty(&kept)?);
         tokio::task::spawn_blocking(move || files::replace(&path, &text, 0o600)).await??;
@@ -291,31 +295,34 @@ impl Rights {
         Ok(self.access())
     }
 
-    fn changed(&self, change: Change) -> Result<Kept> {
+    fn changed(&self, change: ClientChange) -> Result<SavedClients> {
         let mut kept = self.kept.clone();
         match change {
-            Change::Allow { volume, client } => {
+            ClientChange::Allow { volume, client } => {
                 let grants = kept.volumes.entry(volume).or_default();
                 grants.insert(client);
                 ensure!(grants.len() <= MAX_ENTRIES, "the volume has {MAX_ENTRIES} grants");
                 ensure!(kept.volumes.len() <= MAX_ENTRIES, "{MAX_ENTRIES} volumes have grants");
             }
-            Change::Deny { volume, client } => {
+            ClientChange::Deny { volume, client } => {
                 let fixed = self.fixed.0.get(&volume);
                 ensure!(
                     !fixed.is_some_and(|grants| grants.contains(&client)),
-                    "the config file grants volume {volume} to {client}: change it there and reload the host (SIGHUP)"
+                    "the config file grants volume {volume} to {client}: change it there and \
+                     reload the host (SIGHUP)"
                 );
                 let grants = kept.volumes.get_mut(&volume);
                 ensure!(
                     grants.is_some_and(|grants| grants.remove(&client)),
-                    "volume {volume} is not granted to {client}: `longhaul nbd list` shows all grants"
+                    "volume {volume} is not granted to {client}: `longhaul nbd list` shows all \
+                     grants"
                 );
             }
-            Change::Open { volume } => {
+            ClientChange::Open { volume } => {
                 ensure!(
                     !self.fixed.0.contains_key(&volume),
-                    "the config file has a list of volume {volume}: change it there and reload the host (SIGHUP)"
+                    "the config file has a list of volume {volume}: change it there and reload the \
+                     host (SIGHUP)"
                 );
                 ensure!(
                     kept.volumes.remove(&volume).is_some(),
@@ -327,12 +334,12 @@ impl Rights {
     }
 
     /// For people.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> ClientRightsReport {
         let mut grants = Vec::new();
         for (volume, clients) in &self.fixed.0 {
             let nobody = clients.is_empty() && !self.kept.volumes.contains_key(volume);
             let some = clients.iter().cloned().map(Some).chain(nobody.then_some(None));
-            grants.extend(some.map(|client| GrantReport {
+            grants.extend(some.map(|client| ClientGrantReport {
                 volume: volume.clone(),
                 client,
                 from_config: true,
@@ -342,14 +349,14 @@ impl Rights {
             let nobody =
                 clients.is_empty() && self.fixed.0.get(volume).is_none_or(BTreeSet::is_empty);
             let some = clients.iter().cloned().map(Some).chain(nobody.then_some(None));
-            grants.extend(some.map(|client| GrantReport {
+            grants.extend(some.map(|client| ClientGrantReport {
                 volume: volume.clone(),
                 client,
                 from_config: false,
             }));
         }
         grants.sort_by(|a, b| a.volume.cmp(&b.volume));
-        Report { grants }
+        ClientRightsReport { grants }
     }
 }
 
@@ -418,44 +425,46 @@ mod tests {
         let config = dir.path().join("longhaul.toml");
         std::fs::write(&config, "[nbd.volumes]\ndb = [\"uid:1\"]\nshut = []\n").unwrap();
         let fixed = load(Some(&config)).unwrap();
-        let mut rights = Rights::open(dir.path(), fixed.clone()).unwrap();
+        let mut rights = ClientRights::open(dir.path(), fixed.clone()).unwrap();
         let (volume, client): (String, Grant) = ("db".into(), "cert:c".parse().unwrap());
-        let allow = Change::Allow { volume: volume.clone(), client: client.clone() };
+        let allow = ClientChange::Allow { volume: volume.clone(), client: client.clone() };
         let access = rights.change(allow).await.unwrap();
         assert_eq!(access.0["db"].len(), 2);
-        let mut rights = Rights::open(dir.path(), fixed).unwrap();
+        let mut rights = ClientRights::open(dir.path(), fixed).unwrap();
         assert_eq!(rights.access(), access);
         assert_eq!(rights.report().grants.len(), 3);
-        let deny =
-            |client: &str| Change::Deny { volume: volume.clone(), client: client.parse().unwrap() };
+        let deny = |client: &str| ClientChange::Deny {
+            volume: volume.clone(),
+            client: client.parse().unwrap(),
+        };
         let error = rights.change(deny("uid:1")).await.unwrap_err().to_string();
         assert!(error.contains("config file"), "{error}");
         rights.change(deny("cert:c")).await.unwrap();
         let error = rights.change(deny("cert:c")).await.unwrap_err().to_string();
         assert!(error.contains("not granted"), "{error}");
-        // Whoever withdraws the last grant does not want everybody in.
+        // An operator who withdraws the last grant does not want everybody in.
         let (volume, client): (String, Grant) = ("solo".into(), "cert:c".parse().unwrap());
-        let allow = Change::Allow { volume: volume.clone(), client: client.clone() };
+        let allow = ClientChange::Allow { volume: volume.clone(), client: client.clone() };
         rights.change(allow).await.unwrap();
-        let deny = Change::Deny { volume: volume.clone(), client };
+        let deny = ClientChange::Deny { volume: volume.clone(), client };
         let access = rights.change(deny).await.unwrap();
         for client in [Identity::default(), user(OWNER), user(0)] {
             assert!(!access.may_use("solo", &client, OWNER), "{client}");
         }
-        let mut rights = Rights::open(dir.path(), rights.fixed).unwrap();
+        let mut rights = ClientRights::open(dir.path(), rights.fixed).unwrap();
         assert_eq!(rights.access(), access, "as after a restart");
-        let nobody = |grant: &&GrantReport| grant.volume == "solo" && grant.client.is_none();
+        let nobody = |grant: &&ClientGrantReport| grant.volume == "solo" && grant.client.is_none();
         assert_eq!(rights.report().grants.iter().filter(nobody).count(), 1);
-        let access = rights.change(Change::Open { volume: volume.clone() }).await.unwrap();
+        let access = rights.change(ClientChange::Open { volume: volume.clone() }).await.unwrap();
         assert!(access.may_use("solo", &Identity::default(), OWNER));
-        let error = rights.change(Change::Open { volume }).await.unwrap_err().to_string();
+        let error = rights.change(ClientChange::Open { volume }).await.unwrap_err().to_string();
         assert!(error.contains("no list"), "{error}");
-        let db = Change::Open { volume: "db".into() };
+        let db = ClientChange::Open { volume: "db".into() };
         let error = rights.change(db).await.unwrap_err().to_string();
         assert!(error.contains("config file"), "{error}");
         std::fs::write(&config, "[nbd.volumes]\ndb = [\"bob\"]\n").unwrap();
         assert!(format!("{:#}", load(Some(&config)).unwrap_err()).contains("[nbd]"));
         std::fs::write(dir.path().join("nbd.json"), "{").unwrap();
-        assert!(Rights::open(dir.path(), Access::default()).is_err());
+        assert!(ClientRights::open(dir.path(), Access::default()).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! One client's connection: drives its session, on the front thread.
 
-use super::{CLOSE_LIMIT, HANDSHAKE_LIMIT, Identity, Server};
+use super::access::Identity;
+use super::server::NbdServer;
 use crate::bitmaps::Bitmaps;
 use crate::stream::{Outbound, Reader, Writer, Written};
-use crate::volume::{Client, Volume};
+use crate::volume::{Requester, Volume};
 use bytes::BytesMut;
 use longhaul_base::limits::Who;
 use longhaul_core::block::{BlockError, Reply, Request};
@@ -24,24 +25,31 @@ const READ_BYTES: usize = 256 << 10;
 /// A new buffer is taken when less room than this is left.
 const LEAST_ROOM_BYTES: usize = 16 << 10;
 
+/// How long a client may take for its part of the handshake. The clock stands while it waits for
+/// us; this is longer than a lookup all the same.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a client may take to read its last replies.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
 /// A client's connection.
-pub struct Connection {
+pub struct NbdConnection {
     peer: String,
-    state: RefCell<State>,
+    state: RefCell<ConnectionState>,
 }
 
-struct State {
+struct ConnectionState {
     session: Session,
     out: Outbound,
-    /// What it has shown of itself.
+    /// The identity that it has shown.
     client: Identity,
     /// The volume that the last lookup found; the session's once it is ready.
     volume: Option<Rc<Volume>>,
-    /// What the last lookup that asked for it found, if that was a snapshot.
+    /// The bitmaps that the last lookup found, if the volume was a snapshot.
     bitmaps: Option<Rc<Bitmaps>>,
     ready: bool,
     waker: Option<Waker>,
-    /// There is something to do that no socket tells of.
+    /// The task has something to do that no socket tells of.
     kicked: bool,
     /// The socket takes no more; nothing is written until it does.
     blocked: bool,
@@ -58,17 +66,17 @@ struct State {
     failed: Option<io::Error>,
 }
 
-/// What a connection woke up for.
+/// The reason for a wake-up.
 enum Wake {
     Work,
     Input,
     End,
 }
 
-impl Connection {
+impl NbdConnection {
     /// Serves a new connection until it ends.
     pub async fn serve(
-        server: Rc<Server>,
+        server: Rc<NbdServer>,
         (peer, who, client): (String, Who, Identity),
         reader: Reader,
         writer: Writer,
@@ -81,9 +89,9 @@ impl Connection {
         }
         let id = server.next_id.get();
         server.next_id.set(id + 1);
-        let connection = Rc::new(Connection {
+        let connection = Rc::new(NbdConnection {
             peer,
-            state: RefCell::new(State {
+            state: RefCell::new(ConnectionState {
                 session: Session::new(server.session_config()),
                 out: Outbound::new(writer),
                 client,
@@ -149,13 +157,13 @@ impl Connection {
 
     async fn run(
         self: &Rc<Self>,
-        server: &Rc<Server>,
+        server: &Rc<NbdServer>,
         who: Who,
         mut reader: Reader,
     ) -> io::Result<CloseReason> {
         let mut input = BytesMut::new();
         let mut raw = BytesMut::new();
-        let this: Rc<dyn Client> = self.clone();
+        let this: Rc<dyn Requester> = self.clone();
         let mut patience = HANDSHAKE_LIMIT;
         let mut stranger = Some(server.strangers.enter(who));
         let mut _place = None;
@@ -191,7 +199,8 @@ impl Connection {
                     };
                     let wake = wake.map_err(|_| {
                         io::Error::other(format!(
-                            "no handshake within {} s; a client that only connects is not one of NBD",
+                            "no handshake within {} s; a client that only connects is not one of \
+                             NBD",
                             HANDSHAKE_LIMIT.as_secs()
                         ))
                     })??;
@@ -282,8 +291,8 @@ impl Connection {
     /// Takes in what was read, acts on it and writes what came of it.
     fn turn(
         self: &Rc<Self>,
-        server: &Rc<Server>,
-        this: &Rc<dyn Client>,
+        server: &Rc<NbdServer>,
+        this: &Rc<dyn Requester>,
         input: &mut BytesMut,
         raw: &mut BytesMut,
     ) -> io::Result<()> {
@@ -335,7 +344,7 @@ impl Connection {
 
     fn decrypt(
         &self,
-        state: &mut State,
+        state: &mut ConnectionState,
         input: &mut BytesMut,
         raw: &mut BytesMut,
     ) -> io::Result<()> {
@@ -356,7 +365,12 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_event(self: &Rc<Self>, state: &mut State, server: &Rc<Server>, event: Event) {
+    fn handle_event(
+        self: &Rc<Self>,
+        state: &mut ConnectionState,
+        server: &Rc<NbdServer>,
+        event: Event,
+    ) {
         match event {
             Event::ListExports => {
                 state.looking_up = true;
@@ -381,8 +395,8 @@ impl Connection {
                     let refused = |name: &str| LookupError {
                         kind: LookupErrorKind::Policy,
                         message: format!(
-                            "volume {name} is not for this client ({client}): an operator grants it with `longhaul nbd \
-                             allow`"
+                            "volume {name} is not for this client ({client}): an operator grants \
+                             it with `longhaul nbd allow`"
                         ),
                     };
                     // Before anything is attached.
@@ -395,8 +409,8 @@ impl Connection {
                         Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
                         _ => None,
                     };
-                    // Again, for what the empty name means, and for a right withdrawn meanwhile. From here on a
-                    // connection that loses it is cut off.
+                    // Again, for what the empty name means, and for a right withdrawn meanwhile.
+                    // From here on a connection that loses it is cut off.
                     if let Ok((info, _)) = &export
                         && !server.may_use(&info.name, &client)
                     {
@@ -441,7 +455,7 @@ impl Connection {
     }
 }
 
-impl Client for Connection {
+impl Requester for NbdConnection {
     fn reply(&self, slot: u64, reply: Result<Reply, BlockError>) {
         // An unknown slot belongs to a session that closed: nobody waits for the reply.
         self.state.borrow_mut().session.handle_reply(slot, reply);
@@ -467,7 +481,7 @@ impl Client for Connection {
     }
 }
 
-impl State {
+impl ConnectionState {
     fn kick(&mut self) {
         self.kicked = true;
         if let Some(waker) = &self.waker {

@@ -1,6 +1,8 @@
 //! Where the NBD server listens, and under which terms.
 
-use super::{Connection, Identity, Server};
+use super::access::Identity;
+use super::connection::NbdConnection;
+use super::server::NbdServer;
 use crate::stream;
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::Usage;
@@ -61,8 +63,8 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    /// Lets other users than the host's open a unix socket, or not any more. What they may use their
-    /// grants say.
+    /// Lets other users than the host's open a unix socket, or not any more. Their grants say which
+    /// volumes they may use.
     ///
     /// # Errors
     /// If its mode cannot be changed.
@@ -147,15 +149,18 @@ impl Listener {
     pub fn bind(address: &Address, tls: bool, ca: bool) -> Result<Listener> {
         if !(address.is_local() || tls && ca) {
             bail!(Usage(format!(
-                "refusing to serve NBD on {address}, which other machines can reach, without TLS and \
-                 client certificates: give --nbd-tls-cert, --nbd-tls-key and --nbd-tls-ca, or \
+                "refusing to serve NBD on {address}, which other machines can reach, without TLS \
+                 and client certificates: give --nbd-tls-cert, --nbd-tls-key and --nbd-tls-ca, or \
                  listen on 127.0.0.1 or unix:PATH"
             )));
         }
         let (address, socket) = match address {
             Address::Tcp(tcp) => {
                 let listener = bind_tcp(*tcp).with_context(|| {
-                    format!("cannot listen on {address} for NBD: stop what does, or choose another --nbd")
+                    format!(
+                        "cannot listen on {address} for NBD: stop what does, or choose another \
+                         --nbd"
+                    )
                 })?;
                 (Address::Tcp(listener.local_addr()?), Bound::Tcp(listener))
             }
@@ -174,7 +179,7 @@ impl Listener {
     }
 
     /// Accepts clients until dropped.
-    pub async fn run(self, server: Rc<Server>) {
+    pub async fn run(self, server: Rc<NbdServer>) {
         loop {
             let accepted = match &self.socket {
                 Bound::Tcp(listener) => listener.accept().await.and_then(|(stream, peer)| {
@@ -191,7 +196,7 @@ impl Listener {
             };
             match accepted {
                 Ok((who, (reader, writer))) => {
-                    let serve = Connection::serve(server.clone(), who, reader, writer);
+                    let serve = NbdConnection::serve(server.clone(), who, reader, writer);
                     tokio::task::spawn_local(serve);
                 }
                 Err(error) => {
@@ -231,7 +236,7 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Whoever may open the socket may read and write the volumes, and can from when it listens.
+    // A user who may open the socket may read and write the volumes, from the moment it listens.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;

@@ -1,161 +1,18 @@
 //! The NBD server: sockets around the session machine.
 //!
-//! Promises: a request that needs no I/O is answered by the turn that read it; replies of a turn leave
-//! in one write; a client that does not read its replies is not read from; a client that dawdles in
-//! the handshake is dropped; clients that have not chosen an export have places of their own, of which the oldest give way,
-//! so that they keep nobody out ([`limits`]). It knows volumes only through [`Exports`].
+//! Promises: the turn that reads a request also answers it, if the request needs no I/O. Replies of
+//! a turn leave in one write. The server does not read from a client that does not read its
+//! replies. It drops a client that dawdles in the handshake. Clients without an export have places
+//! of their own, of which the oldest give way, so they keep nobody out. The server knows volumes
+//! only through [`Exports`].
 
 pub mod access;
 mod connection;
 mod listen;
+mod server;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Access, Change, Identity, Report as RightsReport, Rights, load};
-pub use connection::Connection;
+pub use access::{Access, ClientChange, ClientRights, ClientRightsReport, Identity, load};
 pub use listen::{Address, Listener, tls_config};
-
-use super::bitmaps::Bitmaps;
-use super::volume::Volume;
-use futures_util::future::LocalBoxFuture;
-use longhaul_base::limits::{self, Places, Strangers, Who};
-use longhaul_core::front::nbd::{self, ExportEntry, ExportInfo, LookupError};
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// How long a client may take for its part of the handshake. The clock stands while it waits for us;
-/// this is longer than a lookup all the same.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
-
-/// How long a client may take to read its last replies.
-const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-
-/// What can be opened.
-pub trait Exports {
-    /// Opens one; an empty name is the default export. Takes a bounded time.
-    fn open(
-        self: Rc<Self>,
-        name: String,
-        entering: bool,
-    ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>>;
-
-    /// What an export can be compared with, if it is a snapshot. Takes a bounded time.
-    fn bitmaps(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Option<Bitmaps>>;
-
-    /// Lists them. Takes a bounded time.
-    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>>;
-}
-
-/// The server of all listeners.
-pub struct Server {
-    exports: Rc<dyn Exports>,
-    tls: RefCell<Option<Arc<rustls::ServerConfig>>>,
-    access: RefCell<Access>,
-    /// The user that the host runs as.
-    owner: u32,
-    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
-    next_id: Cell<u64>,
-    refused: Cell<u64>,
-    stopping: Cell<bool>,
-    /// For those that have not chosen an export, and those that have.
-    strangers: Strangers,
-    places: Places<Who>,
-}
-
-impl Server {
-    /// A server without listeners. With a TLS configuration every client must use it.
-    pub fn new(exports: Rc<dyn Exports>, tls: Option<Arc<rustls::ServerConfig>>) -> Rc<Server> {
-        Rc::new(Server {
-            exports,
-            tls: RefCell::new(tls),
-            access: RefCell::default(),
-            owner: rustix::process::geteuid().as_raw(),
-            connections: RefCell::default(),
-            next_id: Cell::new(0),
-            refused: Cell::new(0),
-            stopping: Cell::new(false),
-            strangers: Strangers::new(limits::MAX_NBD_STRANGERS, limits::MAX_NBD_STRANGERS_OF_ONE),
-            places: Places::new(limits::MAX_NBD_CLIENTS, limits::MAX_NBD_CLIENTS_OF_ONE),
-        })
-    }
-
-    /// Clients connected.
-    pub fn connections(&self) -> usize {
-        self.connections.borrow().len()
-    }
-
-    /// Whether clients have to use TLS.
-    pub fn has_tls(&self) -> bool {
-        self.tls.borrow().is_some()
-    }
-
-    /// Clients that connect from now on see this certificate, and have to show one that it accepts.
-    pub fn set_tls(&self, tls: Arc<rustls::ServerConfig>) {
-        self.tls.replace(Some(tls));
-    }
-
-    /// Other rights from now on; connections that lost theirs end.
-    pub fn set_access(&self, access: Access) {
-        self.access.replace(access);
-        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
-        for connection in connections {
-            connection.end_unless(|volume, client| self.may_use(volume, client));
-        }
-    }
-
-    fn may_use(&self, volume: &str, client: &Identity) -> bool {
-        self.access.borrow().may_use(volume, client, self.owner)
-    }
-
-    /// Clients turned away because there were too many.
-    pub fn refused(&self) -> u64 {
-        self.refused.get()
-    }
-
-    /// There is no place for a client.
-    fn turn_away(&self, peer: &str) {
-        if self.refused.get().is_multiple_of(1000) {
-            tracing::warn!(
-                peer,
-                "refused an NBD client: {} are connected; close some of them",
-                self.places.taken()
-            );
-        }
-        self.refused.set(self.refused.get() + 1);
-    }
-
-    /// Clients of a volume.
-    pub fn connections_of(&self, name: &str) -> usize {
-        let connections = self.connections.borrow();
-        connections.values().filter(|connection| connection.serves(name)).count()
-    }
-
-    /// A volume has got a new size. There is no way to tell a client that is connected: it keeps the
-    /// size that it was told.
-    pub fn resized(&self, volume: &Volume) {
-        let connected = self.connections_of(volume.name());
-        if connected > 0 {
-            tracing::info!(
-                volume = volume.name(),
-                "{connected} connected NBD clients see its new size when they connect again"
-            );
-        }
-    }
-
-    /// No more requests: those in flight are answered, then each connection ends.
-    pub fn stop(&self) {
-        self.stopping.set(true);
-        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
-        for connection in connections {
-            connection.stop();
-        }
-    }
-
-    fn session_config(&self) -> nbd::Config {
-        let tls = if self.has_tls() { nbd::Tls::Required } else { nbd::Tls::Off };
-        nbd::Config { tls, limits: nbd::Limits::default() }
-    }
-}
+pub use server::{Exports, NbdServer, export_info};

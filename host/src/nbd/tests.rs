@@ -6,6 +6,9 @@ use crate::volume::Clock;
 use longhaul_core::host::journal::Geometry;
 use std::future::Future;
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -86,22 +89,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 
     async fn ends(&mut self) -> bool {
-        matches!(self.0.read_u8().await, Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
+        let read = self.0.read_u8().await;
+        matches!(read, Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
     }
 }
 
 fn local<F: Future<Output = ()>>(test: F) {
-    let runtime = crate::front_runtime().unwrap();
+    let runtime = crate::runtime::front_runtime().unwrap();
     let limited = async { tokio::time::timeout(Duration::from_secs(180), test).await.unwrap() };
     runtime.block_on(tokio::task::LocalSet::new().run_until(limited));
 }
 
-fn server(tls: Option<Arc<rustls::ServerConfig>>) -> Rc<Server> {
+fn server(tls: Option<Arc<rustls::ServerConfig>>) -> Rc<NbdServer> {
     let geometry = Geometry { file_bytes: 16 << 20, files: 4 };
-    Server::new(Rc::new(One(volume("v", 1 << 16, Clock::start(), geometry))), tls)
+    NbdServer::new(Rc::new(One(volume("v", 1 << 16, Clock::start(), geometry))), tls)
 }
 
-fn unix_server(dir: &tempfile::TempDir) -> (Rc<Server>, PathBuf) {
+fn unix_server(dir: &tempfile::TempDir) -> (Rc<NbdServer>, PathBuf) {
     let path = dir.path().join("nbd.sock");
     let server = server(None);
     let listener = Listener::bind(&Address::Unix(path.clone()), false, false).unwrap();

@@ -1,10 +1,11 @@
-//! Which volumes of a host have to be encrypted, and what opens them.
+//! The policy of a host on encryption: the volumes that must be encrypted, and the keys that open
+//! them.
 //!
-//! Promises: only the operator of this host can let a volume be plain, with `--plain`; nothing that a store says can.
-//! A volume has to be encrypted if the operator says so, if a key was given for it, or for all, and if it was attached
-//! here encrypted before.
+//! Promises: only the operator of this host can let a volume be plain, with `--plain`; nothing that
+//! a store says can. A volume must be encrypted if the operator says so, or gives a key for it or
+//! for all volumes. It must also be encrypted if this host attached it encrypted before.
 
-use super::state::Pin;
+use super::state::KnownEncryption;
 use crate::args::KeyArgs;
 use anyhow::{Result, bail};
 use longhaul_api::keys::given;
@@ -15,10 +16,10 @@ use longhaul_core::store::tenant::{check_volume_name, within};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What the command line says about encryption.
+/// The settings of the command line about encryption.
 #[derive(Clone, Debug, Default)]
-pub struct Locks {
-    /// Whose credential the host has.
+pub struct EncryptionPolicy {
+    /// The tenant whose credential the host has.
     tenant: Option<String>,
     /// With the volume that one is for, if not for all.
     openers: Vec<(Option<String>, Opener)>,
@@ -27,12 +28,12 @@ pub struct Locks {
     plain: BTreeSet<String>,
 }
 
-impl Locks {
+impl EncryptionPolicy {
     /// Reads what the command line names.
     ///
     /// # Errors
     /// If a file is not good, or the same volume is to be encrypted and plain.
-    pub fn load(args: &KeyArgs) -> Result<Locks> {
+    pub fn load(args: &KeyArgs) -> Result<EncryptionPolicy> {
         let mut openers = Vec::new();
         for text in &args.key_files {
             let (name, path) = of_volume(text);
@@ -47,16 +48,17 @@ impl Locks {
         let plain: BTreeSet<String> = args.plain.iter().cloned().collect();
         if let Some(both) = plain.intersection(&encrypted).next() {
             bail!(Usage(format!(
-                "--plain {both}: a key or --require-encryption-of is given for it, so it has to be encrypted"
+                "--plain {both}: a key or --require-encryption-of is given for it, so it has to be \
+                 encrypted"
             )));
         }
         let all = args.require_encryption;
-        Ok(Locks { tenant: None, openers, all, encrypted, plain })
+        Ok(EncryptionPolicy { tenant: None, openers, all, encrypted, plain })
     }
 
     /// The same for a host whose credential is a tenant's.
-    pub fn of_tenant(self, tenant: Option<&str>) -> Locks {
-        Locks { tenant: tenant.map(str::to_owned), ..self }
+    pub fn of_tenant(self, tenant: Option<&str>) -> EncryptionPolicy {
+        EncryptionPolicy { tenant: tenant.map(str::to_owned), ..self }
     }
 
     /// A volume as its keys name it.
@@ -64,27 +66,28 @@ impl Locks {
         Owner { name: within(self.tenant.as_deref(), name), volume }
     }
 
-    /// What may open a volume.
+    /// The keys and passphrases that may open a volume.
     pub fn openers(&self, name: &str) -> Vec<Opener> {
         let fits = |of: &Option<String>| of.as_ref().is_none_or(|of| of == name);
         let openers = self.openers.iter().filter(|(of, _)| fits(of));
         openers.map(|(_, opener)| opener.clone()).collect()
     }
 
-    /// Why a volume that the store says is not encrypted is not attached; `None` if it may be. `pin` is what is
-    /// remembered of it.
-    pub fn refusal(&self, name: &str, pin: Option<Pin>) -> Option<String> {
+    /// The reason to refuse a volume that is not encrypted, as the store says; `None` if the host
+    /// may attach it. `pin` is the host's memory of its encryption.
+    pub fn refusal(&self, name: &str, pin: Option<KnownEncryption>) -> Option<String> {
         let plain = self.plain.contains(name);
         let lie = "nothing is written to it in plain text. Is this the right store?";
         let begin = "the store says that it is not encrypted, but";
         match pin {
-            Some(Pin::Volume) => {
+            Some(KnownEncryption::Volume) => {
                 return Some(format!("{begin} it was when it was attached here before: {lie}"));
             }
-            Some(Pin::Name) if !plain => {
+            Some(KnownEncryption::Name) if !plain => {
                 return Some(format!(
-                    "{begin} a volume of this name was when it was attached here before: {lie} If it was deleted and \
-                     created anew without encryption, start the host with --plain {name}"
+                    "{begin} a volume of this name was when it was attached here before: {lie} If \
+                     it was deleted and created anew without encryption, start the host with \
+                     --plain {name}"
                 ));
             }
             _ => {}
@@ -101,7 +104,8 @@ impl Locks {
             return None;
         };
         Some(format!(
-            "{begin} {asked}: {lie} If it is not meant to be encrypted, start the host with --plain {name}"
+            "{begin} {asked}: {lie} If it is not meant to be encrypted, start the host with \
+             --plain {name}"
         ))
     }
 }
@@ -130,7 +134,7 @@ mod tests {
                 let values = flags.iter().filter(|(name, _)| *name == flag);
                 values.map(|(_, value)| (*value).to_owned()).collect::<Vec<_>>()
             };
-            Locks::load(&KeyArgs {
+            EncryptionPolicy::load(&KeyArgs {
                 key_files: of("key"),
                 passphrase_files: Vec::new(),
                 require_encryption: !of("all").is_empty(),
@@ -138,7 +142,7 @@ mod tests {
                 plain: of("plain"),
             })
         };
-        let refuses = |flags: &[(&str, &str)], name: &str, pin: Option<Pin>| {
+        let refuses = |flags: &[(&str, &str)], name: &str, pin: Option<KnownEncryption>| {
             locks(flags).unwrap().refusal(name, pin).is_some()
         };
         assert!(!refuses(&[], "db", None));
@@ -151,10 +155,13 @@ mod tests {
         assert_eq!(locks(&[("key", &named), ("key", &key)]).unwrap().openers("db").len(), 2);
         for flags in [[("key", key.as_str()), ("plain", "db")], [("all", ""), ("plain", "db")]] {
             assert!(!refuses(&flags, "db", None) && refuses(&flags, "other", None));
-            assert!(!refuses(&flags, "db", Some(Pin::Name)));
-            assert!(refuses(&flags, "db", Some(Pin::Volume)), "what was encrypted stays so");
+            assert!(!refuses(&flags, "db", Some(KnownEncryption::Name)));
+            assert!(
+                refuses(&flags, "db", Some(KnownEncryption::Volume)),
+                "what was encrypted stays so"
+            );
         }
-        for pin in [Pin::Name, Pin::Volume] {
+        for pin in [KnownEncryption::Name, KnownEncryption::Volume] {
             assert!(refuses(&[], "db", Some(pin)));
         }
         for flags in [[("of", "db"), ("plain", "db")], [("key", &named), ("plain", "db")]] {

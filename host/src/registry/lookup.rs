@@ -1,12 +1,13 @@
-//! What clients find: volumes that are attached, and what they may have attached.
+//! The volumes that clients find: attached ones, and those that they may have attached.
 
-use super::{Front, LOOKUP_LIMIT, Stage, Wish};
-use crate::attach::{Failure, snapshot_of};
+use super::entries::{AttachStage, Wish};
+use super::reservations::LOOKUP_LIMIT;
+use super::volume_registry::VolumeRegistry;
 use crate::bitmaps::Bitmaps;
-use crate::export_info;
-use crate::iscsi::{Opened, Volumes};
-use crate::nbd::Exports;
-use crate::volume::Volume;
+use crate::failure::AttachFailure;
+use crate::iscsi::{OpenedVolume, ReservationError, Volumes};
+use crate::nbd::{Exports, export_info};
+use crate::volume::{Volume, snapshot_of};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use longhaul_core::front::iscsi::OpenError;
@@ -21,22 +22,21 @@ fn not_attached(name: &str) -> String {
     )
 }
 
-impl Front {
-    /// Where a volume stands that a client asks for. Only one that is `entering` has anything attached,
-    /// where `--attach-on-demand` lets it, and never a volume that another host has. A snapshot of a
-    /// volume of this host is opened for whoever looks: that takes nothing from anybody.
-    fn find(
+impl VolumeRegistry {
+    /// Where a volume stands that a client asks for. Only one that is `entering` has anything
+    /// attached, where `--attach-on-demand` lets it, and never a volume that another host has. A
+    /// snapshot of a volume of this host is opened for whoever looks: that takes nothing from
+    /// anybody.
+    fn stage_for(
         self: &Rc<Self>,
         name: &str,
         entering: bool,
-    ) -> Result<watch::Receiver<Stage>, LookupError> {
+    ) -> Result<watch::Receiver<AttachStage>, LookupError> {
         let unknown = |kind| Err(LookupError { kind, message: not_attached(name) });
-        let entries = self.entries.borrow();
-        if let Some(entry) = entries.get(name) {
-            return Ok(entry.stage.subscribe());
+        if let Some(stage) = self.entries.subscribe(name) {
+            return Ok(stage);
         }
-        let of_ours = snapshot_of(name).is_some_and(|volume| entries.contains_key(volume));
-        drop(entries);
+        let of_ours = snapshot_of(name).is_some_and(|volume| self.entries.contains(volume));
         let on_demand = self.on_demand.borrow().iter().any(|pattern| pattern.matches(name));
         if of_ours || on_demand && entering {
             return Ok(self.begin(name, Wish::Client));
@@ -50,18 +50,21 @@ impl Front {
         entering: bool,
     ) -> Result<(ExportInfo, Rc<Volume>), LookupError> {
         let name = if name.is_empty() { self.only_volume()? } else { name };
-        if self.stopping.get() {
+        if self.shutdown.has_begun() {
             let message = "the host is shutting down".into();
             return Err(LookupError { kind: LookupErrorKind::Shutdown, message });
         }
-        let mut stage = self.find(&name, entering)?;
+        let mut stage = self.stage_for(&name, entering)?;
         let mut link = self.link.subscribe();
         let settled = async {
             loop {
                 match &*stage.borrow_and_update() {
-                    Stage::Trying(_) => {}
-                    Stage::Waiting(failure) if self.link_may_come(failure) => {}
-                    Stage::Waiting(_) | Stage::Attached(_) | Stage::Detaching | Stage::Ended(_) => {
+                    AttachStage::Trying(_) => {}
+                    AttachStage::Waiting(failure) if self.link.may_help(failure) => {}
+                    AttachStage::Waiting(_)
+                    | AttachStage::Attached(_)
+                    | AttachStage::Detaching
+                    | AttachStage::Ended(_) => {
                         return;
                     }
                 }
@@ -76,59 +79,57 @@ impl Front {
         let _ = tokio::time::timeout(LOOKUP_LIMIT, settled).await;
         let stage = stage.borrow().clone();
         let (kind, message) = match stage {
-            Stage::Attached(volume) => return Ok((export_info(&volume), volume)),
-            Stage::Detaching => {
+            AttachStage::Attached(volume) => return Ok((export_info(&volume), volume)),
+            AttachStage::Detaching => {
                 (LookupErrorKind::Policy, format!("volume {name} is being detached"))
             }
-            Stage::Trying(None) => (
+            AttachStage::Trying(None) => (
                 LookupErrorKind::Policy,
                 format!("volume {name} is still being attached; try again"),
             ),
-            Stage::Trying(Some(failure)) | Stage::Waiting(failure) | Stage::Ended(failure) => {
-                match failure {
-                    Failure::Link => {
-                        let status = self.router.status();
-                        let why = status.last_error.unwrap_or_else(|| "not connected yet".into());
-                        let message = format!(
-                            "volume {name} is not attached yet: the store cannot be reached ({why}); the \
-                         host keeps trying, try again later"
-                        );
-                        (LookupErrorKind::Policy, message)
-                    }
-                    Failure::NotFound(why) => (LookupErrorKind::Unknown, why),
-                    Failure::InUse(why)
-                    | Failure::Refused(why)
-                    | Failure::Fenced(why)
-                    | Failure::Disk(why) => (LookupErrorKind::Policy, why),
+            AttachStage::Trying(Some(failure))
+            | AttachStage::Waiting(failure)
+            | AttachStage::Ended(failure) => match failure {
+                AttachFailure::Link => {
+                    let status = self.host.router.status();
+                    let why = status.last_error.unwrap_or_else(|| "not connected yet".into());
+                    let message = format!(
+                        "volume {name} is not attached yet: the store cannot be reached ({why}); \
+                         the host keeps trying, try again later"
+                    );
+                    (LookupErrorKind::Policy, message)
                 }
-            }
+                AttachFailure::NotFound(why) => (LookupErrorKind::Unknown, why),
+                AttachFailure::InUse(why)
+                | AttachFailure::Refused(why)
+                | AttachFailure::Fenced(why)
+                | AttachFailure::Disk(why) => (LookupErrorKind::Policy, why),
+            },
         };
         Err(LookupError { kind, message })
     }
 
-    /// What the empty name means: the only volume there is.
+    /// The empty name means the only volume there is.
     fn only_volume(&self) -> Result<String, LookupError> {
-        let entries = self.entries.borrow();
-        let mut names = entries.keys();
-        match (names.next(), names.next()) {
-            (Some(name), None) => Ok(name.clone()),
-            _ => Err(LookupError {
-                kind: LookupErrorKind::Unknown,
-                message: "there is no default export: name a volume, `nbdinfo --list` shows them"
-                    .into(),
-            }),
-        }
+        self.entries.only().ok_or_else(|| LookupError {
+            kind: LookupErrorKind::Unknown,
+            message: "there is no default export: name a volume, `nbdinfo --list` shows them"
+                .into(),
+        })
     }
 
     fn attached_names(&self) -> Vec<String> {
         let stages = self.stages().into_iter();
-        let attached = stages.filter(|(_, stage)| matches!(stage, Stage::Attached(_)));
+        let attached = stages.filter(|(_, stage)| matches!(stage, AttachStage::Attached(_)));
         attached.map(|(name, _)| name).collect()
     }
 }
 
-impl Volumes for Front {
-    fn open(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
+impl Volumes for VolumeRegistry {
+    fn open(
+        self: Rc<Self>,
+        name: String,
+    ) -> LocalBoxFuture<'static, Result<OpenedVolume, OpenError>> {
         Box::pin(async move {
             if name.is_empty() {
                 return Err(OpenError::NotFound("the target's name ends without one".into()));
@@ -138,7 +139,8 @@ impl Volumes for Front {
                     LookupErrorKind::Unknown => OpenError::NotFound(error.message),
                     _ => OpenError::Unavailable(error.message),
                 })?;
-            let saved = self.reservations(&volume).await.map_err(OpenError::Unavailable)?;
+            let saved = self.reservations.load(&volume).await;
+            let saved = saved.map_err(|error| OpenError::Unavailable(error.to_string()))?;
             Ok((volume, saved))
         })
     }
@@ -151,12 +153,12 @@ impl Volumes for Front {
         self: Rc<Self>,
         volume: Rc<Volume>,
         data: Bytes,
-    ) -> LocalBoxFuture<'static, Result<(), String>> {
-        Box::pin(async move { self.save_reservations(&volume, &data).await })
+    ) -> LocalBoxFuture<'static, Result<(), ReservationError>> {
+        Box::pin(async move { self.reservations.save(&volume, &data).await })
     }
 }
 
-impl Exports for Front {
+impl Exports for VolumeRegistry {
     fn open(
         self: Rc<Self>,
         name: String,
@@ -166,7 +168,7 @@ impl Exports for Front {
     }
 
     fn bitmaps(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Option<Bitmaps>> {
-        Box::pin(Bitmaps::of(self.router.clone(), name))
+        Box::pin(Bitmaps::of(self.host.router.clone(), name))
     }
 
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>> {

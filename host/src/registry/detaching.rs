@@ -1,59 +1,54 @@
 //! Volumes that go: by command, or because the store does not have them any more.
 //!
-//! Promises: the space of a journal is given back only once the store has everything in it, or an
-//! operator has said that it may be dropped.
+//! Promises: the host gives the space of a journal back only once the store has all of it.
+//! Otherwise an operator must have said that it may be dropped.
 
-use super::{Front, Leaving, Stage};
-use crate::ahead::blocking;
-use crate::attach::Failure;
+use super::entries::AttachStage;
+use super::volume_registry::VolumeRegistry;
+use crate::failure::AttachFailure;
 use crate::state::VolumeFile;
+use crate::task::{AttachTask, Leaving};
 use crate::volume::Volume;
 use anyhow::{Result, bail};
 use longhaul_base::units::show_bytes;
-use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often it is looked whether the store has confirmed the end of an epoch.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often a detach looks whether the store has confirmed the end of the epoch.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Front {
+impl VolumeRegistry {
     /// Begins to detach a volume whose clients are gone and of which the store has everything, or
     /// gives up to attach one. The volume has gone from the status when that is done.
     ///
     /// # Errors
     /// If there is no such volume here, it is in use, or the store does not have everything.
     pub async fn detach(self: &Rc<Self>, name: &str, drop_undelivered: bool) -> Result<()> {
-        match self.stage(name) {
-            Some(Stage::Attached(volume)) => self.detach_attached(name, volume),
-            Some(Stage::Detaching) => Ok(()),
-            Some(Stage::Trying(_) | Stage::Waiting(_)) => {
+        match self.entries.stage(name) {
+            Some(AttachStage::Attached(volume)) => self.detach_attached(name, volume),
+            Some(AttachStage::Detaching) => Ok(()),
+            Some(AttachStage::Trying(_) | AttachStage::Waiting(_)) => {
                 self.refuse_undelivered(name, drop_undelivered)?;
-                let mut entries = self.entries.borrow_mut();
-                if let Some(entry) = entries.get_mut(name) {
-                    entry.pinned = false;
-                    entry.leaving = Some(Leaving::Detached { drop_undelivered });
-                    entry.wake.notify_one();
-                }
+                self.entries.detach(name, drop_undelivered);
                 Ok(())
             }
-            Some(Stage::Ended(_)) => {
+            Some(AttachStage::Ended(_)) => {
                 self.refuse_undelivered(name, drop_undelivered)?;
                 self.end(name);
-                self.set(name, Stage::Detaching);
-                let (front, name) = (self.clone(), name.to_owned());
+                self.entries.set(name, AttachStage::Detaching);
+                let (registry, name) = (self.clone(), name.to_owned());
                 tokio::task::spawn_local(async move {
-                    if let Err(error) = front.leave(&name, drop_undelivered).await {
+                    if let Err(error) = registry.leave(&name, drop_undelivered).await {
                         tracing::warn!(volume = name, "its space is not free: {error:#}");
-                        front.entries.borrow_mut().remove(&name);
+                        registry.entries.remove(&name);
                     }
                 });
                 Ok(())
             }
             None => {
-                let known = self.state.volumes()?.iter().any(|file| file.name == name);
-                if !known && !self.remembered.borrow().contains(name) {
+                let known = self.host.state.volumes()?.iter().any(|file| file.name == name);
+                if !known && !self.remembered.contains(name) {
                     bail!("volume {name} is not attached here");
                 }
                 self.refuse_undelivered(name, drop_undelivered)?;
@@ -62,21 +57,8 @@ impl Front {
         }
     }
 
-    /// The command that asked for a volume does not wait for it any more. Its leave to take the volume from
-    /// another host ends with it, also where the volume is waited for all the same.
-    pub fn cancel_attach(&self, name: &str) {
-        let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(name) else { return };
-        (entry.take_over, entry.cancelled) = (false, entry.asked);
-        if entry.pinned {
-            return;
-        }
-        entry.leaving = Some(Leaving::Cancelled);
-        entry.wake.notify_one();
-    }
-
     pub(super) fn detach_attached(self: &Rc<Self>, name: &str, volume: Rc<Volume>) -> Result<()> {
-        let clients = self.clients.borrow().as_ref().map_or(0, |clients| clients(name));
+        let clients = self.observers.clients(name);
         if clients > 0 {
             bail!("volume {name} has {clients} clients: disconnect them, then detach it");
         }
@@ -85,8 +67,8 @@ impl Front {
             bail!("the store does not have {} of volume {name} yet: try again", show_bytes(lag));
         }
         tracing::info!(volume = name, "detaching");
-        self.remember(name, false);
-        self.set(name, Stage::Detaching);
+        self.remembered.set(name, false);
+        self.entries.set(name, AttachStage::Detaching);
         volume.with(|now, engine| engine.handle_shutdown(now));
         tokio::task::spawn_local(self.clone().finish(name.to_owned(), volume));
         Ok(())
@@ -96,10 +78,10 @@ impl Front {
     async fn finish(self: Rc<Self>, name: String, volume: Rc<Volume>) {
         while !volume.is_detached() {
             // A volume that is fenced meanwhile says so itself.
-            if volume.is_fenced() || self.stopping.get() {
+            if volume.is_fenced() || self.shutdown.has_begun() {
                 return;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         drop(volume);
         self.end(&name);
@@ -110,14 +92,8 @@ impl Front {
 
     /// Lets go of the engine of a volume that is over.
     pub(super) fn end(&self, name: &str) {
-        self.tell_gone(name, "it was detached");
-        self.by_id.borrow_mut().retain(|_, volume| {
-            let ends = volume.name() == name;
-            if ends {
-                volume.end();
-            }
-            !ends
-        });
+        self.observers.gone(name, "it was detached");
+        self.attached.end(name);
     }
 
     /// Writes that may be lost if the space of this name is given back.
@@ -129,13 +105,13 @@ impl Front {
     }
 
     fn refuse_undelivered(&self, name: &str, drop_undelivered: bool) -> Result<()> {
-        let files = self.state.volumes()?;
+        let files = self.host.state.volumes()?;
         match files.iter().find(|file| self.undelivered(name, file)) {
             Some(file) if !drop_undelivered => bail!(
-                "volume {name} has writes in {} that may not be at the store: let it be attached here and drain, carry \
-                 that state directory to where it can be, or give them up with `longhaul detach {name} \
-                 --drop-undelivered`",
-                self.state.volume_dir(file.volume_id()?).display()
+                "volume {name} has writes in {} that may not be at the store: let it be attached \
+                 here and drain, carry that state directory to where it can be, or give them up \
+                 with `longhaul detach {name} --drop-undelivered`",
+                self.host.state.volume_dir(file.volume_id()?).display()
             ),
             _ => Ok(()),
         }
@@ -143,12 +119,12 @@ impl Front {
 
     /// Forgets a volume that is not attached, and frees what there is of it here.
     async fn leave(&self, name: &str, drop_undelivered: bool) -> Result<()> {
-        self.remember(name, false);
+        self.remembered.set(name, false);
         let mut bytes = 0;
-        for file in self.state.volumes()?.into_iter().filter(|file| file.name == name) {
+        for file in self.host.state.volumes()?.into_iter().filter(|file| file.name == name) {
             let id = file.volume_id()?;
             let lost = self.undelivered(name, &file);
-            if self.by_id.borrow().contains_key(&id) || lost && !drop_undelivered {
+            if self.attached.get(id).is_some() || lost && !drop_undelivered {
                 continue;
             }
             if lost {
@@ -158,39 +134,41 @@ impl Front {
                 );
             }
             bytes += file.journal.bytes();
-            self.free(id, file).await?;
+            self.host.space.free(id, file).await?;
         }
         if bytes > 0 {
             let freed = show_bytes(bytes);
             tracing::info!(volume = name, "the space of its journal is free again: {freed}");
         }
-        self.entries.borrow_mut().remove(name);
+        self.entries.remove(name);
         Ok(())
     }
 
     /// The end of the task that was to attach a volume which a command does not want any more.
-    pub(super) async fn left(&self, name: &str) {
-        let leaving = self.entries.borrow().get(name).and_then(|entry| entry.leaving);
-        let Some(Leaving::Detached { drop_undelivered }) = leaving else {
-            return self.forget(name);
+    pub(super) async fn left(&self, task: &AttachTask) {
+        let name = task.name();
+        let Some(Leaving::Detached { drop_undelivered }) = task.leaving() else {
+            return self.entries.give_up(name);
         };
         if let Err(error) = self.leave(name, drop_undelivered).await {
             tracing::warn!(volume = name, "its space is not free: {error:#}");
         }
-        self.entries.borrow_mut().remove(name);
+        self.entries.remove(name);
     }
 
     /// Frees the journals of volumes that the store does not have any more, if it had everything.
     pub(super) async fn free_gone(self: Rc<Self>) {
-        let files = match self.state.volumes() {
+        let files = match self.host.state.volumes() {
             Ok(files) => files,
             Err(error) => return tracing::debug!("{error:#}"),
         };
         for file in files.into_iter().filter(|file| file.released && file.delivered) {
-            let busy = match self.stage(&file.name) {
+            let busy = match self.entries.stage(&file.name) {
                 None => false,
-                Some(Stage::Attached(volume)) => volume.attached().volume.to_string() == file.id,
-                Some(Stage::Waiting(Failure::NotFound(_))) => false,
+                Some(AttachStage::Attached(volume)) => {
+                    volume.attached().volume.to_string() == file.id
+                }
+                Some(AttachStage::Waiting(AttachFailure::NotFound(_))) => false,
                 Some(_) => true,
             };
             if busy || self.is_there(&file).await != Some(false) {
@@ -198,41 +176,26 @@ impl Front {
             }
             // It may have been attached meanwhile.
             let Ok(id) = file.volume_id() else { continue };
-            let still = self.state.volume(id).ok().flatten();
-            if still.as_ref() != Some(&file) || self.by_id.borrow().contains_key(&id) {
+            let still = self.host.state.volume(id).ok().flatten();
+            if still.as_ref() != Some(&file) || self.attached.get(id).is_some() {
                 continue;
             }
             let (name, bytes) = (file.name.clone(), show_bytes(file.journal.bytes()));
-            match self.free(id, file).await {
+            match self.host.space.free(id, file).await {
                 Ok(()) => tracing::info!(
                     volume = name,
-                    "the store does not have it any more: the space of its journal is free again, {bytes}"
+                    "the store does not have it any more: the space of its journal is free again, \
+                     {bytes}"
                 ),
                 Err(error) => tracing::warn!(volume = name, "its space is not free: {error:#}"),
             }
         }
     }
 
-    /// Gives back what the state directory has of a volume. Nothing may attach it meanwhile.
-    async fn free(&self, id: VolumeId, file: VolumeFile) -> Result<()> {
-        self.freeing.borrow_mut().insert(id);
-        let state = self.state.clone();
-        let freed = blocking(move || state.free_volume(&file)).await;
-        self.freeing.borrow_mut().remove(&id);
-        freed
-    }
-
-    /// Resolves when nothing of a volume is being given back.
-    pub(crate) async fn not_freeing(&self, id: VolumeId) {
-        while self.freeing.borrow().contains(&id) {
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-
     /// Whether the store has the volume that a journal belongs to; `None` if it does not say.
     async fn is_there(&self, file: &VolumeFile) -> Option<bool> {
         let operation = VolumeOperation::Show { name: file.name.clone() };
-        let asked = self.router.call(|request| ToStore::Volume { request, operation }).await;
+        let asked = self.host.router.call(|request| ToStore::Volume { request, operation }).await;
         match asked {
             Ok(ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. }) => {
                 Some(info.id.to_string() == file.id)

@@ -1,7 +1,6 @@
-//! What becomes of what engines report.
+//! Handles the events of engines.
 
-use super::{FencedBy, Front, Stage};
-use crate::attach::Failure;
+use super::volume_registry::VolumeRegistry;
 use crate::versions;
 use crate::volume::Volume;
 use longhaul_base::units::show_bytes;
@@ -10,9 +9,9 @@ use longhaul_core::host::Event;
 use longhaul_core::wire::link::{AttachError, ToHost, ToStore, VolumeOperation, VolumeReply};
 use std::rc::Rc;
 
-impl Front {
+impl VolumeRegistry {
     /// Something an engine reported.
-    pub(crate) fn handle_event(self: &Rc<Self>, volume: &Volume, event: Event) {
+    pub(super) fn handle_event(self: &Rc<Self>, volume: &Volume, event: Event) {
         let name = volume.name();
         match event {
             Event::Fenced { epoch } => self.fenced(volume, epoch),
@@ -29,8 +28,9 @@ impl Front {
             Event::JournalDamaged { range, file, offset, problem, shipping_waits } => {
                 let at = if range.is_empty() { String::new() } else { format!(" at {range}") };
                 let then = if shipping_waits {
-                    "; nothing from there on reaches the store unless it can be read after all, which is tried again \
-                     every minute: check the disk, and copy what clients can still read before this host is stopped"
+                    "; nothing from there on reaches the store unless it can be read after all, \
+                     which is tried again every minute: check the disk, and copy what clients can \
+                     still read before this host is stopped"
                 } else {
                     "; check disk and memory"
                 };
@@ -45,25 +45,30 @@ impl Front {
             ),
             Event::StoreOutdated { range } => tracing::error!(
                 volume = name,
-                "the store answers with an older version at {range}, or with zeroes for what was written there: clients get                  an error; was the store's data brought back from a copy?"
+                "the store answers with an older version at {range}, or with zeroes for what was \
+                 written there: clients get an error; was the store's data brought back from a \
+                 copy?"
             ),
             Event::VersionsFailed { error } => {
                 let why = format!(
-                    "the table of versions failed: {error}; older versions of blocks are not found out any more: replace                      the disk"
+                    "the table of versions failed: {error}; older versions of blocks are not found \
+                     out any more: replace the disk"
                 );
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
             Event::StorePlain { range } => tracing::error!(
                 volume = name,
-                "the store gives out data that is not encrypted at {range}, of an encrypted volume: somebody without its \
-                 key wrote it; it is not read: write the range again, or go back to a snapshot"
+                "the store gives out data that is not encrypted at {range}, of an encrypted \
+                 volume: somebody without its key wrote it; it is not read: write the range again, \
+                 or go back to a snapshot"
             ),
             Event::Resized { sectors } => self.resized(volume, sectors),
             Event::Room { room: true } => tracing::info!(volume = name, "there is room again"),
             Event::Room { room: false } => tracing::warn!(
                 volume = name,
-                "the tenant is over its quota of stored bytes: new data is refused with `no space` until there is room"
+                "the tenant is over its quota of stored bytes: new data is refused with `no space` \
+                 until there is room"
             ),
             Event::TraceReplayed { followed: true } => {
                 tracing::info!(volume = name, "the trace has been read ahead to its end");
@@ -79,10 +84,10 @@ impl Front {
             Event::Refused(AttachError::NotFound) if volume.is_read_only() => {
                 let why = self.not_at_the_store(volume);
                 tracing::error!(volume = name, "{why}");
-                self.tell_gone(name, &why);
-                // There may be another one of that name.
-                self.entries.borrow_mut().remove(name);
-                self.by_id.borrow_mut().remove(&volume.attached().volume);
+                self.observers.gone(name, &why);
+                // Another one of that name may exist.
+                self.entries.remove(name);
+                self.attached.remove(volume.attached().volume);
             }
             Event::Refused(AttachError::NotFound) => {
                 let why = self.not_at_the_store(volume);
@@ -119,7 +124,8 @@ impl Front {
             ),
             Event::CacheFailed { error } => {
                 let why = format!(
-                    "the read cache is off: {error}; reads go to the store; check the disk and restart this host"
+                    "the read cache is off: {error}; reads go to the store; check the disk and \
+                     restart this host"
                 );
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
@@ -136,18 +142,21 @@ impl Front {
                 if dropped_all {
                     tracing::warn!(
                         volume = name,
-                        "the read cache begins empty: the store cannot say what was written since its {found} were cached"
+                        "the read cache begins empty: the store cannot say what was written since \
+                         its {found} were cached"
                     );
                 } else {
                     tracing::info!(
                         volume = name,
-                        "the read cache has {found}, of which {dropped} were written elsewhere or later"
+                        "the read cache has {found}, of which {dropped} were written elsewhere or \
+                         later"
                     );
                 }
             }
             Event::DamageTold { ranges, bytes } => tracing::warn!(
                 volume = name,
-                "the store's data is damaged in {ranges} ranges, {} in all: what the read cache has of it is written back",
+                "the store's data is damaged in {ranges} ranges, {} in all: what the read cache \
+                 has of it is written back",
                 show_bytes(bytes)
             ),
             Event::WrittenBack { range, .. } => {
@@ -155,8 +164,8 @@ impl Front {
             }
             Event::Repaired { told_bytes, written_bytes } => tracing::warn!(
                 volume = name,
-                "of {} that the store's data is damaged in, {} were written back; the rest is not in the read cache, not to \
-                 be had at the store, or on its way there",
+                "of {} that the store's data is damaged in, {} were written back; the rest is not \
+                 in the read cache, not to be had at the store, or on its way there",
                 show_bytes(told_bytes),
                 show_bytes(written_bytes)
             ),
@@ -170,7 +179,8 @@ impl Front {
             ),
             Event::EncryptedAnew { key, bytes, failed_bytes } => tracing::warn!(
                 volume = name,
-                "{} were encrypted anew with key {key}; the store could not give {}, which is tried again",
+                "{} were encrypted anew with key {key}; the store could not give {}, which is \
+                 tried again",
                 show_bytes(bytes),
                 show_bytes(failed_bytes)
             ),
@@ -184,12 +194,12 @@ impl Front {
 
     /// The epoch of an encrypted volume is over: its root is worked out and stated at the store.
     fn conclude(self: &Rc<Self>, volume: &Volume) {
-        let of = self.by_id.borrow().get(&volume.attached().volume).cloned();
-        let Some(volume) = of.filter(|volume| volume.has_versions()) else { return };
+        let attached = self.attached.get(volume.attached().volume);
+        let Some(volume) = attached.filter(|volume| volume.has_versions()) else { return };
         volume.set_concluding(true);
-        let front = self.clone();
+        let host = self.host.clone();
         tokio::task::spawn_local(async move {
-            versions::conclude(&front, &volume).await;
+            versions::conclude(&host, &volume).await;
             volume.set_concluding(false);
         });
     }
@@ -208,55 +218,41 @@ impl Front {
             format!(
                 "{} that were not delivered are kept in {}",
                 show_bytes(lag),
-                self.state.volume_dir(volume.attached().volume).display()
+                self.host.state.volume_dir(volume.attached().volume).display()
             )
         };
         let told = fenced_text(&name, "another host", epoch, &kept);
         tracing::error!(volume = name, "{told}");
         self.release(volume, lag == 0);
-        self.tell_gone(&name, &told);
-        if let Some(entry) = self.entries.borrow_mut().get_mut(&name) {
-            entry.fenced_by = Some(FencedBy { epoch, host: None });
-        }
-        self.set(&name, Stage::Ended(Failure::Fenced(told)));
+        self.observers.gone(&name, &told);
+        self.entries.fence(&name, epoch, told);
         // The store knows whose the epoch is.
         let this = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
-            let Some(front) = this.upgrade() else { return };
+            let Some(registry) = this.upgrade() else { return };
             let operation = VolumeOperation::Show { name: name.clone() };
-            let asked = front.router.call(|request| ToStore::Volume { request, operation }).await;
+            let router = &registry.host.router;
+            let asked = router.call(|request| ToStore::Volume { request, operation }).await;
             let Ok(ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. }) = asked else {
                 return;
             };
-            let Some(host) = info.live.filter(|live| live.epoch == epoch).and_then(|l| l.host)
-            else {
-                return;
-            };
-            let mut entries = front.entries.borrow_mut();
-            let Some(entry) = entries.get_mut(&name) else { return };
-            if let Some(by) = entry.fenced_by.as_mut().filter(|by| by.epoch == epoch) {
-                by.host = Some(host.to_string());
-                let why = fenced_text(&name, &format!("host {host}"), epoch, &kept);
-                entry.stage.send_if_modified(|stage| {
-                    let fenced = matches!(stage, Stage::Ended(Failure::Fenced(_)));
-                    if fenced {
-                        *stage = Stage::Ended(Failure::Fenced(why));
-                    }
-                    fenced
-                });
-            }
+            let live = info.live.filter(|live| live.epoch == epoch);
+            let Some(host) = live.and_then(|live| live.host) else { return };
+            let why = fenced_text(&name, &format!("host {host}"), epoch, &kept);
+            registry.entries.name_fence(&name, epoch, &host.to_string(), why);
         });
     }
 
-    /// What there is to say of a volume that was attached and that the store does not have any more.
+    /// The text for a volume that was attached and that the store does not have any more.
     fn not_at_the_store(&self, volume: &Volume) -> String {
         if volume.is_read_only() {
             return "the store does not have this snapshot any more: it was deleted".into();
         }
         format!(
-            "the store does not have this volume any more: its data is another than it was, or was in memory only; \
-             nothing is shipped until the volume is there again, and what was not delivered is kept in {}",
-            self.state.volume_dir(volume.attached().volume).display()
+            "the store does not have this volume any more: its data is another than it was, or was \
+             in memory only; nothing is shipped until the volume is there again, and what was not \
+             delivered is kept in {}",
+            self.host.state.volume_dir(volume.attached().volume).display()
         )
     }
 
@@ -264,9 +260,9 @@ impl Front {
         let size = show_bytes(sectors * SECTOR_BYTES);
         tracing::info!(volume = volume.name(), "resized, it has {size}");
         let noted = || -> anyhow::Result<()> {
-            if let Some(mut file) = self.state.volume(volume.attached().volume)? {
+            if let Some(mut file) = self.host.state.volume(volume.attached().volume)? {
                 file.sectors = sectors;
-                self.state.save_volume(&file)?;
+                self.host.state.save_volume(&file)?;
             }
             Ok(())
         };
@@ -277,22 +273,20 @@ impl Front {
                 "while it is not attached its old size is shown, because: {error:#}"
             );
         }
-        let told = self.on_resized.borrow().clone();
-        for told in told {
-            told(volume, sectors);
-        }
+        self.observers.resized(volume, sectors);
     }
 
-    /// Notes that nothing of the volume's journal has to be delivered any more. `delivered`: the store
-    /// has everything in it. Of a journal that the volume did not use this says nothing: it stays as it is.
-    pub(super) fn release(&self, volume: &Volume, delivered: bool) {
+    /// Notes that nothing of the volume's journal has to be delivered any more. `delivered`: the
+    /// store has everything in it. Of a journal that the volume did not use this says nothing: it
+    /// stays as it is.
+    fn release(&self, volume: &Volume, delivered: bool) {
         let Some(journal) = volume.journal() else { return };
         let released = || -> anyhow::Result<()> {
-            if let Some(mut file) = self.state.volume(volume.attached().volume)?
+            if let Some(mut file) = self.host.state.volume(volume.attached().volume)?
                 && file.journal_id == journal
             {
                 (file.released, file.delivered) = (true, delivered);
-                self.state.save_volume(&file)?;
+                self.host.state.save_volume(&file)?;
             }
             Ok(())
         };
@@ -307,7 +301,7 @@ impl Front {
 
 fn fenced_text(name: &str, by: &str, epoch: u64, kept: &str) -> String {
     format!(
-        "volume {name} was attached by {by} with epoch {epoch} and is fenced off here; {kept}: detach it there, then \
-         `longhaul attach {name}` here"
+        "volume {name} was attached by {by} with epoch {epoch} and is fenced off here; {kept}: \
+         detach it there, then `longhaul attach {name}` here"
     )
 }

@@ -1,30 +1,15 @@
-//! What the target says of itself, for `/status`, `/metrics` and `longhaul iscsi sessions`.
+//! The sessions of the target, for `/status` and `longhaul iscsi sessions`.
 
-use super::Server;
+use super::counters::Counters;
+use super::server::IscsiServer;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-
-/// Totals since the start.
-#[derive(Clone, Debug, Default)]
-pub struct Counters {
-    /// What the target itself counts.
-    pub target: longhaul_core::front::iscsi::Counters,
-    /// Connections that the target closed, by reason.
-    pub closed: BTreeMap<&'static str, u64>,
-    /// Connections turned away because their portal had too many.
-    pub turned_away: u64,
-    /// Bytes read from initiators.
-    pub received_bytes: u64,
-    /// Bytes written to initiators.
-    pub sent_bytes: u64,
-}
 
 /// A session in `/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionReport {
     /// iSCSI name of the initiator.
     pub initiator: String,
-    /// What it calls itself besides.
+    /// Its alias.
     pub alias: String,
     /// CHAP user, if it authenticated.
     pub user: Option<String>,
@@ -46,7 +31,7 @@ pub struct SessionReport {
     pub error_recovery_level: u8,
 }
 
-impl Server {
+impl IscsiServer {
     /// All sessions.
     pub fn sessions(&self) -> Vec<SessionReport> {
         let peers = |ids: &[u64]| -> Vec<String> {

@@ -1,0 +1,90 @@
+//! The commands that a running host takes.
+
+use longhaul_base::span::Span;
+use serde::{Deserialize, Serialize};
+
+/// The commands.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostCommand {
+    /// Attach a volume.
+    Attach {
+        /// Which.
+        volume: String,
+        /// Also if another host that is connected has it.
+        take_over: bool,
+    },
+    /// The command that asked for it does not wait any more.
+    CancelAttach {
+        /// Which volume.
+        volume: String,
+    },
+    /// Detach a volume of which the store has everything, or give up to attach it.
+    Detach {
+        /// Which.
+        volume: String,
+        /// Free its journal also if the store may not have everything.
+        drop_undelivered: bool,
+    },
+    /// Other limits for a volume until this host stops. A limit that is not given stays.
+    Limit {
+        /// Which.
+        volume: String,
+        /// As [`super::schedule::Schedule::parse`] takes it.
+        drain_rate: Option<String>,
+        /// As [`super::schedule::Schedule::parse`] takes it.
+        readahead_rate: Option<String>,
+    },
+    /// Record what clients read.
+    Record {
+        /// Of which volume.
+        volume: String,
+        /// Of the trace.
+        name: String,
+    },
+    /// Keep what was recorded, or end a replay.
+    Stop {
+        /// Of which volume.
+        volume: String,
+    },
+    /// Read a trace ahead.
+    Replay {
+        /// Of which volume.
+        volume: String,
+        /// Of the trace.
+        name: String,
+    },
+    /// Keep ranges in the read cache.
+    Pin {
+        /// Of which volume.
+        volume: String,
+        /// Which.
+        ranges: Vec<Span>,
+    },
+    /// No longer keep them there.
+    Unpin {
+        /// Of which volume.
+        volume: String,
+        /// Which.
+        ranges: Vec<Span>,
+    },
+    /// Bring ranges into the read cache.
+    Warm {
+        /// Of which volume.
+        volume: String,
+        /// Which.
+        ranges: Vec<Span>,
+    },
+    /// End that.
+    StopWarming {
+        /// Of which volume.
+        volume: String,
+    },
+    /// Forget a trace.
+    Delete {
+        /// Of which volume.
+        volume: String,
+        /// Of the trace.
+        name: String,
+    },
+}

@@ -1,0 +1,462 @@
+//! The target with all its connections: carries out what the target machine wants.
+
+use super::connection::IscsiConnection;
+use super::counters::Counters;
+use crate::volume::{Clock, Requester, Volume};
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use longhaul_base::limits::{self, Places, Strangers, Who};
+use longhaul_base::units::show_bytes;
+use longhaul_core::block::{BlockError, Reply, Request, STAGED_BIT, Time};
+use longhaul_core::front::iscsi::{
+    Access, CloseReason, Config, ConnectionId, DeviceId, Event, Identity, OpenError, TARGET_PREFIX,
+    Target,
+};
+use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Why persistent reservations are not read or not saved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReservationError {
+    /// The volume is a snapshot, or nothing is kept here.
+    #[error("what is registered for a snapshot is not kept")]
+    ReadOnly,
+    /// The registrations are too long: bytes, and the most.
+    #[error(
+        "{} of registrations are more than a volume can keep ({}): unregister some initiators",
+        show_bytes(*.0),
+        show_bytes(*.1)
+    )]
+    TooLarge(u64, u64),
+    /// The store speaks a protocol without attributes.
+    #[error("the store is of an older version: update it")]
+    StoreTooOld,
+    /// Another host has the volume.
+    #[error("the volume is fenced off here")]
+    Fenced,
+    /// The store could not be asked in time, or could not do it: the last reason.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store refused for good.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer does not fit.
+    #[error("the store answered something else")]
+    Unfit,
+}
+
+/// A volume with its saved persistent reservations.
+pub type OpenedVolume = (Rc<Volume>, Bytes);
+
+/// The volumes behind the protocol.
+pub trait Volumes {
+    /// Opens one. Takes a bounded time.
+    fn open(
+        self: Rc<Self>,
+        name: String,
+    ) -> LocalBoxFuture<'static, Result<OpenedVolume, OpenError>>;
+
+    /// The names of all. Takes a bounded time.
+    fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Vec<String>>;
+
+    /// Keeps persistent reservations with a volume, instead of those kept before. Takes a bounded
+    /// time.
+    fn save(
+        self: Rc<Self>,
+        volume: Rc<Volume>,
+        data: Bytes,
+    ) -> LocalBoxFuture<'static, Result<(), ReservationError>>;
+}
+
+/// The settings of a target that are not the operator's.
+#[must_use]
+pub fn config(portals: Vec<String>, weak_chap: bool) -> Config {
+    Config {
+        error_recovery_level: 2,
+        max_connections: 8,
+        // A PDU has to fit into the read buffer as a whole before its payload is split off.
+        max_recv_data_segment: 256 << 10,
+        max_burst: 1 << 20,
+        // Linux offers this: an 8-block write of a file system then needs no R2T.
+        first_burst: 256 << 10,
+        max_outstanding_r2t: 16,
+        // Linux has 128 in flight.
+        commands: 256,
+        // Four commands of the largest size.
+        session_bytes: 32 << 20,
+        ping_after: Duration::from_secs(15),
+        ping_limit: Duration::from_secs(15),
+        login_limit: Duration::from_secs(15),
+        sessions_per_initiator: 64,
+        weak_chap,
+        portals,
+    }
+}
+
+/// The target with all its connections.
+pub struct IscsiServer {
+    volumes: Rc<dyn Volumes>,
+    clock: Clock,
+    pub(super) target: RefCell<Target>,
+    pub(super) connections: RefCell<BTreeMap<ConnectionId, Rc<IscsiConnection>>>,
+    devices: RefCell<BTreeMap<DeviceId, Rc<Unit>>>,
+    /// Connections whose input nobody wanted when it was last asked.
+    pub(super) stalled: RefCell<BTreeSet<ConnectionId>>,
+    pub(super) next_id: Cell<ConnectionId>,
+    /// [`IscsiServer::act`] is running.
+    acting: Cell<bool>,
+    /// When [`IscsiServer::run`] wakes up by itself.
+    armed: Cell<Time>,
+    rearm: Notify,
+    pub(super) stopping: Cell<bool>,
+    pub(super) counters: RefCell<Counters>,
+    /// For connections without a login, and those with one.
+    pub(super) strangers: Strangers,
+    pub(super) places: Places<Who>,
+}
+
+/// A device with its volume: who engines reply to.
+struct Unit {
+    server: Rc<IscsiServer>,
+    device: DeviceId,
+    volume: Rc<Volume>,
+    /// Replies were collected since the last flush.
+    marked: Cell<bool>,
+}
+
+impl IscsiServer {
+    /// A target without listeners.
+    pub fn new(
+        volumes: Rc<dyn Volumes>,
+        clock: Clock,
+        config: Config,
+        access: Access,
+    ) -> Rc<IscsiServer> {
+        Rc::new(IscsiServer {
+            volumes,
+            clock,
+            target: RefCell::new(Target::new(config, access)),
+            connections: RefCell::default(),
+            devices: RefCell::default(),
+            stalled: RefCell::default(),
+            next_id: Cell::new(1),
+            acting: Cell::new(false),
+            armed: Cell::new(Time(u64::MAX)),
+            rearm: Notify::new(),
+            stopping: Cell::new(false),
+            counters: RefCell::default(),
+            strangers: Strangers::new(
+                limits::MAX_ISCSI_STRANGERS,
+                limits::MAX_ISCSI_STRANGERS_OF_ONE,
+            ),
+            places: Places::new(
+                limits::MAX_ISCSI_CONNECTIONS,
+                limits::MAX_ISCSI_CONNECTIONS_OF_ONE,
+            ),
+        })
+    }
+
+    /// Connections there are.
+    pub fn connections(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// Other rights from now on; sessions that lost theirs end.
+    pub fn set_access(self: &Rc<Self>, access: Access) {
+        self.with(|now, target| target.set_access(now, access));
+    }
+
+    /// A volume is not here any more: its sessions end.
+    pub fn volume_gone(self: &Rc<Self>, name: &str, why: &str) {
+        self.with(|now, target| target.handle_volume_gone(now, name, why));
+    }
+
+    /// A volume has another size, in sectors.
+    pub fn resized(self: &Rc<Self>, name: &str, sectors: u64) {
+        self.with(|now, target| target.handle_resized(now, name, sectors));
+    }
+
+    /// No new connections; initiators are asked to log out, those that have not within `limit` are
+    /// cut off.
+    pub fn stop(self: &Rc<Self>, limit: Duration) {
+        self.stopping.set(true);
+        self.with(|now, target| target.handle_shutdown(now, limit));
+    }
+
+    /// Serves the target's timers until dropped.
+    pub async fn run(self: Rc<Self>) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(self.clock.instant(self.armed.get())) => {
+                    self.armed.set(Time(u64::MAX));
+                    self.with(|now, target| {
+                        if target.poll_timeout().is_some_and(|due| due <= now) {
+                            target.handle_timeout(now);
+                        }
+                    });
+                }
+                () = self.rearm.notified() => {}
+            }
+        }
+    }
+
+    /// Gives the target something and acts on what follows.
+    pub(super) fn with<T>(self: &Rc<Self>, input: impl FnOnce(Time, &mut Target) -> T) -> T {
+        let since = Instant::now();
+        let result = input(self.clock.now(), &mut self.target.borrow_mut());
+        self.act(since);
+        result
+    }
+
+    /// Carries out what the target wants until it wants nothing more.
+    fn act(self: &Rc<Self>, mut since: Instant) {
+        if self.acting.replace(true) {
+            return;
+        }
+        let mut requests: Vec<(DeviceId, u64, Request)> = Vec::new();
+        let mut others = Vec::new();
+        let mut outputs: Vec<ConnectionId> = Vec::new();
+        loop {
+            let mut target = self.target.borrow_mut();
+            while let Some(event) = target.poll_event() {
+                match event {
+                    Event::Request { device, id, request } => requests.push((device, id, request)),
+                    Event::Output { connection } => outputs.push(connection),
+                    other => others.push(other),
+                }
+            }
+            drop(target);
+            if !others.is_empty() {
+                others.drain(..).for_each(|event| self.handle_event(event));
+            } else if !requests.is_empty() {
+                self.submit(since, &mut requests);
+                since = Instant::now();
+            } else if !outputs.is_empty() {
+                // Last, so that the responses of all requests leave together.
+                for id in outputs.drain(..) {
+                    if let Some(connection) = self.connection(id) {
+                        connection.flush(self);
+                    }
+                }
+            } else {
+                break;
+            }
+        }
+        self.acting.set(false);
+        self.wake_stalled();
+        let next = self.target.borrow().poll_timeout();
+        if let Some(next) = next
+            && next < self.armed.get()
+        {
+            self.armed.set(next);
+            self.rearm.notify_one();
+        }
+    }
+
+    /// Hands requests to their engines, those of one device that follow each other together.
+    fn submit(&self, mut since: Instant, requests: &mut Vec<(DeviceId, u64, Request)>) {
+        let mut rest = requests.drain(..).peekable();
+        while let Some((device, id, request)) = rest.next() {
+            let unit = self.devices.borrow().get(&device).cloned();
+            // A device is only made once its volume is here, and is forgotten when the target is.
+            let Some(unit) = unit else { continue };
+            let first = std::iter::once((id, request));
+            let run = first.chain(std::iter::from_fn(|| {
+                rest.next_if(|(next, ..)| *next == device).map(|(_, id, request)| (id, request))
+            }));
+            let run = run.map(|(id, request)| (id, with_object(request)));
+            let client: Rc<dyn Requester> = unit.clone();
+            unit.volume.submit(&client, since, run);
+            since = Instant::now();
+        }
+    }
+
+    fn wake_stalled(&self) {
+        if self.stalled.borrow().is_empty() {
+            return;
+        }
+        let target = self.target.borrow();
+        self.stalled.borrow_mut().retain(|id| {
+            let wanted = target.wants_input(*id);
+            if wanted && let Some(connection) = self.connection(*id) {
+                connection.kick();
+            }
+            !wanted
+        });
+    }
+
+    pub(super) fn connection(&self, id: ConnectionId) -> Option<Rc<IscsiConnection>> {
+        self.connections.borrow().get(&id).cloned()
+    }
+
+    fn handle_event(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Open { volume } => {
+                let (this, open) = (self.clone(), self.volumes.clone().open(volume.clone()));
+                tokio::task::spawn_local(async move {
+                    let opened = open.await;
+                    this.opened(&volume, opened);
+                });
+            }
+            Event::List { connection } => {
+                let (this, list) = (self.clone(), self.volumes.clone().list());
+                tokio::task::spawn_local(async move {
+                    let volumes = list.await;
+                    this.with(|now, target| target.handle_listed(now, connection, volumes));
+                });
+            }
+            Event::Save { device, id, data } => {
+                let unit = self.devices.borrow().get(&device).cloned();
+                let Some(unit) = unit else { return };
+                let (this, volume) = (self.clone(), unit.volume.clone());
+                let save = self.volumes.clone().save(volume.clone(), data);
+                tokio::task::spawn_local(async move {
+                    let saved = save.await.map_err(|error| error.to_string());
+                    if let Err(why) = &saved {
+                        tracing::warn!(
+                            volume = volume.name(),
+                            "persistent reservations could not be saved: {why}"
+                        );
+                    }
+                    this.with(|now, target| target.handle_saved(now, device, id, saved));
+                });
+            }
+            Event::Close { connection, reason } => self.close(connection, reason),
+            Event::LoggedIn { connection, identity } => {
+                let found = self.connection(connection);
+                if let Some(found) = &found
+                    && !found.logged_in(&self.places)
+                {
+                    self.turned_away(found.peer());
+                    found.close(CloseReason::Refused("there are too many connections".into()));
+                }
+                let peer = found.map(|found| found.peer().to_owned());
+                tracing::info!(
+                    peer,
+                    initiator = identity.initiator,
+                    volume = volume_of(&identity),
+                    user = identity.user,
+                    tsih = identity.tsih,
+                    cid = identity.cid,
+                    "iSCSI initiator logged in"
+                );
+            }
+            Event::LoggedOut { identity } => tracing::info!(
+                initiator = identity.initiator,
+                volume = volume_of(&identity),
+                tsih = identity.tsih,
+                "iSCSI session ended"
+            ),
+            Event::Released { device, volume } => {
+                self.devices.borrow_mut().remove(&device);
+                tracing::debug!(volume, "no iSCSI session uses it any more");
+            }
+            // Collected by the caller.
+            Event::Request { .. } | Event::Output { .. } => {}
+        }
+    }
+
+    fn opened(self: &Rc<Self>, name: &str, opened: Result<OpenedVolume, OpenError>) {
+        let now = self.clock.now();
+        let (volume, result) = match opened {
+            Ok((volume, reservations)) => {
+                let config = device_config(&volume, reservations)
+                    .map_err(|error| OpenError::Unavailable(format!("{error:#}")));
+                (Some(volume), config)
+            }
+            Err(error) => {
+                tracing::info!(volume = name, "an iSCSI initiator cannot have it: {error}");
+                (None, Err(error))
+            }
+        };
+        let device = self.target.borrow_mut().handle_opened(now, name, result);
+        if let (Some(device), Some(volume)) = (device, volume) {
+            let unit = Unit { server: self.clone(), device, volume, marked: Cell::new(false) };
+            self.devices.borrow_mut().insert(device, Rc::new(unit));
+        }
+        self.act(Instant::now());
+    }
+
+    /// Counts an initiator that found no place.
+    pub(super) fn turned_away(&self, peer: &str) {
+        let mut counters = self.counters.borrow_mut();
+        if counters.turned_away.is_multiple_of(1000) {
+            tracing::warn!(
+                peer,
+                "refused an iSCSI initiator: {} connections are logged in; log some of them out",
+                self.places.taken()
+            );
+        }
+        counters.turned_away += 1;
+    }
+
+    fn close(&self, id: ConnectionId, reason: CloseReason) {
+        let name = match &reason {
+            CloseReason::LoggedOut => "logout",
+            CloseReason::Refused(_) => "refused",
+            CloseReason::LoginLimit => "login_limit",
+            CloseReason::Reinstated => "reinstated",
+            CloseReason::Silent => "silent",
+            CloseReason::Violation(_) => "violation",
+            CloseReason::Reset => "reset",
+            CloseReason::Forbidden => "forbidden",
+            CloseReason::VolumeGone(_) => "volume_gone",
+            CloseReason::Shutdown => "shutdown",
+        };
+        *self.counters.borrow_mut().closed.entry(name).or_default() += 1;
+        if let Some(connection) = self.connection(id) {
+            connection.close(reason);
+        }
+    }
+}
+
+fn volume_of(identity: &Identity) -> &str {
+    identity.volume.as_deref().unwrap_or("(discovery)")
+}
+
+/// Draws the number of the object that a piece of a copy is made ready in.
+fn with_object(mut request: Request) -> Request {
+    if let Request::Stage { object, .. } = &mut request {
+        // Without random numbers those that follow are taken until one is free.
+        let number = longhaul_base::random::identity().unwrap_or_default() as u64;
+        *object = number | STAGED_BIT;
+    }
+    request
+}
+
+fn device_config(volume: &Volume, reservations: Bytes) -> anyhow::Result<DeviceConfig> {
+    let attached = volume.attached();
+    Ok(DeviceConfig {
+        volume: attached.volume,
+        name: volume.name().to_owned(),
+        target_name: format!(
+            "{TARGET_PREFIX}{}",
+            volume.name().replace('@', ":").replace('/', "::")
+        ),
+        sectors: attached.sectors,
+        block_bytes: attached.block_bytes,
+        read_only: volume.is_read_only(),
+        reservations,
+        token_secret: TokenSecret(longhaul_base::random::secret()?),
+    })
+}
+
+impl Requester for Unit {
+    fn reply(&self, slot: u64, reply: Result<Reply, BlockError>) {
+        let now = self.server.clock.now();
+        self.server.target.borrow_mut().handle_reply(now, self.device, slot, reply);
+    }
+
+    fn flush(&self) {
+        self.marked.set(false);
+        self.server.act(Instant::now());
+    }
+
+    fn mark(&self) -> bool {
+        !self.marked.replace(true)
+    }
+}

@@ -1,0 +1,231 @@
+//! The files of a journal: made with all their space, opened, and freed.
+
+use super::description::VolumeFile;
+use super::dir::StateDir;
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use longhaul_base::files;
+use longhaul_base::units::show_bytes;
+use rustix::fs::FallocateFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the page with the header that each journal file begins with; frames follow.
+const PAGE_BYTES: u64 = 4096;
+
+impl StateDir {
+    /// Makes the files of a journal with all their space, or removes what it made. `plan` gives the
+    /// content of each file's start.
+    ///
+    /// # Errors
+    /// If there is not enough space: the message says how much is missing. If there are files of a
+    /// journal that has been written to: nothing says any more whose writes they hold.
+    pub fn create_journal(&self, volume: &VolumeFile, plan: &[(u32, Bytes)]) -> Result<()> {
+        let dir = self.volume_dir(volume.volume_id()?);
+        files::create_dir(&dir)?;
+        refuse_used(&dir)?;
+        let free = files::free_bytes(&dir)?;
+        let need = volume.journal.bytes();
+        let full = |free: u64| {
+            anyhow::anyhow!(
+                "the journal of volume {} needs {} in {}, where {} are free: make room, choose a \
+                 smaller --journal-size, or a --state on another disk",
+                volume.name,
+                show_bytes(need),
+                dir.display(),
+                show_bytes(free)
+            )
+        };
+        if free < need {
+            return Err(full(free));
+        }
+        let made = plan.iter().try_for_each(|(number, page)| -> std::io::Result<()> {
+            let path = journal_path(&dir, *number);
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, volume.journal.file_bytes)?;
+            if *number == 0 {
+                zero_fill(&mut file, volume.journal.file_bytes)?;
+                file.rewind()?;
+            }
+            file.write_all(page)?;
+            file.sync_all()
+        });
+        if let Err(error) = made.and_then(|()| File::open(&dir)?.sync_all()) {
+            for number in 0..volume.journal.files {
+                // The space is given back as far as that works; the error that counts is the first.
+                let _ = std::fs::remove_file(journal_path(&dir, number));
+            }
+            return Err(match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => full(files::free_bytes(&dir)?),
+                _ => anyhow::Error::new(error)
+                    .context(format!("cannot create a journal in {}", dir.display())),
+            });
+        }
+        self.save_volume(volume)
+    }
+
+    /// Removes a volume's journal and read cache with all their space. Nothing in them may be
+    /// needed any more. Traces and pins stay. If it is cut short, the volume can be attached or
+    /// freed again. Its description goes last, and says that nothing is missing at the store.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn free_volume(&self, volume: &VolumeFile) -> Result<()> {
+        let dir = self.volume_dir(volume.volume_id()?);
+        if !(volume.released && volume.delivered) {
+            self.save_volume(&VolumeFile { released: true, delivered: true, ..volume.clone() })?;
+        }
+        // Without a frame at its start nobody takes a journal for one that has been written to.
+        let first = journal_path(&dir, 0);
+        match OpenOptions::new().write(true).truncate(true).open(&first) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            opened => opened
+                .and_then(|file| file.sync_all())
+                .with_context(|| format!("cannot empty {}", first.display()))?,
+        }
+        let numbers = (0..volume.journal.files).rev().map(|number| journal_path(&dir, number));
+        let others = [cache_path(&dir), zeroed_path(&dir), dir.join("volume.json")];
+        for path in numbers.chain(others) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => {
+                    removed.with_context(|| format!("cannot remove {}", path.display()))?;
+                }
+            }
+        }
+        // Traces and pins may be in it.
+        if std::fs::remove_dir(&dir).is_err() {
+            files::sync_dir(&dir).with_context(|| format!("cannot sync {}", dir.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`StateDir::free_volume`] began to remove a journal and was cut short.
+    pub fn is_half_freed(&self, volume: &VolumeFile) -> bool {
+        let first = |id| journal_path(&self.volume_dir(id), 0);
+        let bytes =
+            volume.volume_id().map(|id| std::fs::metadata(first(id)).map_or(0, |m| m.len()));
+        volume.released && volume.delivered && matches!(bytes, Ok(0))
+    }
+
+    /// Opens the files of a journal, in order.
+    ///
+    /// # Errors
+    /// If one is missing or has another size than when it was made.
+    pub fn open_journal(&self, volume: &VolumeFile) -> Result<Vec<File>> {
+        open_journal(&self.volume_dir(volume.volume_id()?), volume, true)
+    }
+}
+
+/// The number of files of a new journal that are filled with zeroes. It has a file of its own,
+/// since another thread than that of `volume.json` writes it.
+#[derive(Serialize, Deserialize)]
+struct Zeroed {
+    journal_id: String,
+    files: u32,
+}
+
+fn zeroed_path(dir: &Path) -> PathBuf {
+    dir.join("zeroed.json")
+}
+
+/// How many files of a journal, from the first, need no zeroes any more, as far as is known.
+pub fn zeroed_files(dir: &Path, volume: &VolumeFile) -> u32 {
+    let zeroed: Option<Zeroed> = files::read(&zeroed_path(dir))
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok())
+        .filter(|zeroed: &Zeroed| zeroed.journal_id == volume.journal_id);
+    // The first file is written when a journal is made. Without the rest of the knowledge, files
+    // are zeroed once more.
+    zeroed.map_or(1, |zeroed| zeroed.files.max(1))
+}
+
+/// Remembers [`zeroed_files`].
+///
+/// # Errors
+/// If it cannot be written; then files will be zeroed again after a restart.
+pub fn save_zeroed_files(dir: &Path, journal_id: &str, files: u32) -> Result<()> {
+    let zeroed = Zeroed { journal_id: journal_id.into(), files };
+    files::replace(&zeroed_path(dir), &serde_json::to_vec(&zeroed)?, 0o600)
+}
+
+/// Opens the files of the journal in a volume's directory, in order.
+pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<File>> {
+    let open = |number| {
+        let path = journal_path(dir, number);
+        // A pipe in its place is not waited for, and has no length.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(&path);
+        let file = file.with_context(|| {
+            format!(
+                "cannot open the journal file {}: bring it back, or move {} away to give up what \
+                 was not delivered",
+                path.display(),
+                dir.display()
+            )
+        })?;
+        let bytes = file.metadata()?.len();
+        if bytes != volume.journal.file_bytes {
+            bail!(
+                "the journal file {} has {bytes} bytes instead of {}: restore it from a copy, or \
+                 move {} away to give up what was not delivered",
+                path.display(),
+                volume.journal.file_bytes,
+                dir.display()
+            );
+        }
+        Ok(file)
+    };
+    (0..volume.journal.files).map(open).collect()
+}
+
+/// Where a journal's file is.
+pub fn journal_path(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("journal.{number:04}"))
+}
+
+/// Where the read cache of a volume is.
+pub fn cache_path(dir: &Path) -> PathBuf {
+    dir.join("cache.0000")
+}
+
+/// Refuses a directory whose journal holds frames. A creation that was cut short leaves zeroes in
+/// the place of the first frame, right after the page of the header.
+fn refuse_used(dir: &Path) -> Result<()> {
+    let path = journal_path(dir, 0);
+    let mut page = Vec::new();
+    let read = files::open(&path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(PAGE_BYTES))?;
+        file.take(PAGE_BYTES).read_to_end(&mut page)
+    });
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Ok(_) if page.iter().all(|byte| *byte == 0) => Ok(()),
+        Ok(_) => bail!(
+            "{} holds a journal and no volume.json that says what is in it: bring that file back \
+             from a copy, or move the directory away to give up what was not delivered",
+            dir.display()
+        ),
+    }
+}
+
+fn zero_fill(file: &mut File, bytes: u64) -> std::io::Result<()> {
+    let zeroes = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let part = left.min(zeroes.len() as u64);
+        file.write_all(&zeroes[..part as usize])?;
+        left -= part;
+    }
+    Ok(())
+}

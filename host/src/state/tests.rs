@@ -1,0 +1,199 @@
+//! A state directory on a disk.
+
+use super::dir::ENCRYPTED;
+use super::*;
+use bytes::Bytes;
+use longhaul_core::block::VolumeId;
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Read as _;
+
+fn volume(shape: JournalShape) -> VolumeFile {
+    VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap()
+}
+
+#[test]
+fn identity_survives_and_is_not_made_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    let first = StateDir::open(&path).unwrap().host();
+    assert_eq!(StateDir::open(&path).unwrap().host(), first);
+    std::fs::write(path.join("host.toml"), "version = 1\nid = \"xyz\"").unwrap();
+    let error = format!("{:#}", StateDir::open(&path).err().unwrap());
+    assert!(error.contains("host.toml") && error.contains("hexadecimal"), "{error}");
+    std::fs::write(path.join("host.toml"), "version = 9\nid = \"\"").unwrap();
+    assert!(format!("{:#}", StateDir::open(&path).err().unwrap()).contains("newer"));
+}
+
+#[test]
+fn what_was_encrypted_is_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    let encryption = |name: &str, id: u128| state.encryption(name, VolumeId(id)).unwrap();
+    assert_eq!(encryption("acme/db", 7), None);
+    for _ in 0..2 {
+        state.remember_encryption("acme/db", VolumeId(7)).unwrap();
+    }
+    state.remember_encryption("a.b", VolumeId(9)).unwrap();
+    assert_eq!(encryption("acme/db", 7), Some(KnownEncryption::Volume));
+    assert_eq!(encryption("other", 7), Some(KnownEncryption::Volume));
+    assert_eq!(encryption("acme/db", 8), Some(KnownEncryption::Name));
+    assert_eq!((encryption("db", 8), encryption("a", 8)), (None, None));
+    assert_eq!(encryption("a.b", 8), Some(KnownEncryption::Name));
+    // An unreadable memory is an error, not an empty one.
+    std::fs::remove_dir_all(dir.path().join(ENCRYPTED)).unwrap();
+    std::fs::write(dir.path().join(ENCRYPTED), "").unwrap();
+    assert!(state.encryption("db", VolumeId(8)).is_err());
+    assert!(state.remember_encryption("db", VolumeId(8)).is_err());
+}
+
+#[test]
+fn a_lost_identity_beside_volumes_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(StateDir::open(dir.path()).unwrap());
+    std::fs::create_dir(dir.path().join("volumes/x")).unwrap();
+    std::fs::remove_file(dir.path().join("host.toml")).unwrap();
+    assert!(StateDir::open(dir.path()).err().unwrap().to_string().contains("bring it back"));
+}
+
+#[test]
+fn the_lock_names_its_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = StateDir::open(dir.path()).unwrap();
+    let error = StateDir::open(dir.path()).err().unwrap().to_string();
+    assert!(error.contains(&std::process::id().to_string()), "{error}");
+    drop(held);
+    StateDir::open(dir.path()).unwrap();
+}
+
+#[test]
+fn journals_come_with_their_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    let volume = volume(JournalShape { file_bytes: 64 << 10, files: 3 });
+    let plan: Vec<_> = (0..3).map(|n| (n, Bytes::from(vec![n as u8 + 1; 16]))).collect();
+    state.create_journal(&volume, &plan).unwrap();
+    let files = state.open_journal(&volume).unwrap();
+    assert_eq!(files.len(), 3);
+    for (number, mut file) in files.into_iter().enumerate() {
+        use std::os::unix::fs::MetadataExt as _;
+        assert!(file.metadata().unwrap().blocks() * 512 >= 64 << 10, "space is reserved");
+        let mut start = [0; 17];
+        file.read_exact(&mut start).unwrap();
+        assert_eq!((start[0], start[16]), (number as u8 + 1, 0));
+    }
+    assert_eq!(state.volumes().unwrap(), std::slice::from_ref(&volume));
+    assert_eq!(state.volume(VolumeId(7)).unwrap(), Some(volume.clone()));
+    assert_eq!(state.volume(VolumeId(8)).unwrap(), None);
+    let file = journal_path(&state.volume_dir(VolumeId(7)), 1);
+    OpenOptions::new().write(true).open(&file).unwrap().set_len(5).unwrap();
+    let error = state.open_journal(&volume).unwrap_err().to_string();
+    assert!(error.contains("journal.0001") && error.contains("5 bytes"), "{error}");
+    std::fs::remove_file(file).unwrap();
+    assert!(format!("{:#}", state.open_journal(&volume).unwrap_err()).contains("journal.0001"));
+}
+
+#[test]
+fn what_was_zeroed_is_remembered_by_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = volume(JournalShape { file_bytes: 4096, files: 4 });
+    assert_eq!(zeroed_files(dir.path(), &volume), 1);
+    save_zeroed_files(dir.path(), &volume.journal_id, 3).unwrap();
+    assert_eq!(zeroed_files(dir.path(), &volume), 3);
+    let another = VolumeFile { journal_id: "0".into(), ..volume.clone() };
+    assert_eq!(zeroed_files(dir.path(), &another), 1);
+    std::fs::write(dir.path().join("zeroed.json"), "{").unwrap();
+    assert_eq!(zeroed_files(dir.path(), &volume), 1);
+}
+
+#[test]
+fn a_disk_without_room_is_an_error_with_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    let volume = volume(JournalShape { file_bytes: 1 << 50, files: 2 });
+    let error = state.create_journal(&volume, &[]).unwrap_err().to_string();
+    assert!(error.contains("2 PiB") && error.contains("are free"), "{error}");
+    assert!(state.volumes().unwrap().is_empty());
+}
+
+#[test]
+fn small_journals_are_refused_with_the_least_size() {
+    let error = JournalShape::from_size(1 << 20).unwrap_err().to_string();
+    assert!(error.contains("1 MiB") && error.contains("64 MiB"), "{error}");
+    let shape = JournalShape::from_size(1 << 30).unwrap();
+    assert_eq!(shape, JournalShape { file_bytes: 64 << 20, files: 16 });
+}
+
+#[test]
+fn descriptions_that_make_no_sense_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    let volume = volume(JournalShape { file_bytes: 4096, files: 1 });
+    state.create_journal(&volume, &[]).unwrap();
+    let path = state.volume_dir(VolumeId(7)).join("volume.json");
+    std::fs::write(&path, "{").unwrap();
+    let survey = state.survey().unwrap();
+    let [Damaged { id, problem }] = survey.damaged.as_slice() else { panic!("{survey:?}") };
+    assert_eq!(id, &volume.id);
+    assert!(problem.contains("volume.json"), "{problem}");
+    let error = format!("{:#}", state.volume(VolumeId(7)).unwrap_err());
+    assert!(error.contains("volume.json"), "{error}");
+}
+
+#[test]
+fn one_bad_description_costs_its_own_volume_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    let good = volume(JournalShape { file_bytes: 4096, files: 1 });
+    state.create_journal(&good, &[]).unwrap();
+    let bad = state.volume_dir(VolumeId(8));
+    std::fs::create_dir(&bad).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        bad.join("volume.json"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    assert_eq!(state.volumes().unwrap(), [good]);
+    let damaged = state.survey().unwrap().damaged;
+    assert!(damaged[0].problem.contains("not a regular file"), "{damaged:?}");
+}
+
+#[test]
+fn a_freed_volume_leaves_nothing_and_can_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    let volume = volume(JournalShape { file_bytes: 8192, files: 2 });
+    let used: Vec<_> = (0..2).map(|n| (n, Bytes::from(vec![7; 8192]))).collect();
+    state.create_journal(&volume, &used).unwrap();
+    state.free_volume(&volume).unwrap();
+    assert!(!state.volume_dir(VolumeId(7)).exists());
+    // Traces stay, and what was cut short is in nobody's way.
+    state.create_journal(&volume, &used).unwrap();
+    std::fs::create_dir(state.volume_dir(VolumeId(7)).join("traces")).unwrap();
+    OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(journal_path(&state.volume_dir(VolumeId(7)), 0))
+        .unwrap();
+    assert!(state.is_half_freed(&volume));
+    state.create_journal(&volume, &used).unwrap();
+    assert!(!state.is_half_freed(&volume));
+    state.free_volume(&VolumeFile { released: false, delivered: false, ..volume }).unwrap();
+    assert_eq!(std::fs::read_dir(state.volume_dir(VolumeId(7))).unwrap().count(), 1);
+    assert!(state.survey().unwrap().volumes.is_empty());
+}
+
+#[test]
+fn what_commands_attached_is_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path()).unwrap();
+    assert!(state.attached().unwrap().is_empty());
+    let names: BTreeSet<String> = ["a".to_owned(), "t/b".to_owned()].into();
+    state.save_attached(&names).unwrap();
+    assert_eq!(state.attached().unwrap(), names);
+    std::fs::write(dir.path().join("attached.json"), "[").unwrap();
+    assert!(format!("{:#}", state.attached().unwrap_err()).contains("attached.json"));
+}
