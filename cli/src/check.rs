@@ -27,7 +27,7 @@ use longhaul_core::store::trash::{Decision, Record, TRASH_PREFIX};
 use longhaul_host::state::{self, VolumeFile};
 use longhaul_host::{cache, lengths, pins, run_recovery};
 use longhaul_objects::{Location, StoppedDevice};
-use longhaul_store::site::Role;
+use longhaul_store::location::LocationRole;
 use map::MapCheck;
 use report::{Checked, Damage, Report, directories, read};
 use rustix::fs::FlockOperation;
@@ -309,14 +309,14 @@ fn check_device(path: &Path) -> Result<Report> {
 fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
     let (objects, role) = InPlace::find(all)?;
     match role {
-        Role::Primary { .. } => {}
-        Role::Replica { of, built: true, .. } => {
+        LocationRole::Primary { .. } => {}
+        LocationRole::Replica { of, built: true, .. } => {
             report.notes.push(format!("it is a replica of {of}"));
         }
-        Role::Replica { of, .. } => report.notes.push(format!(
+        LocationRole::Replica { of, .. } => report.notes.push(format!(
             "it is to be a replica of {of}, and not everything has been there yet: volumes may be missing or cut short"
         )),
-        Role::Replaced { by } => report.notes.push(format!("volumes are served from {by} now")),
+        LocationRole::Replaced { by } => report.notes.push(format!("volumes are served from {by} now")),
     }
     let objects = &objects;
     small::objects(objects, report)?;

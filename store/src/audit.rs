@@ -21,7 +21,7 @@ mod refusals;
 use anyhow::{Context as _, Result};
 use chain::{Kind, Log};
 pub use chain::{Line, Problem, read, verify};
-use refusals::{Refusals, Source};
+use refusals::{RefusalSource, Refusals};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,9 +81,9 @@ struct Queued {
 
 /// Where lines go. Cheap to clone; all clones write to the same files.
 #[derive(Clone)]
-pub struct Audit(Arc<Shared>);
+pub struct Audit(Arc<AuditShared>);
 
-struct Shared {
+struct AuditShared {
     lines: Mutex<Option<SyncSender<Box<Queued>>>>,
     /// Lines of the main log and of refusals that could not be written.
     lost: [Arc<AtomicU64>; 2],
@@ -123,7 +123,7 @@ impl Audit {
         let (lines, writer) = (Mutex::new(Some(lines)), Mutex::new(Some(writer)));
         let waiting = refusals;
         let refusals = [(); 2].map(|()| Mutex::new(Refusals::new(Instant::now())));
-        Ok(Audit(Arc::new(Shared { lines, lost, waiting, refusals, writer })))
+        Ok(Audit(Arc::new(AuditShared { lines, lost, waiting, refusals, writer })))
     }
 
     /// Writes a line, soon.
@@ -147,7 +147,7 @@ impl Audit {
 
     /// Somebody may not do what it asked with its credential.
     pub fn refused_request(&self, event: Event) {
-        let source = Source::Credential(event.credential.clone().unwrap_or_default());
+        let source = RefusalSource::Credential(event.credential.clone().unwrap_or_default());
         let (summary, write) = lock(&self.0.refusals[1]).note(Instant::now(), source);
         self.requests_left_out(summary);
         if write {
@@ -204,7 +204,7 @@ impl Audit {
     }
 }
 
-impl Drop for Shared {
+impl Drop for AuditShared {
     fn drop(&mut self) {
         *lock(&self.lines) = None;
         if let Some(writer) = lock(&self.writer).take() {

@@ -14,7 +14,7 @@ pub struct Load {
 
 /// A host at this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guest {
+pub struct BusyHost {
     /// Its session.
     pub session: u64,
     /// What comes with it.
@@ -29,18 +29,18 @@ const QUIET_BYTES: u64 = 12_500_000;
 /// A store with more than 5/4 of the mean number of volumes, and at least one more than it, gives away its idlest
 /// hosts. Where numbers are even, one with more than 3/2 of the mean traffic gives away what brings it
 /// nearest to the one that has the least.
-pub fn plan(guests: &[Guest], others: &[Load], limit: usize) -> Vec<(u64, usize)> {
-    let (mut guests, mut others) = (guests.to_vec(), others.to_vec());
-    guests.sort_unstable_by_key(|guest| (guest.load.bytes, guest.session));
+pub fn plan(hosts: &[BusyHost], others: &[Load], limit: usize) -> Vec<(u64, usize)> {
+    let (mut hosts, mut others) = (hosts.to_vec(), others.to_vec());
+    hosts.sort_unstable_by_key(|host| (host.load.bytes, host.session));
     let mut moves = Vec::new();
     while moves.len() < limit {
-        let mine = guests.iter().fold(Load::default(), |sum, guest| Load {
-            volumes: sum.volumes + guest.load.volumes,
-            bytes: sum.bytes + guest.load.bytes,
+        let mine = hosts.iter().fold(Load::default(), |sum, host| Load {
+            volumes: sum.volumes + host.load.volumes,
+            bytes: sum.bytes + host.load.bytes,
         });
-        let Some(choice) = choose(mine, &guests, &others) else { break };
-        let (guest, to) = choice;
-        let Guest { session, load } = guests.remove(guest);
+        let Some(choice) = choose(mine, &hosts, &others) else { break };
+        let (host, to) = choice;
+        let BusyHost { session, load } = hosts.remove(host);
         others[to].volumes += load.volumes;
         others[to].bytes += load.bytes;
         moves.push((session, to));
@@ -49,29 +49,29 @@ pub fn plan(guests: &[Guest], others: &[Load], limit: usize) -> Vec<(u64, usize)
 }
 
 /// One host and where it goes, by index.
-fn choose(mine: Load, guests: &[Guest], others: &[Load]) -> Option<(usize, usize)> {
+fn choose(mine: Load, hosts: &[BusyHost], others: &[Load]) -> Option<(usize, usize)> {
     let stores = others.len() + 1;
     let volumes: usize = mine.volumes + others.iter().map(|load| load.volumes).sum::<usize>();
     let bytes: u64 = mine.bytes + others.iter().map(|load| load.bytes).sum::<u64>();
     if mine.volumes * stores * 4 > volumes * 5 && mine.volumes * stores >= volumes + stores {
         let to = (0..others.len()).min_by_key(|n| (others[*n].volumes, others[*n].bytes))?;
-        let fits = |guest: &Guest| {
-            guest.load.volumes > 0
-                && others[to].volumes + guest.load.volumes
-                    <= mine.volumes.saturating_sub(guest.load.volumes)
+        let fits = |host: &BusyHost| {
+            host.load.volumes > 0
+                && others[to].volumes + host.load.volumes
+                    <= mine.volumes.saturating_sub(host.load.volumes)
         };
-        return Some((guests.iter().position(fits)?, to));
+        return Some((hosts.iter().position(fits)?, to));
     }
     if mine.bytes * stores as u64 * 2 > bytes * 3 {
         let to = (0..others.len()).min_by_key(|n| (others[*n].bytes, others[*n].volumes))?;
         let gap = mine.bytes.checked_sub(others[to].bytes).filter(|gap| *gap > QUIET_BYTES)?;
         // More than half of it would turn the tables; and numbers have to stay even.
-        let fits = |guest: &Guest| {
-            guest.load.bytes > 0
-                && guest.load.bytes <= gap / 2
-                && others[to].volumes + 2 * guest.load.volumes <= mine.volumes + 1
+        let fits = |host: &BusyHost| {
+            host.load.bytes > 0
+                && host.load.bytes <= gap / 2
+                && others[to].volumes + 2 * host.load.volumes <= mine.volumes + 1
         };
-        return Some((guests.iter().rposition(fits)?, to));
+        return Some((hosts.iter().rposition(fits)?, to));
     }
     None
 }
@@ -80,12 +80,12 @@ fn choose(mine: Load, guests: &[Guest], others: &[Load]) -> Option<(usize, usize
 mod tests {
     use super::*;
 
-    fn guests(loads: &[(usize, u64)]) -> Vec<Guest> {
-        let guest = |(n, (volumes, bytes)): (usize, &(usize, u64))| Guest {
+    fn hosts(loads: &[(usize, u64)]) -> Vec<BusyHost> {
+        let host = |(n, (volumes, bytes)): (usize, &(usize, u64))| BusyHost {
             session: n as u64,
             load: Load { volumes: *volumes, bytes: *bytes },
         };
-        loads.iter().enumerate().map(guest).collect()
+        loads.iter().enumerate().map(host).collect()
     }
 
     fn loads(loads: &[(usize, u64)]) -> Vec<Load> {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_idlest_go_where_there_is_least() {
-        let here = guests(&[(1, 9), (1, 1), (1, 5), (1, 7)]);
+        let here = hosts(&[(1, 9), (1, 1), (1, 5), (1, 7)]);
         assert_eq!(plan(&here, &loads(&[(3, 0), (0, 0)]), 1), [(1, 1)]);
         assert_eq!(plan(&here, &loads(&[(0, 0)]), usize::MAX), [(1, 0), (2, 0)]);
     }
@@ -104,12 +104,12 @@ mod tests {
     #[test]
     fn what_is_nearly_even_stays() {
         for (here, there) in [
-            (guests(&[(1, 0), (1, 0)]), loads(&[(1, 0)])),
-            (guests(&[(1, 0)]), loads(&[(0, 0)])),
-            (guests(&[(3, 0)]), loads(&[(0, 0)])),
-            (guests(&[]), loads(&[(5, 0)])),
-            (guests(&[(1, 5 * MB), (1, 5 * MB)]), loads(&[(2, 0)])),
-            (guests(&[(1, 90 * MB), (1, 0)]), loads(&[(2, 0)])),
+            (hosts(&[(1, 0), (1, 0)]), loads(&[(1, 0)])),
+            (hosts(&[(1, 0)]), loads(&[(0, 0)])),
+            (hosts(&[(3, 0)]), loads(&[(0, 0)])),
+            (hosts(&[]), loads(&[(5, 0)])),
+            (hosts(&[(1, 5 * MB), (1, 5 * MB)]), loads(&[(2, 0)])),
+            (hosts(&[(1, 90 * MB), (1, 0)]), loads(&[(2, 0)])),
         ] {
             assert_eq!(plan(&here, &there, usize::MAX), [], "{here:?} {there:?}");
         }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn traffic_counts_where_numbers_are_even() {
-        let here = guests(&[(1, 60 * MB), (1, 30 * MB), (1, 10 * MB)]);
+        let here = hosts(&[(1, 60 * MB), (1, 30 * MB), (1, 10 * MB)]);
         assert_eq!(plan(&here, &loads(&[(2, 0)]), 1), [(1, 0)]);
     }
 
@@ -125,26 +125,26 @@ mod tests {
     fn all_that_is_moved_settles() {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..1000 {
-            let mut stores: Vec<Vec<Guest>> = vec![Vec::new(); random.usize(2..5)];
+            let mut stores: Vec<Vec<BusyHost>> = vec![Vec::new(); random.usize(2..5)];
             for session in 0..random.u64(0..20) {
                 let load = Load { volumes: random.usize(1..4), bytes: random.u64(0..50) * MB };
                 let at = random.usize(0..stores.len());
-                stores[at].push(Guest { session, load });
+                stores[at].push(BusyHost { session, load });
             }
             let mut moved = 0;
             loop {
                 let before = moved;
                 for at in 0..stores.len() {
-                    let sum = |guests: &Vec<Guest>| Load {
-                        volumes: guests.iter().map(|guest| guest.load.volumes).sum(),
-                        bytes: guests.iter().map(|guest| guest.load.bytes).sum(),
+                    let sum = |hosts: &Vec<BusyHost>| Load {
+                        volumes: hosts.iter().map(|host| host.load.volumes).sum(),
+                        bytes: hosts.iter().map(|host| host.load.bytes).sum(),
                     };
                     let others: Vec<usize> = (0..stores.len()).filter(|n| *n != at).collect();
                     let load: Vec<Load> = others.iter().map(|n| sum(&stores[*n])).collect();
                     for (session, to) in plan(&stores[at], &load, 1) {
                         let n = stores[at].iter().position(|g| g.session == session).unwrap();
-                        let guest = stores[at].remove(n);
-                        stores[others[to]].push(guest);
+                        let host = stores[at].remove(n);
+                        stores[others[to]].push(host);
                         moved += 1;
                     }
                 }

@@ -8,7 +8,8 @@
 //!
 //! There is no lock: of two stores that use it at once, the log of each volume decides who goes on with it.
 
-use super::{Marker, now};
+use super::clock::now;
+use super::marker::Marker;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use longhaul_base::dirs::STORE_FILE;

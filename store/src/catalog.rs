@@ -70,7 +70,7 @@ pub async fn create(
         name,
         created_sectors: sectors,
         block_bytes,
-        created: super::now(),
+        created: super::clock::now(),
         parents: Vec::new(),
     };
     let entry = Entry { spec: spec.clone(), sectors };

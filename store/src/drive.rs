@@ -30,7 +30,7 @@ pub async fn drive_with<P: Procedure>(
     peers: Option<&Peers>,
     engines: Option<Engines<'_>>,
 ) -> P::Outcome {
-    let mut runner = Runner::new(procedure, super::now());
+    let mut runner = Runner::new(procedure, super::clock::now());
     loop {
         while let Some(note) = runner.poll_note() {
             match note {
@@ -44,7 +44,7 @@ pub async fn drive_with<P: Procedure>(
         }
         let Some(effect) = runner.poll_effect() else { return std::future::pending().await };
         let result = carry_out(effect, objects, peers, engines).await;
-        runner.handle_result(super::now(), result);
+        runner.handle_result(super::clock::now(), result);
     }
 }
 

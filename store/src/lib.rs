@@ -3,23 +3,25 @@
 //! One thread owns everything: sessions, the catalog and an engine for each volume that is in use.
 //! Objects are written and read by threads that know nothing of volumes.
 
-mod absent;
+mod actor;
 mod args;
 pub mod audit;
 mod balance;
+mod bootstrap;
 mod bucket;
 mod catalog;
+mod clock;
 mod drive;
 mod events;
-mod ground;
 mod lease;
+pub mod location;
+mod marker;
+mod options;
 mod peers;
 pub mod registry;
 mod repair;
 pub mod replica;
 mod scrub;
-mod shell;
-pub mod site;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -27,20 +29,21 @@ mod trash;
 mod usage;
 mod view;
 
+use actor::{Fleet, Initial, StoreActor};
 use anyhow::{Context as _, Result, bail};
 pub use args::StoreArgs;
 use audit::Audit;
-use ground::{Ground, Made};
+use bootstrap::{Bootstrap, FirstStarts};
 use lease::Holder;
+use location::{LocationRole, ObjectTrees};
 use longhaul_api::admin;
 use longhaul_base::Usage;
 use longhaul_base::cache_file::check_size;
-use longhaul_base::dirs::{STORE_FILE, is_data_dir, is_state_dir};
-use longhaul_base::files::{self, Lock, Sharing};
+use longhaul_base::dirs::STORE_FILE;
+use longhaul_base::files::{Lock, Sharing};
 use longhaul_base::random;
 use longhaul_base::reload::{self, CommandLine, Read, Reload, Settings};
 use longhaul_base::service::{Stop, notify, raise_open_files};
-use longhaul_base::units::show_bytes;
 use longhaul_core::store::gc::usage::Policy;
 use longhaul_core::store::map::pages::SharedPages;
 use longhaul_core::store::{Config, MISSING_WAIT, MISSING_WAIT_BUCKET};
@@ -49,20 +52,20 @@ use longhaul_link::credential::{self, Issued};
 use longhaul_link::quic::Acceptor;
 use longhaul_link::{Listener, Sockets, tcp};
 use longhaul_objects::{CachedObjects, Location, Objects, Replicated, Sealed};
+pub use marker::installation;
+pub use options::Options;
+use options::reachable;
 use peers::Peers;
 pub use registry::{STORES_PREFIX, identity as store_identity};
-use replica::Keeper;
+use replica::Replica;
 use replica::standby::Standby;
 pub use scrub::check_file as scrub_state;
 use scrub::{Scrub, Share};
-use serde::{Deserialize, Serialize};
-use shell::{Books, Fleet, Shell};
-use site::{Place, Role};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -117,30 +120,30 @@ pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
             delete_grace: args.delete_grace,
         };
         options.check()?;
-        let mut ground = Ground::take_or_wait(&options).await?;
-        if let Role::Replica { of, .. } = &ground.site.role {
+        let mut bootstrap = Bootstrap::take_or_wait(&options).await?;
+        if let LocationRole::Replica { of, .. } = &bootstrap.site.role {
             tracing::info!(
                 "{data} is a replica of {of}: waiting on {} (TCP) for `longhaul store failover`",
                 options.listen
             );
             notify(sd_notify::NotifyState::Ready);
             let of = of.clone();
-            ground.keep();
-            let standby = Standby::new(ground.base.clone(), ground.site.clone());
+            bootstrap.keep();
+            let standby = Standby::new(bootstrap.base.clone(), bootstrap.site.clone());
             let mut shown = JoinSet::new();
             if let Some(listener) = &admin {
                 let (listener, standby) = (listener.try_clone()?, standby.clone());
                 shown.spawn(async move { admin::serve(listener, standby).await });
             }
-            ground.site = tokio::select! {
-                site = ground.wait(&options, standby) => site?,
+            bootstrap.site = tokio::select! {
+                site = bootstrap.wait(&options, standby) => site?,
                 () = stop.wait() => return Ok(()),
             };
             shown.shutdown().await;
-            ground.promoted = true;
+            bootstrap.promoted = true;
             tracing::info!("going on with the volumes of {of}");
         }
-        let store = Store::start_over(&options, ground, sockets).await?;
+        let store = Store::start_over(&options, bootstrap, sockets).await?;
         if let Some(listener) = admin {
             let view = Arc::new(store.view());
             tokio::spawn(async move {
@@ -173,11 +176,12 @@ async fn take_up(mut reload: Reload, read: Arc<Read<StoreArgs>>, mut settings: S
     }
 }
 
-/// Least that may be stored before space is given back, in percent of what is needed: below it everything would be
-/// written again and again.
+/// Least that may be stored before space is given back, in percent of what is needed: below it
+/// everything would be written again and again.
 const GC_PERCENT_LEAST: u64 = 110;
 
-/// So much less is stored after a round: less often a whole round, and the map merged for it, for a little space.
+/// So much less is stored after a round: less often a whole round, and the map merged for it, for a
+/// little space.
 const GC_PERCENT_LESS: u64 = 9;
 
 fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>> {
@@ -192,55 +196,9 @@ fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>>
     Ok(Some(Policy { high_percent, low_percent, bytes_per_second, ..Policy::default() }))
 }
 
-/// Least memory for the maps: some pages, and the table of a volume or two.
-const MAP_MEMORY_LEAST: u64 = 1 << 20;
-
-/// How to run a store.
-#[derive(Debug)]
-pub struct Options<'a> {
-    /// Where volumes are kept.
-    pub data: &'a Location,
-    /// Where credentials and lock are kept; may be the same.
-    pub state: &'a Path,
-    /// UDP address for hosts.
-    pub listen: SocketAddr,
-    /// Address to write into credentials, if not the one of `listen`.
-    pub advertise: Option<&'a str>,
-    /// Bytes of the cache in front of the objects, 0 for none.
-    pub cache_bytes: u64,
-    /// Its directory, if not `cache` in the state directory.
-    pub cache_dir: Option<&'a Path>,
-    /// Bytes of memory for the maps of all volumes.
-    pub map_memory: u64,
-    /// When space is given back, if ever.
-    pub collect: Option<Policy>,
-    /// How long what no root names stays for who reads by an older one.
-    pub delete_delay: Duration,
-    /// The stores that were there with another CA are gone for good.
-    pub new_ca: bool,
-    /// How objects are verified in the background.
-    pub scrub: scrub::Settings,
-    /// For how long the data of deleted volumes stays.
-    pub delete_grace: Duration,
-}
-
-impl Options<'_> {
-    /// Refuses what no store can be run with.
-    fn check(&self) -> Result<()> {
-        if self.map_memory < MAP_MEMORY_LEAST {
-            bail!(
-                "--map-memory {} is too little: give the maps at least {}",
-                show_bytes(self.map_memory),
-                show_bytes(MAP_MEMORY_LEAST)
-            );
-        }
-        Ok(())
-    }
-}
-
 /// A store that listens.
 pub struct Store {
-    shell: Shell,
+    actor: StoreActor,
     address: SocketAddr,
     view: view::View,
     _locks: Vec<Lock>,
@@ -256,13 +214,13 @@ impl Store {
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
         let sockets = Sockets::bind(options.listen)?;
-        let ground = Ground::take(options).await?;
-        Store::start_over(options, ground, sockets).await
+        let bootstrap = Bootstrap::take(options).await?;
+        Store::start_over(options, bootstrap, sockets).await
     }
 
     async fn start_over(
         options: &Options<'_>,
-        mut ground: Ground,
+        mut bootstrap: Bootstrap,
         sockets: Sockets,
     ) -> Result<Store> {
         let Options {
@@ -280,16 +238,16 @@ impl Store {
             delete_grace,
         } = *options;
         let (base, site, installation) =
-            (ground.base.clone(), ground.site.clone(), ground.installation.clone());
-        let promoted = ground.promoted;
+            (bootstrap.base.clone(), bootstrap.site.clone(), bootstrap.installation.clone());
+        let promoted = bootstrap.promoted;
         let mut objects = site.place.open(base.clone());
         if cache_bytes > 0 {
             let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
             let number = cache_number(&installation, &site.place)?;
-            let dirs: Vec<&Path> = ground.dirs.iter().map(PathBuf::as_path).collect();
-            match lock_cache(&dir, &dirs, &mut ground.made) {
+            let dirs: Vec<&Path> = bootstrap.dirs.iter().map(PathBuf::as_path).collect();
+            match lock_cache(&dir, &dirs, &mut bootstrap.made) {
                 Ok(lock) => {
-                    ground.locks.extend(lock);
+                    bootstrap.locks.extend(lock);
                     objects = CachedObjects::open(objects, &dir, number, cache_bytes);
                 }
                 Err(error) => tracing::warn!("there is no cache before the objects: {error:#}"),
@@ -312,12 +270,12 @@ impl Store {
             |(id, store): (&StoreId, &registry::Registered)| (*id, store.addresses.clone());
         let mut others: BTreeMap<_, _> = known.iter().map(addresses).collect();
         others.remove(&me.id);
-        let mut stores = shell::addresses(&me, &others, false);
+        let mut stores = actor::addresses(&me, &others, false);
         let identity = credential::prepare(state, &stores, &me.id.to_string())?;
         let ca = registry::fingerprint(&identity.ca);
-        let keeper = Keeper::new(base, replicated, data, &installation, &ca, site);
-        let keeper = Arc::new(keeper);
-        stores.extend(keeper.standby());
+        let replica = Replica::new(base, replicated, data, &installation, &ca, site);
+        let replica = Arc::new(replica);
+        stores.extend(replica.standby());
         let foreign: Vec<StoreId> =
             known.iter().filter(|(_, store)| store.ca != ca).map(|(id, _)| *id).collect();
         if !foreign.is_empty() && !new_ca {
@@ -382,7 +340,7 @@ impl Store {
         let share =
             fleet.as_ref().map(|fleet| Share { me: fleet.me.id, peers: fleet.peers.clone() });
         let (view, questions) = mpsc::channel(16);
-        let view = view::View::new(view, scrub.clone(), http, keeper.clone());
+        let view = view::View::new(view, scrub.clone(), http, replica.clone());
         let pages = SharedPages::new(map_memory);
         let holder_grace = longhaul_link::IDLE_TIMEOUT;
         let missing_wait = match data {
@@ -399,18 +357,19 @@ impl Store {
         };
         let own = identity.own;
         let scrubs = scrub.clone();
-        let books = Books { catalog, deleted, delete_grace, audit, scrub: scrubs, issued, own };
-        keeper.apply(books.catalog.entries.values().map(|entry| entry.spec.id))?;
-        let (scrubbed, repair) = (objects.clone(), keeper.repair().clone());
-        let mut shell = Shell::new(listener, objects, books, questions, config, fleet, keeper);
+        let initial = Initial { catalog, deleted, delete_grace, audit, scrub: scrubs, issued, own };
+        replica.apply(initial.catalog.entries.values().map(|entry| entry.spec.id))?;
+        let (scrubbed, repair) = (objects.clone(), replica.repair().clone());
+        let mut actor =
+            StoreActor::new(listener, objects, initial, questions, config, fleet, replica);
         tokio::spawn(scrub.run(scrubbed, share, repair));
         if promoted {
-            shell.take_over();
+            actor.take_over();
         }
-        shell.tell_stores();
-        ground.keep();
-        let Ground { locks, sharing, .. } = ground;
-        Ok(Store { shell, address, view, _locks: locks, _sharing: sharing, _api: api })
+        actor.tell_stores();
+        bootstrap.keep();
+        let Bootstrap { locks, sharing, .. } = bootstrap;
+        Ok(Store { actor, address, view, _locks: locks, _sharing: sharing, _api: api })
     }
 
     /// Where it listens.
@@ -434,9 +393,9 @@ impl Store {
         at_once: impl Future<Output = ()>,
     ) -> Result<()> {
         tokio::select! {
-            why = self.shell.serve() => {
+            why = self.actor.serve() => {
                 // Nothing that is under way can be finished.
-                self.shell.close().await;
+                self.actor.close().await;
                 return Err(why);
             }
             () = stop => {}
@@ -446,21 +405,21 @@ impl Store {
             SHUTDOWN_LIMIT.as_secs()
         );
         tokio::select! {
-            () = self.shell.finish() => {}
+            () = self.actor.finish() => {}
             () = tokio::time::sleep(SHUTDOWN_LIMIT) => tracing::warn!(
                 "not everything could be finished within {} s: hosts will send it again",
                 SHUTDOWN_LIMIT.as_secs()
             ),
             () = at_once => tracing::warn!("leaving at once: hosts will send again what is missing"),
         }
-        self.shell.close().await;
+        self.actor.close().await;
         Ok(())
     }
 }
 
-/// What tells the cache of a location from that of another one; and of each of its trees, as an object of one may have the
-/// name of another in the next.
-fn cache_number(installation: &str, place: &Place) -> Result<u128> {
+/// What tells the cache of a location from that of another one; and of each of its trees, as an
+/// object of one may have the name of another in the next.
+fn cache_number(installation: &str, place: &ObjectTrees) -> Result<u128> {
     let number = u128::from_str_radix(installation, 16);
     let number = number.with_context(|| format!("{STORE_FILE} has no valid identity"))?;
     if place.tree.is_empty() {
@@ -479,7 +438,7 @@ fn stores_in_words(known: &BTreeMap<StoreId, registry::Registered>, ids: &[Store
 }
 
 /// Makes the directory of the cache, and takes it unless it is one of those that are taken.
-fn lock_cache(dir: &Path, taken: &[&Path], made: &mut Made) -> Result<Option<Lock>> {
+fn lock_cache(dir: &Path, taken: &[&Path], made: &mut FirstStarts) -> Result<Option<Lock>> {
     made.create(dir)?;
     let whole = dir.canonicalize()?;
     for other in taken {
@@ -492,41 +451,6 @@ fn lock_cache(dir: &Path, taken: &[&Path], made: &mut Made) -> Result<Option<Loc
     Ok(Some(lock))
 }
 
-/// Identifies a data directory and the format of what is in it.
-#[derive(Serialize, Deserialize)]
-struct Marker {
-    format: u32,
-    installation: String,
-    created_by: String,
-}
-
-impl Marker {
-    /// Of a new installation.
-    fn new() -> Result<Marker> {
-        let installation = format!("{:032x}", random::identity()?);
-        Ok(Marker { format: FORMAT, installation, created_by: longhaul_base::software() })
-    }
-
-    /// Of a replica, which a longhaul that does not know such must not take for what it is not.
-    fn of_replica(installation: &str) -> Marker {
-        let installation = installation.to_owned();
-        Marker { format: REPLICA_FORMAT, installation, created_by: longhaul_base::software() }
-    }
-
-    /// The identity of the installation that a marker names; `path` is where it is.
-    fn parse(text: &[u8], path: &str) -> Result<String> {
-        let marker: Marker = serde_json::from_slice(text)
-            .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
-        if marker.format != FORMAT && marker.format != REPLICA_FORMAT {
-            bail!(
-                "{path} says format {}, and this longhaul knows formats {FORMAT} and {REPLICA_FORMAT}: use a newer longhaul",
-                marker.format
-            );
-        }
-        Ok(marker.installation)
-    }
-}
-
 /// What is wrong with the audit log in a state directory, place by place.
 ///
 /// # Errors
@@ -536,105 +460,4 @@ pub fn audit_problems(state: &Path) -> Result<Vec<String>> {
     Ok(problems
         .map(|problem| format!("{}, line {}: {}", problem.file, problem.line, problem.what))
         .collect())
-}
-
-/// The file that makes a directory the data directory of a store.
-const FORMAT: u32 = 1;
-/// Of one that began as a replica.
-const REPLICA_FORMAT: u32 = 2;
-
-/// Refuses the directory of a host. Nothing has been written to it before.
-fn refuse_host(option: &str, dir: &Path) -> Result<()> {
-    if is_state_dir(dir) {
-        bail!(
-            "{} is the state directory of a host (it has a host.toml): give the store another directory with {option}",
-            dir.display()
-        );
-    }
-    Ok(())
-}
-
-/// Refuses a data directory that holds something else. Nothing has been written to it before.
-fn refuse_foreign(data: &Path) -> Result<()> {
-    refuse_host("--data", data)?;
-    if is_data_dir(data) {
-        return Ok(());
-    }
-    let entries = match std::fs::read_dir(data) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot list --data {}", data.display()));
-        }
-    };
-    for entry in entries {
-        let name = entry.with_context(|| format!("cannot list --data {}", data.display()))?;
-        let name = name.file_name();
-        let name = name.to_string_lossy();
-        // What a start that was cut short leaves, a credential brought from elsewhere, and what
-        // mkfs puts at the root of a file system.
-        let ours = ["credentials", "lock", "shared.lock", "store.json", "lost+found"]
-            .contains(&&*name)
-            || name.starts_with("audit.")
-            || name.strip_prefix(STORE_FILE).is_some_and(|rest| rest.ends_with(".tmp"));
-        if !ours {
-            bail!(
-                "--data {} is neither empty nor the data directory of a store: it has `{name}` and \
-                 no {STORE_FILE}; if it was a store's, bring that file back, else give an empty or a new \
-                 directory",
-                data.display()
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Reads the marker of a data directory; returns the installation's identity, or nothing if there is
-/// no marker.
-///
-/// # Errors
-/// If it is damaged, or of a format that this version does not know.
-pub fn installation(data: &Path) -> Result<Option<String>> {
-    let path = data.join(STORE_FILE);
-    let text = match files::read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read {}", path.display()));
-        }
-    };
-    Marker::parse(&text, &path.display().to_string()).map(Some)
-}
-
-/// Reads or makes the marker; returns the installation's identity.
-fn marker(data: &Path) -> Result<String> {
-    match installation(data)? {
-        Some(installation) => Ok(installation),
-        None => {
-            let marker = Marker::new()?;
-            files::replace(&data.join(STORE_FILE), &serde_json::to_vec_pretty(&marker)?, 0o600)?;
-            Ok(marker.installation)
-        }
-    }
-}
-
-/// Seconds since 1970, by this machine's clock.
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// The address at which others most likely reach `listen`.
-fn reachable(listen: SocketAddr) -> String {
-    if !listen.ip().is_unspecified() {
-        return listen.to_string();
-    }
-    // Connecting a UDP socket sends nothing; the system picks the address it would send from. The
-    // target is of RFC 5737.
-    let outward = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-        socket.connect(("192.0.2.1", 9))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    let ip = outward().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    SocketAddr::new(ip, listen.port()).to_string()
 }

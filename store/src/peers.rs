@@ -1,7 +1,8 @@
 //! The other stores of the installation, and what they are asked.
 //!
-//! A store is asked over a connection like a host's, which is kept while it is used. One that did not
-//! answer is not asked again for a moment: a store that has died is asked by each volume that it had.
+//! A store is asked over a connection like a host's, which is kept while it is used. One that did
+//! not answer is not asked again for a moment: a store that has died is asked by each volume that
+//! it had.
 
 use longhaul_core::wire::link::{
     Frame, Lane, RequestId, StoreId, StoreOperation, StoreReply, StoreReport, ToHost, ToStore,
@@ -13,11 +14,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a store may take until it has said Hello. Another store of the installation is near, or near
-/// enough to the same objects; and a host is waiting to be served within seconds. A guess.
+/// How long a store may take until it has said Hello. Another store of the installation is near, or
+/// near enough to the same objects; and a host is waiting to be served within seconds. A guess.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// How long it may take to answer: to leave a volume it finishes a segment. What it does not get done can do
-/// no harm, since the log decides.
+/// How long it may take to answer: to leave a volume it finishes a segment. What it does not get
+/// done can do no harm, since the log decides.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long one that did not answer is taken to go on with that.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -42,7 +43,8 @@ struct Link {
     silent: Option<Instant>,
 }
 
-/// Waits until a store that was just spoken to has not even acknowledged it: it is not at work, it is gone.
+/// Waits until a store that was just spoken to has not even acknowledged it: it is not at work, it
+/// is gone.
 async fn silence(requests: &Requests) {
     let mut before = requests.received_bytes();
     loop {
@@ -205,7 +207,8 @@ impl Peers {
         }
     }
 
-    /// Tells all that something has changed. Who is not reached finds out by itself when it matters.
+    /// Tells all that something has changed. Who is not reached finds out by itself when it
+    /// matters.
     pub async fn tell(&self) {
         let told = self.list().into_iter().map(|(id, addresses)| async move {
             let _ = self.operate(id, &addresses, StoreOperation::Refresh).await;
@@ -226,8 +229,8 @@ impl Peers {
         futures_util::future::join_all(asked).await
     }
 
-    /// Has another store do what a host or a command asked of this one. The answer has the number of the
-    /// original request.
+    /// Has another store do what a host or a command asked of this one. The answer has the number
+    /// of the original request.
     ///
     /// # Errors
     /// If it does not answer in time.

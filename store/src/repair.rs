@@ -15,11 +15,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Repair {
     replicated: Arc<Replicated>,
-    counts: Arc<Counts>,
+    counts: Arc<RepairCounts>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct RepairCounts {
     repaired: AtomicU64,
     failed: AtomicU64,
 }

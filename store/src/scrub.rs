@@ -4,9 +4,10 @@
 //! restart, and that what was found is not forgotten. What is damaged it has brought back from the second place, if
 //! there is one; else it changes no object.
 
+use super::clock::now;
 use super::peers::Peers;
 use super::repair::Repair;
-use super::{catalog, lease, now};
+use super::{catalog, lease};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use longhaul_api::admin::Metrics;
@@ -30,7 +31,7 @@ const RETRY_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
 /// Longest sleep, after which the clock is looked at again: it may be set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Damaged objects that are remembered, and ranges of each: what is beyond is in the log only.
+/// DamagedObject objects that are remembered, and ranges of each: what is beyond is in the log only.
 const DAMAGE_MAX: usize = 1000;
 const RANGES_MAX: usize = 64;
 /// The file's format.
@@ -47,7 +48,7 @@ pub struct Settings {
 
 /// What the file has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct State {
+struct ScrubState {
     version: u32,
     /// When the last pass began, or if there was none, when the store did, in seconds since 1970.
     began: u64,
@@ -59,15 +60,15 @@ struct State {
     at: Option<String>,
     /// What is damaged, as far as it is known.
     #[serde(default)]
-    damage: Vec<Damaged>,
+    damage: Vec<DamagedObject>,
     /// What the present pass has found damaged.
     #[serde(default)]
-    found: Vec<Damaged>,
+    found: Vec<DamagedObject>,
 }
 
 /// A damaged object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Damaged {
+struct DamagedObject {
     volume: String,
     object: String,
     problem: String,
@@ -82,7 +83,7 @@ struct Damaged {
 
 /// An object that is damaged in what it has of these ranges of its volume.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundDamage {
     /// Whose it is.
     pub volume: VolumeId,
     /// Its key.
@@ -92,15 +93,15 @@ pub struct Found {
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: State,
+struct ScrubShared {
+    state: ScrubState,
     /// Since the start.
     objects: u64,
     bytes: u64,
     failures: u64,
     told_bytes: u64,
     /// Who is told what is found.
-    reports: Option<mpsc::UnboundedSender<Found>>,
+    reports: Option<mpsc::UnboundedSender<FoundDamage>>,
 }
 
 /// Which volumes a store scrubs that is one of several: those that it has, and of those that no store has which
@@ -142,7 +143,7 @@ impl Share {
 pub struct Scrub {
     settings: Settings,
     file: PathBuf,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ScrubShared>>,
 }
 
 impl Scrub {
@@ -152,14 +153,14 @@ impl Scrub {
         let file = state.join("scrub.json");
         let state = match read(&file) {
             Ok(Some(state)) => state,
-            Ok(None) => State::new(),
+            Ok(None) => ScrubState::new(),
             Err(error) => {
                 tracing::warn!("the scrub begins anew: {error:#}");
-                State::new()
+                ScrubState::new()
             }
         };
         let shared =
-            Shared { state, objects: 0, bytes: 0, failures: 0, told_bytes: 0, reports: None };
+            ScrubShared { state, objects: 0, bytes: 0, failures: 0, told_bytes: 0, reports: None };
         Scrub { settings, file, shared: Arc::new(Mutex::new(shared)) }
     }
 
@@ -276,18 +277,18 @@ impl Scrub {
     }
 
     /// Gives out what is found from now on, in place of whom it was given to before.
-    pub fn reports(&self) -> mpsc::UnboundedReceiver<Found> {
+    pub fn reports(&self) -> mpsc::UnboundedReceiver<FoundDamage> {
         let (reports, found) = mpsc::unbounded_channel();
         self.shared().reports = Some(reports);
         found
     }
 
-    fn report(&self, spec: &VolumeSpec, damage: Option<&mut Damaged>) {
+    fn report(&self, spec: &VolumeSpec, damage: Option<&mut DamagedObject>) {
         let Some(damage) = damage else { return };
         let ranges = std::mem::take(&mut damage.ranges);
         if let Some(reports) = self.shared().reports.as_ref().filter(|_| !ranges.is_empty()) {
             let object = damage.object.clone();
-            let _ = reports.send(Found { volume: spec.id, object, ranges });
+            let _ = reports.send(FoundDamage { volume: spec.id, object, ranges });
         }
     }
 
@@ -298,7 +299,7 @@ impl Scrub {
         let damage = shared.state.damage.iter();
         let damage =
             damage.filter(|known| known.object.starts_with(&prefix) && !known.sectors.is_empty());
-        let ranges = |known: &Damaged| {
+        let ranges = |known: &DamagedObject| {
             known.sectors.iter().map(|&(lba, sectors)| Range::new(lba, sectors)).collect()
         };
         damage.map(|known| (known.object.clone(), ranges(known))).collect()
@@ -316,7 +317,7 @@ impl Scrub {
         objects: &dyn Objects,
         spec: &VolumeSpec,
         key: &str,
-    ) -> Result<Option<Damaged>> {
+    ) -> Result<Option<DamagedObject>> {
         let mut attempt = 0;
         loop {
             let (tries, problem, damage) = match self.read(objects, key).await {
@@ -342,7 +343,7 @@ impl Scrub {
                 let probe = longhaul_core::store::catalog::name_key(&spec.name);
                 return match objects.get(&probe, None).await {
                     Ok(_) | Err(GetError::NotFound | GetError::Damaged(_)) => {
-                        Ok(Some(Damaged::new(spec, key, damage)))
+                        Ok(Some(DamagedObject::new(spec, key, damage)))
                     }
                     Err(GetError::Failed(_)) => Err(anyhow::Error::msg(problem)),
                 };
@@ -367,7 +368,7 @@ impl Scrub {
     }
 
     /// Writes down how far it is, on another thread: a sync takes longer than hosts may wait.
-    async fn note(&self, state: &State) {
+    async fn note(&self, state: &ScrubState) {
         let (state, file) = (state.clone(), self.file.clone());
         let write = move || files::replace(&file, &serde_json::to_vec_pretty(&state)?, 0o600);
         let written = tokio::task::spawn_blocking(write).await;
@@ -376,7 +377,7 @@ impl Scrub {
         }
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, ScrubShared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -444,10 +445,10 @@ impl Scrub {
     }
 }
 
-impl State {
-    fn new() -> State {
+impl ScrubState {
+    fn new() -> ScrubState {
         let (damage, found) = (Vec::new(), Vec::new());
-        State { version: VERSION, began: now(), ended: None, at: None, damage, found }
+        ScrubState { version: VERSION, began: now(), ended: None, at: None, damage, found }
     }
 
     /// When a pass is to begin, or to go on.
@@ -461,19 +462,19 @@ impl State {
     }
 }
 
-impl Damaged {
-    fn new(spec: &VolumeSpec, key: &str, damage: scrub::Damage) -> Damaged {
+impl DamagedObject {
+    fn new(spec: &VolumeSpec, key: &str, damage: scrub::Damage) -> DamagedObject {
         let scrub::Damage { problem, ranges, unknown } = damage;
         let unknown = unknown || ranges.len() > RANGES_MAX;
         let sectors = ranges.iter().take(RANGES_MAX);
         let sectors = sectors.map(|range| (range.lba, range.sectors)).collect();
         let (volume, object) = (spec.name.clone(), key.to_owned());
-        Damaged { volume, object, problem, sectors, unknown, ranges }
+        DamagedObject { volume, object, problem, sectors, unknown, ranges }
     }
 }
 
 /// What it costs, for the log.
-fn in_words(damage: &Damaged) -> String {
+fn in_words(damage: &DamagedObject) -> String {
     const SHOWN: usize = 8;
     let ranges = damage.sectors.iter().take(SHOWN);
     let ranges: Vec<_> =
@@ -508,13 +509,13 @@ pub fn check_file(file: &Path) -> Result<()> {
     read(file).map(drop)
 }
 
-fn read(file: &Path) -> Result<Option<State>> {
+fn read(file: &Path) -> Result<Option<ScrubState>> {
     let text = match files::read(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
-    let state: State =
+    let state: ScrubState =
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged", file.display()))?;
     anyhow::ensure!(
         state.version == VERSION,

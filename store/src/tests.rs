@@ -432,7 +432,7 @@ async fn a_volume_that_nobody_uses_takes_no_memory_and_opens_again() {
     }
     let dir = tempfile::tempdir().unwrap();
     let store = start_with(dir.path(), |store| {
-        store.shell.look = tokio::time::interval(Duration::from_millis(50));
+        store.actor.inputs.look = tokio::time::interval(Duration::from_millis(50));
     })
     .await;
     for name in ["a", "b", "c"] {
@@ -512,7 +512,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     let listen = store.address;
     store.stop().await;
     assert!(matches!(events.recv().await, Some(LinkEvent::Down { .. })));
-    while UdpSocket::bind(listen).is_err() {
+    while std::net::UdpSocket::bind(listen).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let data = Location::Directory(dir.path().into());

@@ -1,14 +1,14 @@
-//! What the admin address of a store shows. The shell answers questions between two events.
+//! What the admin address of a store shows. The actor answers questions between two events.
 
 mod limits;
 mod replica;
 
-use super::replica::Keeper;
+use super::replica::Replica;
 use super::scrub::Scrub;
 use super::usage;
 use async_trait::async_trait;
 use longhaul_api::admin::{Metrics, Report, Unready};
-use longhaul_api::types::{Replica, Volume};
+use longhaul_api::types::{self, Volume};
 use longhaul_base::histogram::Histogram;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::store::Event;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Asks the shell for its state.
+/// Asks the store service for its state.
 pub type Question = oneshot::Sender<Snapshot>;
 
 /// The state of a store at a moment.
@@ -260,24 +260,24 @@ impl Counts {
     }
 }
 
-/// The admin address's way to the shell.
+/// The admin address's way to the store service.
 #[derive(Clone)]
 pub struct View {
     questions: mpsc::Sender<Question>,
     scrub: Scrub,
     http: Arc<longhaul_api::Counts>,
-    keeper: Arc<Keeper>,
+    replica: Arc<Replica>,
 }
 
 impl View {
-    /// Asks over this channel, this scrub, what counts HTTP, and who knows of a second place.
+    /// Asks over this channel, this scrub, what counts HTTP, and who knows of a replica.
     pub fn new(
         questions: mpsc::Sender<Question>,
         scrub: Scrub,
         http: Arc<longhaul_api::Counts>,
-        keeper: Arc<Keeper>,
+        replica: Arc<Replica>,
     ) -> View {
-        View { questions, scrub, http, keeper }
+        View { questions, scrub, http, replica }
     }
 
     async fn snapshot(&self) -> Option<Snapshot> {
@@ -508,8 +508,8 @@ impl Report for View {
             usage::metrics(&mut out, usage, &snapshot.volumes);
         }
         self.scrub.metrics(&mut out);
-        self.keeper.repair().metrics(&mut out);
-        if let Some(state) = self.keeper.state() {
+        self.replica.repair().metrics(&mut out);
+        if let Some(state) = self.replica.state() {
             replica::metrics(&mut out, &state);
         }
         out.single(
@@ -691,7 +691,7 @@ impl Report for View {
             "cache": cache,
             "bucket": snapshot.usage.as_ref().map(usage::json),
             "scrub": self.scrub.json(),
-            "replica": self.keeper.state().as_ref().map(Replica::from),
+            "replica": self.replica.state().as_ref().map(types::Replica::from),
         }))
     }
 

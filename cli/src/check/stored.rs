@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use longhaul_core::store::sealed;
 use longhaul_objects::{ObjectMeta, StoppedDevice, looks_like_object, open_object};
-use longhaul_store::site::{self, Place, Role, Site};
+use longhaul_store::location::{self, LocationRecord, LocationRole, ObjectTrees};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -109,7 +109,7 @@ const MAX_SEALED_BYTES: u64 = 64 << 20;
 /// What counts of a location: one of its trees, and a catalog.
 pub struct InPlace<'a> {
     all: &'a dyn Stored,
-    place: Place,
+    place: ObjectTrees,
 }
 
 impl<'a> InPlace<'a> {
@@ -117,16 +117,16 @@ impl<'a> InPlace<'a> {
     ///
     /// # Errors
     /// If that cannot be read.
-    pub fn find(all: &'a dyn Stored) -> Result<(InPlace<'a>, Role)> {
-        let newest = all.list(site::PREFIX)?.into_iter().map(|meta| meta.key).max();
+    pub fn find(all: &'a dyn Stored) -> Result<(InPlace<'a>, LocationRole)> {
+        let newest = all.list(location::PREFIX)?.into_iter().map(|meta| meta.key).max();
         let site = match newest {
             Some(key) => {
                 let shown = all.place(&key);
-                let record = all.read(&key, 0..site::MAX_BYTES);
+                let record = all.read(&key, 0..location::MAX_BYTES);
                 let record = record.with_context(|| format!("cannot read {}", shown.display()))?;
-                site::parse(&key, &record)?
+                location::parse(&key, &record)?
             }
-            None => Site::first(),
+            None => LocationRecord::first(),
         };
         Ok((InPlace { all, place: site.place }, site.role))
     }

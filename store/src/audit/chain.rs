@@ -356,10 +356,10 @@ pub struct Problem {
 
 /// Goes along the chain of a log.
 #[derive(Default)]
-struct Walk {
+struct ChainWalk {
     lines: u64,
     first: u64,
-    last: Option<(Line, String, Place)>,
+    last: Option<(Line, String, LinePlace)>,
     /// The lines after this place cannot be told to follow it.
     broken: bool,
     problems: Vec<Problem>,
@@ -368,18 +368,18 @@ struct Walk {
 }
 
 #[derive(Clone)]
-struct Place {
+struct LinePlace {
     file: String,
     line: u64,
 }
 
-impl Walk {
-    fn problem(&mut self, place: &Place, what: String) {
-        let Place { file, line } = place.clone();
+impl ChainWalk {
+    fn problem(&mut self, place: &LinePlace, what: String) {
+        let LinePlace { file, line } = place.clone();
         self.problems.push(Problem { file, line, what });
     }
 
-    fn line(&mut self, place: Place, bytes: &[u8], anchor: Option<&str>, oldest_goes: bool) {
+    fn line(&mut self, place: LinePlace, bytes: &[u8], anchor: Option<&str>, oldest_goes: bool) {
         self.lines += 1;
         let found = hash(bytes);
         self.anchored |= anchor == Some(found.as_str());
@@ -438,7 +438,7 @@ pub fn verify(state: &Path, anchor: Option<&str>) -> Result<Verified> {
         if kind == Kind::Refused && files.iter().all(|path| !path.exists()) {
             continue;
         }
-        let mut walk = Walk::default();
+        let mut walk = ChainWalk::default();
         // Rotation deletes files only once there are as many as it keeps.
         let oldest_goes = files.len() > kind.files_kept();
         for path in &files {
@@ -446,7 +446,7 @@ pub fn verify(state: &Path, anchor: Option<&str>) -> Result<Verified> {
             let mut number = 0;
             lines(path, |bytes| {
                 number += 1;
-                let place = Place { file: file.clone(), line: number };
+                let place = LinePlace { file: file.clone(), line: number };
                 match bytes.strip_suffix(b"\n") {
                     Some(whole) => walk.line(place, whole, anchor, oldest_goes),
                     // It is being written, or a crash has cut it short: the next start removes it.

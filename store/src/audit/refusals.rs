@@ -25,30 +25,30 @@ struct Count {
 pub(super) struct Refusals {
     since: Instant,
     written: u64,
-    sources: HashMap<Source, Count>,
+    sources: HashMap<RefusalSource, Count>,
     others: u64,
 }
 
 /// Who was refused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Source {
+pub(super) enum RefusalSource {
     /// Somebody there, who has shown no credential.
     Address(IpAddr),
     /// Who has the credential of that serial number.
     Credential(String),
 }
 
-impl From<IpAddr> for Source {
-    fn from(address: IpAddr) -> Source {
-        Source::Address(network(address))
+impl From<IpAddr> for RefusalSource {
+    fn from(address: IpAddr) -> RefusalSource {
+        RefusalSource::Address(network(address))
     }
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for RefusalSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Source::Address(address) => address.fmt(f),
-            Source::Credential(serial) => f.write_str(serial),
+            RefusalSource::Address(address) => address.fmt(f),
+            RefusalSource::Credential(serial) => f.write_str(serial),
         }
     }
 }
@@ -73,7 +73,7 @@ impl Refusals {
     pub(super) fn note(
         &mut self,
         now: Instant,
-        source: impl Into<Source>,
+        source: impl Into<RefusalSource>,
     ) -> (Vec<(String, u64)>, bool) {
         let summary = self.end(now);
         let source = source.into();

@@ -1,15 +1,15 @@
 //! The second place of a location: having one, and going on there.
 //!
 //! What it is is written down at both ([`site`]). Stores repeat there what they do
-//! ([`longhaul_objects::Replicated`]). Whoever goes on there leaves a mark in the catalog that is repeated, and goes on with a
-//! copy of it; volumes are taken as one store takes them from another. A store that meets any of that notes that its own location is
-//! replaced, and ends.
+//! ([`longhaul_objects::Replicated`]). Whoever goes on there leaves a mark in the catalog that is
+//! repeated, and goes on with a copy of it; volumes are taken as one store takes them from another.
+//! A store that meets any of that notes that its own location is replaced, and ends.
 
-mod place;
+mod objects;
 pub mod standby;
 
+use super::location::{self, LocationRecord, LocationRole, ObjectTrees, ReplicaRecord};
 use super::repair::Repair;
-use super::site::{self, Place, Role, Second, Site};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -21,14 +21,14 @@ use longhaul_core::wire::link::ReplicaState;
 use longhaul_objects::{
     CATALOGS, GetError, Location, Objects, PutError, Replicated, Replication, Reusing, TREES,
 };
-use place::SecondObjects;
+use objects::ReplicaObjects;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Requests at a time where many objects are copied or removed.
 const AT_ONCE: usize = 16;
 
 /// The second place of this store's location, or that there is none.
-pub struct Keeper {
+pub struct Replica {
     base: Arc<dyn Objects>,
     replicated: Arc<Replicated>,
     repair: Repair,
@@ -37,46 +37,47 @@ pub struct Keeper {
     installation: String,
     /// Fingerprint of the CA of its stores.
     ca: String,
-    state: Mutex<State>,
+    state: Mutex<KnownRecord>,
 }
 
-struct State {
-    site: Site,
+struct KnownRecord {
+    site: LocationRecord,
     reusing: Option<Arc<Reusing>>,
     /// Where stores wait, or served when this one was replaced.
     standby: Vec<String>,
 }
 
-impl State {
-    fn new(site: Site) -> State {
-        let mut state = State { site: Site::first(), reusing: None, standby: Vec::new() };
+impl KnownRecord {
+    fn new(site: LocationRecord) -> KnownRecord {
+        let mut state =
+            KnownRecord { site: LocationRecord::first(), reusing: None, standby: Vec::new() };
         state.set(site);
         state
     }
 
     /// The location is that now. Returns what it was.
-    fn set(&mut self, site: Site) -> Site {
+    fn set(&mut self, site: LocationRecord) -> LocationRecord {
         match &site.role {
-            Role::Primary { second } => {
+            LocationRole::Primary { second } => {
                 let standby = second.as_ref().map(|second| second.standby.clone());
                 self.standby = standby.unwrap_or_default();
             }
             // Hosts are to find who goes on.
-            Role::Replaced { .. } | Role::Replica { .. } => {}
+            LocationRole::Replaced { .. } | LocationRole::Replica { .. } => {}
         }
         std::mem::replace(&mut self.site, site)
     }
 }
 
 /// What there is to know about the second place after having looked.
-pub enum Looked {
+pub enum LocationNews {
     /// It goes on; whether the second place is another one than before.
     Serving(bool),
     /// Somebody has gone on elsewhere: there.
     Replaced(String),
 }
 
-impl Keeper {
+impl Replica {
     /// Of a location that is what `site` says.
     pub fn new(
         base: Arc<dyn Objects>,
@@ -84,22 +85,22 @@ impl Keeper {
         location: &Location,
         installation: &str,
         ca: &str,
-        site: Site,
-    ) -> Keeper {
+        site: LocationRecord,
+    ) -> Replica {
         let repair = Repair::new(replicated.clone());
-        Keeper {
+        Replica {
             base,
             replicated,
             repair,
             location: location.to_string(),
             installation: installation.to_owned(),
             ca: ca.to_owned(),
-            state: Mutex::new(State::new(site)),
+            state: Mutex::new(KnownRecord::new(site)),
         }
     }
 
     /// Each change under it is whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KnownRecord> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +120,7 @@ impl Keeper {
     }
 
     /// The second place, as far as this store knows.
-    pub fn second(&self) -> Option<Second> {
+    pub fn second(&self) -> Option<ReplicaRecord> {
         self.lock().site.second().cloned()
     }
 
@@ -134,7 +135,7 @@ impl Keeper {
         };
         if !self.replicated.is_active() {
             let base: Arc<dyn Objects> =
-                Arc::new(SecondObjects::new(&second.location, &self.installation)?);
+                Arc::new(ReplicaObjects::new(&second.location, &self.installation)?);
             let tree = second.place.open(base.clone());
             let mut away = tree.clone();
             if let Some(before) = second.before.as_ref().filter(|_| !second.built) {
@@ -156,13 +157,13 @@ impl Keeper {
     ///
     /// # Errors
     /// If that cannot be read.
-    pub async fn look(&self, volumes: impl IntoIterator<Item = VolumeId>) -> Result<Looked> {
-        let site = site::read(&*self.base).await?;
-        if let Role::Replaced { by } = &site.role {
-            return Ok(Looked::Replaced(by.clone()));
+    pub async fn look(&self, volumes: impl IntoIterator<Item = VolumeId>) -> Result<LocationNews> {
+        let site = location::read(&*self.base).await?;
+        if let LocationRole::Replaced { by } = &site.role {
+            return Ok(LocationNews::Replaced(by.clone()));
         }
         let before = self.lock().set(site.clone());
-        let place = |site: &Site| site.second().map(|second| second.place.clone());
+        let place = |site: &LocationRecord| site.second().map(|second| second.place.clone());
         if place(&before) != place(&site) {
             self.replicated.end();
         }
@@ -170,12 +171,12 @@ impl Keeper {
         if changed {
             self.apply(volumes)?;
         }
-        Ok(Looked::Serving(changed))
+        Ok(LocationNews::Serving(changed))
     }
 
-    async fn change(&self, role: Role) -> Result<()> {
+    async fn change(&self, role: LocationRole) -> Result<()> {
         let site = self.lock().site.with(role);
-        let site = site::write(&*self.base, site).await?;
+        let site = location::write(&*self.base, site).await?;
         self.lock().set(site);
         Ok(())
     }
@@ -197,25 +198,27 @@ impl Keeper {
                 second.location
             );
         }
-        let there = SecondObjects::new(location, &self.installation)?;
+        let there = ReplicaObjects::new(location, &self.installation)?;
         if there.location().to_string() == self.location {
             bail!("{location} is where the volumes are: give another location");
         }
         let used = there.make().await?;
         let there: Arc<dyn Objects> = Arc::new(there);
-        let site = site::read(&*there).await?;
+        let site = location::read(&*there).await?;
         let empty = site.number == 0 && is_empty(&*there).await?;
         let before = match &site.role {
             _ if empty => None,
-            Role::Primary { .. } if used => {
+            LocationRole::Primary { .. } if used => {
                 bail!("a store serves volumes from {location}: stop it, or give another location")
             }
-            Role::Primary { .. } if !discard => bail!(
+            LocationRole::Primary { .. } if !discard => bail!(
                 "{location} has volumes of this installation, which may have changed there: with --discard what is \
                  there and not here is lost"
             ),
-            Role::Primary { .. } | Role::Replaced { .. } => Some(site.place.clone()),
-            Role::Replica { before, built, .. } => {
+            LocationRole::Primary { .. } | LocationRole::Replaced { .. } => {
+                Some(site.place.clone())
+            }
+            LocationRole::Replica { before, built, .. } => {
                 if *built {
                     Some(site.place.clone())
                 } else {
@@ -224,13 +227,15 @@ impl Keeper {
             }
         };
         let token = format!("{:016x}", random::identity()? >> 64);
-        let place = Place { tree: token.clone(), catalog: token };
+        let place = ObjectTrees { tree: token.clone(), catalog: token };
         let of = self.location.clone();
-        let role = Role::Replica { of, built: false, ca: self.ca.clone(), before: before.clone() };
-        site::write(&*there, Site { place: place.clone(), ..site.with(role) }).await?;
+        let role =
+            LocationRole::Replica { of, built: false, ca: self.ca.clone(), before: before.clone() };
+        location::write(&*there, LocationRecord { place: place.clone(), ..site.with(role) })
+            .await?;
         let location = location.to_owned();
-        let second = Second { location, place, in_step, built: false, standby, before };
-        self.change(Role::Primary { second: Some(second) }).await
+        let second = ReplicaRecord { location, place, in_step, built: false, standby, before };
+        self.change(LocationRole::Primary { second: Some(second) }).await
     }
 
     /// Has none any more.
@@ -239,7 +244,7 @@ impl Keeper {
     /// If there is none, or the location cannot be written.
     pub async fn remove(&self) -> Result<()> {
         let second = self.second().context("there is no replica")?;
-        self.change(Role::Primary { second: None }).await?;
+        self.change(LocationRole::Primary { second: None }).await?;
         // It falls behind from now on: nobody is to go on with it unawares.
         if let Err(error) = self.give_up(&second).await {
             tracing::warn!("{} still says that it is complete: {error:#}", second.location);
@@ -249,15 +254,16 @@ impl Keeper {
         Ok(())
     }
 
-    async fn give_up(&self, second: &Second) -> Result<()> {
-        let base = SecondObjects::new(&second.location, &self.installation)?;
-        let there = site::read(&base).await?;
-        if let Role::Replica { of, built: true, ca, .. } = &there.role
+    async fn give_up(&self, second: &ReplicaRecord) -> Result<()> {
+        let base = ReplicaObjects::new(&second.location, &self.installation)?;
+        let there = location::read(&base).await?;
+        if let LocationRole::Replica { of, built: true, ca, .. } = &there.role
             && there.place == second.place
         {
             let (of, ca) = (of.clone(), ca.clone());
-            let role = Role::Replica { of, built: false, ca, before: Some(second.place.clone()) };
-            site::write(&base, there.with(role)).await?;
+            let role =
+                LocationRole::Replica { of, built: false, ca, before: Some(second.place.clone()) };
+            location::write(&base, there.with(role)).await?;
         }
         Ok(())
     }
@@ -268,8 +274,8 @@ impl Keeper {
     /// If there is none, or the location cannot be written.
     pub async fn set_in_step(&self, in_step: bool) -> Result<()> {
         let second = self.second().context("there is no replica")?;
-        let second = Second { in_step, ..second };
-        self.change(Role::Primary { second: Some(second) }).await
+        let second = ReplicaRecord { in_step, ..second };
+        self.change(LocationRole::Primary { second: Some(second) }).await
     }
 
     /// Whether all has been there once, and that is not known yet to others.
@@ -284,19 +290,19 @@ impl Keeper {
     pub async fn built(&self) -> Result<()> {
         let Some(second) = self.second() else { return Ok(()) };
         let base: Arc<dyn Objects> =
-            Arc::new(SecondObjects::new(&second.location, &self.installation)?);
-        let there = site::read(&*base).await?;
+            Arc::new(ReplicaObjects::new(&second.location, &self.installation)?);
+        let there = location::read(&*base).await?;
         match &there.role {
-            Role::Replica { built: true, .. } if there.place == second.place => {}
-            Role::Replica { of, ca, .. } if there.place == second.place => {
+            LocationRole::Replica { built: true, .. } if there.place == second.place => {}
+            LocationRole::Replica { of, ca, .. } if there.place == second.place => {
                 let (of, ca) = (of.clone(), ca.clone());
-                let role = Role::Replica { of, built: true, ca, before: None };
-                site::write(&*base, there.with(role)).await?;
+                let role = LocationRole::Replica { of, built: true, ca, before: None };
+                location::write(&*base, there.with(role)).await?;
             }
             _ => bail!("{} is not the replica of this location any more", second.location),
         }
-        let second = Second { built: true, before: None, ..second };
-        self.change(Role::Primary { second: Some(second.clone()) }).await?;
+        let second = ReplicaRecord { built: true, before: None, ..second };
+        self.change(LocationRole::Primary { second: Some(second.clone()) }).await?;
         tracing::info!("the replica in {} is complete", second.location);
         self.replicated.set_away(second.place.open(base.clone()));
         tokio::spawn(async move {
@@ -316,12 +322,12 @@ impl Keeper {
     /// If nobody has; or it cannot be found out, or noted.
     pub async fn lost(&self, why: &str) -> Result<String> {
         let second = self.second().context("there is no replica")?;
-        let base = SecondObjects::new(&second.location, &self.installation)?;
-        let there = site::read(&base).await?;
+        let base = ReplicaObjects::new(&second.location, &self.installation)?;
+        let there = location::read(&base).await?;
         let goes_on = match &there.role {
-            Role::Primary { .. } => true,
-            Role::Replica { .. } => is_marked(&base, &second.place).await?,
-            Role::Replaced { .. } => false,
+            LocationRole::Primary { .. } => true,
+            LocationRole::Replica { .. } => is_marked(&base, &second.place).await?,
+            LocationRole::Replaced { .. } => false,
         };
         if !goes_on {
             bail!(
@@ -331,7 +337,7 @@ impl Keeper {
             );
         }
         let by = second.location.clone();
-        self.change(Role::Replaced { by: by.clone() }).await?;
+        self.change(LocationRole::Replaced { by: by.clone() }).await?;
         Ok(by)
     }
 
@@ -389,7 +395,7 @@ async fn is_empty(base: &dyn Objects) -> Result<bool> {
     Ok(true)
 }
 
-async fn is_marked(base: &dyn Objects, place: &Place) -> Result<bool> {
+async fn is_marked(base: &dyn Objects, place: &ObjectTrees) -> Result<bool> {
     let key = format!("{}{PROMOTED_KEY}", below(CATALOGS, &place.catalog));
     match base.get(&key, None).await {
         Ok(_) => Ok(true),
@@ -398,24 +404,25 @@ async fn is_marked(base: &dyn Objects, place: &Place) -> Result<bool> {
     }
 }
 
-/// Goes on with a replica: from now on volumes are served from it. Can be done again where it was cut short.
+/// Goes on with a replica: from now on volumes are served from it. Can be done again where it was
+/// cut short.
 ///
 /// # Errors
 /// If it is no replica, is not complete, or cannot be written.
-pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<Site> {
-    let site = site::read(&**base).await?;
+pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<LocationRecord> {
+    let site = location::read(&**base).await?;
     let place = match &site.role {
-        Role::Primary { .. } => return Ok(site),
-        Role::Replaced { by } => bail!(
+        LocationRole::Primary { .. } => return Ok(site),
+        LocationRole::Replaced { by } => bail!(
             "volumes are served from {by} since that took over from here: `longhaul store replica add` there makes this \
              place its replica"
         ),
-        Role::Replica { built: true, .. } => site.place.clone(),
-        Role::Replica { before: Some(before), .. } if force => before.clone(),
-        Role::Replica { before: Some(_), .. } => bail!(
+        LocationRole::Replica { built: true, .. } => site.place.clone(),
+        LocationRole::Replica { before: Some(before), .. } if force => before.clone(),
+        LocationRole::Replica { before: Some(_), .. } => bail!(
             "not everything has been repeated here yet: with --force volumes are what they were here before that began"
         ),
-        Role::Replica { .. } => bail!(
+        LocationRole::Replica { .. } => bail!(
             "not everything has been repeated here yet: wait until `longhaul store replica show` says that it is complete"
         ),
     };
@@ -437,13 +444,14 @@ pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<Site> {
         let copied = futures_util::stream::iter(copies).buffer_unordered(AT_ONCE);
         copied.try_collect::<Vec<()>>().await.context("cannot copy the catalog")?;
     }
-    let place = Place { catalog, ..place };
-    let role = Role::Primary { second: None };
-    site::write(&**base, Site { place, ..site.with(role) }).await
+    let place = ObjectTrees { catalog, ..place };
+    let role = LocationRole::Primary { second: None };
+    location::write(&**base, LocationRecord { place, ..site.with(role) }).await
 }
 
-/// Removes all of a location but this. What nobody may put again stays: the first segments that stores wrote after others.
-async fn remove_others(base: &dyn Objects, place: &Place) -> Result<()> {
+/// Removes all of a location but this. What nobody may put again stays: the first segments that
+/// stores wrote after others.
+async fn remove_others(base: &dyn Objects, place: &ObjectTrees) -> Result<()> {
     let (tree, catalog) = (below(TREES, &place.tree), below(CATALOGS, &place.catalog));
     let mut prefixes = vec![TREES, CATALOGS];
     if !place.tree.is_empty() {

@@ -1,9 +1,9 @@
 //! A store over a replica: it waits until it is told to go on.
 //!
-//! It serves nothing but two paths of the HTTP API, to whoever has a credential of the installation: hosts that try its address
-//! find nobody there, and go on looking for a store.
+//! It serves nothing but two paths of the HTTP API, to whoever has a credential of the
+//! installation: hosts that try its address find nobody there, and go on looking for a store.
 
-use super::super::site::{Role, Site};
+use super::super::location::{LocationRecord, LocationRole};
 use super::promote;
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
@@ -32,14 +32,14 @@ use tokio_rustls::TlsStream;
 pub struct Standby {
     base: Arc<dyn Objects>,
     /// What the location is; something else once it has been gone on with.
-    site: watch::Sender<Site>,
+    site: watch::Sender<LocationRecord>,
     /// One at a time goes on.
     going_on: Mutex<()>,
 }
 
 impl Standby {
     /// Over a location that is a replica.
-    pub fn new(base: Arc<dyn Objects>, site: Site) -> Arc<Standby> {
+    pub fn new(base: Arc<dyn Objects>, site: LocationRecord) -> Arc<Standby> {
         let (site, going_on) = (watch::Sender::new(site), Mutex::new(()));
         Arc::new(Standby { base, site, going_on })
     }
@@ -53,7 +53,7 @@ impl Standby {
         address: SocketAddr,
         identity: &ServerIdentity,
         issued: Arc<Issued>,
-    ) -> Result<Site> {
+    ) -> Result<LocationRecord> {
         let mut acceptor = Acceptor::bind_for_http(address, identity, issued.clone())?;
         let visitors = acceptor.visitors().context("the listener is somebody else's")?;
         let router = Router::new()
@@ -68,7 +68,7 @@ impl Standby {
         let served = axum::serve(Visitors(visitors, issued), service);
         let mut site = self.site.subscribe();
         let promoted = async {
-            let role = |site: &Site| matches!(site.role, Role::Primary { .. });
+            let role = |site: &LocationRecord| matches!(site.role, LocationRole::Primary { .. });
             let site = site.wait_for(role).await.map(|site| site.clone());
             // Whoever asked is told first.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -86,7 +86,7 @@ impl Standby {
     fn state(&self) -> longhaul_api::types::Standby {
         let site = self.site.borrow();
         let (role, of, complete) = match &site.role {
-            Role::Replica { of, built, .. } => ("standby", Some(of.clone()), *built),
+            LocationRole::Replica { of, built, .. } => ("standby", Some(of.clone()), *built),
             _ => ("store", None, true),
         };
         longhaul_api::types::Standby { role: role.to_owned(), of, complete }
@@ -134,7 +134,7 @@ fn problem(status: StatusCode, kind: ProblemKind, why: &str) -> Response {
 
 async fn show(State(standby): State<Arc<Standby>>) -> Response {
     // It becomes complete without anybody telling this one.
-    match super::super::site::read(&*standby.base).await {
+    match super::super::location::read(&*standby.base).await {
         Ok(site) => {
             standby.site.send_replace(site);
             Json(standby.state()).into_response()

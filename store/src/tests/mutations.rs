@@ -324,8 +324,8 @@ async fn build(dir: &Path) -> BTreeMap<&'static str, Image> {
     }
     // What a location that once had a replica says of itself.
     let base = longhaul_objects::LocalObjects::open(dir).unwrap();
-    let site = crate::site::Site::first();
-    crate::site::write(&base, site).await.unwrap();
+    let site = crate::location::LocationRecord::first();
+    crate::location::write(&base, site).await.unwrap();
     images
 }
 
@@ -410,7 +410,7 @@ async fn serve(dir: &Path, images: &BTreeMap<&'static str, Image>) -> (Served, S
         Ok(store) => store,
         Err(error) => return (Served::NoStore, Served::NoStore, format!("{error:#}")),
     };
-    store.shell.config.missing_wait = MISSING;
+    store.actor.config().missing_wait = MISSING;
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async {
         let _ = stopped.await;

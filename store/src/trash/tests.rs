@@ -154,7 +154,7 @@ impl World {
 }
 
 fn now() -> u64 {
-    crate::now()
+    crate::clock::now()
 }
 
 /// Dies at each change of a piece of work in turn, and says what to expect then.

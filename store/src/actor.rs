@@ -1,0 +1,179 @@
+//! The store service: one actor that owns all sessions and volumes of the process.
+//!
+//! The actor routes. Its children own the state, each a part of it, and none of them knows the
+//! actor: a child takes typed inputs, and says what follows in return values, in queues that the
+//! actor polls, and in completions of its own type ([`event::TaskDone`]). A request passes the
+//! stages of the pipeline ([`handle::pipeline`]) in one order, and every answer leaves through
+//! [`sessions::Sessions::send`].
+
+mod completions;
+mod damage;
+mod directory;
+mod engines;
+mod event;
+mod fleet;
+mod handle;
+mod meter;
+mod operation;
+mod refusal;
+mod repair;
+mod replica;
+mod request;
+mod sessions;
+mod stage;
+
+pub use fleet::{Fleet, addresses};
+
+use super::audit::Audit;
+use super::catalog::Catalog;
+use super::replica::Replica;
+use super::scrub::Scrub;
+use super::view::Question;
+use completions::Completions;
+use damage::DamageReports;
+use directory::Directory;
+use engines::Engines;
+use event::TaskDone;
+use fleet::FleetService;
+use longhaul_core::block::VolumeId;
+use longhaul_core::store::Config;
+use longhaul_link::Listener;
+use longhaul_link::credential::{Issued, Own};
+use longhaul_objects::Objects;
+use meter::Meter;
+use operation::Operations;
+use operation::clones::Clones;
+use operation::jobs::CatalogJobs;
+use operation::lists::VolumeLists;
+use operation::map_diff::MapDiffs;
+use operation::own_queries::OwnQueries;
+use operation::tenants::TenantOperations;
+use operation::trash::Trash;
+use repair::Repairs;
+use replica::ReplicaMonitor;
+use sessions::Sessions;
+use stage::audit::AuditRecorder;
+use stage::ownership::Ownership;
+use stage::quota::{self, Quotas};
+use stage::rates::RateLimits;
+use stage::scope::TenantScope;
+use stage::snapshots::SnapshotNames;
+use stage::{HeldDrains, Stages, UnknownVolumes};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Interval;
+
+/// How often engines are looked for that nobody needs: one goes after one to two of these. A guess:
+/// longer than the pause between an operator's commands.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The store's one owner.
+pub struct StoreActor {
+    sessions: Sessions,
+    directory: Directory,
+    engines: Engines,
+    stages: Stages,
+    operations: Operations,
+    fleet: FleetService,
+    replica: ReplicaMonitor,
+    repairs: Repairs,
+    damage: DamageReports,
+    objects: Arc<dyn Objects>,
+    meter: Meter,
+    pub(super) inputs: Inputs,
+}
+
+/// What wakes the actor, besides its listener.
+pub(super) struct Inputs {
+    done: mpsc::UnboundedReceiver<TaskDone>,
+    questions: mpsc::Receiver<Question>,
+    /// When to look for engines to close, and after much else.
+    pub(super) look: Interval,
+    /// When to look how much tenants store.
+    look_for_room: Interval,
+    /// When to remind hosts that are to leave.
+    remind: Interval,
+}
+
+/// What a store knows of its volumes when it starts, and where it notes what is done to them.
+pub struct Initial {
+    /// All volumes by name.
+    pub catalog: Catalog,
+    /// Volumes that are deleted.
+    pub deleted: Vec<VolumeId>,
+    /// How long the data of these stays.
+    pub delete_grace: Duration,
+    /// The audit log.
+    pub audit: Audit,
+    /// Known damage.
+    pub scrub: Scrub,
+    /// Which certificates are accepted, and what they are good for.
+    pub issued: Arc<Issued>,
+    /// The certificate of this store.
+    pub own: Arc<Own>,
+}
+
+impl StoreActor {
+    /// Owns what is given.
+    pub fn new(
+        listener: Listener,
+        objects: Arc<dyn Objects>,
+        initial: Initial,
+        questions: mpsc::Receiver<Question>,
+        config: Config,
+        fleet: Option<Fleet>,
+        replica: Arc<Replica>,
+    ) -> StoreActor {
+        let Initial { catalog, deleted, delete_grace, audit, scrub, issued, own } = initial;
+        let (sender, done) = mpsc::unbounded_channel::<TaskDone>();
+        let (scope, recorder) = (TenantScope::new(issued), AuditRecorder::new(audit));
+        let shared = || objects.clone();
+        let member = fleet.as_ref().map(|fleet| (&fleet.me, &fleet.peers));
+        let stages = Stages {
+            unknown: UnknownVolumes::default(),
+            quotas: Quotas::new(shared(), Completions::new(&sender)),
+            rates: RateLimits::new(shared(), Completions::new(&sender)),
+            drains: HeldDrains::default(),
+            snapshots: SnapshotNames::new(shared(), Completions::new(&sender)),
+            ownership: Ownership::new(member, shared(), Completions::new(&sender)),
+        };
+        let me = fleet.as_ref().map(|fleet| fleet.me.clone());
+        let trash = Trash::new((delete_grace, deleted), me, shared(), Completions::new(&sender));
+        let operations = Operations {
+            jobs: CatalogJobs::new(shared(), Completions::new(&sender)),
+            clones: Clones::new(shared(), Completions::new(&sender)),
+            trash,
+            lists: VolumeLists::new(shared(), Completions::new(&sender)),
+            diffs: MapDiffs::new(Completions::new(&sender)),
+            queries: OwnQueries::default(),
+            tenants: TenantOperations::new(shared(), Completions::new(&sender)),
+        };
+        StoreActor {
+            sessions: Sessions::new(listener, scope, recorder, Completions::new(&sender)),
+            directory: Directory::new(catalog),
+            engines: Engines::new(shared(), config, Completions::new(&sender)),
+            stages,
+            operations,
+            fleet: FleetService::new(fleet, own, shared(), Completions::new(&sender)),
+            repairs: Repairs::new(replica.repair().clone(), Completions::new(&sender)),
+            replica: ReplicaMonitor::new(replica, Completions::new(&sender)),
+            damage: DamageReports::new(scrub),
+            objects,
+            meter: Meter::new(),
+            inputs: Inputs {
+                done,
+                questions,
+                look: tokio::time::interval(LOOK_INTERVAL),
+                look_for_room: tokio::time::interval(quota::ROOM_INTERVAL),
+                remind: tokio::time::interval(fleet::REMIND),
+            },
+        }
+    }
+
+    /// Of engines that are opened from now on.
+    #[cfg(test)]
+    pub(super) fn config(&mut self) -> &mut Config {
+        &mut self.engines.config
+    }
+}

@@ -1,0 +1,186 @@
+//! Changes of the catalog and of what lies beside the volumes' logs: one after the other.
+
+use super::super::completions::Completions;
+use super::super::request::ReplyTo;
+use crate::catalog::{self, Entry, NotCreated};
+use crate::lease::Holder;
+use crate::trash;
+use crate::trash::Tended;
+use bytes::Bytes;
+use longhaul_api::schedule;
+use longhaul_core::block::{Epoch, VolumeId};
+use longhaul_core::store::VolumeSpec;
+use longhaul_core::wire::link::{VolumeError, VolumeReply};
+use longhaul_link::credential::Reach;
+use longhaul_objects::Objects;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A change.
+pub(in super::super) enum CatalogJob {
+    Create {
+        name: String,
+        sectors: u64,
+        block_bytes: u32,
+    },
+    Delete {
+        entry: Entry,
+        /// The lease by which this store has the volume.
+        lease: Option<u64>,
+        /// Its clones, as far as its log knows.
+        clones: BTreeSet<VolumeId>,
+        /// Whether its data goes with the name.
+        at_once: bool,
+    },
+    /// A deleted volume is to have a name again, at the store that this is.
+    Restore {
+        me: Option<Holder>,
+        volume: VolumeId,
+        name: String,
+        /// The volumes that the session sees, if there are others.
+        of: Option<Reach>,
+    },
+    /// The data of a deleted volume, one of those if the session sees no others, is to go.
+    Purge(VolumeId, Option<Reach>),
+    GetAttribute {
+        volume: VolumeId,
+        attribute: String,
+    },
+    SetAttribute {
+        volume: VolumeId,
+        epoch: Epoch,
+        attribute: String,
+        data: Bytes,
+        replaces: Option<[u8; 32]>,
+    },
+}
+
+/// What became of a change.
+pub(in super::super) enum JobDone {
+    Created(Vec<ReplyTo>, Result<VolumeSpec, NotCreated>),
+    /// A volume is deleted, or not; whether its data is being removed.
+    Deleted(Vec<ReplyTo>, VolumeSpec, Result<(), VolumeError>, bool),
+    /// A deleted volume has a name again, or not.
+    Restored(Vec<ReplyTo>, Result<Entry, VolumeError>),
+    /// The data of a deleted volume is about to be removed.
+    Purged(Vec<ReplyTo>, Result<(), VolumeError>),
+    /// An attribute was read, or replaced; the volume, if that was its schedule.
+    Attribute(Vec<ReplyTo>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
+    /// The data of a deleted volume is removed, as far as that works. No other change waits for
+    /// that.
+    Removed(VolumeId, Result<Tended, VolumeError>),
+    /// What a volume consists of was counted. No other change waits for that.
+    Counted(ReplyTo, Result<VolumeReply, VolumeError>),
+}
+
+pub(in super::super) struct CatalogJobs {
+    waiting: VecDeque<(Vec<ReplyTo>, CatalogJob)>,
+    running: bool,
+    /// Deleted volumes whose data is being removed.
+    removing: usize,
+    objects: Arc<dyn Objects>,
+    done: Completions<JobDone>,
+}
+
+impl CatalogJobs {
+    pub fn new(objects: Arc<dyn Objects>, done: Completions<JobDone>) -> CatalogJobs {
+        CatalogJobs { waiting: VecDeque::new(), running: false, removing: 0, objects, done }
+    }
+
+    /// Whether nothing is under way that is to be finished before the store ends.
+    pub fn is_idle(&self) -> bool {
+        !self.running && self.removing == 0
+    }
+
+    /// Makes a change once those before are made.
+    pub fn push(&mut self, to: Vec<ReplyTo>, job: CatalogJob) {
+        self.waiting.push_back((to, job));
+        self.next();
+    }
+
+    /// A change is over. [`CatalogJobs::next`] begins another one.
+    pub fn finished(&mut self, done: &JobDone) {
+        match done {
+            JobDone::Removed(..) => self.removing -= 1,
+            JobDone::Counted(..) => {}
+            JobDone::Deleted(.., true) | JobDone::Purged(_, Ok(())) => {
+                self.running = false;
+                self.removing += 1;
+            }
+            _ => self.running = false,
+        }
+    }
+
+    /// Lists what a volume consists of, whoever serves it.
+    pub fn count(&self, to: ReplyTo, id: VolumeId) {
+        let objects = self.objects.clone();
+        self.done.spawn(async move {
+            let stored = catalog::stored(&*objects, id).await.map(VolumeReply::Stored);
+            JobDone::Counted(to, stored)
+        });
+    }
+
+    pub fn next(&mut self) {
+        if self.running {
+            return;
+        }
+        let Some((to, job)) = self.waiting.pop_front() else { return };
+        self.running = true;
+        let (objects, done) = (self.objects.clone(), self.done.clone());
+        tokio::spawn(async move {
+            match job {
+                CatalogJob::Create { name, sectors, block_bytes } => {
+                    let result = catalog::create(&*objects, name, sectors, block_bytes).await;
+                    done.send(JobDone::Created(to, result));
+                }
+                CatalogJob::Delete { entry, lease, clones, at_once } => {
+                    let id = entry.spec.id;
+                    // The log notes clones that never came to be, too; the descriptions are what
+                    // counts.
+                    let result = trash::delete(&*objects, &entry, lease, &clones).await;
+                    let removing = at_once && result.is_ok();
+                    done.send(JobDone::Deleted(to, entry.spec, result, removing));
+                    if removing {
+                        let removed = trash::purge(&*objects, id).await;
+                        done.send(JobDone::Removed(id, removed));
+                    }
+                }
+                CatalogJob::Restore { me, volume, name, of } => {
+                    let (me, of) = (me.as_ref(), of.as_ref());
+                    let result = trash::restore(&*objects, me, volume, &name, of).await;
+                    done.send(JobDone::Restored(to, result));
+                }
+                CatalogJob::Purge(id, of) => {
+                    let result = trash::condemn(&*objects, id, of.as_ref()).await.map(|_| ());
+                    let condemned = result.is_ok();
+                    done.send(JobDone::Purged(to, result));
+                    if condemned {
+                        let removed = trash::purge(&*objects, id).await;
+                        done.send(JobDone::Removed(id, removed));
+                    }
+                }
+                CatalogJob::GetAttribute { volume, attribute } => {
+                    let result = catalog::attribute(&*objects, volume, &attribute).await;
+                    let result = result.map(VolumeReply::Attribute);
+                    done.send(JobDone::Attribute(to, result, None));
+                }
+                CatalogJob::SetAttribute { volume, epoch, attribute, data, replaces } => {
+                    let objects = &*objects;
+                    let set = match replaces {
+                        None => {
+                            catalog::set_attribute(objects, volume, epoch, &attribute, data).await
+                        }
+                        Some(old) => {
+                            let new = (data, old);
+                            catalog::replace_attribute(objects, volume, epoch, &attribute, new)
+                                .await
+                        }
+                    };
+                    let reply = set.map(|()| VolumeReply::Done);
+                    let of = (attribute == schedule::ATTRIBUTE).then_some(volume);
+                    done.send(JobDone::Attribute(to, reply, of));
+                }
+            }
+        });
+    }
+}

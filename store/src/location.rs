@@ -1,0 +1,251 @@
+//! What a location is: where the volumes are served from, or a replica of such a place.
+//!
+//! ```text
+//! site/0000000000000001     what it is: the last one counts; without any it is a place of its own, in its first tree
+//! ```
+//!
+//! Each is created put-if-absent and never changed, so that of two who want to change it one comes
+//! first. It lies beside the trees of the location ([`longhaul_objects::Tree`]) and says which of
+//! them counts.
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use longhaul_core::store::catalog::parse_number;
+use longhaul_objects::{CATALOGS, GetError, Objects, PutError, TREES, Tree};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Beginning of the keys of all records.
+pub const PREFIX: &str = "site/";
+const VERSION: u32 = 1;
+/// Most bytes of a record.
+pub const MAX_BYTES: u64 = 64 << 10;
+/// Records that are kept: who has read the list a while ago must not find a number free.
+const KEPT: u64 = 8;
+
+/// A tree and a catalog of a location; both empty for those that it began with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectTrees {
+    /// Of what belongs to volumes.
+    #[serde(default)]
+    pub tree: String,
+    /// Of everything else.
+    #[serde(default)]
+    pub catalog: String,
+}
+
+impl ObjectTrees {
+    /// What the key of one of its objects is in the location.
+    pub fn key(&self, key: &str) -> String {
+        let (below, token) =
+            if key.starts_with("v/") { (TREES, &self.tree) } else { (CATALOGS, &self.catalog) };
+        if token.is_empty() { key.to_owned() } else { format!("{below}{token}/{key}") }
+    }
+
+    /// Its objects, in a location.
+    pub fn open(&self, base: Arc<dyn Objects>) -> Arc<dyn Objects> {
+        Tree::open(base, &self.tree, &self.catalog)
+    }
+}
+
+/// A second place that all objects have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaRecord {
+    /// Where, as `--data` says it.
+    pub location: String,
+    /// What of it.
+    pub place: ObjectTrees,
+    /// Whether nothing is committed before it is there as well.
+    pub in_step: bool,
+    /// Whether everything has been there once.
+    pub built: bool,
+    /// Addresses of the stores that wait there, for hosts.
+    #[serde(default)]
+    pub standby: Vec<String>,
+    /// What was there before, as long as not everything has been there: what is the same need not
+    /// be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<ObjectTrees>,
+}
+
+/// What a location is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum LocationRole {
+    /// Volumes are served from here.
+    Primary {
+        /// And this is where everything is repeated.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        second: Option<ReplicaRecord>,
+    },
+    /// It is the second place of another location.
+    Replica {
+        /// Of which.
+        of: String,
+        /// Whether everything has been here once.
+        built: bool,
+        /// Fingerprint of the CA of the stores there.
+        ca: String,
+        /// What it was before, which is complete.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<ObjectTrees>,
+    },
+    /// Somebody has gone on elsewhere.
+    Replaced {
+        /// Where.
+        by: String,
+    },
+}
+
+/// A record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocationRecord {
+    /// The number under which it lies; 0 for what a location is without any.
+    pub number: u64,
+    /// What counts of it.
+    pub place: ObjectTrees,
+    /// What it is for.
+    pub role: LocationRole,
+}
+
+impl LocationRecord {
+    /// What a location is that has no record.
+    pub fn first() -> LocationRecord {
+        LocationRecord {
+            number: 0,
+            place: ObjectTrees::default(),
+            role: LocationRole::Primary { second: None },
+        }
+    }
+
+    /// The second place, if there is one.
+    pub fn second(&self) -> Option<&ReplicaRecord> {
+        match &self.role {
+            LocationRole::Primary { second } => second.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The same with another role.
+    pub fn with(&self, role: LocationRole) -> LocationRecord {
+        LocationRecord { role, ..self.clone() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRecord {
+    version: u32,
+    place: ObjectTrees,
+    #[serde(flatten)]
+    role: LocationRole,
+    /// For people.
+    software: String,
+}
+
+fn key(number: u64) -> String {
+    format!("{PREFIX}{number:016x}")
+}
+
+/// What a location is.
+///
+/// # Errors
+/// If that cannot be read, or was written by a newer longhaul.
+pub async fn read(base: &dyn Objects) -> Result<LocationRecord> {
+    loop {
+        let list = base.list(PREFIX).await.map_err(anyhow::Error::msg);
+        let list = list.context("cannot list what the location is")?;
+        let newest = list.iter().filter_map(|meta| parse_number(PREFIX, &meta.key)).max();
+        let Some(number) = newest else { return Ok(LocationRecord::first()) };
+        let key = key(number);
+        match base.get(&key, None).await {
+            Ok(text) => return parse(&key, &text),
+            // Newer ones have taken its place.
+            Err(GetError::NotFound) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read {key}")),
+        }
+    }
+}
+
+/// What a record at that key says.
+///
+/// # Errors
+/// If it is damaged, or was written by a newer longhaul.
+pub fn parse(key: &str, text: &[u8]) -> Result<LocationRecord> {
+    let number = parse_number(PREFIX, key).with_context(|| format!("{key} is no record"))?;
+    let value: serde_json::Value = serde_json::from_slice(text)
+        .with_context(|| format!("object {key} does not say what the location is"))?;
+    if value.get("version") != Some(&VERSION.into()) {
+        bail!("object {key} was written by a newer longhaul: use that one");
+    }
+    let stored: StoredRecord = serde_json::from_value(value)
+        .with_context(|| format!("object {key} does not say what the location is"))?;
+    Ok(LocationRecord { number, place: stored.place, role: stored.role })
+}
+
+/// Makes this the last word on a location, if that was `site.number` until now. Returns it with its
+/// number.
+///
+/// # Errors
+/// If somebody else was first, or it cannot be written.
+pub async fn write(base: &dyn Objects, site: LocationRecord) -> Result<LocationRecord> {
+    let number = site.number + 1;
+    let LocationRecord { place, role, .. } = site.clone();
+    let stored =
+        StoredRecord { version: VERSION, place, role, software: longhaul_base::software() };
+    let mut text = serde_json::to_vec(&stored)?;
+    text.push(b'\n');
+    match base.put(&key(number), vec![Bytes::from(text.clone())]).await {
+        Ok(()) => {}
+        // It may be this one, its answer lost.
+        Err(PutError::Exists) => {
+            let there = base.get(&key(number), None).await?;
+            if there != text {
+                bail!("somebody else has just changed what the location is: look, and try again");
+            }
+        }
+        Err(PutError::Failed(error)) => bail!("cannot write what the location is: {error}"),
+    }
+    if let Some(old) = number.checked_sub(KEPT).filter(|old| *old > 0)
+        && let Err(error) = base.delete(&key(old)).await
+    {
+        tracing::debug!("an old record of what the location is stays: {error}");
+    }
+    Ok(LocationRecord { number, ..site })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_objects::MemoryObjects;
+
+    #[tokio::test]
+    async fn the_last_record_counts_and_of_two_one_is_first() {
+        let base = MemoryObjects::new(1 << 20);
+        let first = read(&base).await.unwrap();
+        assert_eq!(first, LocationRecord::first());
+        let second = ReplicaRecord {
+            location: "/srv/b".into(),
+            place: ObjectTrees { tree: "t".into(), catalog: "c".into() },
+            in_step: true,
+            built: false,
+            standby: vec!["b:7777".into()],
+            before: None,
+        };
+        let site = first.with(LocationRole::Primary { second: Some(second.clone()) });
+        let mut site = write(&base, site).await.unwrap();
+        assert_eq!(read(&base).await.unwrap(), site);
+        assert_eq!(site.second(), Some(&second));
+        let late = write(&base, first.with(LocationRole::Replaced { by: "x".into() })).await;
+        assert!(late.unwrap_err().to_string().contains("somebody else"));
+        for _ in 0..10 {
+            let before = Some(site.place.clone());
+            let role =
+                LocationRole::Replica { of: "/srv/a".into(), built: true, ca: "x".into(), before };
+            site = write(&base, site.with(role)).await.unwrap();
+        }
+        assert_eq!(read(&base).await.unwrap(), site);
+        assert!(base.list(PREFIX).await.unwrap().len() <= KEPT as usize);
+        base.put(&key(99), vec![Bytes::from_static(b"{\"version\":2}")]).await.unwrap();
+        assert!(read(&base).await.unwrap_err().to_string().contains("newer"));
+    }
+}
