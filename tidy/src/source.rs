@@ -31,6 +31,7 @@ impl Source {
     #[must_use]
     pub fn code(&self) -> String {
         let code = without_comments(&self.text);
+        let code = without_visibility(&code);
         match code.find("#[cfg(test)]\nmod tests {") {
             Some(at) => code[..at].to_owned(),
             None => code,
@@ -97,6 +98,17 @@ pub fn without_comments(text: &str) -> String {
         };
         out.extend(rest[..skipped].chars().filter(|c| *c == '\n'));
         rest = &rest[skipped..];
+    }
+    out
+}
+
+/// The same code without `pub(in PATH)`: that names a module and takes nothing from it.
+fn without_visibility(code: &str) -> String {
+    let mut parts = code.split("pub(in ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str("pub");
+        out.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
     }
     out
 }
