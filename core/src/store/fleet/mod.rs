@@ -2,8 +2,8 @@
 //!
 //! Each operation is a [`Procedure`]: a function of the results that it has got so far. It returns its outcome,
 //! or it names the next [`Effect`]. A [`Runner`] keeps the results and runs the function again with each new one.
-//! So a procedure reads like a program and holds no state of its own. The store service and the simulator carry
-//! out the same effects, and a crash is a runner that is dropped.
+//! So a procedure reads like a program and holds no state of its own. The store service carries out its
+//! effects, and a crash is a runner that is dropped.
 //!
 //! A procedure must depend on its fields and on its results alone. Debug builds verify that each run asks for
 //! the same effects again.
