@@ -17,10 +17,10 @@ use std::ffi::OsString;
 // These files are taken as they are: what the rest of their crate depends on need not be built.
 #[path = "../../host/src/accepted.rs"]
 mod accepted;
-#[path = "../../link/src/choice.rs"]
-mod choice;
 #[path = "../../cli/src/args.rs"]
 mod args;
+#[path = "../../link/src/choice.rs"]
+mod choice;
 #[path = "../../base/src/pattern.rs"]
 mod pattern;
 #[path = "../../host/src/schedule.rs"]
@@ -33,27 +33,16 @@ mod units;
 #[path = "../../base/src/log.rs"]
 mod log;
 
-/// The flags of the host.
-mod host {
-    use super::{accepted, schedule};
+#[path = "../../host/src/args.rs"]
+mod host_args;
+#[path = "../../store/src/args.rs"]
+mod store_args;
 
-    #[path = "../../../host/src/args.rs"]
-    mod args;
-    pub use args::HostArgs;
-}
-
-/// The flags of the store.
-mod store {
-    #[path = "../../../store/src/args.rs"]
-    mod args;
-    pub use args::StoreArgs;
-}
-
-pub use accepted::{Accepted, Expected};
+pub use accepted::{AcceptedRollback, RootExpectation};
 pub use choice::Transport;
-pub use host::HostArgs;
+pub use host_args::HostArgs;
 pub use schedule::Schedule;
-pub use store::StoreArgs;
+pub use store_args::StoreArgs;
 
 fn make_seeds() -> Vec<Vec<u8>> {
     [
