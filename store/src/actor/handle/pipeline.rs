@@ -20,13 +20,17 @@ impl StoreActor {
         self.run(Stage::Audit, request);
     }
 
-    /// Lets a request pass the stages from that one on.
-    pub(super) fn run(&mut self, mut stage: Stage, mut request: Request) {
+    /// Lets a request pass the stages from that one on; then what stages have given back meanwhile.
+    pub(super) fn run(&mut self, stage: Stage, request: Request) {
+        self.pass(stage, request);
+        self.resume();
+    }
+
+    /// Lets a request pass the stages from that one on, before anything else does: batches must
+    /// reach their engine in the order in which a stage gives them back.
+    fn pass(&mut self, mut stage: Stage, mut request: Request) {
         loop {
             let decision = self.decide(stage, request);
-            if matches!(stage, Stage::Quota | Stage::Rates | Stage::Snapshots) {
-                self.resume();
-            }
             match (decision, stage.next()) {
                 (Decision::Pass(passed), Some(next)) => (stage, request) = (next, passed),
                 (Decision::Pass(_), None) => return,
@@ -74,22 +78,28 @@ impl StoreActor {
 
     /// Takes what stages give back, and what they have to say.
     pub(super) fn resume(&mut self) {
-        let notices = self.stages.quotas.take_notices(&self.directory, &self.engines);
-        for (session, message) in notices {
-            self.sessions.send(session, Lane::Control, message.into());
-        }
-        while let Some(released) = self.stages.quotas.poll_released() {
-            match released {
-                Released::Pass(request) => self.run(Stage::Rates, request),
-                Released::Gone(request) => self.run(Stage::Snapshots, request),
-                Released::Refused(request, refusal) => self.refuse(request, refusal),
+        let mut more = true;
+        while std::mem::take(&mut more) {
+            let notices = self.stages.quotas.take_notices(&self.directory, &self.engines);
+            for (session, message) in notices {
+                self.sessions.send(session, Lane::Control, message.into());
             }
-        }
-        while let Some(request) = self.stages.rates.poll_ready() {
-            self.run(Stage::Snapshots, request);
-        }
-        while let Some(named) = self.stages.snapshots.poll_named() {
-            self.find_snapshot(named, 0);
+            while let Some(released) = self.stages.quotas.poll_released() {
+                more = true;
+                match released {
+                    Released::Pass(request) => self.pass(Stage::Rates, request),
+                    Released::Gone(request) => self.pass(Stage::Snapshots, request),
+                    Released::Refused(request, refusal) => self.refuse(request, refusal),
+                }
+            }
+            while let Some(request) = self.stages.rates.poll_ready() {
+                more = true;
+                self.pass(Stage::Snapshots, request);
+            }
+            while let Some(named) = self.stages.snapshots.poll_named() {
+                more = true;
+                self.find_snapshot(named, 0);
+            }
         }
         let changed = self.stages.drains.take_changed();
         self.pause_drains(&changed);
