@@ -4,7 +4,8 @@
 //! Promises: pages are written only by a checkpoint, sectors before blocks, and nothing changes
 //! while one is under way. So a block that is said to be mixed has its sectors on stable storage,
 //! and what a power cut leaves is the state of the last checkpoint with some of the changes since,
-//! which the journal makes again. It must not know records, the store, or which changes are due.
+//! which the journal makes again. A checkpoint writes each page that was changed since the last one,
+//! whether or not the page that was read had these marks: it may have come from the page cache. It must not know records, the store, or which changes are due.
 
 use super::head::{HEAD_BYTES, Head};
 use super::mark::Mark;
@@ -214,10 +215,10 @@ impl Table {
     fn put_block(&mut self, block: u64, mark: Mark) -> bool {
         let (page, at) = (block / PAGE_BLOCKS, block_offset(block));
         let Some(found) = self.page((BLOCKS, page)) else { return false };
-        if read_mark(&found.data[at..]) != mark {
-            write_mark(&mut found.data[at..], mark);
-            self.dirty[0].insert(page);
-        }
+        write_mark(&mut found.data[at..], mark);
+        // Even if the mark was there. A process that died may have written it and never synced it, and then it
+        // is not on the disk yet.
+        self.dirty[0].insert(page);
         true
     }
 

@@ -106,6 +106,45 @@ fn damage_is_noticed_and_forgotten() {
     assert_eq!(table.damaged_bytes(), 512);
 }
 
+/// A process that dies leaves marks that were written and never synced. The next one reads them back as
+/// if they were on the disk, and makes the same changes again: its checkpoint must write them.
+#[test]
+fn marks_that_were_never_synced_are_written_again() {
+    for (seed, part) in
+        (0..16).flat_map(|seed| [(seed, Range::new(16, 8)), (seed, Range::new(18, 3))])
+    {
+        let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
+        let (mut disk, mut rng) = (TableDisk::new(), Rng(seed));
+        let mut first = Table::new(head.clone(), 0);
+        set(&mut first, &mut disk, part, Mark(99));
+        first.checkpoint(1);
+        while first.head().seq == 0 {
+            while let Some(operation) = first.poll_disk() {
+                disk.start(operation);
+            }
+            // All is written, and no sync reaches the disk.
+            if let Some(DiskOperation::Sync { id, .. }) = disk.writes.front() {
+                let id = *id;
+                disk.writes.pop_front();
+                first.handle_disk(DiskResult::Done { id });
+            } else if let Some(DiskOperation::Write { sync: true, .. }) = disk.writes.front() {
+                break;
+            } else if let Some(result) = disk.finish_read().or_else(|| disk.finish()) {
+                first.handle_disk(result);
+            }
+        }
+        disk.writes.clear();
+        let mut second = Table::new(head, 0);
+        set(&mut second, &mut disk, part, Mark(99));
+        second.checkpoint(1);
+        run(&mut second, &mut disk);
+        assert_eq!(second.head().seq, 1);
+        disk.cut(true, &mut rng);
+        let mut third = Table::new(second.head().clone(), 0);
+        assert_eq!(get(&mut third, &mut disk, part.lba), Mark(99), "seed {seed}, {part}");
+    }
+}
+
 /// A checkpoint on the way does not say that writes are there whose ranges are still to be
 /// forgotten.
 #[test]
