@@ -1,4 +1,4 @@
-//! Blocks and lines, and the ranges that they stand for.
+//! Conversion between ranges and the blocks and lines that they touch.
 
 use super::index::LINE_BLOCKS;
 use crate::block::{BLOCK_SECTORS, Range};

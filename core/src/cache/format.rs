@@ -7,10 +7,10 @@
 //! └────────┴────────┴──────┴───┴──────┴──────────┴─────────────────┘
 //! ```
 //!
-//! Nothing in the file is believed without its checksum and its identity: each block says which one
-//! it is and with which stamp it was written, which the index has to know; each page of the index
-//! says in which round it was written, and the head knows how old each page may be at most. So what
-//! a slot held before, a torn page, and a write that the disk lost or put elsewhere are all misses.
+//! The cache believes nothing in the file without its checksum and its identity. Each block holds
+//! its own number and its stamp, and the index has to know that stamp. Each page of the index holds
+//! the round that wrote it, and the head holds the oldest round that each page may have. So the
+//! cache misses if a slot holds older data, a page is torn, or the disk lost or misplaced a write.
 //! `docs/formats.md` draws the fields.
 
 use super::index::{Index, IndexEntry, LINE_BLOCKS, Slot, WAYS_MAX};
@@ -28,7 +28,7 @@ pub const CACHE_VERSION: u16 = 1;
 pub const MIN_CACHE_BYTES: u64 = 64 << 20;
 /// Largest cache, in bytes.
 pub const MAX_CACHE_BYTES: u64 = 16 << 40;
-/// Bytes of a block in a slot: the block, and what says which one it is.
+/// Bytes of a block in a slot: the data, and a trailer that identifies the block.
 pub const RECORD_BYTES: usize = BLOCK_BYTES as usize + TRAILER_BYTES;
 /// Bytes of a slot.
 pub const SLOT_BYTES: u64 = LINE_BLOCKS * RECORD_BYTES as u64;
@@ -36,7 +36,7 @@ pub const SLOT_BYTES: u64 = LINE_BLOCKS * RECORD_BYTES as u64;
 pub const PAGE_BYTES: usize = 4096;
 
 const TRAILER_BYTES: usize = 16 + SEAL_BYTES;
-/// Bytes of what a sealed block is bound to.
+/// Bytes of the context of a sealed block.
 const CONTEXT_BYTES: usize = 16 + 8 + 4 + size_of::<BlockVersion>();
 const SETS_PER_PAGE: usize = 4;
 const PAGE_SLOTS: usize = SETS_PER_PAGE * WAYS_MAX;
@@ -90,7 +90,7 @@ const _: () = assert!(size_of::<RawPage>() == PAGE_HEADER_BYTES);
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 const _: () = assert!(PAGE_HEADER_BYTES + PAGE_SLOTS * ENTRY_BYTES == PAGE_BYTES);
 
-/// Where what lies in a cache file.
+/// The layout of a cache file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     sets: u32,
@@ -109,13 +109,13 @@ impl Geometry {
         while sets > 0 && Geometry::new(sets, WAYS_MAX as u16)?.bytes() > bytes {
             sets -= 1;
         }
-        // An odd number, so that what lies a power of two apart does not meet in a few sets.
+        // An odd number of sets. Otherwise lines a power of two apart would fall into a few sets.
         sets = sets.saturating_sub(u32::from(sets.is_multiple_of(2)));
         Geometry::new(sets, WAYS_MAX as u16)
     }
 
-    /// So many sets of so many slots; `None` if that is no geometry: there are 63 slots in a set at
-    /// most, and hosts have 63.
+    /// The geometry of `sets` sets of `ways` slots. `None` if there are no sets, no slots, or more
+    /// than 63 slots in a set. Hosts use 63.
     #[must_use]
     pub fn new(sets: u32, ways: u16) -> Option<Geometry> {
         (sets > 0 && (1..=WAYS_MAX).contains(&usize::from(ways))).then_some(Geometry { sets, ways })
@@ -126,7 +126,7 @@ impl Geometry {
         Index::new(self.sets, usize::from(self.ways))
     }
 
-    /// Bytes that are used of the file.
+    /// Bytes of the file that the cache uses.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.slots_at() + self.slots() * SLOT_BYTES
@@ -138,7 +138,8 @@ impl Geometry {
         self.slots() * LINE_BLOCKS * BLOCK_BYTES
     }
 
-    /// Lines that can be told apart: numbers from here on are never kept.
+    /// Number of lines that the index can tell apart. The cache never keeps a line with a higher
+    /// number.
     #[must_use]
     pub fn lines(self) -> u64 {
         u64::from(self.sets) * u64::from(u32::MAX)
@@ -168,8 +169,8 @@ impl Geometry {
         self.page_at(self.pages())
     }
 
-    /// Byte at which a block of a slot lies. Slots of neighbouring sets are neighbours, so that a
-    /// run of lines can lie in one piece.
+    /// Byte at which a block of a slot lies. Slots of neighboring sets are neighbors, so that the
+    /// file can hold a run of lines in one piece.
     pub(super) fn block_at(self, slot: Slot, block: u64) -> u64 {
         let ways = usize::from(self.ways);
         let (set, way) = ((slot / ways) as u64, (slot % ways) as u64);
@@ -177,7 +178,7 @@ impl Geometry {
         self.slots_at() + place * SLOT_BYTES + block * RECORD_BYTES as u64
     }
 
-    /// The page that a slot's entry is in.
+    /// The page that holds the entry of a slot.
     pub(super) fn page_of(self, slot: Slot) -> usize {
         slot / (SETS_PER_PAGE * usize::from(self.ways))
     }
@@ -188,27 +189,27 @@ impl Geometry {
     }
 }
 
-/// Rounds that a cache can have: at one in ten seconds, those of centuries. Pages have the low
-/// half.
+/// Most rounds of a cache: enough for centuries at one in ten seconds. Pages hold the low half of
+/// the number.
 const ROUNDS_MAX: u64 = 1 << 31;
 
-/// What a head says.
+/// The content of a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub geometry: Geometry,
     pub volume: VolumeId,
-    /// Drawn at random for the file; in everything in it.
+    /// Drawn at random for the file. The heads, pages and blocks of the file all hold it.
     pub tag: u128,
-    /// Counts the heads written.
+    /// Number of this head: each new head has a higher one.
     pub round: u64,
-    /// Everything that was written to the volume up to here is known to the index; `None` before
-    /// the volume was attached with it.
+    /// The index knows all writes to the volume up to here. `None` before a volume is attached with
+    /// this cache.
     pub moment: Option<Moment>,
-    /// The next stamp, but for those given away since.
+    /// The first stamp that no round covers. Blocks written since then have later stamps.
     pub stamp: u32,
     /// Whether the blocks are encrypted.
     pub sealed: bool,
-    /// For each page the low half of the round in which it was written last, 0 for never.
+    /// For each page, the low half of the last round that wrote it; 0 for never.
     pub rounds: Vec<u32>,
 }
 
@@ -242,7 +243,7 @@ impl Head {
         out.freeze()
     }
 
-    /// What all bytes of a head say; nothing if they are none.
+    /// Decodes a head. `None` if `bytes` are not a valid head of this geometry and volume.
     pub fn parse(geometry: Geometry, volume: Option<VolumeId>, bytes: &[u8]) -> Option<Head> {
         let (raw, rest) = RawHead::ref_from_prefix(bytes).ok()?;
         let fits = bytes.len() == geometry.head_bytes()
@@ -277,7 +278,7 @@ fn head_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &bytes[HEAD_BYTES..])
 }
 
-/// A page of the index as it is now.
+/// Encodes a page of the index in its current state.
 pub(super) fn encode_page(
     geometry: Geometry,
     tag: u128,
@@ -316,8 +317,8 @@ fn page_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &bytes[PAGE_HEADER_BYTES..])
 }
 
-/// Puts the entries of a page into the index and gives the round in which it was written; nothing
-/// if it is none, older than the head knows it to be, or of a round that cannot have begun.
+/// Puts the entries of a page into the index and returns the round that wrote the page. `None` if
+/// the page is damaged, older than the head allows, or of a round that cannot have begun.
 pub(super) fn restore_page(
     head: &Head,
     page: usize,
@@ -345,8 +346,8 @@ pub(super) fn restore_page(
     Some(header.round.get())
 }
 
-/// Appends a block, numbered from the start of the volume, with what says which one it is. `data`
-/// is what goes to the disk: encrypted, if there is a seal.
+/// Appends a block and its trailer, which identifies it. `block` counts from the start of the
+/// volume. `data` goes to the disk as it is: it is encrypted if there is a seal.
 pub(super) fn put_block(
     tag: u128,
     (block, stamp): (u64, u32),
@@ -370,7 +371,7 @@ fn block_crc(tag: u128, block: u64, stamp: u32, data: &[u8], seal: &[u8; SEAL_BY
     crc32c::crc32c_append(crc, data)
 }
 
-/// What a sealed block is bound to: file, place, time, and the version that it is.
+/// The context of a sealed block: file, block, stamp and version. The seal only opens with these.
 pub(super) fn context(
     tag: u128,
     (block, stamp): (u64, u32),
@@ -386,13 +387,13 @@ pub(super) fn context(
     context
 }
 
-/// The stamp and the seal of a record that is a block.
+/// The stamp and the seal of a record, if the record is a block.
 pub(super) fn seal_of(record: &[u8]) -> Option<(u32, &[u8; SEAL_BYTES])> {
     let (raw, _) = RawTrailer::ref_from_prefix(record.get(BLOCK_BYTES as usize..)?).ok()?;
     Some((raw.stamp.get(), &raw.seal))
 }
 
-/// Whether `record` is that block, written with a stamp of that low half.
+/// Whether `record` is this block, with a stamp whose low half is `stamp`.
 pub(super) fn is_block(tag: u128, block: u64, stamp: u16, record: &[u8]) -> bool {
     let Some((data, trailer)) = record.split_at_checked(BLOCK_BYTES as usize) else { return false };
     let Ok((raw, _)) = RawTrailer::ref_from_prefix(trailer) else { return false };

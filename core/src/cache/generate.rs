@@ -13,7 +13,8 @@ impl Rng {
     }
 }
 
-/// Lines of a region of ten caches, the nth most popular proportional to n^-0.9, scattered.
+/// Lines of a region of ten caches. The popularity of the nth is proportional to n^-0.9, and the
+/// popular lines are scattered.
 fn zipf(rng: &mut Rng, cdf: &[f64]) -> u64 {
     let at = rng.next() * cdf.last().copied().unwrap_or_default();
     let rank = cdf.partition_point(|sum| *sum < at) as u64;
@@ -26,7 +27,7 @@ fn cdf(lines: u64) -> Vec<f64> {
     (1..=10 * lines).map(|n| (sum += weight(n), sum).1).collect()
 }
 
-/// Names and lines asked for, one after another, for a cache of so many lines.
+/// Names of the traces, and the lines that each reads in order, for a cache of `lines` lines.
 pub fn traces(lines: u64) -> Vec<(&'static str, Vec<u64>)> {
     let cdf = cdf(lines);
     let mut rng = Rng(1);
@@ -34,7 +35,7 @@ pub fn traces(lines: u64) -> Vec<(&'static str, Vec<u64>)> {
     let mut scans = Vec::new();
     for n in 0..10 {
         scans.extend((0..3 * lines).map(|_| zipf(&mut rng, &cdf)));
-        // A backup reads twice the cache once.
+        // A backup reads twice the size of the cache, once.
         scans.extend((0..2 * lines).map(|at| 1_000_000 + n * 2 * lines + at));
     }
     let looping = |loops: u64| (0..20 * lines).map(|n| n % loops).collect::<Vec<u64>>();

@@ -1,15 +1,15 @@
-//! Which lines are in the cache, where, and which go when others come.
+//! The index of a cache: the lines that it holds, their slots, and the order of eviction.
 //!
-//! A line is four blocks of 4 KiB. A line can only be in one of the 63 slots of its set, so that an
-//! entry needs no pointers: 15 bytes for 16 KiB. Neighbouring lines belong to neighbouring sets,
-//! which spreads what lies together evenly.
+//! A line is four blocks of 4 KiB. A line can only be in one of the 63 slots of its set. So an
+//! entry needs no pointers: it takes 15 bytes for 16 KiB. Neighboring lines belong to neighboring
+//! sets, which spreads them evenly.
 //!
-//! Replacement is S3-FIFO (Yang et al., SOSP 2023) within a set: new lines are on probation in a
-//! small queue, a tenth of the set, and stay if they are used again; the rest is a FIFO with second
-//! chances; lines that left the small queue unused are remembered for a while as ghosts. Slots keep
-//! their place, so both queues are hands that go round the set. What is pinned keeps its slot. What
-//! is admitted at all, and what is pinned, is decided by [`super::Cache`]. It knows nothing of
-//! disks and formats.
+//! Replacement is S3-FIFO (Yang et al., SOSP 2023) within a set. New lines are on probation in a
+//! small queue, a tenth of the set. They stay if they are used again. The rest of the set is a FIFO
+//! with second chances. The index remembers lines that left the small queue unused for a while, as
+//! ghosts. Slots keep their place, so both queues are hands that go round the set. Pinned lines
+//! keep their slots. [`super::Cache`] decides which lines to admit and to pin. The index knows
+//! nothing of disks and formats.
 
 /// Blocks of a line.
 pub const LINE_BLOCKS: u64 = 4;
@@ -21,31 +21,31 @@ const VALID: u8 = 0x0f;
 const USES: u8 = 0x30;
 const USE: u8 = 0x10;
 const MAIN: u8 = 0x40;
-/// In memory only: on disk what is pinned is kept elsewhere.
+/// In memory only: the file does not say which lines are pinned.
 const PINNED: u8 = 0x80;
 
-/// A slot: number of the set times the slots of a set, plus the way.
+/// A slot: the number of its set times the slots of a set, plus its number in the set (the way).
 pub type Slot = usize;
 
-/// How a line comes in.
+/// The queue that a new line joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// Nothing is known of it.
+    /// The cache has not seen the line before.
     Probation,
-    /// It is of use.
+    /// The line has been of use.
     Main,
-    /// It stays.
+    /// The line keeps its slot.
     Pinned,
 }
 
-/// What an entry says on disk.
+/// The entry of a slot, as the file holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
     /// Number of the line divided by the number of sets; `u32::MAX` if the slot is free.
     pub tag: u32,
-    /// Of each block: the low half of the stamp it was written with, or 0 for zeroes.
+    /// For each block, the low half of the stamp of its write, or 0 for zeroes.
     pub stamps: [u16; LINE_BLOCKS as usize],
-    /// Valid blocks, uses, queue.
+    /// Bits: the valid blocks, the number of uses, the queue.
     pub state: u8,
 }
 
@@ -64,12 +64,12 @@ pub struct Index {
     tags: Vec<u32>,
     stamps: Vec<[u16; LINE_BLOCKS as usize]>,
     states: Vec<u8>,
-    /// Fingerprints, as many as slots; 0 is none.
+    /// Fingerprints of lines that left. As many as slots; 0 is none.
     ghosts: Vec<u16>,
     hands: Vec<Hands>,
     free: usize,
     valid_blocks: u64,
-    /// Of these, blocks of pinned lines.
+    /// The part of the valid blocks that belongs to pinned lines.
     pinned_blocks: u64,
 }
 
@@ -104,7 +104,7 @@ impl Index {
         self.valid_blocks
     }
 
-    /// Valid blocks of lines that are pinned.
+    /// Number of valid blocks of pinned lines.
     pub fn pinned_blocks(&self) -> u64 {
         self.pinned_blocks
     }
@@ -114,7 +114,7 @@ impl Index {
         self.states[slot] & PINNED != 0
     }
 
-    /// The line in a slot is pinned from now on, or is not.
+    /// Pins the line in a slot, or unpins it.
     pub fn pin(&mut self, slot: Slot, pinned: bool) {
         if self.is_pinned(slot) == pinned {
             return;
@@ -135,7 +135,7 @@ impl Index {
         ((line % sets) as usize, tag)
     }
 
-    /// The slot of a line that is here, with or without valid blocks.
+    /// The slot of a line, if the index holds the line, with or without valid blocks.
     pub fn find(&self, line: u64) -> Option<Slot> {
         let (set, tag) = self.place(line);
         let tag = tag?;
@@ -155,12 +155,12 @@ impl Index {
         (self.states[slot] & (1 << block) != 0).then(|| self.stamps[slot][block as usize])
     }
 
-    /// Blocks of the line that are valid, a bit each.
+    /// The valid blocks of the line, a bit each.
     pub fn valid(&self, slot: Slot) -> u8 {
         self.states[slot] & VALID
     }
 
-    /// The line was of use.
+    /// Counts a use of the line.
     pub fn touch(&mut self, slot: Slot) {
         let state = &mut self.states[slot];
         if *state & USES != USES {
@@ -168,7 +168,7 @@ impl Index {
         }
     }
 
-    /// The block is valid from now on.
+    /// Makes the block valid.
     pub fn set(&mut self, slot: Slot, block: u64, stamp: u16) {
         let bit = 1 << block;
         let added = u64::from(self.states[slot] & bit == 0);
@@ -180,7 +180,7 @@ impl Index {
         self.stamps[slot][block as usize] = stamp;
     }
 
-    /// These blocks are not valid any more; true if any was.
+    /// Makes these blocks invalid. True if any was valid.
     pub fn clear(&mut self, slot: Slot, blocks: u8) -> bool {
         let gone = self.states[slot] & VALID & blocks;
         self.states[slot] &= !gone;
@@ -192,13 +192,13 @@ impl Index {
         gone != 0
     }
 
-    /// Whether the line's set has a slot that is free.
+    /// Whether the line's set has a free slot.
     pub fn has_room(&self, line: u64) -> bool {
         let (set, _) = self.place(line);
         self.tags[set * self.ways..(set + 1) * self.ways].contains(&FREE)
     }
 
-    /// Whether a line was let go, or turned away, not long ago; forgets it.
+    /// Whether the index let this line go, or the cache turned it away, not long ago. Forgets it.
     pub fn take_ghost(&mut self, line: u64) -> bool {
         let (set, _) = self.place(line);
         let print = fingerprint(line);
@@ -212,7 +212,7 @@ impl Index {
         }
     }
 
-    /// Remembers a line that is not here.
+    /// Remembers a line that the index does not hold.
     pub fn add_ghost(&mut self, line: u64) {
         let (set, _) = self.place(line);
         let print = fingerprint(line);
@@ -224,8 +224,8 @@ impl Index {
         }
     }
 
-    /// A slot for a line that is not here, and whether another line had to go for it. Slots that
-    /// are `busy` or pinned stay. `None` if all have to stay.
+    /// Finds a slot for a new line. Also returns whether another line had to go for it. Lines that
+    /// are `busy` or pinned stay. `None` if all lines of the set have to stay.
     pub fn admit(
         &mut self,
         line: u64,
@@ -256,10 +256,10 @@ impl Index {
         Some((slot, evicted))
     }
 
-    /// Chooses who goes.
+    /// Chooses the line to evict.
     fn evict(&mut self, set: usize, busy: impl Fn(Slot) -> bool) -> Option<Slot> {
         let start = set * self.ways;
-        // What holds nothing goes first.
+        // Slots without valid blocks go first.
         let empty = |slot: &Slot| self.states[*slot] & (VALID | PINNED) == 0 && !busy(*slot);
         if let Some(slot) = (start..start + self.ways).find(empty) {
             return Some(slot);
@@ -270,7 +270,8 @@ impl Index {
             (start..start + self.ways).filter(|slot| self.states[*slot] & MAIN == 0).count();
         let mut left = small;
         let from_small = small >= quota;
-        // Each pass takes a use from a line that stays: four passes and one more are enough.
+        // Each pass takes one use from each line that stays. So four passes and one more are
+        // enough.
         for step in 0..6 * self.ways {
             let probation = from_small && left > 0 || step >= 5 * self.ways;
             let hands = &mut self.hands[set];
@@ -305,9 +306,9 @@ impl Index {
         IndexEntry { tag: self.tags[slot], stamps: self.stamps[slot], state }
     }
 
-    /// Puts an entry that was read from disk into an empty slot.
+    /// Puts an entry from the file into an empty slot.
     pub fn restore(&mut self, slot: Slot, entry: IndexEntry) {
-        // Of two entries for a line, one may be old.
+        // If the file has two entries for a line, one may be old.
         let set = slot / self.ways;
         let twice = self.tags[set * self.ways..(set + 1) * self.ways].contains(&entry.tag);
         if entry.tag == FREE || twice || self.tags[slot] != FREE {
@@ -323,6 +324,6 @@ impl Index {
 
 /// Never 0.
 fn fingerprint(line: u64) -> u16 {
-    // The high bits of a product with an odd number near 2^64 divided by the golden ratio.
+    // The high bits of a product with an odd number near 2^64 / φ, the golden ratio.
     ((line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16).max(1)
 }

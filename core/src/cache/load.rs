@@ -1,7 +1,7 @@
-//! Reading a cache file: its heads, then the pages of its index.
+//! Reads a cache file: its heads, then the pages of its index.
 //!
-//! Promises: whatever is in the file, the outcome is a cache that can be used; what is damaged is
-//! empty. Reads a part at a time, so that memory holds little more than the index.
+//! Promises: the outcome is a usable cache, whatever the file holds. Damaged parts are empty. The
+//! module reads a part at a time, so that memory holds little more than the index.
 
 use super::Cache;
 use super::format::{Geometry, Head, PAGE_BYTES, restore_page};
@@ -13,23 +13,23 @@ use bytes::Bytes;
 /// Pages read at a time.
 const STEP_PAGES: usize = 256;
 
-/// What was found in a cache file.
+/// The findings of reading a cache file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Whether there was anything.
+    /// Whether the file holds a cache.
     pub found: bool,
-    /// Pages of the index that were damaged, or older than they may be.
+    /// Pages of the index that are damaged, or older than the head allows.
     pub bad_pages: usize,
-    /// Heads that are damaged; one of the two may always be, after a power cut.
+    /// Damaged heads. After a power cut one of the two may always be damaged.
     pub bad_heads: usize,
-    /// Whether the blocks are encrypted.
+    /// Whether the blocks in the file are encrypted.
     pub sealed: bool,
-    /// Bytes of valid blocks, as far as the index knows.
+    /// Bytes of valid blocks, by the index.
     pub valid_bytes: u64,
 }
 
-/// Reads a cache file. Give the outcomes of the reads that [`Load::poll_disk`] wants to
-/// [`Load::handle_disk`] until it wants none.
+/// Reads a cache file. Carry out the reads that [`Load::poll_disk`] returns and give their outcomes
+/// to [`Load::handle_disk`], until there are none.
 #[derive(Debug)]
 pub struct Load {
     geometry: Geometry,
@@ -44,7 +44,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Begins to read the cache file of a volume, or of any.
+    /// Begins to read a cache file. If `volume` is `None` the file may belong to any volume.
     #[must_use]
     pub fn new(geometry: Geometry, volume: Option<VolumeId>) -> Load {
         Load {
@@ -60,7 +60,7 @@ impl Load {
         }
     }
 
-    /// The next read; nothing once all is read.
+    /// The next read. `None` after the last.
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         if self.asked {
             return None;
@@ -72,7 +72,7 @@ impl Load {
             return Some(DiskOperation::Read { id: 0, file: 0, offset, bytes });
         }
         let head = self.head.as_ref()?;
-        // Pages that were never written are not read.
+        // Skip pages that no round ever wrote.
         let rest = head.rounds.get(self.next_page..)?;
         self.next_page += rest.iter().position(|round| *round > 0)?;
         let pages = (self.geometry.pages() - self.next_page).min(STEP_PAGES);
@@ -122,14 +122,14 @@ impl Load {
         self.loaded.sealed = self.head.as_ref().is_some_and(|head| head.sealed);
     }
 
-    /// What was found, once all is read.
+    /// The findings, after the last read.
     #[must_use]
     pub fn report(&self) -> Loaded {
         Loaded { valid_bytes: self.index.valid_blocks() * crate::block::BLOCK_BYTES, ..self.loaded }
     }
 
-    /// Of each slot in use the line and the blocks that are valid and not zeroes, with where they
-    /// lie in the file: to verify them.
+    /// The blocks in the file that can be verified: all valid blocks except zeroes. Each comes with
+    /// its line and its byte in the file.
     pub fn blocks(&self) -> impl Iterator<Item = StoredBlock> + '_ {
         let tag = self.head.as_ref().map_or(0, |head| head.tag);
         (0..self.index.slots()).flat_map(move |slot| {
@@ -142,7 +142,7 @@ impl Load {
         })
     }
 
-    /// The cache; `tag` is a random number for a file in which nothing was found.
+    /// The cache. If the file held none, `tag` has to be a random number for a new one.
     #[must_use]
     pub fn finish(self, volume: VolumeId, tag: u128) -> Cache {
         match self.head {
@@ -152,18 +152,18 @@ impl Load {
     }
 }
 
-/// A block that an index claims to be in the file.
+/// A block that the index says is in the file.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredBlock {
     tag: u128,
     block: u64,
     stamp: u16,
-    /// Where its [`super::RECORD_BYTES`] bytes are.
+    /// The byte at which its record of [`super::RECORD_BYTES`] bytes begins.
     pub offset: u64,
 }
 
 impl StoredBlock {
-    /// Whether these bytes are the block.
+    /// Whether `record` is this block.
     #[must_use]
     pub fn matches(&self, record: &[u8]) -> bool {
         super::format::is_block(self.tag, self.block, self.stamp, record)

@@ -1,24 +1,27 @@
-//! A cache on a local disk: what a host read from the store, or wrote and the store committed; or
-//! pieces of objects at the store ([`crate::store::cache`]), which never change.
+//! A cache on a local disk. A host caches the data that it read from the store, and the writes that
+//! the store committed. A store caches pieces of objects, which never change
+//! ([`crate::store::cache`]).
 //!
 //! Promises:
-//! - never anything but the newest acknowledged content of a block that the dirty map does not
-//!   have: the volume says what is written ([`Cache::forget`]), at once and in memory; on disk the
-//!   index says as of which [`Moment`] of the log it is true, and after an attach nothing is given
-//!   out before the store has said what was written since ([`Cache::handle_changes`]);
-//! - every block that comes from the disk is verified, and is the very one that was written there;
-//! - a disk that fails turns the cache off and fails no read;
-//! - bounded: memory is 15 bytes for each 16 KiB of the cache, and what is on its way to the disk
-//!   ([`WRITING_BYTES_MAX`]); what does not fit there is not cached, unless it is offered again.
+//! - The cache only gives out the newest acknowledged content of a block that the dirty map does
+//!   not have. The volume reports each write with [`Cache::forget`], which takes effect at once in
+//!   memory. The index on disk holds the [`Moment`] of the log that it is true of. After an attach
+//!   the cache gives out nothing until the store has listed the later writes
+//!   ([`Cache::handle_changes`]).
+//! - The cache verifies that each block from the disk is intact and is the very one that it wrote
+//!   there.
+//! - If the disk fails, the cache turns itself off and fails no read.
+//! - Memory is bounded: 15 bytes for each 16 KiB of the cache, plus at most [`WRITING_BYTES_MAX`]
+//!   on their way to the disk. The cache drops data beyond that; the volume may offer it again.
 //!
 //! It must not know where the data comes from, nor wait for anything.
 //!
 //! # The index on disk
 //!
-//! Pages of the index are written in place, a round at a time: those that changed, a sync, then a
-//! head that says up to which moment all changes are in the pages. A page may be newer than the
-//! head says: then it knows more. It is never older: the head has the round of each page. A round
-//! may end at any point.
+//! The cache writes pages of the index in place, in rounds. A round is the changed pages, a sync,
+//! then a head. The head holds the moment up to which the pages have all changes. A page may be
+//! newer than its head: then it has more changes. A page is never older than its head, because the
+//! head holds the round of each page. A round may end at any point.
 
 mod blocks;
 mod format;
@@ -60,7 +63,7 @@ use std::time::Duration;
 
 pub(crate) use pins::whole_lines;
 
-/// Bytes of a line: what is admitted and evicted together.
+/// Bytes of a line, the unit that the cache admits and evicts.
 pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
 /// Sectors of a line.
 pub const LINE_SECTORS: u64 = LINE_BLOCKS * BLOCK_SECTORS;
@@ -70,45 +73,44 @@ pub const WRITING_BYTES_MAX: u64 = 4 << 20;
 const FILLS_MAX: usize = 256;
 /// Most pages of the index under way.
 const PAGES_MAX: usize = 16;
-/// Stamps given away before a round begins: far fewer than a half of the numbers there are, so that
-/// none comes again while a block from before a crash may have it.
+/// Stamps that the cache may use before it begins a round. They are far fewer than half of all
+/// stamps. So no stamp comes again while a block from before a crash may have it.
 const ROUND_STAMPS: u32 = 1 << 14;
-/// What the counter of stamps leaves out after the process has ended, since nobody knows how many
-/// were given away.
+/// Stamps to skip after a restart, because nobody knows how many the last process used.
 const STAMPS_SKIPPED: u32 = 1 << 15;
 /// Longest read of the file, in sectors of the volume (1 MiB).
 const RUN_SECTORS_MAX: u64 = 2048;
-/// Failed reads after which the disk is given up.
+/// After so many failed reads the cache gives the disk up.
 const FAILURES_MAX: u32 = 8;
 
-/// Why something is offered to the cache.
+/// Why the volume offers data to the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Somebody read it, and it was not here; or it was read ahead and then used.
+    /// A client read it and the cache did not have it, or a client used data that was read ahead.
     Read,
-    /// It was written, and the store has it now.
+    /// A client wrote it, and the store has committed it.
     Write,
-    /// Somebody wants it here, whatever it replaces and costs the disk.
+    /// A command wants it in the cache, at any cost to the disk and to other data.
     Warm,
 }
 
-/// A part of a range, as the cache sees it.
+/// The state of a part of a range in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is not here.
+    /// The cache does not have it.
     Absent,
     /// Zeroes.
     Zero,
-    /// In the file, in one piece; the first block's record is at this byte.
+    /// It lies in the file, in one piece. The record of the first block begins at this byte.
     At(u64),
 }
 
-/// Whose part is being read.
+/// Identifies a part of a client's read, so that its outcome finds the way back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
-    /// The read.
+    /// Number of the client's read.
     pub read: u64,
-    /// The part of it.
+    /// Number of the part within it.
     pub slot: usize,
 }
 
@@ -126,13 +128,13 @@ struct LineFill {
     slot: Slot,
     first: u64,
     stamps: Vec<u16>,
-    /// Blocks of the line, a bit each, that were written meanwhile.
+    /// Blocks of the line, a bit each, that a client has overwritten meanwhile.
     spoiled: u8,
     bytes: u64,
 }
 
 impl LineFill {
-    /// The blocks of the line, a bit each.
+    /// The blocks of this write, a bit for each block of the line.
     fn blocks(&self) -> u8 {
         ((1 << self.stamps.len()) - 1) << self.first
     }
@@ -140,7 +142,7 @@ impl LineFill {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CachePhase {
-    /// The index is that of an earlier time: nothing is given out or taken.
+    /// The index may be out of date: the cache gives nothing out and takes nothing in.
     Asking,
     Ready,
     Off,
@@ -150,7 +152,8 @@ enum CachePhase {
 #[derive(Debug)]
 enum IndexRound {
     None,
-    /// Pages are written; so many are under way. What the head will say was true when it began.
+    /// `writing` pages are under way. The head of this round will have `moment` and `stamp`, from
+    /// its beginning.
     Pages {
         moment: Moment,
         stamp: u32,
@@ -163,23 +166,23 @@ enum IndexRound {
     Head,
 }
 
-/// What became of an operation of the cache.
+/// The outcome of an operation of the cache.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Nothing to be told.
+    /// Nothing to report.
     None,
-    /// A read: what it was for, its range, and the data unless it cannot be used.
+    /// A read: its reader, its range, and the data or why it is unusable.
     Read(Reader, Range, Result<Bytes, Unusable>),
-    /// The disk has failed; these reads come to nothing.
+    /// The disk has failed, and these reads with it.
     Failed(String, Vec<(Reader, Range)>),
 }
 
-/// Why what was read cannot be used.
+/// Why the data of a read is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It was replaced meanwhile.
+    /// The cache replaced the block meanwhile.
     Replaced,
-    /// The disk gives something else than was written.
+    /// The disk did not return the bytes that the cache wrote.
     Damaged(String),
 }
 
@@ -187,24 +190,24 @@ pub enum Unusable {
 ///
 /// # Call order
 ///
-/// [`Cache::settle`] after any of the other calls, then [`Cache::poll_disk`] until it gives
-/// nothing. Writes and syncs are to be carried out in the order given, reads whenever it suits.
+/// After any other call, call [`Cache::settle`], then [`Cache::poll_disk`] until it returns
+/// nothing. Carry out writes and syncs in the order given. Reads may run at any time.
 #[derive(Debug)]
 pub struct Cache {
     head: Head,
     index: Index,
-    /// With what blocks are encrypted, if they are.
+    /// Encrypts the blocks, if the volume is encrypted.
     sealer: Option<Sealer>,
     phase: CachePhase,
     /// The next stamp.
     stamp: u32,
-    /// Stamps given away since the last round began.
+    /// Stamps that the cache used since the last round began.
     stamps: u32,
     dirty: Bits,
     /// How long a change may stay out of the file.
     interval: Duration,
     writing_bytes_max: u64,
-    /// When the first change since the last round was made.
+    /// The time of the first change since the last round.
     changed: Option<Time>,
     round: IndexRound,
     /// Pages that the round has to write.
@@ -213,13 +216,13 @@ pub struct Cache {
     reads: BTreeMap<u64, Reading>,
     writing_bytes: u64,
     failures: u32,
-    /// What may be written, by how useful the cache is; in bytes.
+    /// Bytes that the cache may still write. Useful reads earn credit; see [`Cache::admit`].
     credit: u64,
     found_bytes: u64,
     dropped_bytes: u64,
     dropped_all: bool,
     pins: Pins,
-    /// What is pinned and may not be here.
+    /// Pinned ranges that the cache may not have.
     lacking: RangeSet,
     out: VecDeque<DiskOperation>,
     next_id: u64,
@@ -227,7 +230,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache in a file that holds none; `tag` is drawn at random.
+    /// An empty cache for a file that holds none. `tag` has to be a random number.
     #[must_use]
     pub fn fresh(geometry: Geometry, volume: VolumeId, tag: u128) -> Cache {
         let rounds = vec![0; geometry.pages()];
@@ -237,8 +240,8 @@ impl Cache {
     }
 
     fn restored(mut head: Head, index: Index, newest_round: u64) -> Cache {
-        // Pages of a round that was not finished have a number that must not come again; and the
-        // next head must not take the place of this one.
+        // Pages of an unfinished round hold its number, so that number must not come again. Also,
+        // the next head must not overwrite this one.
         let newest = head.round.max(newest_round);
         head.round = newest + (newest - head.round) % 2;
         head.stamp = head.stamp.wrapping_add(STAMPS_SKIPPED);
@@ -283,32 +286,32 @@ impl Cache {
         self.interval = interval;
     }
 
-    /// How many bytes may be on their way to the disk, instead of [`WRITING_BYTES_MAX`].
+    /// Sets the most bytes that may be on their way to the disk, in place of [`WRITING_BYTES_MAX`].
     pub fn set_writing_bytes_max(&mut self, bytes: u64) {
         self.writing_bytes_max = bytes;
     }
 
-    // --- what the volume asks ---
+    // --- calls of the volume ---
 
-    /// The moment that the index is as of, if the store has to be asked what was written since.
+    /// The moment of the index, if the volume has to ask the store for later writes.
     pub fn asks(&self) -> Option<Moment> {
         self.head.moment.filter(|_| self.phase == CachePhase::Asking)
     }
 
-    /// Whether it gives out and takes anything.
+    /// Whether the cache gives data out and takes data in.
     pub fn is_ready(&self) -> bool {
         self.phase == CachePhase::Ready
     }
 
-    /// `range` in order and without gaps, in pieces as large as they lie in one piece; `Absent`
-    /// ones end anywhere. Counts as use.
+    /// Splits `range` into parts, in order and without gaps. Each part is either absent, zeroes, or
+    /// one piece of the file. Neighboring parts may both be `Absent`. Counts as a use of the lines.
     pub fn cover(&mut self, range: Range) -> Vec<(Range, Found)> {
         let mut runs: Vec<(Range, Found)> = Vec::new();
         if self.phase != CachePhase::Ready {
             return vec![(range, Found::Absent)];
         }
         let mut line = (u64::MAX, None);
-        // Where the run would go on, if it lies in the file.
+        // The byte of the file at which the next block has to lie to extend the run.
         let mut next_at = 0;
         for block in blocks_touched(range) {
             if block / LINE_BLOCKS != line.0 {
@@ -349,7 +352,7 @@ impl Cache {
         runs
     }
 
-    /// `range` is written: what is here of it is old.
+    /// A client writes `range`: the cached content becomes old.
     pub fn forget(&mut self, now: Time, range: Range) {
         if self.phase == CachePhase::Off || range.is_empty() {
             return;
@@ -367,7 +370,7 @@ impl Cache {
         let first = range.lba / LINE_SECTORS;
         let last = (range.end() - 1) / LINE_SECTORS;
         if last - first >= self.index.slots() as u64 / 8 {
-            // Longer than it takes to look at every slot.
+            // A look at every slot takes less time than a search for each line.
             for slot in 0..self.index.slots() {
                 let line = self.index.line(slot);
                 if let Some(line) = line.filter(|line| (first..=last).contains(line)) {
@@ -383,8 +386,8 @@ impl Cache {
         }
     }
 
-    /// What the store says was written since the index's moment; the volume has said what it has
-    /// written itself since it was attached.
+    /// Takes the writes since the index's moment, as the store lists them. The volume itself has
+    /// reported its own writes since the attach.
     pub fn handle_changes(&mut self, now: Time, changes: &Changes) {
         if self.phase != CachePhase::Asking {
             return;
@@ -406,19 +409,20 @@ impl Cache {
         }
         self.dropped_bytes += (before - self.index.valid_blocks()) * BLOCK_BYTES;
         self.phase = CachePhase::Ready;
-        // The moment goes on even if nothing has changed.
+        // A new moment has to reach the file even if nothing has changed.
         self.changed.get_or_insert(now);
     }
 
-    /// Takes content of `range` as it is now, as far as it wants it; `pieces` are all of it in
-    /// order. False if it would have taken more were its disk not behind. A cache that is sealed
-    /// takes nothing.
+    /// Offers the current content of `range`, and the cache takes the part that it wants. `pieces`
+    /// cover all of the range in order. False if the cache would have taken more with a faster
+    /// disk. A sealed cache takes nothing.
     pub fn offer(&mut self, now: Time, source: Source, range: Range, pieces: &[ReadPiece]) -> bool {
         self.offer_versions(now, source, range, pieces, &mut |_| Version::Unknown)
     }
 
-    /// As [`Cache::offer`]; a cache that is sealed takes the blocks of which `version` knows the
-    /// newest version, which has to be what is offered. False, too, if it cannot be said now.
+    /// Like [`Cache::offer`], also for a sealed cache. A sealed cache takes a block if `version`
+    /// knows its newest version, and the offered block has to be of that version. The result is
+    /// also false if `version` cannot answer now.
     pub fn offer_versions(
         &mut self,
         now: Time,
@@ -444,14 +448,14 @@ impl Cache {
         self.counters.behind_bytes == behind
     }
 
-    /// Whether a half of what may be on its way to the disk is: what can be offered later had
-    /// better be.
+    /// Whether the bytes on their way to the disk have reached half of their limit. If so, offer
+    /// later what can wait.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.phase == CachePhase::Ready && self.is_filled(2)
     }
 
-    /// Whether an `n`th of what may be on its way to the disk is.
+    /// Whether the bytes on their way to the disk have reached an `n`th of their limit.
     fn is_filled(&self, n: u32) -> bool {
         self.writing_bytes >= self.writing_bytes_max / u64::from(n)
             || self.fills.len() >= FILLS_MAX / n as usize
@@ -459,7 +463,7 @@ impl Cache {
                 >= STAMPS_SKIPPED - LINE_BLOCKS as u32 * 2 * n
     }
 
-    /// Counts what was not offered because its disk was behind for too long.
+    /// Counts bytes that the volume did not offer because the disk was too slow for too long.
     pub fn passed_over(&mut self, bytes: u64) {
         self.counters.behind_bytes += bytes;
     }
@@ -474,7 +478,7 @@ impl Cache {
     ) {
         let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
         let there = self.index.find(line);
-        // What is valid, or on its way to be.
+        // The blocks that are valid or on their way to the disk.
         let have = there.map_or(0, |slot| {
             let fills = self.fills.values().filter(|fill| fill.slot == slot);
             fills.fold(self.index.valid(slot), |have, fill| have | fill.blocks())
@@ -491,7 +495,7 @@ impl Cache {
             self.counters.refused_bytes += bytes;
             return;
         };
-        // What is wanted by command is not paid for by what clients read.
+        // The credit from clients' reads does not pay for data that a command wants.
         let credit = self.credit;
         let free = source == Source::Warm || self.index.is_pinned(slot);
         let mut run: Option<(u64, Vec<u16>, BytesMut)> = None;
@@ -547,14 +551,14 @@ impl Cache {
         self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: false });
     }
 
-    /// A slot for a line, if the cache is better with it than with what it would replace.
+    /// Finds a slot for a line, if the cache gains more by the line than it loses by an eviction.
     ///
-    /// While there is room anything is taken. Then what is written to the disk has to be earned:
-    /// half of the bytes given out, and a quarter of the bytes that were missing, up to a limit
-    /// that they can only half fill. What was here or asked for not long ago is taken as long as
-    /// there is any credit; what is seen for the first time only while more than half is left,
-    /// which needs hits. So a scan is soon turned away, and another working set still gets in. What
-    /// is pinned, or wanted by command, is taken without that.
+    /// While slots are free the cache takes any line. After that, writes to the disk cost credit. A
+    /// hit earns half of its bytes. A miss earns a quarter of its bytes, and misses alone fill at
+    /// most half of the credit. While any credit is left the cache takes lines that it held or
+    /// missed not long ago. It takes a line that it sees for the first time only while more than
+    /// half of the credit is left, which needs hits. So the cache soon turns a scan away, and a new
+    /// working set still gets in. Pinned lines, and lines that a command wants, need no credit.
     fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
         let warming = self.index.free() >= self.index.slots() / 8;
         let pinned = self.pins.holds(line);
@@ -569,7 +573,7 @@ impl Cache {
             || self.index.has_room(line)
             || (source == Source::Read && self.credit > self.credit_max() / 2);
         if !(wanted && credit) {
-            // Who only writes a line has no use for it.
+            // A client that only writes a line has no use for it in the cache.
             if source == Source::Read {
                 self.index.add_ghost(line);
             }
@@ -585,8 +589,8 @@ impl Cache {
         let (slot, evicted) = self.index.admit(line, rank, busy)?;
         if evicted {
             self.counters.evictions += 1;
-            // From now on nobody is told what is written to the line that went: the index in the
-            // file must not go on naming it.
+            // From now on nobody reports writes to the evicted line. So the index in the file must
+            // not name it any longer.
             self.mark(now, slot);
         }
         Some(slot)
@@ -601,7 +605,7 @@ impl Cache {
         self.credit = (self.credit + hit_bytes / 2).min(self.credit_max());
     }
 
-    /// Bytes had to be read elsewhere.
+    /// Counts bytes of a read that the cache did not have.
     pub fn missed(&mut self, bytes: u64) {
         let limit = self.credit_max() / 2;
         if self.credit < limit {
@@ -611,17 +615,17 @@ impl Cache {
 
     // --- the disk ---
 
-    /// The next operation.
+    /// The next operation for the disk.
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.out.pop_front()
     }
 
-    /// Takes the outcome of an operation. A cache that is sealed gives nothing out.
+    /// Takes the outcome of an operation. A sealed cache gives nothing out.
     pub fn handle_disk(&mut self, now: Time, result: DiskResult) -> Outcome {
         self.handle_disk_versions(now, result, &mut |_| Version::Unknown)
     }
 
-    /// As [`Cache::handle_disk`]; a cache that is sealed gives out the blocks that are of the
+    /// Like [`Cache::handle_disk`], also for a sealed cache, which gives out the blocks of the
     /// newest version.
     pub fn handle_disk_versions(
         &mut self,
@@ -661,7 +665,7 @@ impl Cache {
         self.mark(now, fill.slot);
     }
 
-    /// The disk is given up. What is in the file stays true as of the moment in its head.
+    /// Gives the disk up. The content of the file stays true as of the moment in its head.
     fn fail(&mut self, error: String) -> Outcome {
         self.phase = CachePhase::Off;
         self.out.clear();
@@ -673,15 +677,15 @@ impl Cache {
         Outcome::Failed(error, reads.into_values().map(|r| (r.what, r.range)).collect())
     }
 
-    // --- small things ---
+    // --- helpers ---
 
-    /// Where what lies in its file.
+    /// The layout of its file.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.head.geometry
     }
 
-    /// How it is doing.
+    /// Its numbers for operators and metrics.
     #[must_use]
     pub fn status(&self) -> CacheStatus {
         CacheStatus {
@@ -699,7 +703,7 @@ impl Cache {
         }
     }
 
-    /// The parts of a range that it does not have. Does not count as use.
+    /// The parts of a range that the cache does not have. Does not count as a use.
     pub fn missing(&self, range: Range) -> Vec<Range> {
         if self.phase != CachePhase::Ready {
             return vec![range];
@@ -733,7 +737,7 @@ impl Cache {
         self.changed.get_or_insert(now);
     }
 
-    /// Never one whose low half is 0, which stands for zeroes.
+    /// Skips stamps whose low half is 0, because 0 stands for zeroes.
     fn next_stamp(&mut self) -> u32 {
         if self.stamp as u16 == 0 {
             self.stamp = self.stamp.wrapping_add(1);

@@ -1,23 +1,23 @@
-//! Small things that the cache is made of.
+//! Small types of the cache.
 
 use super::blocks::block_range;
 use crate::block::{BLOCK_BYTES, Range, ReadPiece, SECTOR_BYTES};
 
-/// A block as it was offered.
+/// A block of an offer.
 pub(super) enum OfferedBlock {
     Data(Vec<u8>),
     Zero,
 }
 
-/// Pieces of a range, taken in order.
+/// The pieces of an offered range, in order.
 pub(super) struct OfferedContent<'a> {
     pub(super) pieces: &'a [ReadPiece],
-    /// Where the first of them begins.
+    /// The sector at which the first piece begins.
     pub(super) at: u64,
 }
 
 impl OfferedContent<'_> {
-    /// The content of a block that lies in the range, at or behind the last one asked for.
+    /// The offered content of a block. Ask for blocks in ascending order.
     pub(super) fn block(&mut self, block: u64) -> Option<OfferedBlock> {
         let wanted = block_range(block);
         let mut data: Option<Vec<u8>> = None;
@@ -51,7 +51,7 @@ impl OfferedContent<'_> {
 #[derive(Clone, Debug)]
 pub(super) struct Bits {
     words: Vec<u64>,
-    /// Words before this one are empty.
+    /// All words before this one are zero.
     from: usize,
 }
 
@@ -65,7 +65,7 @@ impl Bits {
         self.from = self.from.min(n / 64);
     }
 
-    /// Takes the least out.
+    /// Removes the least number and returns it.
     pub(super) fn pop(&mut self) -> Option<usize> {
         while let Some(word) = self.words.get_mut(self.from) {
             if *word != 0 {

@@ -1,8 +1,9 @@
-//! Ranges that are pinned: what is read or written of them is always taken, nothing takes its
-//! place, and what the cache comes to lack of them is said, so that it is fetched again.
+//! Pinned ranges. The cache takes all data of a pinned range that a client reads or writes, and
+//! evicts none of it. It reports the pinned ranges that it lacks, so that the volume fetches them
+//! again.
 //!
-//! Pinning changes nothing about what may be given out: a block that was written is forgotten like
-//! any other. A set that has more pinned lines than slots keeps the first that came.
+//! Pinning does not change the blocks that the cache may give out: a write makes the cache forget a
+//! pinned block too. If a set has more pinned lines than slots, it keeps the first ones.
 
 use super::{Cache, CachePhase, LINE_BYTES, LINE_SECTORS};
 use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
@@ -10,14 +11,14 @@ use crate::extent::{RangeSet, Uniform};
 use crate::ranges::{self, MAX_RANGES, RangesError};
 
 const MAGIC: [u8; 8] = *b"LHPINNED";
-/// Most entries of what is lacking; beyond that all that is pinned is looked through.
+/// Most ranges in the list of lacking ranges. Beyond that the list becomes all pinned ranges.
 const LACKING_MAX: usize = 1 << 16;
-/// What may be pinned of the cache: the rest is for what is read besides.
+/// The share of the cache that pins may take. The rest is for other reads.
 const SHARE: (u64, u64) = (4, 5);
 
 const _: () = assert!(MAX_VOLUME_SECTORS.is_multiple_of(LINE_SECTORS));
 
-/// What is pinned of a volume, in whole lines of 16 KiB: each line that a range touches.
+/// The pinned ranges of a volume, in whole lines of 16 KiB: each line that a range touches.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
     set: RangeSet,
@@ -25,48 +26,49 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Pins a range as well.
+    /// Adds a range.
     pub fn add(&mut self, range: Range) {
         let range = whole_lines(range);
         self.sectors += range.sectors - self.held(range);
         self.set.insert(range, Uniform(()));
     }
 
-    /// Pins a range no more.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range) {
         let range = whole_lines(range);
         self.sectors -= self.held(range);
         self.set.remove(range);
     }
 
-    /// Bytes of the volume that are pinned.
+    /// Bytes of all pinned ranges.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sectors * SECTOR_BYTES
     }
 
-    /// Whether it can be kept: there are not too many ranges.
+    /// Whether the number of ranges is small enough to encode them.
     #[must_use]
     pub fn is_encodable(&self) -> bool {
         self.set.len() <= MAX_RANGES
     }
 
-    /// The ranges in order, none touching another.
+    /// The ranges in order; they do not touch each other.
     pub fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
         self.set.iter_from(0).map(|(range, _)| range)
     }
 
-    /// The ranges as bytes, at most [`crate::ranges::MAX_ENCODED_BYTES`] if [`Pins::is_encodable`].
+    /// Encodes the ranges, in at most [`crate::ranges::MAX_ENCODED_BYTES`] if
+    /// [`Pins::is_encodable`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let ranges: Vec<Range> = self.ranges().collect();
         ranges::encode(MAGIC, ranges.iter())
     }
 
-    /// Takes an encoding apart.
+    /// Decodes an encoding.
     ///
     /// # Errors
-    /// If it is none, of a later version, or damaged.
+    /// If the bytes are not an encoding, are of a later version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Pins, RangesError> {
         let mut pins = Pins::default();
         for range in ranges::decode(MAGIC, bytes)? {
@@ -75,11 +77,11 @@ impl Pins {
             }
             pins.add(range);
         }
-        // In order, and as few as can be: one encoding for each set.
+        // A set has one valid encoding: in order, with as few ranges as possible.
         if pins.encode() == bytes { Ok(pins) } else { Err(RangesError::Invalid) }
     }
 
-    /// As much of it as `bytes` allow, from the start of the volume on.
+    /// Keeps the first `bytes` of the pinned ranges, in order of the volume.
     fn cut(&mut self, bytes: u64) {
         let mut left = bytes / LINE_BYTES * LINE_SECTORS;
         if self.sectors <= left {
@@ -101,36 +103,36 @@ impl Pins {
         &self.set
     }
 
-    /// Whether a line is pinned.
+    /// Whether `line` is pinned.
     pub(super) fn holds(&self, line: u64) -> bool {
         let lba = line * LINE_SECTORS;
         !self.set.is_empty() && self.set.overlapping(Range::new(lba, 1)).next().is_some()
     }
 
-    /// Sectors of a range that are pinned.
+    /// Number of pinned sectors in a range.
     fn held(&self, range: Range) -> u64 {
         self.set.overlapping(range).map(|(part, _)| part.sectors).sum()
     }
 }
 
-/// The lines that a range touches.
+/// Widens a range to whole lines.
 pub(crate) fn whole_lines(range: Range) -> Range {
     let end = range.end().div_ceil(LINE_SECTORS) * LINE_SECTORS;
     Range::between(range.lba / LINE_SECTORS * LINE_SECTORS, end)
 }
 
 impl Cache {
-    /// What is pinned.
+    /// The pinned ranges.
     pub(crate) fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// Most bytes that may be pinned.
+    /// Most bytes that pins may take.
     pub(crate) fn pinned_most_bytes(&self) -> u64 {
         self.head.geometry.capacity_bytes() / SHARE.1 * SHARE.0
     }
 
-    /// This is pinned from now on and nothing else, as far as the cache allows.
+    /// Replaces all pins. Keeps as many as the cache allows.
     pub(crate) fn set_pins(&mut self, mut pins: Pins) {
         pins.cut(self.pinned_most_bytes());
         self.pins = pins;
@@ -141,17 +143,17 @@ impl Cache {
         self.lacking.clone_from(&self.pins.set);
     }
 
-    /// What is pinned and may not be here, at or after a sector.
+    /// The pinned ranges that the cache may not have.
     pub(crate) fn lacking(&self) -> &RangeSet {
         &self.lacking
     }
 
-    /// Somebody looks after a range of what is lacking.
+    /// Takes a range off the list of lacking ranges, because somebody fetches it.
     pub(crate) fn take_lacking(&mut self, range: Range) {
         self.lacking.remove(range);
     }
 
-    /// What is pinned of a range is no longer here, or not yet.
+    /// Notes that the cache does not have the pinned part of a range.
     pub(crate) fn lack(&mut self, range: Range) {
         if self.phase == CachePhase::Off || self.pins.set.is_empty() || range.is_empty() {
             return;
@@ -164,7 +166,7 @@ impl Cache {
         }
     }
 
-    /// Bytes of a range that are not pinned.
+    /// Bytes of a range that no pin covers.
     pub(crate) fn unpinned_bytes(&self, range: Range) -> u64 {
         (range.sectors - self.pins.held(range)) * SECTOR_BYTES
     }
@@ -251,7 +253,7 @@ mod tests {
         rig.cache.set_pins(Pins::default());
         assert_eq!(rig.cache.status().pinned_valid_bytes, 0);
         for n in 0..20 {
-            // Something else becomes hot.
+            // Another set of lines becomes hot.
             (0..lines).for_each(|n| {
                 rig.access(line(20_000 + n));
             });

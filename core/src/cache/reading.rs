@@ -1,4 +1,4 @@
-//! Reading blocks of the file.
+//! Reads blocks from the file.
 
 use super::blocks::{block_range, blocks_touched};
 use super::sealed::Opened;
@@ -11,7 +11,7 @@ use crate::disk::DiskOperation;
 use bytes::{Bytes, BytesMut};
 
 impl Cache {
-    /// Reads a run that [`Cache::cover`] has just found at this byte of the file.
+    /// Reads a run at byte `at` of the file, as [`Cache::cover`] has just found it.
     pub fn read(&mut self, what: Reader, range: Range, at: u64) {
         let stamps: Vec<u16> = blocks_touched(range)
             .map(|block| {
@@ -57,7 +57,7 @@ impl Cache {
                 Opened::Unknown | Opened::Outdated | Opened::Damaged => {}
             }
             problem = problem.or(Some(Unusable::Replaced));
-            // Whoever replaced it meanwhile has given it another stamp, or none.
+            // If the cache replaced the block meanwhile, the slot has another stamp or none.
             let Some(slot) = self.slot_of(block, *stamp) else { continue };
             if let Opened::Unknown = opened {
                 continue;
@@ -81,7 +81,7 @@ impl Cache {
             }
         }
         if let Some(problem) = problem {
-            // It was not one after all.
+            // The read counted as a hit, and was not one.
             self.counters.hit_bytes -= range.bytes().min(self.counters.hit_bytes);
             self.counters.miss_bytes += range.bytes();
             return Outcome::Read(what, range, Err(problem));

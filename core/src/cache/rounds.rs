@@ -1,4 +1,4 @@
-//! Rounds: bringing the index in the file up to date, a few pages at a time.
+//! Rounds: they bring the index in the file up to date, a few pages at a time.
 
 use super::format::encode_page;
 use super::{Cache, CachePhase, IndexRound, PAGES_MAX, ROUND_STAMPS};
@@ -7,9 +7,9 @@ use crate::disk::DiskOperation;
 use crate::wire::link::Moment;
 
 impl Cache {
-    /// Begins a round if it is time, or `hurried`, and goes on with the one under way. `moment` is
-    /// what the store is known to have committed: everything up to there has been said to
-    /// [`Cache::forget`].
+    /// Begins a round if one is due or `hurried`, and continues the round under way. The volume
+    /// knows that the store has committed everything up to `moment`, and has reported all those
+    /// writes to [`Cache::forget`].
     pub fn settle(&mut self, now: Time, moment: Moment, hurried: bool) {
         if self.phase != CachePhase::Ready {
             return;
@@ -22,19 +22,19 @@ impl Cache {
 
     fn is_due(&self, now: Time, moment: Moment, hurried: bool) -> bool {
         let late = self.changed.is_some_and(|since| since.after(self.interval) <= now);
-        // A moment that is known is worth keeping even if nothing has changed: the store looks back
-        // less far.
+        // A newer moment is worth a round even without changes: after a restart the store has fewer
+        // writes to list.
         let end = hurried && (self.changed.is_some() || self.head.moment != Some(moment));
         late || end || self.stamps >= ROUND_STAMPS || self.head.moment.is_none()
     }
 
-    /// When [`Cache::settle`] has something to do.
+    /// The time at which [`Cache::settle`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
         let idle = matches!(self.round, IndexRound::None) && self.phase == CachePhase::Ready;
         self.changed.filter(|_| idle).map(|since| since.after(self.interval))
     }
 
-    /// Whether nothing is on its way to the disk, and nothing will be.
+    /// Whether no operation is under way or due.
     pub fn is_settled(&self, moment: Moment) -> bool {
         match self.phase {
             CachePhase::Off | CachePhase::Asking => self.reads.is_empty(),
@@ -61,7 +61,7 @@ impl Cache {
         while writing < PAGES_MAX
             && let Some(page) = self.pages.pop()
         {
-            // As it is now, which may be newer than when the round began.
+            // The page may be newer than the beginning of the round.
             let (geometry, tag) = (self.head.geometry, self.head.tag);
             let round = self.head.round as u32;
             let data = encode_page(geometry, tag, page, round, &self.index);
@@ -82,7 +82,7 @@ impl Cache {
         self.round = IndexRound::Sync { moment, stamp };
     }
 
-    /// A write or sync of the index is done.
+    /// A write or a sync of the index has ended.
     pub(super) fn round_done(&mut self) {
         match self.round {
             IndexRound::Pages { moment, stamp, writing } => {

@@ -1,13 +1,14 @@
-//! Caches of encrypted volumes: no plain text on the disk, and nothing from it that is not the
-//! newest version.
+//! Caches of encrypted volumes: they keep no plain text on the disk, and give out only the newest
+//! version of a block.
 //!
-//! A block goes to the disk encrypted, and is authenticated together with the file, its place, its
-//! stamp and its *version*: the marks that the volume's table of versions has for its sectors. When
-//! it is read, it opens only with the marks that the table has by then. So whatever the store says
-//! about what was written since, and whatever became of the file, an older version of a block is a
-//! miss. A block whose version is not known is neither taken nor given out.
+//! A block goes to the disk encrypted. The seal authenticates it together with the file, its place,
+//! its stamp and its *version*: the marks of its sectors in the volume's version table. A later
+//! read opens the block only with the marks that the table has at that time. So an older version of
+//! a block is a miss, even if the store lists wrong changes or somebody tampers with the file. If
+//! the version of a block is unknown, the cache neither takes it nor gives it out.
 //!
-//! Zeroes are kept as data, since the index, which has no key, could not be believed about them.
+//! The cache keeps zeroes as data: no key protects the index, so the cache cannot trust an entry
+//! that says zeroes.
 
 use super::format::{context, is_block, seal_of};
 use super::version::{Version, VersionOf};
@@ -15,23 +16,23 @@ use super::{Cache, Slot};
 use crate::block::{BLOCK_BYTES, Range};
 use crate::pack::{Keys, SEAL_BYTES, Seal, Sealer, UNSEALED};
 
-/// What a record in the file turned out to be.
+/// The result of opening a record of the file.
 pub(super) enum Opened {
-    /// The block, in plain text in the record.
+    /// The record holds the block in plain text.
     Plain,
-    /// The block.
+    /// The decrypted block.
     Block(Vec<u8>),
-    /// Perhaps the block: its version is not known.
+    /// The version is unknown, so the record may or may not be the block.
     Unknown,
-    /// A block, of another version or of another key.
+    /// The block, but of another version or under another key.
     Outdated,
-    /// Not what was written there.
+    /// Not the record that the cache wrote there.
     Damaged,
 }
 
 impl Cache {
-    /// Blocks are encrypted with this from now on, or not encrypted. What is there of the other
-    /// kind is dropped.
+    /// Sets how the cache encrypts blocks from now on, if at all. If this turns encryption on or
+    /// off, the cache drops all blocks.
     pub(crate) fn seal(&mut self, sealer: Option<Sealer>) {
         if self.head.sealed != sealer.is_some() {
             for slot in 0..self.index.slots() {
@@ -45,26 +46,26 @@ impl Cache {
         self.sealer = sealer;
     }
 
-    /// The keys of the volume are these from now on.
+    /// Replaces the keys of the volume.
     pub(crate) fn set_keys(&mut self, keys: Keys) {
         if let Some(sealer) = &mut self.sealer {
             sealer.set_keys(keys);
         }
     }
 
-    /// Whether what is here is zeroes if its stamp says so.
+    /// Whether a block is zeroes if its stamp says so.
     pub(super) fn believes_zeroes(&self) -> bool {
         self.sealer.is_none()
     }
 
-    /// The range of which versions have to be known before the outcome of this operation can be
-    /// taken.
+    /// The range whose versions the cache has to know before it can take the outcome of this
+    /// operation.
     pub(crate) fn needs_versions(&self, id: u64) -> Option<Range> {
         self.reads.get(&id).filter(|_| self.sealer.is_some()).map(|reading| reading.range)
     }
 
-    /// What goes to the disk of a block, and its seal; nothing if it cannot be kept, and whether it
-    /// could be later.
+    /// Seals a block. Returns the bytes for the disk and the seal. The error says whether the
+    /// version is unknown for good or only now.
     pub(super) fn sealed(
         &mut self,
         (block, stamp): (u64, u32),
@@ -81,7 +82,8 @@ impl Cache {
         Ok((data, seal.bytes()))
     }
 
-    /// What a record is that was read for a block with a stamp of that low half.
+    /// Opens a record that the cache read for a block. `stamp` is the low half of the expected
+    /// stamp.
     pub(super) fn open(
         &mut self,
         (block, stamp): (u64, u16),
@@ -103,7 +105,7 @@ impl Cache {
         }
     }
 
-    /// The slot that still says that a block is in it with this stamp.
+    /// The slot of a block, if the index still has the block with this stamp.
     pub(super) fn slot_of(&self, block: u64, stamp: u16) -> Option<Slot> {
         let slot = self.index.find(block / super::LINE_BLOCKS)?;
         (self.index.stamp(slot, block % super::LINE_BLOCKS) == Some(stamp)).then_some(slot)

@@ -1,4 +1,4 @@
-//! The cache over a file in memory; what the volume does with it is the simulator's business.
+//! Tests of the cache over a file in memory. The simulator tests the volume's use of the cache.
 
 use super::*;
 use crate::pack::{DATA_KEY_BYTES, DataKey, Keys, SEAL_BYTES};
@@ -19,7 +19,7 @@ pub(super) struct Rig {
     reads: BTreeMap<u64, Result<Bytes, Unusable>>,
     failed: Option<String>,
     broken: bool,
-    /// Of all blocks.
+    /// The version of all blocks.
     version: Version,
 }
 
@@ -76,7 +76,7 @@ impl Rig {
         self.run();
     }
 
-    /// What a client would do: hit, or miss and offer.
+    /// Acts like a client: reads, and offers the data on a miss. True on a hit.
     pub fn access(&mut self, range: Range) -> bool {
         let hit = self.cache.cover(range).iter().all(|(_, found)| *found != Found::Absent);
         if !hit {
@@ -98,7 +98,7 @@ impl Rig {
         runs.iter().zip(0..).map(|((part, _), n)| (*part, reads.remove(&n))).collect()
     }
 
-    /// The process ends, having written its index if `orderly`, and another begins.
+    /// Ends the process, after a write of the index if `orderly`, and begins another.
     fn restart(&mut self, orderly: bool) -> Loaded {
         if orderly {
             self.cache.settle(NOW, moment(2), true);
@@ -137,7 +137,7 @@ fn rig() -> Rig {
 fn what_was_offered_is_found_in_one_piece() {
     let mut rig = rig();
     rig.offer(Source::Read, Range::new(0, 64));
-    // Lines of neighbouring sets lie side by side: one read, cut to what was asked for.
+    // Lines of neighboring sets lie side by side: one read covers them, limited to the range.
     let range = Range::new(13, 40);
     assert_eq!(rig.read(range), [(range, Some(Ok(content(range))))]);
     let parts = rig.cache.cover(Range::new(60, 12));
@@ -224,7 +224,7 @@ fn a_lost_write_of_a_block_or_page_is_noticed() {
     rig.cache.handle_changes(NOW, &Changes::Ranges(Vec::new()));
     rig.cache.forget(NOW, line(0));
     rig.offer(Source::Read, line(0));
-    // Another stamp, so the old block does not pass for the new one.
+    // A different stamp, so that the old block does not pass for the new one.
     let at = rig.geometry.block_at(rig.cache.index.find(0).unwrap(), 0) as usize;
     rig.file[at..at + RECORD_BYTES].copy_from_slice(&old[at..at + RECORD_BYTES]);
     assert!(matches!(rig.read(Range::new(0, 8))[0].1, Some(Err(Unusable::Damaged(_)))));
@@ -318,7 +318,7 @@ fn memory_is_a_thousandth_of_the_file() {
 const OLD: Version = Version::Is([5; 8]);
 const NEW: Version = Version::Is([5, 5, 5, 5, 5, 5, 5, 6]);
 
-/// Of one opening of the keys: no two have the same salt.
+/// The sealer of one opening of the keys. Each opening has its own salt.
 fn sealer(salt: u8) -> Option<Sealer> {
     let keys = BTreeMap::from([(1, DataKey::new([3; DATA_KEY_BYTES]))]);
     Some(Sealer::new(VOLUME, Keys::new([salt; 12], keys).unwrap()))
@@ -334,7 +334,7 @@ fn sealed_rig() -> Rig {
 }
 
 impl Rig {
-    /// What of a range is given out.
+    /// The content that the cache gives out for a range. `None` if it lacks a part.
     fn given(&mut self, range: Range) -> Option<Vec<u8>> {
         let mut all = Vec::new();
         for (_, outcome) in self.read(range) {

@@ -10,7 +10,7 @@ const SETS: u32 = 17;
 const WAYS: u16 = 63;
 const LINES: u64 = SETS as u64 * WAYS as u64;
 
-/// Share of hits, and bytes written for each byte asked for.
+/// The share of hits, and the bytes written for each byte that the trace reads.
 fn ours(trace: &[u64]) -> (f64, f64) {
     let mut rig = Rig::new(SETS, WAYS);
     rig.cache.set_interval(std::time::Duration::from_secs(10));
@@ -20,7 +20,7 @@ fn ours(trace: &[u64]) -> (f64, f64) {
     (hits as f64 / asked, written / asked / LINE_BYTES as f64)
 }
 
-/// The same for a cache of as many lines that evicts what was used or came longest ago.
+/// The same for a cache of the same size that evicts the least recently used line, or the oldest.
 fn simple(trace: &[u64], lru: bool) -> (f64, f64) {
     let (mut when, mut order) = (BTreeMap::new(), BTreeSet::new());
     let mut hits = 0;

@@ -1,21 +1,21 @@
-//! Versions of blocks, as a table of versions knows them.
+//! Versions of blocks, as a version table knows them.
 
 use crate::block::BLOCK_SECTORS;
 
-/// Which version of a block it is: for each sector, what only this version has there.
+/// The version of a block: for each sector, a value that only this version has there.
 pub type BlockVersion = [u32; BLOCK_SECTORS as usize];
 
-/// What is known of the version of a block.
+/// The answer to a question for the newest version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// This is the newest.
+    /// The newest version.
     Is(BlockVersion),
     /// Nobody knows.
     Unknown,
-    /// It cannot be said now.
+    /// The answer is not available now. Ask later.
     Later,
 }
 
-/// Says which version of a block, numbered from the start of the volume, is the newest. Not asked
-/// by caches that are not sealed.
+/// Returns the newest version of a block; blocks count from the start of the volume. Only sealed
+/// caches call it.
 pub type VersionOf<'a> = &'a mut dyn FnMut(u64) -> Version;
